@@ -47,7 +47,7 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
 
 fn object_op(u: &mut Unstructured<'_>, key: u16, ttl: u32) -> Result<Op> {
     let from = u.int_in_range(0..=255_u8)?.into();
-    Ok(match u.int_in_range(0..=11_u8)? {
+    Ok(match u.int_in_range(0..=12_u8)? {
         0 | 1 => {
             let most = *u.choose(&[10, 300, 3_000, 60_000])?;
             Op::PutObject { key, len: u.int_in_range(0..=most)?, ttl, pinned: u.arbitrary()? }
@@ -60,6 +60,7 @@ fn object_op(u: &mut Unstructured<'_>, key: u16, ttl: u32) -> Result<Op> {
         8 => Op::Drop { key },
         9 => Op::TouchObject { key, ttl },
         10 => Op::Pin { key, on: u.arbitrary()? },
+        11 => Op::End { kind: (key % 5) as u8 },
         _ => Op::Reclaim,
     })
 }

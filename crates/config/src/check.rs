@@ -97,7 +97,7 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     if let Some(registry) = &registry
         && let Some(named) = registry.named(key.as_bytes())
     {
-        return text + &of_object(file, registry, named);
+        return text + &of_object(file, registry, &named);
     }
     match file.rules.find(key.as_bytes()) {
         None => text.push_str("no rule\n"),
@@ -138,11 +138,11 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
 }
 
 /// What a name of objects means: the method, the object, and the rule that gives it tags.
-fn of_object(file: &RuleFile, registry: &Registry, named: Named<'_>) -> String {
+fn of_object(file: &RuleFile, registry: &Registry, named: &Named<'_>) -> String {
     let mut text = String::new();
     let mut buffer = Vec::new();
-    let (type_id, object_key) = match &named {
-        Named::Object { type_id, key } => (*type_id, *key),
+    let (type_id, object_key) = match named {
+        Named::Object { type_id, key } => (*type_id, &**key),
         Named::Call(name) => {
             let (object_type, method) = registry.names(name.method);
             let definition = registry.definition(name.method);

@@ -31,8 +31,11 @@ pub(crate) struct ServerDraft {
 impl ServerDraft {
     /// With the defaults of what was not said, for a memory limit of `memory_bytes`.
     pub(crate) fn resolve(&self, memory_bytes: usize) -> Protection {
-        let ledger_bytes = self.ledger_bytes.unwrap_or((memory_bytes / 32).max(2 << 20));
-        let fence_bytes = self.fence_bytes.unwrap_or((memory_bytes / 128).max(1 << 20));
+        let part = |usual: usize, least: usize, most: usize| {
+            (memory_bytes / usual).max(least.min(memory_bytes / most))
+        };
+        let ledger_bytes = self.ledger_bytes.unwrap_or(part(32, 4 << 20, 8));
+        let fence_bytes = self.fence_bytes.unwrap_or(part(128, 1 << 20, 16));
         // Tables that are too small make valid items look old; but what the others leave of half of the memory is enough.
         let left = (memory_bytes / 2).saturating_sub(ledger_bytes.saturating_add(fence_bytes));
         let share = memory_bytes / 32;

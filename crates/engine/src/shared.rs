@@ -58,6 +58,8 @@ pub struct Shared {
     pub(crate) delivered: DeliveredBytes,
     /// Limit of `waiting`.
     pub(crate) waiting_max: AtomicUsize,
+    /// Until when what calls have looked at to make room for pinned objects is paid for, in milliseconds since the start.
+    pub(crate) pinned_looks_paid_ms: AtomicU64,
     /// When the next lease's deadline is, in milliseconds since the start; `u64::MAX`: no lease.
     pub(crate) timeout_ms: AtomicU64,
     /// Number of the last change after which a key may have no rule any more: no fence has noted the events of such
@@ -119,6 +121,7 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             delivered: DeliveredBytes::default(),
             waiting_max: AtomicUsize::new(0),
+            pinned_looks_paid_ms: AtomicU64::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),
             revoke: AtomicBool::new(false),
             revoke_at_ms: AtomicU64::new(u64::MAX),

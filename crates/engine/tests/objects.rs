@@ -57,6 +57,34 @@ fn a_call_by_a_plain_key() {
     world.expect(client, "get counter:dump:k|", "END|");
 }
 
+/// A call and the object's own name mean the same object, whatever its key is.
+#[test]
+fn escapes_mean_the_same_in_all_names_of_an_object() {
+    let mut world = world();
+    let client = world.connect();
+    for (part, others, not) in [
+        ("a%3Ab", ["a%3ab", "a:b"], "a%253Ab"),
+        ("a%253Ab", ["a%253Ab", "a%253Ab"], "a%3Ab"),
+        ("50%25", ["50%", "50%25"], "50%2525"),
+        ("50%2525", ["50%2525", "50%2525"], "50%25"),
+        ("%zz%", ["%25zz%25", "%zz%"], "%2525zz%"),
+    ] {
+        let value = |call: &str, n: u8| format!("VALUE {call} 0 {}|{n}|END|", n.to_string().len());
+        let add = format!("counter:add:{part}:1");
+        world.expect(client, &format!("get {add}|"), &value(&add, 1));
+        for other in others {
+            world.expect(client, &format!("mg counter::{other} v Aadd:1|"), "VA 1|2|");
+            world.expect(client, &format!("ms counter::{other} 1 Aadd v|1|"), "VA 1|3|");
+            world.expect(client, &format!("delete counter::{not}|"), "NOT_FOUND|");
+            world.expect(client, &format!("md counter::{not}|"), "NF|");
+            world.expect(client, &format!("delete counter::{other}|"), "DELETED|");
+            world.expect(client, &format!("get {add}|"), &value(&add, 1));
+        }
+        world.expect(client, &format!("md counter::{} q|", others[0]), "");
+        world.expect(client, &format!("mg counter:exists:{part} v|"), "VA 9|NOT_FOUND|");
+    }
+}
+
 #[test]
 fn names_of_calls_are_no_keys() {
     let mut world = world();
@@ -465,6 +493,58 @@ fn a_million_bytes_of_members_leave_with_their_object() {
     let after = world.engine.usage().0;
     assert_eq!((after.tree_bytes, after.objects, after.object_bytes), (0, 0, 0));
     assert_eq!(after.bytes, free.bytes);
+}
+
+/// Objects that are never evicted and have ended leave their room to the next, in whichever shard they are and whatever has ended them.
+#[test]
+fn ended_objects_that_are_never_evicted_leave_their_room_at_once() {
+    let mut world = World::with(&[("page:{id}", Policy::default())], &config(), 64 << 20, 8);
+    world.engine.set_objects(Some(settings(|all| {
+        with_own(all, "quota", |own| own.evict = Eviction::Never);
+        all.pinned_max = 200_000;
+    })));
+    let client = world.connect();
+    let fill = |world: &mut World, round: usize| {
+        let refused = |n: &u32| {
+            let tags = ["all", &format!("one{n}")].join(",");
+            let line = format!("ms quota::{round}-{n} 3 Anew:5 G{tags} v|day|");
+            world.ask(client, &line) != "VA 7|CREATED|"
+        };
+        (0..100_000).find(refused).unwrap()
+    };
+    let count = fill(&mut world, 100);
+    assert!(count > 500, "{count}");
+    for (round, end) in ["delete @tag:all|", "md all G|", "md all G I|", "flush", "time", "delete @tag:all|"]
+        .into_iter()
+        .enumerate()
+    {
+        match end {
+            "flush" => world.flush(),
+            "time" => {
+                for n in 0..count {
+                    world.expect(client, &format!("mg quota:ttl:{}-{n}:2 v|", round - 1), "VA 1|2|");
+                }
+                world.pass(3000);
+            }
+            line => drop(world.ask(client, line)),
+        }
+        assert!(fill(&mut world, round).abs_diff(count) <= 2, "{end}");
+    }
+    // One by one.
+    for n in 0..100 {
+        world.expect(client, &format!("delete @tag:one{n}|"), "DELETED|");
+        world.expect(client, &format!("ms quota::next{n} 3 Anew:5 v|day|"), "VA 7|CREATED|");
+    }
+    // Unused room is given back by itself.
+    world.expect(client, "delete @tag:all|", "DELETED|");
+    for _ in 0..20 {
+        world.pass(1000);
+        world.engine.tick(world.now());
+    }
+    let (usage, left) = (world.engine.usage().0, world.engine.memory().pinned_object_bytes());
+    assert_eq!(usage.objects, 100, "those without a tag");
+    assert!(left < 200_000 / 5, "{left}");
+    world.engine.verify();
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::hash::BuildIdentity;
 use crate::holder::{Holder, lease_ms};
 use crate::how::{Filler, How};
 use crate::lease::{Kind, Lease, LeaseView};
+use crate::lease_limit::{LeaseLimit, Place};
 use crate::leases::Leases;
 use crate::ledger::{Ledger, Surroundings};
 use crate::pass::PassList;
@@ -44,10 +45,11 @@ pub struct Herd {
     leases: Leases,
     waiters: Waiters,
     passes: PassList,
-    /// Tokens of leases that ended unfilled, at most `leases_max`: the oldest is dropped first.
+    limit: Arc<LeaseLimit>,
+    /// Tokens of leases that ended unfilled, at most `ended_max`: the oldest is dropped first.
     ended: HashMap<u64, Ended, BuildIdentity>,
     ended_order: VecDeque<u64>,
-    leases_max: usize,
+    ended_max: usize,
     /// Jobs of loaders that have begun and not ended, by their keys' hashes.
     jobs: HashMap<u64, load::Jobs, BuildIdentity>,
     /// Open misses.
@@ -68,10 +70,12 @@ struct Ended {
 }
 
 /// Limits of a shard's tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct HerdConfig {
-    /// Most leases; at least 1.
-    pub leases: usize,
+    /// Of the leases of all shards together.
+    pub leases: Arc<LeaseLimit>,
+    /// Most tokens of leases that ended unfilled, and most keys whose computations do not succeed; at least 1.
+    pub ended: usize,
     /// Bytes for outstanding misses.
     pub ledger_bytes: usize,
     /// Bytes for the last events of keys.
@@ -86,20 +90,22 @@ impl Herd {
     pub fn new(config: HerdConfig) -> Self {
         Self::with(
             config.leases,
+            config.ended,
             Ledger::new(config.ledger_bytes),
             Fence::new(config.fence_bytes / Fence::SLOT_BYTES),
         )
     }
 
     /// The same with the given tables, for tests of tiny ones.
-    pub fn with(leases: usize, ledger: Ledger, fence: Fence) -> Self {
+    pub fn with(leases: Arc<LeaseLimit>, ended: usize, ledger: Ledger, fence: Fence) -> Self {
         Self {
             leases: Leases::new(),
             waiters: Waiters::default(),
-            passes: PassList::new(leases),
+            limit: leases,
+            passes: PassList::new(ended),
             ended: HashMap::with_hasher(BuildIdentity),
             ended_order: VecDeque::new(),
-            leases_max: leases.max(1),
+            ended_max: ended.max(1),
             jobs: HashMap::with_hasher(BuildIdentity),
             ledger,
             fence,
@@ -309,16 +315,16 @@ impl Herd {
             count(&counters.misses_behind);
             return if gets_old { Role::Old } else { Role::Miss(self.missed(ask, step)) };
         }
-        if self.leases.len() >= self.leases_max && !self.displace(step) {
+        let Some(place) = self.place(rule, step) else {
             return self.busy_for(ask, &counters.busy_leases, step);
-        }
+        };
         let token = step.clock.tick();
         let may_queue = !gets_old && ask.hold_ms > 0;
         match rule.try_start(Some(session.caller().number()), may_queue.then_some((ask.hash, token))) {
             Start::Granted | Start::Nested => {}
             _ if gets_old => return Role::Old,
             Start::Queued => {
-                self.insert(ask, Holder::Queued, token, step);
+                self.insert(ask, Holder::Queued, token, place, step);
                 // If only one thread uses the connection, it would wait for itself.
                 let lease = self.leases.get(ask.hash);
                 let is_own = lease.is_some_and(|lease| lease.may_wait_for_itself(session.caller()));
@@ -328,7 +334,7 @@ impl Herd {
             Start::QueueFull => return self.busy(ask, step),
         }
         let holder = Holder::new(session.caller(), ask.how);
-        self.insert(ask, holder, token, step);
+        self.insert(ask, holder, token, place, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
             Kind::Absent | Kind::Past => &counters.leases,
@@ -345,7 +351,7 @@ impl Herd {
         ask.found.is_served() || ask.found == Kind::Past && self.passes.is_failing(ask.hash)
     }
 
-    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
+    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, place: Place, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
         // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the rule's time, whatever
@@ -358,6 +364,7 @@ impl Herd {
             kind: ask.found,
             holder,
             rule: Arc::clone(rule),
+            place,
             deadline_ms,
             begun: (!queued).then(|| rule.begin(step.now_ms)),
             missed_until_ms: 0,
@@ -756,7 +763,7 @@ impl Herd {
         assert_eq!(computing, self.leases.deadlines(), "deadlines of leases that have ended");
         assert_eq!(waiting, self.waiters.len(), "each waiter is in one queue");
         assert!(self.ended.len() <= self.ended_order.len(), "ended tokens are bounded");
-        assert!(self.ended_order.len() <= self.leases_max, "ended tokens are bounded");
+        assert!(self.ended_order.len() <= self.ended_max, "ended tokens are bounded");
         let few = |jobs: &load::Jobs| (1..=load::JOBS_MAX).contains(&jobs.len());
         assert!(self.jobs.values().all(few), "two jobs of a key at most");
     }

@@ -24,6 +24,7 @@ mod herd;
 mod holder;
 mod how;
 mod lease;
+mod lease_limit;
 mod leases;
 mod ledger;
 mod pass;
@@ -46,6 +47,7 @@ pub use grant::Grant;
 pub use herd::{Herd, HerdConfig, JobFailure, LEASE_BYTES};
 pub use how::{Filler, How};
 pub use lease::{Kind, LeaseView};
+pub use lease_limit::LeaseLimit;
 pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Judged, Ledger, Start, Surroundings};
 pub use policy::{
     AfterStart, Ambiguous, Early, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS,

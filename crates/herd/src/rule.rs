@@ -4,7 +4,7 @@
 //! `slots`, `minute`) are held for a few steps and never at the same time as one another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::account::Judgement;
 use crate::fill_times::FillTimes;
@@ -34,6 +34,8 @@ struct Running {
     /// The usual computing time of fills in milliseconds; 0: not known yet.
     fill_p99_ms: AtomicU32,
     slots: Mutex<Slots>,
+    /// Leases, those that wait for a slot as well.
+    leases: Arc<AtomicUsize>,
     /// Leases that compute.
     computing: AtomicU32,
     /// Computations begun, with a lease or without.
@@ -167,6 +169,11 @@ impl RuleState {
     /// The rule's counters.
     pub fn counters(&self) -> &RuleCounters {
         &self.running.counters
+    }
+
+    /// Counts the rule's leases, those that wait for a slot as well.
+    pub(crate) fn leases(&self) -> &Arc<AtomicUsize> {
+        &self.running.leases
     }
 
     /// Leases of the rule that compute now.
@@ -543,7 +550,7 @@ rule_counters! {
     busy_queue,
     /// Gets not held because the computation failed a short time ago.
     busy_failed,
-    /// Misses without a lease, and not held, because there are too many leases.
+    /// Misses without a lease, and not held, because the rule has its share of the leases.
     busy_leases,
     /// Leases asked for by name for longer than their rule's `lease` that were ended to make room for another.
     leases_displaced,

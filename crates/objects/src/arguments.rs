@@ -1,5 +1,7 @@
 //! Arguments of a call: the parts of a name after the object's key, with escapes undone.
 
+use std::borrow::Cow;
+
 use arrayvec::ArrayVec;
 
 /// Most arguments of a client's call: a key of 250 bytes has no more.
@@ -63,9 +65,32 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Undoes the escapes of a classic name: `%3A` is `:` and `%25` is `%`; any other `%` stays.
+/// Undoes the escapes of a name: `%3A` is `:` and `%25` is `%`; any other `%` stays.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     unescape_if(text, out, |byte| matches!(byte, b':' | b'%'));
+}
+
+/// The same of a text that seldom has escapes.
+pub(crate) fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'%', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    unescape(text, &mut out);
+    Cow::Owned(out)
+}
+
+/// Appends an object's key as it is written behind `type::`, so that [`unescape`] gives it back: a `%` that would begin an escape
+/// is `%25`, any other byte is itself.
+pub(crate) fn escape_key(mut key: &[u8], out: &mut Vec<u8>) {
+    while let Some(at) = memchr::memchr(b'%', key) {
+        out.extend_from_slice(&key[..at]);
+        let is_escape =
+            key.get(at + 1..at + 3).and_then(hexadecimal).is_some_and(|byte| matches!(byte, b':' | b'%'));
+        out.extend_from_slice(if is_escape { b"%25" } else { b"%" });
+        key = &key[at + 1..];
+    }
+    out.extend_from_slice(key);
 }
 
 /// Undoes the escapes of a flag's token: `%` and two hexadecimal digits are a byte; any other `%` stays.

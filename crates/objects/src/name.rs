@@ -1,9 +1,11 @@
 //! Names of objects and calls, as keys.
 
+use std::borrow::Cow;
+
 use crate::method::MethodId;
 
 /// A key that names an object or a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named<'k> {
     /// `type:method:key[:arg...]`.
     Call(Name<'k>),
@@ -11,8 +13,8 @@ pub enum Named<'k> {
     Object {
         /// The type's number.
         type_id: u16,
-        /// The object's key, as it is; never empty.
-        key: &'k [u8],
+        /// The object's key with its escapes undone, as it is in a call; never empty.
+        key: Cow<'k, [u8]>,
     },
 }
 

@@ -5,7 +5,7 @@ use cattlegrid_store::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::arguments::{Arguments, unescape};
+use crate::arguments::{Arguments, escape_key, unescape, unescaped};
 use crate::calendar::Zone;
 use crate::call::{CallError, Done, Frame, Outcome, Reply};
 use crate::definitions;
@@ -242,10 +242,13 @@ impl Registry {
         self.type_settings(type_id).is_some_and(|own| own.evict == Eviction::Never)
     }
 
-    /// The name of an object as clients write it, `type::key` with the prefix; None: no such type is switched on.
+    /// The name of an object as clients write it, `type::key` with the prefix, which [`Registry::named`] reads as this object;
+    /// None: no such type is switched on.
     pub fn object_name(&self, type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
         let object_type = self.entry_of(type_id)?.object_type;
-        Some([&*self.settings.prefix, object_type.name.as_bytes(), b"::", key].concat())
+        let mut name = [&*self.settings.prefix, object_type.name.as_bytes(), b"::"].concat();
+        escape_key(key, &mut name);
+        Some(name)
     }
 
     /// The name of a type that is switched on; empty: it is not.
@@ -277,8 +280,8 @@ impl Registry {
 
     /// Where a key of up to 65,535 bytes names a call, in a form that outlives it; None: it names none, or an object.
     #[inline]
-    pub fn spot(&self, named: Named<'_>, key: &[u8]) -> Option<Spot> {
-        let Named::Call(Name { type_id, method, rest }) = named else { return None };
+    pub fn spot(&self, named: &Named<'_>, key: &[u8]) -> Option<Spot> {
+        let Named::Call(Name { type_id, method, rest }) = *named else { return None };
         let rest = rest.map_or(0, |rest| key.len() - rest.len());
         Some(Spot { registry: self.number, type_id, method, rest: u16::try_from(rest).ok()? })
     }
@@ -289,7 +292,9 @@ impl Registry {
         let place = self.by_name.find(type_name, |place| self.types[place].object_type.name)?;
         let type_id = self.types[place].object_type.id;
         let (method, rest) = match colon(rest) {
-            Some(0) => return (rest.len() > 1).then(|| Named::Object { type_id, key: &rest[1..] }),
+            Some(0) => {
+                return (rest.len() > 1).then(|| Named::Object { type_id, key: unescaped(&rest[1..]) });
+            }
             Some(colon) => (&rest[..colon], Some(&rest[colon + 1..])),
             None => (rest, None),
         };

@@ -24,7 +24,7 @@
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
 use crate::index::USES_MAX;
-use crate::item::{self, Marks, NEVER};
+use crate::item::{self, Item, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
@@ -62,6 +62,25 @@ enum Collected {
     Gone,
     /// It is pinned, and there is no room to move it to.
     Stuck,
+}
+
+/// What ends pinned items that the store itself takes for live ones.
+pub struct Ends<'a> {
+    /// The number of the last event that may have ended some. No event ends items with its number as their stamp, or a later one.
+    pub event: u64,
+    /// Whether the time ends some as well.
+    pub by_time: bool,
+    /// Whether the item with this hash is over.
+    pub is_over: &'a dyn Fn(u64, &Item<'_>) -> bool,
+}
+
+/// What [`Store::reclaim_pinned`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reclaimed {
+    /// Items that were looked at.
+    pub looks: usize,
+    /// Items that were dead.
+    pub items: usize,
 }
 
 impl Store {
@@ -123,7 +142,7 @@ impl Store {
         if self.oldest_noted != self.now {
             self.oldest_noted = self.now;
             self.note_oldest_use();
-            self.reclaim_pinned();
+            self.reclaim_pinned(None);
         }
         self.graveyard.take_apart(TICK_PAGES);
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
@@ -134,34 +153,46 @@ impl Store {
 
     /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
     /// caller that finds [`Memory::pinned_object_bytes`](crate::Memory::pinned_object_bytes) at its limit; [`Store::tick`] does
-    /// the same once a second. False: there is no such segment.
-    pub fn reclaim_pinned(&mut self) -> bool {
+    /// the same once a second, without `ends`. None: there is no such segment.
+    pub fn reclaim_pinned(&mut self, ends: Option<&Ends<'_>>) -> Option<Reclaimed> {
         if self.holdings.pinned_bytes() == 0 {
-            return false;
+            return None;
         }
         let (now, floor) = (self.now, self.floor);
-        let due = self.log.iter().find(|(_, s)| {
-            s.state != State::Collected && s.pinned_bytes > 0 && (s.reap_at <= now || s.is_dead(now, floor))
-        });
-        let Some((index, filled)) = due.map(|(index, segment)| (index, segment.filled)) else { return false };
+        let may_be_over =
+            |s: &Segment| ends.is_some_and(|ends| s.looked < ends.event || ends.by_time && s.looked_at < now);
+        let (index, segment) = self.log.iter().find(|(_, s)| {
+            let is_due = || s.reap_at <= now || s.is_dead(now, floor) || may_be_over(s);
+            s.state != State::Collected && s.pinned_bytes > 0 && is_due()
+        })?;
+        let filled = segment.filled;
         let (mut at, mut next) = (0, u32::MAX);
+        let mut reclaimed = Reclaimed::default();
         while at < filled
             && let Some(location) = self.log.location(index, at)
         {
             let content = self.log.bytes(location);
             at += item::allotted(content);
+            reclaimed.looks += 1;
             if item::is_dead(content) || !item::marks(content).is_pinned() {
                 continue;
             }
             let dead_at = item::dead_at(content);
-            if self.is_dead(content) {
+            let is_over = |ends: &Ends<'_>| (ends.is_over)(self.hash_at(location), &self.item_of(content));
+            if self.is_dead(content) || ends.is_some_and(is_over) {
                 self.reclaim(location);
+                reclaimed.items += 1;
             } else if dead_at != NEVER {
                 next = next.min(dead_at);
             }
         }
-        self.log.set_reap_at(index, next);
-        true
+        if let Some(segment) = self.log.get_mut(index) {
+            segment.reap_at = next;
+            if let Some(ends) = ends {
+                (segment.looked, segment.looked_at) = (ends.event, now);
+            }
+        }
+        Some(reclaimed)
     }
 
     /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did. Where nothing may

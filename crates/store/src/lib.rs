@@ -32,6 +32,7 @@ mod verify;
 
 pub use arriving::ArrivingValue;
 pub use counters::{StoreStats, StoreUsage};
+pub use evict::{Ends, Reclaimed};
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use index::prefetch_line;

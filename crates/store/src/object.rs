@@ -237,7 +237,10 @@ impl Store {
         item::set_marks(self.log.bytes_mut(location), marks);
         let after = self.weigh(location);
         if before != after {
-            self.log.reweigh(location, before, after, item::dead_at(self.log.bytes(location)));
+            let bytes = self.log.bytes(location);
+            let (dead_at, stamp) = (item::dead_at(bytes), item::stamp(bytes));
+            self.log.reweigh(location, before, after, dead_at);
+            self.log.cover(location, dead_at, stamp);
         }
         self.note_object(location);
     }

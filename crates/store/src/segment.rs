@@ -91,6 +91,10 @@ pub(crate) struct Segment {
     kept: usize,
     /// No pinned item in it is known to die before this second.
     pub(crate) reap_at: u32,
+    /// No pinned item in it is known to have been ended by an event up to this number: see [`crate::Ends`].
+    pub(crate) looked: u64,
+    /// The second in which its pinned items were last looked at.
+    pub(crate) looked_at: u32,
     /// Order of sealing: the lowest is the oldest.
     pub(crate) sequence: u64,
     /// Latest second at which one of its items dies; [`NEVER`] when one never does.
@@ -329,6 +333,8 @@ impl Log {
             pinned_outside: 0,
             kept: 0,
             reap_at: u32::MAX,
+            looked: 0,
+            looked_at: 0,
             sequence: u64::MAX,
             dead_at: 1,
             stamp: 0,
@@ -555,11 +561,9 @@ impl Log {
         self.queue_pinned[queue as usize]
     }
 
-    /// Notes when the next pinned item of a segment dies.
-    pub(crate) fn set_reap_at(&mut self, index: u32, second: u32) {
-        if let Some(segment) = self.segments[index as usize].as_mut() {
-            segment.reap_at = second;
-        }
+    /// A segment, for changes of what is known of its pinned items.
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Segment> {
+        self.segments[index as usize].as_mut()
     }
 
     /// Notes that pinned items of any segment may have died.
@@ -685,6 +689,7 @@ impl Segment {
             self.dead_at = if dead_at == NEVER { NEVER } else { self.dead_at.max(dead_at) };
         }
         self.stamp = self.stamp.max(stamp);
+        self.looked = self.looked.min(stamp);
     }
 
     /// Notes when a pinned item dies.

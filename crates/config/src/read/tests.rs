@@ -370,12 +370,20 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     };
     assert_eq!(protection("[server]\nmemory_limit = \"1GiB\""), expected);
     let small = protection("[server]\nmemory_limit = 32");
-    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (4 << 20, 2 << 20, 1 << 20));
+    assert_eq!((small.tag_bytes, small.ledger_bytes, small.fence_bytes), (4 << 20, 4 << 20, 1 << 20));
     let tag_bytes = |memory: &str| protection(&format!("[server]\nmemory_limit = {memory}")).tag_bytes;
     let sizes = ["64", "128", "256", "512", "4096"].map(tag_bytes);
     assert_eq!(sizes, [8 << 20, 8 << 20, 8 << 20, 16 << 20, 128 << 20]);
+    let smallest =
+        protection("[server]\nmemory_limit = 1\nmax_item_size = \"64KiB\"\n[[rule]]\nmatch = \"page:{id}\"");
+    assert_eq!(
+        (smallest.tag_bytes, smallest.ledger_bytes, smallest.fence_bytes),
+        (128 << 10, 128 << 10, 64 << 10)
+    );
+    for mebibytes in 2..=256 {
+        protection(&format!("[server]\nmemory_limit = {mebibytes}\n[[rule]]\nmatch = \"page:{{id}}\""));
+    }
     // What the others leave of half of the memory, but 1/32.
-    assert_eq!(tag_bytes("7"), 1 << 19);
     assert_eq!(tag_bytes("64\nledger_memory = \"26MiB\""), 5 << 20);
     assert_eq!(tag_bytes("64\nledger_memory = \"29MiB\""), 2 << 20);
     let given = protection(
@@ -405,7 +413,7 @@ fn check_shows_every_default() {
 threads = 2
 control = \"@\"
 tag_memory = \"8MiB\"
-ledger_memory = \"2MiB\"
+ledger_memory = \"4MiB\"
 fence_memory = \"1MiB\"
 waiters = 65536
 read_ahead = 64

@@ -79,13 +79,13 @@ impl Engine {
             _ if touches => {
                 let shape = request.shape;
                 count_miss(true, request.cx);
-                shape.write(Answered::Error(&refusal(registry, named)), &mut request.cx.out.bytes);
+                shape.write(Answered::Error(&refusal(registry, &named)), &mut request.cx.out.bytes);
                 if shape.is_alone() { Called::Refused } else { Called::Written }
             }
             Named::Call(name) => {
                 self.call(Types { registry, changes }, Asked::Named(name), &[], &mut request)
             }
-            Named::Object { .. } => request.error(&refusal(registry, named)),
+            Named::Object { .. } => request.error(&refusal(registry, &named)),
         }
     }
 
@@ -127,7 +127,7 @@ impl Engine {
             return None;
         }
         Some(if let Some((registry, named)) = named {
-            self.execute_named(request, Types { registry, changes }, named, lock, cx)
+            self.execute_named(request, Types { registry, changes }, &named, lock, cx)
         } else {
             // Without objects there is no such flag.
             let text = if objects.is_none() { reply::error::INVALID_FLAG } else { NOT_A_NAME };
@@ -149,7 +149,7 @@ impl Engine {
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
         let called = if let Some((registry, named)) = named {
             let types = Types { registry, changes };
-            self.execute_named(&Request::MetaGet(meta.clone()), types, named, lock, cx)
+            self.execute_named(&Request::MetaGet(meta.clone()), types, &named, lock, cx)
         } else {
             // The types were switched off in between.
             cx.step.counters.cmd_meta.add(1);
@@ -164,7 +164,7 @@ impl Engine {
         &self,
         request: &Request<'_>,
         types: Types<'_>,
-        named: Named<'_>,
+        named: &Named<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Called {
@@ -175,7 +175,7 @@ impl Engine {
         };
         let mut escaped = Vec::new();
         match (request, named) {
-            (Request::MetaGet(meta), named) => {
+            (Request::MetaGet(meta), _) => {
                 cx.step.counters.cmd_meta.add(1);
                 cx.step.counters.cmd_get.add(1);
                 let mut request =
@@ -184,10 +184,10 @@ impl Engine {
                 let changes = has_any(meta, b"TNRE");
                 match (named, flag_a(meta)) {
                     (Named::Call(name), None) if !changes => {
-                        self.call(types, Asked::Named(name), &[], &mut request)
+                        self.call(types, Asked::Named(*name), &[], &mut request)
                     }
                     (Named::Object { type_id, key: own }, Some(text)) if !changes => {
-                        match parse_flag(registry, type_id, own, text, None, &mut escaped) {
+                        match parse_flag(registry, *type_id, own, text, None, &mut escaped) {
                             Ok(asked) => self.call(types, asked, &[], &mut request),
                             Err(text) => request.error(&text),
                         }
@@ -208,7 +208,7 @@ impl Engine {
                 };
                 // See `Engine::may_arrive`.
                 let data = data.here().expect("arguments of calls are not apart");
-                match parse_flag(registry, type_id, own, text, Some(data), &mut escaped) {
+                match parse_flag(registry, *type_id, own, text, Some(data), &mut escaped) {
                     Ok(asked) => self.call(types, asked, tags.hashes(), &mut request),
                     Err(text) => request.error(&text),
                 }
@@ -216,7 +216,7 @@ impl Engine {
             (Request::Delete(delete), Named::Object { type_id, key: own }) => {
                 let shape = Shape::Delete { noreply: delete.noreply };
                 let mut request = CallCx { shape, key: delete.key, last: true, lock, cx };
-                self.call(types, drop(type_id, own), &[], &mut request)
+                self.call(types, drop(*type_id, own), &[], &mut request)
             }
             (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
                 count_meta(meta, cx);
@@ -225,9 +225,9 @@ impl Engine {
                 if has_any(meta, b"CEITx") {
                     return request.error(reply::error::INVALID_FLAG);
                 }
-                self.call(types, drop(type_id, own), &[], &mut request)
+                self.call(types, drop(*type_id, own), &[], &mut request)
             }
-            (request, named) => {
+            (request, _) => {
                 refusals_of(request).write(&refusal(registry, named), &mut cx.out.bytes);
                 Called::Written
             }
@@ -311,7 +311,7 @@ impl Engine {
                 counter.errors.add(1);
                 request.error(&text)
             }
-            Ran::NoRoom(_) => {
+            Ran::NoRoom(_) | Ran::PinnedFull => {
                 counter.errors.add(1);
                 counters.store_no_memory.add(1);
                 request.error(NO_ROOM)
@@ -430,14 +430,14 @@ fn parse_flag<'a>(
 }
 
 /// The reply to a command that cannot be used with this name.
-fn refusal(registry: &Registry, named: Named<'_>) -> String {
+fn refusal(registry: &Registry, named: &Named<'_>) -> String {
     match named {
         Named::Call(name) => {
             let (object_type, method) = registry.names(name.method);
             format!("CLIENT_ERROR {object_type}:{method} is a method")
         }
         Named::Object { type_id, .. } => {
-            let name = registry.type_name(type_id);
+            let name = registry.type_name(*type_id);
             format!("CLIENT_ERROR {name}:: names an object: call a method of it, or delete it")
         }
     }

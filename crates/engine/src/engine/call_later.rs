@@ -212,7 +212,7 @@ impl Engine {
                         self.delivered(copy, flags, cas, ttl)
                     }
                     Ran::Error(text) => self.line(&text),
-                    Ran::NoRoom(_) => self.line(NO_ROOM),
+                    Ran::NoRoom(_) | Ran::PinnedFull => self.line(NO_ROOM),
                     Ran::Miss | Ran::List(_) | Ran::Busy | Ran::Moved => {
                         Verdict::Miss { record: None, hint: None }
                     }

@@ -195,7 +195,7 @@ impl Engine {
             Ran::Moved | Ran::Busy => Err(Scripted::Moved),
             Ran::Miss => Err(Scripted::Miss),
             Ran::Error(text) => Err(Scripted::Error(text)),
-            Ran::NoRoom(_) => {
+            Ran::NoRoom(_) | Ran::PinnedFull => {
                 step.counters.store_no_memory.add(1);
                 Err(Scripted::Error(NO_ROOM.to_owned()))
             }

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::room::Room;
 use crate::event::{EventKind, Interest, Looker};
 use crate::parked::Parked;
-use crate::reply::call::{Answered, Shape, Shows, TOO_LARGE};
+use crate::reply::call::{Answered, NO_ROOM, Shape, Shows, TOO_LARGE};
 use crate::shard::flow::Executed;
 use crate::shard::object::{Call, Ran};
 use crate::shards::ShardLock;
@@ -102,6 +102,26 @@ impl Engine {
     /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others. `has_object`: the
     /// object is busy with this call; otherwise it must not be busy.
     pub(crate) fn run_with_room(
+        &self,
+        call: &Call<'_>,
+        has_object: bool,
+        lock: &mut ShardLock<'_>,
+        step: &Step<'_>,
+    ) -> Ran {
+        // Other calls may take the room that was made.
+        for _ in 0..4 {
+            match self.run_with_memory(call, has_object, lock, step) {
+                Ran::PinnedFull => lock.release(),
+                ran => return ran,
+            }
+            if !self.reclaim_pinned(step.now) {
+                break;
+            }
+        }
+        Ran::Error(NO_ROOM.to_owned())
+    }
+
+    fn run_with_memory(
         &self,
         call: &Call<'_>,
         has_object: bool,

@@ -401,10 +401,11 @@ impl Engine {
         let objects = self.shared().objects();
         let registry = objects.as_ref()?;
         let mut buffer = Vec::new();
-        let (type_id, method, own) = match registry.named(key)? {
-            Named::Object { type_id, key } => (type_id, None, key),
+        let named = registry.named(key)?;
+        let (type_id, method, own) = match &named {
+            Named::Object { type_id, key } => (*type_id, None, &**key),
             Named::Call(name) => {
-                let (key, _) = registry.split(&name, &mut buffer).ok()?;
+                let (key, _) = registry.split(name, &mut buffer).ok()?;
                 (name.type_id, Some(registry.names(name.method).1), key)
             }
         };

@@ -15,8 +15,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES};
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseLimit};
 use cattlegrid_objects::Registry;
+use cattlegrid_store::Reclaimed;
 
 use crate::engine::Engine;
 use crate::names::{Cursor, NameWalk, Names};
@@ -26,6 +27,12 @@ use crate::time::Now;
 
 /// Items that a call looks at.
 const ITEMS: usize = 16 << 10;
+
+/// Pinned items that refused calls look at in a millisecond, on average over [`LOOKS_AHEAD_MS`]: about a twentieth of a processor.
+const LOOKS_PER_MS: u64 = 1_000;
+
+/// See [`LOOKS_PER_MS`].
+const LOOKS_AHEAD_MS: u64 = 1_000;
 
 /// Items that are looked at under one lock.
 const ITEMS_LOCKED: usize = 256;
@@ -155,6 +162,26 @@ impl Engine {
         if number < self.shard_count() { self.shards.lock(number).store().index_shrinks() } else { 0 }
     }
 
+    /// Removes pinned objects that are over, in all shards, none of which may be locked. False: there is none.
+    ///
+    /// [`LOOKS_PER_MS`] bounds the time that calls spend here which are refused for lack of room.
+    pub(crate) fn reclaim_pinned(&self, now: Now) -> bool {
+        let paid = &self.shared().pinned_looks_paid_ms;
+        let paid_ms = paid.load(Ordering::Relaxed).max(now.ms);
+        if paid_ms > now.ms + LOOKS_AHEAD_MS {
+            return false;
+        }
+        let mut all = Reclaimed::default();
+        for number in 0..self.shard_count() {
+            let next = || self.shards.lock(number).reclaim_pinned(now);
+            for done in std::iter::from_fn(next) {
+                all = Reclaimed { looks: all.looks + done.looks, items: all.items + done.items };
+            }
+        }
+        paid.store(paid_ms + all.looks as u64 / LOOKS_PER_MS, Ordering::Relaxed);
+        all.items > 0
+    }
+
     /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of misses that are too
     /// old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
@@ -166,6 +193,7 @@ impl Engine {
             let mut shard = self.shards.lock(number);
             shard.store_mut().advance(now.second, floor);
             more |= shard.store_mut().tick();
+            shard.reclaim_pinned(now);
             if let Some(herd) = &mut shard.herd {
                 herd.ledger.settle(now.ms);
             }
@@ -198,13 +226,15 @@ impl Engine {
             }
             let shards = self.shard_count();
             // Half of the bytes are for leases, the other half for misses.
+            let leases = config.ledger_bytes / 2 / LEASE_BYTES;
             let herd = HerdConfig {
-                leases: (config.ledger_bytes / 2 / LEASE_BYTES / shards).max(16),
+                leases: LeaseLimit::new(leases),
+                ended: (leases / shards).max(16),
                 ledger_bytes: config.ledger_bytes / 2 / shards,
                 fence_bytes: config.fence_bytes / shards,
             };
             for number in 0..shards {
-                self.shards.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd)));
+                self.shards.lock(number).herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone())));
             }
         }
         self.shared().set_rules(rules, now_ms);

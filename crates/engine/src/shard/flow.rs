@@ -80,7 +80,7 @@ impl Shard {
         }
         let objects = self.shared.objects();
         let registry = objects.as_ref()?;
-        registry.named(key).map(|named| Answer::Object(registry.spot(named, key)))
+        registry.named(key).map(|named| Answer::Object(registry.spot(&named, key)))
     }
 
     /// No room for this many bytes: asks for another attempt, or answers an error.

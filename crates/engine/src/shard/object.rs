@@ -10,12 +10,12 @@ use cattlegrid_objects::{
     Arguments, Change, Done, Listing, MethodId, NewState, Object, Outcome, Registry, State, View,
 };
 use cattlegrid_store::{
-    Attributes, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Store, TAGS_MAX, Tree, Value,
+    Attributes, Ends, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Reclaimed, Store,
+    TAGS_MAX, Tree, Value,
 };
 use cattlegrid_tags::{Kind, TagHash, TagList, Validity};
 
 use crate::names::Names;
-use crate::reply::call::NO_ROOM;
 use crate::rules::Change as RuleChange;
 use crate::shard::Shard;
 use crate::step::Step;
@@ -97,6 +97,8 @@ pub(crate) enum Ran {
     Moved,
     /// This many bytes are missing; nothing has changed.
     NoRoom(usize),
+    /// Pinned objects would hold more than they may; nothing has changed.
+    PinnedFull,
 }
 
 /// Bytes of an item beside its key, its value and its tags, at most.
@@ -116,6 +118,19 @@ impl Shard {
         }
         self.store.remove(hash, found);
         None
+    }
+
+    /// Removes pinned objects of one segment that are over, by their expiry, by a flush or by their tags. None: there is no segment
+    /// in which one may be.
+    pub(crate) fn reclaim_pinned(&mut self, now: Now) -> Option<Reclaimed> {
+        self.store.advance(now.second, self.shared.floor(now.second));
+        let (tags, by_time) = (self.shared.tags(), self.shared.is_rolling());
+        let is_over = |hash: u64, item: &Item<'_>| {
+            (by_time || item.has_tags())
+                && tags.check(item.stamp(), item.tags(), hash, now.ms) != Validity::Valid
+        };
+        let ends = Ends { event: tags.bumps().last_bump(), by_time, is_over: &is_over };
+        self.store.reclaim_pinned(Some(&ends))
     }
 
     /// Whether a type is switched on now.
@@ -186,10 +201,7 @@ impl Shard {
                 }
                 let Ok(done) = done else {
                     (self.value, self.scratch) = (out, new);
-                    // Those that have expired or were flushed count until they are removed.
-                    let is_less = self.store.reclaim_pinned();
-                    let refused = || Ran::Error(NO_ROOM.to_owned());
-                    return if is_less { self.run_object(call, step) } else { refused() };
+                    return Ran::PinnedFull;
                 };
                 done
             }
@@ -391,29 +403,16 @@ impl Shard {
         };
         let expiry = attributes.expiry;
         let weighs = value.weighs();
-        let grown = self
-            .take_pinned(call, |store| store.pinned_growth(call.hash, call.item_key, &attributes, weighs));
-        let Some(grown) = grown else { return Err(Ran::Error(NO_ROOM.to_owned())) };
+        let grown = self.store.pinned_growth(call.hash, call.item_key, &attributes, weighs);
+        if !call.memory.take_pinned(grown, call.registry.settings().pinned_max) {
+            return Err(Ran::PinnedFull);
+        }
         let stored = self.store.put(call.hash, call.item_key, &attributes, value);
         call.memory.give_pinned(grown);
         if stored.is_err() {
             return Err(Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES));
         }
         Ok((self.shown_cas(cas), left(now, expiry)))
-    }
-
-    /// Counts what is about to be stored as bytes of pinned objects, for [`Memory::give_pinned`]. None: they would hold too much.
-    fn take_pinned(&mut self, call: &Call<'_>, grown: impl Fn(&mut Store) -> usize) -> Option<usize> {
-        loop {
-            let grown = grown(&mut self.store);
-            if call.memory.take_pinned(grown, call.registry.settings().pinned_max) {
-                return Some(grown);
-            }
-            // Those that have expired or were flushed count until they are removed.
-            if !self.store.reclaim_pinned() {
-                return None;
-            }
-        }
     }
 
     /// Gives an object tags that it does not have; its value stays. Its place.
@@ -437,7 +436,7 @@ impl Shard {
             self.store.pinned_growth(call.hash, call.item_key, &attributes, weighs)
         };
         if !call.memory.take_pinned(grown, call.registry.settings().pinned_max) {
-            return Err(Ran::Error(NO_ROOM.to_owned()));
+            return Err(Ran::PinnedFull);
         }
         let tagged = if is_tree {
             self.store.set_attributes(found, &attributes).ok()

@@ -79,6 +79,7 @@ use crate::grant::Grant;
 use crate::holder::{Closed, Holder, lease_ms};
 use crate::how::Filler;
 use crate::lease::{Kind, Lease};
+use crate::lease_limit::Place;
 use crate::leases::Removed;
 use crate::ledger::Surroundings;
 use crate::rule::{Admitted, RuleState, count};
@@ -205,7 +206,7 @@ impl Herd {
         rule: &RuleState,
         now_ms: u64,
     ) {
-        if self.ended_order.len() >= self.leases_max
+        if self.ended_order.len() >= self.ended_max
             && let Some(oldest) = self.ended_order.pop_front()
         {
             self.ended.remove(&oldest);
@@ -499,13 +500,22 @@ impl Herd {
         }
     }
 
-    /// Makes room for a lease (history 17): ends a lease without waiters that was asked for by name for longer than its
-    /// rule's time and is not due within that time. Its holder can still store the value. False: there is no such
-    /// lease.
-    pub(super) fn displace<V>(&mut self, step: &mut Step<'_, V>) -> bool {
+    /// A place for another lease of the rule; None: it has its share.
+    pub(super) fn place<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> Option<Place> {
+        let place = self.limit.take(rule.leases());
+        if place.is_some() || !self.displace(rule, step) {
+            return place;
+        }
+        self.limit.take(rule.leases())
+    }
+
+    /// Makes room for a lease of the rule (history 17): ends one of its leases without waiters that was asked for by name for
+    /// longer than the rule's time and is not due within that time. Its holder can still store the value. False: there is no
+    /// such lease.
+    fn displace<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> bool {
+        let due_ms = step.now_ms.saturating_add(u64::from(rule.lease_ms()));
         let is_long = |(_, lease): &(u64, &Lease)| {
-            let rule_ms = u64::from(lease.rule.lease_ms());
-            lease.queue.len() == 0 && lease.deadline_ms > step.now_ms.saturating_add(rule_ms)
+            lease.queue.len() == 0 && lease.deadline_ms > due_ms && lease.place.is_of(rule.leases())
         };
         let latest = self.leases.latest().take(DISPLACED_LOOKS).find(is_long);
         let Some((hash, lease)) = latest else { return false };

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Effects, Filler, Herd, HerdConfig, How, Kind, LEASE_BYTES, PeerKey, Peers, Policy,
-    Role, RuleState, Session, Step,
+    Ask, Caller, Clock, Effects, Filler, Herd, HerdConfig, How, Kind, LEASE_BYTES, LeaseLimit, PeerKey,
+    Peers, Policy, Role, RuleState, Session, Step,
 };
 
 struct Numbers(Cell<u64>);
@@ -25,7 +25,12 @@ impl Clock for Numbers {
 #[test]
 fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     const LEASES: usize = 1000;
-    let config = HerdConfig { leases: LEASES, ledger_bytes: 1 << 16, fence_bytes: 1 << 10 };
+    let config = HerdConfig {
+        leases: LeaseLimit::new(LEASES),
+        ended: LEASES,
+        ledger_bytes: 1 << 16,
+        fence_bytes: 1 << 10,
+    };
     let (mut herd, clock) = (Herd::new(config), Numbers(Cell::new(0)));
     let rule = Arc::new(RuleState::new(Policy::default()));
     let peers = Peers::default();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Effects, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseTime, PeerKey, Peers,
-    Policy, Role, RuleState, Session, Step, Waited,
+    Ask, Caller, Clock, Effects, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseLimit, LeaseTime,
+    PeerKey, Peers, Policy, Role, RuleState, Session, Step, Waited,
 };
 
 struct Seven;
@@ -36,7 +36,12 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         Session::new(Arc::new(Caller::new(number, 0, number, peer)))
     };
     let (mut holder, mut waiter) = (session(1), session(2));
-    let mut herd = Herd::new(HerdConfig { leases: 10, ledger_bytes: 1 << 16, fence_bytes: 1 << 10 });
+    let mut herd = Herd::new(HerdConfig {
+        leases: LeaseLimit::new(10),
+        ended: 10,
+        ledger_bytes: 1 << 16,
+        fence_bytes: 1 << 10,
+    });
     let ask = Ask {
         key: b"k",
         hash: 3,

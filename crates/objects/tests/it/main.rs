@@ -13,6 +13,7 @@ mod hosts;
 mod listing;
 mod many_types;
 mod map;
+mod names;
 mod no_room;
 mod owners;
 mod queue;

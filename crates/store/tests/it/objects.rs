@@ -257,15 +257,15 @@ fn pinned_objects_end_by_their_expiry() {
             .unwrap();
     }
     let each = one.memory.pinned_object_bytes() / 1_000;
-    assert!(!one.store.reclaim_pinned(), "nothing has died");
+    assert_eq!(one.store.reclaim_pinned(None), None, "nothing has died");
     for (second, left) in [(19, 1_000), (20, 801), (22, 401), (23, 201), (24, 1)] {
         one.store.advance(second, 0);
         for _ in 0..20 {
-            one.store.reclaim_pinned();
+            one.store.reclaim_pinned(None);
         }
         one.store.verify();
         assert_eq!(one.memory.pinned_object_bytes() / each, left, "in second {second}");
-        assert!(!one.store.reclaim_pinned(), "all are reclaimed");
+        assert_eq!(one.store.reclaim_pinned(None), None, "all are reclaimed");
     }
     assert_eq!(one.store.stats().evictions, 0);
 }

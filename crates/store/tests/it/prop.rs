@@ -36,6 +36,7 @@ fn object_op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
         1 => (0..keys, ttl).prop_map(|(key, ttl)| Op::TouchObject { key, ttl }),
         1 => (0..keys, any::<bool>()).prop_map(|(key, on)| Op::Pin { key, on }),
         1 => Just(Op::Reclaim),
+        1 => (0..5_u8).prop_map(|kind| Op::End { kind }),
     ]
 }
 

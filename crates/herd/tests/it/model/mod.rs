@@ -19,9 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::{
-    Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind, Ledger,
-    Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session, Shown, Softened,
-    Stale, Step, Surroundings, Unanswered, Values, Verdict, Wait, WaitGraph, Waited, Wake, Walk, Withdrawn,
+    Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind,
+    LeaseLimit, Ledger, Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session,
+    Shown, Softened, Stale, Step, Surroundings, Unanswered, Values, Verdict, Wait, WaitGraph, Waited, Wake,
+    Walk, Withdrawn,
 };
 
 use crate::draw::Draw;
@@ -84,6 +85,7 @@ struct Miss {
 
 struct World {
     herd: Herd,
+    limit: Arc<LeaseLimit>,
     clock: Numbers,
     now_ms: u64,
     /// A key's rule is chosen by its number.
@@ -107,10 +109,13 @@ struct World {
 impl World {
     fn new(draw: &mut Draw<'_>) -> Self {
         let ledger = Ledger::with(draw.choose(&[1, 2, 3, 100]), draw.choose(&[1, 2, 4]));
-        let herd = Herd::with(draw.choose(&[1, 2, 5, 100]), ledger, Fence::new(draw.choose(&[1, 2, 64])));
+        let limit = LeaseLimit::new(draw.choose(&[1, 2, 3, 5, 100]));
+        let fence = Fence::new(draw.choose(&[1, 2, 64]));
+        let herd = Herd::with(Arc::clone(&limit), draw.choose(&[1, 2, 5, 100]), ledger, fence);
         let rules = [(); 2].map(|()| Arc::new(RuleState::new(policy(draw))));
         let mut world = Self {
             herd,
+            limit,
             clock: Numbers(Cell::new(draw.choose(&[0, 1, 1 << 40]))),
             now_ms: draw.choose(&[0, 1, 100_000]),
             rules,
@@ -657,6 +662,7 @@ impl World {
 
     fn verify(&mut self, ledger: bool) {
         self.herd.verify();
+        assert_eq!(self.limit.taken(), self.herd.len(), "leases, and their places");
         assert_eq!(self.herd.waiting(), self.open.len(), "waiters, and requests that were not answered");
         let (mut computing, mut hashes) = ([0_u32; 2], BTreeSet::new());
         let leases =

@@ -9,32 +9,85 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Found, HugeValue, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, Store, StoreConfig,
-    Tree, Value,
+    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, Store,
+    StoreConfig, Tree, Value,
 };
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    Put { key: u16, len: usize, ttl: u32, flags: u32 },
-    Get { key: u16 },
-    Delete { key: u16 },
-    Touch { key: u16, ttl: u32 },
-    Cas { key: u16 },
-    Wait { seconds: u32 },
+    Put {
+        key: u16,
+        len: usize,
+        ttl: u32,
+        flags: u32,
+    },
+    Get {
+        key: u16,
+    },
+    Delete {
+        key: u16,
+    },
+    Touch {
+        key: u16,
+        ttl: u32,
+    },
+    Cas {
+        key: u16,
+    },
+    Wait {
+        seconds: u32,
+    },
     Flush,
     Tick,
-    GiveBack { bytes: usize },
+    GiveBack {
+        bytes: usize,
+    },
     Purge,
-    PutObject { key: u16, len: usize, ttl: u32, pinned: bool },
-    PutTree { key: u16, entries: u16, ttl: u32, pinned: bool },
-    GetObject { key: u16 },
-    EditObject { key: u16 },
-    Grow { key: u16, from: u16, entries: u16, len: usize },
-    Shrink { key: u16, from: u16, entries: u16 },
-    Drop { key: u16 },
-    TouchObject { key: u16, ttl: u32 },
-    Pin { key: u16, on: bool },
+    PutObject {
+        key: u16,
+        len: usize,
+        ttl: u32,
+        pinned: bool,
+    },
+    PutTree {
+        key: u16,
+        entries: u16,
+        ttl: u32,
+        pinned: bool,
+    },
+    GetObject {
+        key: u16,
+    },
+    EditObject {
+        key: u16,
+    },
+    Grow {
+        key: u16,
+        from: u16,
+        entries: u16,
+        len: usize,
+    },
+    Shrink {
+        key: u16,
+        from: u16,
+        entries: u16,
+    },
+    Drop {
+        key: u16,
+    },
+    TouchObject {
+        key: u16,
+        ttl: u32,
+    },
+    Pin {
+        key: u16,
+        on: bool,
+    },
     Reclaim,
+    /// Pinned objects of a kind end, as by a tag: see [`Ends`].
+    End {
+        kind: u8,
+    },
 }
 
 /// What an object should be.
@@ -171,11 +224,33 @@ impl Model {
                 }
             }
             Op::Reclaim => {
-                self.store.reclaim_pinned();
+                self.store.reclaim_pinned(None);
             }
+            Op::End { kind } => self.end(u16::from(kind)),
         }
         assert_eq!(self.memory.pinned_object_bytes() as u64, self.store.usage().pinned_bytes);
         assert!(self.memory.used_bytes() <= self.memory.limit_bytes());
+    }
+
+    fn end(&mut self, kind: u16) {
+        self.clock += 1;
+        let is_over = |_: u64, item: &Item<'_>| item.object().is_some_and(|(own, _)| own == kind);
+        let ends = Ends { event: self.clock, by_time: false, is_over: &is_over };
+        // The segment that is being collected is left out until its items have moved.
+        for _ in 0..2 {
+            while self.store.reclaim_pinned(Some(&ends)).is_some() {}
+            for _ in 0..100 {
+                self.store.tick();
+            }
+        }
+        let over = self.objects.iter().filter(|(key, own)| own.pinned && *key % 5 == kind);
+        let over: Vec<u16> = over.map(|(key, _)| *key).collect();
+        for key in over {
+            let (bytes, hash) = self.key(key);
+            let found = self.store.lookup_object(hash, &bytes);
+            assert!(!matches!(found, Lookup::Found(_)), "a pinned object that is over stays");
+            self.objects.remove(&key);
+        }
     }
 
     fn key(&self, key: u16) -> (Vec<u8>, u64) {
