@@ -436,6 +436,27 @@ fn the_limit_can_be_lowered_and_raised() {
     assert!(c.engine.set_memory_limit(1 << 40, usize::MAX).is_err());
 }
 
+/// The limit is lowered first, and then evicted for. What comes in between is stored, at the old values' cost.
+#[test]
+fn a_store_while_the_limit_is_being_lowered_finds_room() {
+    for size in [100, 10_000, 300_000, 3_000_000] {
+        let mut c = Client::new(64 * MIB, true);
+        for n in 0..400 {
+            assert_eq!(c.set(&format!("k{n}"), &vec![b'x'; 200_000]), b"STORED\r\n");
+        }
+        c.engine.memory().set_limit(24 * MIB).unwrap();
+        for n in 0..20 {
+            assert_eq!(
+                c.set(&format!("new{n}"), &vec![b'x'; size]),
+                b"STORED\r\n",
+                "value {n} of {size} bytes"
+            );
+        }
+        c.engine.set_memory_limit(24 * MIB, usize::MAX).unwrap();
+        assert!(c.engine.memory().used_bytes() <= 24 * MIB);
+    }
+}
+
 #[test]
 fn a_long_multi_get_pauses_and_goes_on_where_it_was() {
     let mut c = Client::new(64 * MIB, true);

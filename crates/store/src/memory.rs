@@ -132,6 +132,11 @@ impl Memory {
         self.used.load(Relaxed) * PAGE_BYTES
     }
 
+    /// Bytes that must be given back before `bytes` more may be handed out, above a limit that was lowered as well.
+    pub fn lacking_bytes(&self, bytes: usize) -> usize {
+        (self.used_bytes() + bytes).saturating_sub(self.limit_bytes())
+    }
+
     /// Bytes that may still be handed out: 0 when the limit was lowered below the bytes in use.
     pub fn free_bytes(&self) -> usize {
         self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES

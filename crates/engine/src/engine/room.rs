@@ -99,12 +99,12 @@ impl Engine {
             if self.evictions {
                 lock.shard(hash).store.give_back(bytes);
             }
-            if self.memory.free_bytes() >= bytes {
+            if self.memory.lacking_bytes(bytes) == 0 {
                 return;
             }
         }
         lock.release();
-        self.free(bytes.max(self.segment_bytes), Some(hash));
+        self.free(self.memory.lacking_bytes(bytes).max(bytes).max(self.segment_bytes), Some(hash));
     }
 
     /// Takes pages for `bytes` more bytes of a value that arrives; evicts from the fullest shards to get them. No shard may be
@@ -120,7 +120,7 @@ impl Engine {
             if let Some(taken) = take() {
                 return Some(taken);
             }
-            let missing = (bytes + PAGE_BYTES).saturating_sub(self.memory.free_bytes()).max(PAGE_BYTES);
+            let missing = self.memory.lacking_bytes(bytes + PAGE_BYTES).max(PAGE_BYTES);
             if self.free(missing, None) == 0 {
                 break;
             }
