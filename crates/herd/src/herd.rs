@@ -24,7 +24,7 @@ use crate::hash::BuildIdentity;
 use crate::holder::{Holder, lease_ms};
 use crate::how::{Filler, How};
 use crate::lease::{Kind, Lease, LeaseView};
-use crate::lease_limit::{LeaseLimit, Place};
+use crate::lease_limit::LeaseLimit;
 use crate::leases::Leases;
 use crate::ledger::{Ledger, Surroundings};
 use crate::pass::PassList;
@@ -315,16 +315,16 @@ impl Herd {
             count(&counters.misses_behind);
             return if gets_old { Role::Old } else { Role::Miss(self.missed(ask, step)) };
         }
-        let Some(place) = self.place(rule, step) else {
+        if !self.has_room(rule, step) {
             return self.busy_for(ask, &counters.busy_leases, step);
-        };
+        }
         let token = step.clock.tick();
         let may_queue = !gets_old && ask.hold_ms > 0;
         match rule.try_start(Some(session.caller().number()), may_queue.then_some((ask.hash, token))) {
             Start::Granted | Start::Nested => {}
             _ if gets_old => return Role::Old,
             Start::Queued => {
-                self.insert(ask, Holder::Queued, token, place, step);
+                self.insert(ask, Holder::Queued, token, step);
                 // If only one thread uses the connection, it would wait for itself.
                 let lease = self.leases.get(ask.hash);
                 let is_own = lease.is_some_and(|lease| lease.may_wait_for_itself(session.caller()));
@@ -334,7 +334,7 @@ impl Herd {
             Start::QueueFull => return self.busy(ask, step),
         }
         let holder = Holder::new(session.caller(), ask.how);
-        self.insert(ask, holder, token, place, step);
+        self.insert(ask, holder, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
             Kind::Absent | Kind::Past => &counters.leases,
@@ -351,7 +351,7 @@ impl Herd {
         ask.found.is_served() || ask.found == Kind::Past && self.passes.is_failing(ask.hash)
     }
 
-    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, place: Place, step: &Step<'_, V>) {
+    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
         // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the rule's time, whatever
@@ -364,7 +364,6 @@ impl Herd {
             kind: ask.found,
             holder,
             rule: Arc::clone(rule),
-            place,
             deadline_ms,
             begun: (!queued).then(|| rule.begin(step.now_ms)),
             missed_until_ms: 0,
@@ -378,6 +377,7 @@ impl Herd {
             hint: ask.hint.map(Into::into),
             job_out: false,
         };
+        self.limit.take(rule.leases());
         self.leases.insert(ask.hash, lease);
     }
 
@@ -607,6 +607,7 @@ impl Herd {
             && let Some(removed) = self.leases.remove(hash)
         {
             let lease = removed.end();
+            self.limit.give(lease.rule.leases());
             lease.rule.leave_queue(lease.token);
         }
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::holder::Holder;
-use crate::lease_limit::Place;
 use crate::rule::{Begun, RuleState};
 use crate::waiters::Queue;
 
@@ -49,7 +48,6 @@ pub(crate) struct Lease {
     pub(crate) kind: Kind,
     pub(crate) holder: Holder,
     pub(crate) rule: Arc<RuleState>,
-    pub(crate) place: Place,
     pub(crate) deadline_ms: u64,
     /// Until when its holder's miss counts in the ledger; 0 while the lease is queued.
     pub(crate) missed_until_ms: u64,

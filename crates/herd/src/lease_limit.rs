@@ -26,34 +26,21 @@ impl LeaseLimit {
         self.taken.load(Relaxed)
     }
 
-    /// A place for another lease of the rule that has `of_rule`; None: it has its share.
-    pub(crate) fn take(self: &Arc<Self>, of_rule: &Arc<AtomicUsize>) -> Option<Place> {
-        // Counted first, so that threads that ask at once never have too many together.
-        let taken = self.taken.fetch_add(1, Relaxed);
-        let own = of_rule.fetch_add(1, Relaxed);
-        let place = Place { limit: Arc::clone(self), of_rule: Arc::clone(of_rule) };
-        (own < self.most.saturating_sub(taken)).then_some(place)
+    /// Whether a rule that has `own` leases may have another one.
+    pub(crate) fn has_room(&self, own: &AtomicUsize) -> bool {
+        own.load(Relaxed) < self.most.saturating_sub(self.taken())
     }
-}
 
-/// A lease's place, which is free again when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Place {
-    limit: Arc<LeaseLimit>,
-    of_rule: Arc<AtomicUsize>,
-}
-
-impl Place {
-    /// Whether it is one of the rule with this count.
-    pub(crate) fn is_of(&self, of_rule: &Arc<AtomicUsize>) -> bool {
-        Arc::ptr_eq(&self.of_rule, of_rule)
+    /// A lease begins, of the rule that has `own`. Of threads that find the last place at once each may take one.
+    pub(crate) fn take(&self, own: &AtomicUsize) {
+        own.fetch_add(1, Relaxed);
+        self.taken.fetch_add(1, Relaxed);
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.of_rule.fetch_sub(1, Relaxed);
-        self.limit.taken.fetch_sub(1, Relaxed);
+    /// It has ended.
+    pub(crate) fn give(&self, own: &AtomicUsize) {
+        own.fetch_sub(1, Relaxed);
+        self.taken.fetch_sub(1, Relaxed);
     }
 }
 
@@ -61,31 +48,35 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn take_all(limit: &Arc<LeaseLimit>, rule: &Arc<AtomicUsize>) -> Vec<Place> {
-        std::iter::from_fn(|| limit.take(rule)).collect()
+    fn take_all(limit: &LeaseLimit, rule: &AtomicUsize) -> usize {
+        std::iter::from_fn(|| limit.has_room(rule).then(|| limit.take(rule))).count()
+    }
+
+    fn give_all(limit: &LeaseLimit, rule: &AtomicUsize) {
+        (0..rule.load(Relaxed)).for_each(|_| limit.give(rule));
     }
 
     #[test]
     fn a_rule_may_have_as_many_as_are_free() {
         let limit = LeaseLimit::new(900);
-        let rules: [Arc<AtomicUsize>; 3] = Default::default();
-        let first = take_all(&limit, &rules[0]);
-        assert_eq!(first.len(), 450);
-        let second = take_all(&limit, &rules[1]);
-        assert_eq!(second.len(), 225);
-        assert!(limit.take(&rules[0]).is_none());
-        assert_eq!(take_all(&limit, &rules[2]).len(), 113, "it waits for none of the others");
-        drop(first);
-        assert_eq!(take_all(&limit, &rules[2]).len(), 338, "half of what the second has left");
-        drop(second);
-        assert_eq!((limit.taken(), rules[1].load(Relaxed)), (0, 0));
+        let rules: [AtomicUsize; 3] = Default::default();
+        assert_eq!(take_all(&limit, &rules[0]), 450);
+        assert_eq!(take_all(&limit, &rules[1]), 225);
+        assert!(!limit.has_room(&rules[0]));
+        assert_eq!(take_all(&limit, &rules[2]), 113, "it waits for none of the others");
+        give_all(&limit, &rules[2]);
+        give_all(&limit, &rules[0]);
+        assert_eq!(take_all(&limit, &rules[2]), 338, "half of what the second has left");
+        give_all(&limit, &rules[1]);
+        give_all(&limit, &rules[2]);
+        assert_eq!(limit.taken(), 0);
     }
 
     #[test]
     fn however_many_rules_there_are_there_are_never_too_many() {
         let limit = LeaseLimit::new(64);
-        let rules: Vec<Arc<AtomicUsize>> = (0..1_000).map(|_| Arc::default()).collect();
-        let all: Vec<Place> = rules.iter().flat_map(|rule| take_all(&limit, rule)).collect();
-        assert_eq!((all.len(), limit.taken()), (64, 64));
+        let rules: Vec<AtomicUsize> = (0..1_000).map(|_| AtomicUsize::default()).collect();
+        let all: usize = rules.iter().map(|rule| take_all(&limit, rule)).sum();
+        assert_eq!((all, limit.taken()), (64, 64));
     }
 }

@@ -35,7 +35,7 @@ struct Running {
     fill_p99_ms: AtomicU32,
     slots: Mutex<Slots>,
     /// Leases, those that wait for a slot as well.
-    leases: Arc<AtomicUsize>,
+    leases: AtomicUsize,
     /// Leases that compute.
     computing: AtomicU32,
     /// Computations begun, with a lease or without.
@@ -172,7 +172,7 @@ impl RuleState {
     }
 
     /// Counts the rule's leases, those that wait for a slot as well.
-    pub(crate) fn leases(&self) -> &Arc<AtomicUsize> {
+    pub(crate) fn leases(&self) -> &AtomicUsize {
         &self.running.leases
     }
 

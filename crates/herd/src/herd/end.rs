@@ -79,7 +79,6 @@ use crate::grant::Grant;
 use crate::holder::{Closed, Holder, lease_ms};
 use crate::how::Filler;
 use crate::lease::{Kind, Lease};
-use crate::lease_limit::Place;
 use crate::leases::Removed;
 use crate::ledger::Surroundings;
 use crate::rule::{Admitted, RuleState, count};
@@ -178,6 +177,7 @@ impl Herd {
     /// Ends a lease that was taken out. Its waiters must have been taken before.
     pub(super) fn end<V>(&mut self, hash: u64, removed: Removed, filled: bool, step: &mut Step<'_, V>) {
         let lease = removed.end();
+        self.limit.give(lease.rule.leases());
         debug_assert_eq!(lease.queue.len(), 0, "the waiters have been taken");
         if let Some(begun) = &lease.begun {
             let joined_ms = lease.joined_ms.filter(|_| lease.computers > 1);
@@ -500,13 +500,9 @@ impl Herd {
         }
     }
 
-    /// A place for another lease of the rule; None: it has its share.
-    pub(super) fn place<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> Option<Place> {
-        let place = self.limit.take(rule.leases());
-        if place.is_some() || !self.displace(rule, step) {
-            return place;
-        }
-        self.limit.take(rule.leases())
+    /// Whether there may be another lease of the rule; makes room for it if need be.
+    pub(super) fn has_room<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> bool {
+        self.limit.has_room(rule.leases()) || self.displace(rule, step)
     }
 
     /// Makes room for a lease of the rule (history 17): ends one of its leases without waiters that was asked for by name for
@@ -515,7 +511,9 @@ impl Herd {
     fn displace<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> bool {
         let due_ms = step.now_ms.saturating_add(u64::from(rule.lease_ms()));
         let is_long = |(_, lease): &(u64, &Lease)| {
-            lease.queue.len() == 0 && lease.deadline_ms > due_ms && lease.place.is_of(rule.leases())
+            lease.queue.len() == 0
+                && lease.deadline_ms > due_ms
+                && std::ptr::eq(lease.rule.leases(), rule.leases())
         };
         let latest = self.leases.latest().take(DISPLACED_LOOKS).find(is_long);
         let Some((hash, lease)) = latest else { return false };

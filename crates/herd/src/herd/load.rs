@@ -81,9 +81,9 @@ impl Herd {
         if self.passes.backs_off(ask.hash, gets_old, step.now_ms) {
             return self.busy_for(ask, &counters.busy_failed, step);
         }
-        let Some(place) = self.place(rule, step) else {
+        if !self.has_room(rule, step) {
             return self.busy_for(ask, &counters.busy_leases, step);
-        };
+        }
         let token = step.clock.tick();
         let is_put_off = self.is_put_off(ask.hash);
         if !is_put_off {
@@ -92,14 +92,14 @@ impl Herd {
                 Start::Granted | Start::Nested => {}
                 _ if gets_old => return Role::Old,
                 Start::Queued => {
-                    self.insert(ask, Holder::Queued, token, place, step);
+                    self.insert(ask, Holder::Queued, token, step);
                     return Role::Leased;
                 }
                 Start::Refused => return Role::Leased,
                 Start::QueueFull => return self.busy(ask, step),
             }
         }
-        self.insert(ask, Holder::Loader, token, place, step);
+        self.insert(ask, Holder::Loader, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
             Kind::Absent | Kind::Past => &counters.leases,
