@@ -420,6 +420,60 @@ fn jobs_that_take_longer_than_the_back_off_are_tried_again_once_as_well() {
     }
 }
 
+/// Whoever says that the data or the loader are others gets a computation at once, however often it has failed before.
+#[test]
+fn what_may_help_ends_the_back_off() {
+    const ENDS: &[&str] = &[
+        "delete page:1|",
+        "delete page:1 noreply|",
+        "md page:1|",
+        "md page:1 q|",
+        "md cGFnZTox b|",
+        "md page:1 I T30|",
+        "delete @tag:page:1|",
+        "delete @tag:page|",
+        "md page G|",
+        "md page G I|",
+        "flush",
+        "rules",
+    ];
+    for (failures, ends) in (1..3).flat_map(|n| ENDS.iter().map(move |ends| (n, *ends))) {
+        for loader in [true, false] {
+            let policy = if loader { policy() } else { Policy { hold_ms: 400, ..Policy::default() } };
+            let mut w = World::new(&[("page:{id}", policy)]);
+            let [a, b, writer] = [(); 3].map(|()| w.connect());
+            // Of clients' computations the second one to fail begins the back-off.
+            for n in 0..=failures {
+                let told = w.ask(a, "mg page:1 v c N30 Pw400|");
+                let token = if loader {
+                    job(&w)
+                } else {
+                    told.split(" c").nth(1).unwrap().split([' ', '|']).next().unwrap().parse().unwrap()
+                };
+                if loader {
+                    assert_eq!(w.fail(token, "down", LoadFailure::Error), Landed::Failed);
+                    assert_eq!(w.replies(a), "EN Pedown|");
+                } else {
+                    w.expect(a, &format!("md page:1 C{token} Pedown|"), "HD|");
+                }
+                if n < failures {
+                    w.pass(30_000);
+                }
+            }
+            w.expect(b, "get page:1|", "END|");
+            assert_eq!(w.count("busy_failed"), 1, "{ends}");
+            match ends {
+                "flush" => w.flush(),
+                "rules" => w.set_rules(&[("page:{id}", policy)]),
+                line => drop(w.ask(writer, line)),
+            }
+            w.expect(b, "get page:1|", if loader { "" } else { "END|" });
+            assert_eq!((w.count("busy_failed"), w.tokens().len()), (1, usize::from(loader)), "{ends}");
+            w.expect(writer, "get page:1|", "");
+        }
+    }
+}
+
 #[test]
 fn a_loader_that_has_too_much_to_do_does_not_make_the_key_back_off() {
     let mut w = world();

@@ -197,6 +197,7 @@ impl Herd {
     pub fn note_hard(&mut self, hash: u64, number: u64) {
         self.fence.raise_hard(hash, number);
         self.ledger.harden(hash, number);
+        self.passes.forgive(hash);
     }
 
     /// The key was written by a client that has not missed it, or was changed in place, by this number.
@@ -209,6 +210,12 @@ impl Herd {
     pub fn note_soft(&mut self, hash: u64, number: u64) {
         self.fence.raise_soft(hash, number);
         self.ledger.soften(hash, number);
+        self.passes.restart(hash);
+    }
+
+    /// Rules or loaders are others from now on: keys whose computations have failed are computed at once.
+    pub fn restart_failed(&mut self) {
+        self.passes.restart_all();
     }
 
     /// How long a miss is remembered: a holder's at least until its deadline. (The deadline may have passed without
@@ -307,7 +314,7 @@ impl Herd {
                 }
             };
         }
-        if self.passes.backs_off(ask.hash, gets_old, step.now_ms) {
+        if self.passes.backs_off(ask.hash, gets_old, ask.outside.last(), step.now_ms) {
             return self.busy_for(ask, &counters.busy_failed, step);
         }
         // The client could not know that it is the holder before the replies ahead of this one are sent.

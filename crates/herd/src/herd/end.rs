@@ -314,7 +314,7 @@ impl Herd {
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
         if lease.falls_back() {
-            return self.note_failure(hash, step.now_ms);
+            return self.note_failure(hash, step);
         }
         // An old value is there: clients did not have to wait. Under a loader no key is let pass.
         if lease.kind == Kind::Absent
@@ -327,15 +327,15 @@ impl Herd {
 
     /// The computation of a key with an old value under `grace_on_error` has failed, or has ended unfilled: for a time the old value is
     /// served (history 18).
-    fn note_failure(&mut self, hash: u64, now_ms: u64) {
-        self.passes.failed(hash, false, now_ms);
-        self.passes.begun(hash, now_ms);
+    fn note_failure<V>(&mut self, hash: u64, step: &Step<'_, V>) {
+        self.passes.failed(hash, false, step.clock.last(), step.now_ms);
+        self.passes.begun(hash, step.now_ms);
     }
 
     /// The same when no client waits that could compute it at once.
-    fn note_if_deserted(&mut self, hash: u64, now_ms: u64) {
+    fn note_if_deserted<V>(&mut self, hash: u64, step: &Step<'_, V>) {
         if self.leases.get(hash).is_some_and(|lease| lease.falls_back() && lease.queue.len() == 0) {
-            self.note_failure(hash, now_ms);
+            self.note_failure(hash, step);
         }
     }
 
@@ -437,14 +437,14 @@ impl Herd {
         count(&lease.rule.counters().failures);
         if let Some(text) = text {
             self.tell_failure(hash, text, step);
-            self.passes.failed(hash, true, step.now_ms);
+            self.passes.failed(hash, true, step.clock.last(), step.now_ms);
             if self.fall_back(hash, &|counters| &counters.held_failed, step) {
                 self.passes.begun(hash, step.now_ms);
                 self.ended.remove(&token);
                 return true;
             }
         } else {
-            self.note_if_deserted(hash, step.now_ms);
+            self.note_if_deserted(hash, step);
         }
         self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         if text.is_some() && self.leases.get(hash).is_some() {
@@ -476,7 +476,7 @@ impl Herd {
         match lease.holder.closed(connection, orderly) {
             Closed::Stays => return,
             Closed::AtOnce => {
-                self.note_if_deserted(hash, step.now_ms);
+                self.note_if_deserted(hash, step);
                 return self.pass_on(hash, &|counters| &counters.promoted_close, step);
             }
             Closed::AfterGrace => {}
@@ -524,7 +524,7 @@ impl Herd {
 
     fn time_is_up<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
         if self.leases.get(hash).is_some_and(|lease| lease.closing) {
-            self.note_if_deserted(hash, step.now_ms);
+            self.note_if_deserted(hash, step);
             return self.pass_on(hash, &|counters| &counters.promoted_close, step);
         }
         self.count_unset(hash, step);

@@ -78,7 +78,7 @@ impl Herd {
     pub(super) fn ask_loader<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
         let gets_old = self.gets_old(ask);
-        if self.passes.backs_off(ask.hash, gets_old, step.now_ms) {
+        if self.passes.backs_off(ask.hash, gets_old, ask.outside.last(), step.now_ms) {
             return self.busy_for(ask, &counters.busy_failed, step);
         }
         if !self.has_room(rule, step) {
@@ -235,7 +235,7 @@ impl Herd {
         } else {
             count(&counters.failures);
             let again = why == JobFailure::Lost && !self.passes.is_failing(hash);
-            self.passes.failed(hash, true, step.now_ms);
+            self.passes.failed(hash, true, step.clock.last(), step.now_ms);
             self.passes.begun(hash, step.now_ms);
             if again {
                 self.load_again(hash, removed, step);
