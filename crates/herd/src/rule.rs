@@ -583,8 +583,8 @@ rule_counters! {
     loads,
     /// Jobs of these for a refresh, for which no client waited at the beginning.
     loads_refresh,
-    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, or its worker was
-    /// lost.
+    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, its worker was
+    /// lost, or its loader was replaced before it was begun.
     loads_again,
     /// Jobs that were not begun because two of their key ran already; each begins when one of those has ended, if a client
     /// still waits.

@@ -3,14 +3,14 @@
 //! A reload starts a new pool beside the old one for each loader, since its program may have changed. Both share the bound
 //! on processes. With a template only the template must be ready, and it is no worker; the other modes show by one
 //! worker that they can start, and the old pool gives up a worker for it. Then [`Loaders::commit`] puts the new pools in
-//! place together with whatever belongs to them, such as rules; the old ones take no more jobs and end the ones they have,
-//! whose results count.
+//! place together with whatever belongs to them, such as rules; the old ones take no more jobs and end the ones that their
+//! workers have begun, whose results count. The others are ordered anew, from the new pools.
 //!
 //! # Invariants
 //! * Until the commit nothing changes for clients. A [`Prepared`] that is dropped leaves everything as it was.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_pool::{Pool, Spawning};
@@ -107,13 +107,9 @@ impl Loaders {
         }
         let mut current = self.current_mut();
         let old = std::mem::replace(&mut *current, new);
-        // No job is submitted until `current` is let go: all jobs of these loaders are in old pools. A pool that has given up
-        // its only worker begins none of its queue, so the engine orders those jobs anew.
-        let idle = old.iter().filter(|(name, old)| {
-            current.get(*name).is_some_and(|new| new.settings.mode != LoaderMode::Template)
-                && old.settings.max == 1
-        });
-        idle.for_each(|(name, _)| self.common.table.withdraw_all(name));
+        // No job is submitted until `current` is let go: all jobs of these loaders are in old pools. Those that no worker has begun
+        // are taken back, and the engine orders them anew: they need not wait for old workers to leave.
+        self.common.table.withdraw_all(|name| old.contains_key(name));
         drop(current);
         // What was squeezed ends.
         prepared.squeezed.clear();
@@ -140,8 +136,11 @@ impl Loaders {
                 prepared.squeezed.push((old.pool.clone(), idle, max));
             }
             let gone = Arc::new(AtomicBool::new(false));
-            let tell = Arc::clone(&gone);
-            let builder = builder.probe(probe).on_destroy(move || tell.store(true, Relaxed));
+            let (tell, draining) = (Arc::clone(&gone), Arc::clone(self.draining()));
+            let builder = builder.probe(probe).on_destroy(move || {
+                tell.store(true, SeqCst);
+                draining.let_go();
+            });
             starting.push((program, settings, gone, builder.spawn()));
         }
         for (program, settings, gone, starting) in starting {
@@ -159,7 +158,7 @@ impl Loaders {
     fn program(&self, settings: &LoaderSettings) -> Arc<Program> {
         let current = self.current().get(settings.name.as_str()).map(|running| Arc::clone(&running.program));
         let old = || {
-            let draining = self.draining();
+            let draining = self.draining().all();
             let mut of_name = draining.iter().filter(|old| **old.program.name() == *settings.name);
             of_name.next().map(|old| Arc::clone(&old.program))
         };

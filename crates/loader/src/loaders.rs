@@ -12,8 +12,11 @@
 //! * A generation of a loader takes no job after the next one is in place, and ends all that it has taken.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder};
@@ -33,9 +36,12 @@ use crate::table::{Entry, Table, Wish};
 pub struct Loaders {
     pub(crate) common: Arc<Common>,
     current: RwLock<Set>,
-    /// Generations whose last jobs run.
-    draining: Mutex<Vec<Arc<Running>>>,
+    draining: Arc<Draining>,
 }
+
+/// Generations whose last jobs run.
+#[derive(Debug, Default)]
+pub(crate) struct Draining(Mutex<Vec<Arc<Running>>>);
 
 /// What the callbacks of jobs need.
 pub(crate) struct Common {
@@ -97,7 +103,7 @@ impl Loaders {
         let [transit, stale] =
             [(); 2].map(|()| Transit::new(TRANSIT_MIN.max(item_bytes_max.saturating_mul(2))));
         let common = Common { host, item_bytes_max, table: Table::new(), transit, stale };
-        Self { common: Arc::new(common), current: RwLock::default(), draining: Mutex::default() }
+        Self { common: Arc::new(common), current: RwLock::default(), draining: Arc::default() }
     }
 
     /// Does what the engine has ordered: all jobs of a loader are submitted together. The ends go to this lane.
@@ -179,7 +185,7 @@ impl Loaders {
 
     /// The loaders in force, by name.
     pub fn views(&self) -> Vec<LoaderView> {
-        let draining = self.draining();
+        let draining = self.draining.all();
         let workers = |pool: &Pool| {
             let stats = pool.stats();
             stats.workers + stats.starting + stats.retiring
@@ -217,7 +223,7 @@ impl Loaders {
     /// Ends all processes, with their jobs, and waits until they are gone: about a second at most.
     pub fn stop(&self) {
         let set = std::mem::take(&mut *self.current_mut());
-        let old = self.draining();
+        let old = self.draining.all();
         let ends: Vec<Promise<()>> =
             set.values().chain(&old).map(|running| running.pool.shutdown_now()).collect();
         ends.into_iter().for_each(Promise::wait);
@@ -233,19 +239,40 @@ impl Loaders {
 
     /// Lets generations end: they finish their jobs.
     pub(crate) fn drain(&self, old: impl IntoIterator<Item = Arc<Running>>) {
-        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         for running in old {
-            // Its end is seen when it is next looked at.
             drop(running.pool.shutdown());
-            draining.push(running);
+            self.draining.add(running);
         }
     }
 
-    /// The generations whose last jobs run.
-    pub(crate) fn draining(&self) -> Vec<Arc<Running>> {
-        let mut draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
-        draining.retain(|old| !old.gone.load(Relaxed));
-        draining.clone()
+    pub(crate) fn draining(&self) -> &Arc<Draining> {
+        &self.draining
+    }
+}
+
+impl Draining {
+    pub(crate) fn all(&self) -> Vec<Arc<Running>> {
+        self.lock().clone()
+    }
+
+    fn add(&self, running: Arc<Running>) {
+        self.lock().push(running);
+        // It may have ended before.
+        self.let_go();
+    }
+
+    /// Lets go of those that have ended, and so of their descriptors. A pool calls it on its own thread when no process is left.
+    pub(crate) fn let_go(&self) {
+        let mut all = self.lock();
+        let (gone, left): (Vec<_>, Vec<_>) = all.drain(..).partition(|old| old.gone.load(SeqCst));
+        *all = left;
+        // Not under the lock: the end of a pool's last handle is a message to it.
+        drop(all);
+        drop(gone);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Running>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -95,14 +95,16 @@ impl Table {
         }
     }
 
-    /// Takes back all jobs of a loader that no worker has begun.
-    pub(crate) fn withdraw_all(&self, loader: &str) {
+    /// Takes back all jobs of these loaders that no worker has begun, in the order in which they were ordered.
+    pub(crate) fn withdraw_all(&self, is_of: impl Fn(&str) -> bool) {
+        let mut tokens: Vec<u64> = Vec::new();
         for shard in &self.shards {
-            let mut entries = lock(shard);
-            entries
-                .values_mut()
-                .filter(|entry| *entry.loader == *loader)
-                .for_each(|entry| entry.grant(Wish::Withdraw));
+            let entries = lock(shard);
+            tokens.extend(entries.iter().filter(|(_, entry)| is_of(&entry.loader)).map(|(token, _)| *token));
+        }
+        tokens.sort_unstable();
+        for token in tokens {
+            self.wish(token, Wish::Withdraw);
         }
     }
 

@@ -222,8 +222,9 @@ impl Shard {
     ) -> Landed {
         let why = match cause {
             LoadFailure::Error => JobFailure::Error,
+            LoadFailure::Lost => JobFailure::Lost,
             // A job that was taken back while its lease stands was queued in a pool that a reload has replaced.
-            LoadFailure::Lost | LoadFailure::Cancelled => JobFailure::Lost,
+            LoadFailure::Cancelled => JobFailure::Withdrawn,
             LoadFailure::Refused => JobFailure::Refused,
         };
         let waiters = self.with_herd(step, |herd, step| herd.job_failed(hash, why, text, step));

@@ -234,8 +234,8 @@ impl Engine {
                 fence_bytes: config.fence_bytes / shards,
             };
             for number in 0..shards {
-                let mut shard = self.shards.lock(number);
-                shard.herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone()))).restart_failed();
+                let mut locked = self.shards.lock(number);
+                locked.herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone()))).restart_failed();
             }
         }
         self.shared().set_rules(rules, now_ms);

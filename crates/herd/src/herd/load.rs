@@ -71,6 +71,8 @@ pub enum JobFailure {
     Lost,
     /// It was not begun, since the loader has too much to do: the key does not back off.
     Refused,
+    /// It was not begun, since its loader was replaced: another job begins at once, at the new one.
+    Withdrawn,
 }
 
 impl Herd {
@@ -230,7 +232,10 @@ impl Herd {
         let Some(mut removed) = self.leases.remove(hash) else { return Vec::new() };
         let rule = Arc::clone(&removed.lease.rule);
         let counters = rule.counters();
-        if why == JobFailure::Refused {
+        if why == JobFailure::Withdrawn {
+            self.load_again(hash, removed, step);
+            return Vec::new();
+        } else if why == JobFailure::Refused {
             count(&counters.loads_refused);
         } else {
             count(&counters.failures);
