@@ -319,7 +319,7 @@ def test_gets_that_wait_outlive_reloads(scene, mode, most):
 
 
 def test_reloads_leave_no_descriptors(scene):
-    """Nobody asks for `stats loaders`: generations go by themselves, those with jobs as well, and those that cannot start."""
+    """Without a look at `stats loaders` generations go by themselves, those with jobs as well, and those that cannot start."""
     scene.start(rules(idle=1) + of_rule("other:{id}", "other") + of_loader("other"))
     pid = scene.server.pid
 

@@ -420,7 +420,7 @@ fn jobs_that_take_longer_than_the_back_off_are_tried_again_once_as_well() {
     }
 }
 
-/// Whoever says that the data or the loader are others gets a computation at once, however often it has failed before.
+/// A client that says that the data are others, and a reload, bring a computation at once, however often it has failed before.
 #[test]
 fn what_may_help_ends_the_back_off() {
     const ENDS: &[&str] = &[
