@@ -38,6 +38,12 @@ def of_loader(name="pages", program="pages.py", **settings):
     return f"[loader.{name}]\n{toml(all)}\n"
 
 
+def by_default(name="pages", program="pages.py", mode="template", **settings):
+    """The same with no setting but what it needs."""
+    settings = {"command": [sys.executable, str(PROGRAMS / program)], "env": PASSED_ON, "mode": mode, **settings}
+    return f"[loader.{name}]\n{toml(settings)}\n"
+
+
 def of_rule(match, name="pages", terms=LONG):
     return f"[[rule]]\nmatch = {json.dumps(match)}\nloader = {json.dumps(name)}\n{terms}\n"
 

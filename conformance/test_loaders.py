@@ -15,7 +15,7 @@ from pymemcache.client.base import Client
 import harness
 from crowd import Crowd, percentiles, show, until_held
 from harness import wait_until
-from loaders import LONG, ask, meta, of_loader, of_rule, rules, value
+from loaders import LONG, ask, by_default, meta, of_loader, of_rule, rules, value
 from test_herd import plain, raws, together
 
 pytestmark = pytest.mark.only_cattlegrid
@@ -379,6 +379,47 @@ def test_a_value_at_the_largest_size(scene):
         assert c.get(b"page:1") == b"1=0"
     stats = scene.check_sums()
     assert stats["errors"] + stats["not_stored"] == 4 - (most == 65536), stats
+
+
+# Defaults
+
+
+@pytest.mark.parametrize("settings", [{}, {"start": "0s"}], ids=["default", "at-once"])
+@pytest.mark.parametrize("mode", ["template", "exec", "stdio", "jsonl"])
+def test_a_slow_key_does_not_keep_another_one_waiting(scene, mode, settings):
+    """With no option set: as many keys are computed at once as there may be workers, and the next when one has ended."""
+    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode, **settings))
+    scene.close_gate()
+    clients = raws(server, 5)
+    for n, c in enumerate(clients):
+        c.send(b"get page:%d\r\n" % n)
+        scene.until_jobs(min(n + 1, 4))
+    # A delete's job begins at once too, where there is a worker for it.
+    until_held(server, 5)
+    scene.open_gate()
+    assert [value(c) for c in clients] == [b"%d=0" % n for n in range(5)]
+    scene.close_gate()
+    a, b, writer = raws(server, 3)
+    a.send(b"get page:again\r\n")
+    scene.until_jobs(6)
+    assert ask(writer, b"delete page:again") == b"NOT_FOUND"
+    b.send(b"get page:again\r\n")
+    scene.until_jobs(7)
+    scene.open_gate()
+    assert (value(a), value(b)) == (b"again=0", b"again=0")
+    assert scene.check_sums()["values"] == 7
+
+
+@pytest.mark.parametrize("mode", ["template", "exec", "stdio"])
+def test_a_page_of_fragments_of_the_same_rule(scene, mode):
+    """The loader asks the server for another key of its own loader."""
+    server = scene.start(rules().split("[loader")[0] + by_default(mode=mode))
+    with server.raw() as c:
+        for n in range(5):
+            since = time.monotonic()
+            assert c.get(b"do:part:%d:%d" % (server.port, n)) == bytes(range(256))
+            assert time.monotonic() - since < 20, "not by the end of hold"
+            assert ask(c, b"delete do:bytes:-:part") == b"DELETED"
 
 
 # What a job knows

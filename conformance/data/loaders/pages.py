@@ -11,6 +11,7 @@ All files are in the directory SCENE. What happens while the program starts is s
 import json
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -130,6 +131,15 @@ def wait_gate(_):
     return "waited"
 
 
+def part(port):
+    """A page is made of a fragment, for which the server is asked."""
+    with socket.create_connection(("127.0.0.1", int(port))) as server:
+        server.sendall(b"get do:bytes:-:part\r\n")
+        with server.makefile("rb") as replies:
+            size = int(replies.readline().split()[3])
+            return replies.read(size)
+
+
 def once(_):
     """A value that is not kept."""
     wait_at_gate()
@@ -160,6 +170,7 @@ DEEDS = {
     "wait": wait,
     "gate": wait_gate,
     "once": once,
+    "part": part,
 }
 
 

@@ -1,5 +1,6 @@
 //! Jobs that wait at a worker behind a long job are taken back: when another worker is idle, and when no caller waits for
-//! them any more, because their time is up or their callers have gone.
+//! them any more, because their time is up or their callers have gone. While they wait and no worker is idle, the pool grows as for
+//! jobs in the queue.
 //!
 //! Two words of the progress page decide whether a job belongs to the worker or to the pool (`cattlegrid_worker::claim`). A
 //! job that was taken back goes to the head of the queue and to the idle worker in the same turn. Its frame is still at the
@@ -48,23 +49,52 @@ impl Driver {
         !self.queue.is_empty()
     }
 
+    /// Batches that have waited at workers behind a job for so long that an idle worker would take them, if the pool could grow. A worker
+    /// that does several jobs at a time begins them at once.
+    pub(crate) fn count_behind(&mut self) -> usize {
+        if self.sizing.busy() + self.sizing.leaving() == 0 || self.sizing.total() >= self.sizing.config().max
+        {
+            return 0;
+        }
+        let (mut count, mut next) = (0, None::<Instant>);
+        for worker in self.workers.iter().flatten().filter(|worker| worker.one_at_a_time) {
+            let Some((due, at)) = self.first_offered(worker) else { continue };
+            if due > self.now {
+                next = Some(next.map_or(due, |next| next.min(due)));
+            } else {
+                let waiting = worker.in_flight.iter().skip(at);
+                count += waiting.filter(|sent| !sent.taken && sent.order + 1 == sent.end).count();
+            }
+        }
+        self.alarm_opt(next);
+        count
+    }
+
     /// Of each worker's first job that is not begun, the earliest that may be taken: the time, the worker's slot, and the
     /// place of the job there.
     fn next_offered(&self) -> Option<(Instant, usize, usize)> {
         let first = |(slot, worker): (usize, &Option<Box<Worker>>)| {
-            let worker = worker.as_ref().filter(|worker| worker.may_be_taken_from())?;
-            let begun = worker.page.as_ref()?.claims().begun();
-            let is_in_one = worker.in_flight.iter().any(|sent| !sent.taken && sent.order < begun);
-            let at = worker
-                .in_flight
-                .iter()
-                .position(|sent| !sent.taken && sent.order >= begun && self.jobs.is_open(sent.id))?;
-            let sent = self.jobs.get(worker.in_flight[at].id)?.sent;
-            // No event says when the worker begins a job: it is looked at again, at growing intervals.
-            let again = TAKE_AFTER.max(self.now.saturating_duration_since(sent) / 4);
-            Some((if is_in_one { later(sent, TAKE_AFTER) } else { later(self.now, again) }, slot, at))
+            let (due, at) = self.first_offered(worker.as_ref()?)?;
+            Some((due, slot, at))
         };
         self.workers.iter().enumerate().filter_map(first).min()
+    }
+
+    /// The worker's first job that is not begun: when it may be taken, and its place.
+    fn first_offered(&self, worker: &Worker) -> Option<(Instant, usize)> {
+        if !worker.may_be_taken_from() {
+            return None;
+        }
+        let begun = worker.page.as_ref()?.claims().begun();
+        let is_in_one = worker.in_flight.iter().any(|sent| !sent.taken && sent.order < begun);
+        let at = worker
+            .in_flight
+            .iter()
+            .position(|sent| !sent.taken && sent.order >= begun && self.jobs.is_open(sent.id))?;
+        let sent = self.jobs.get(worker.in_flight[at].id)?.sent;
+        // No event says when the worker begins a job: it is looked at again, at growing intervals.
+        let again = TAKE_AFTER.max(self.now.saturating_duration_since(sent) / 4);
+        Some((if is_in_one { later(sent, TAKE_AFTER) } else { later(self.now, again) }, at))
     }
 
     /// Takes back a job without a caller, if the worker has not begun it: the job ends.

@@ -63,6 +63,8 @@ pub(crate) struct Driver {
     pub(crate) dirty: Vec<usize>,
     /// Most jobs in a batch at the workers of this program, as far as one has said it.
     pub(crate) batch: usize,
+    /// Batches for which workers are wanted: in the queue, and those behind another one at a worker, of which each counts as `load`.
+    pub(crate) waiting: usize,
     /// The batch that is being made; empty otherwise.
     pub(crate) making: Vec<u64>,
     /// Callers whose outcome has arrived. They are woken after the workers have got their next jobs.
@@ -150,6 +152,7 @@ impl Driver {
             uses: 0,
             dirty: Vec::new(),
             batch: 1,
+            waiting: 0,
             making: Vec::new(),
             wakes: Vec::new(),
             program: Program::new(0, launch),

@@ -29,8 +29,7 @@ impl Driver {
         self.retry_probe();
         let probe = self.launching.as_ref().is_some_and(|launching| launching.no_room.is_some());
         let open = self.ending == Ending::No || !self.queue.is_empty();
-        let member =
-            self.launching.is_none() && (self.sizing.is_short(self.queue.len()) || self.probe_wanted);
+        let member = self.launching.is_none() && (self.sizing.is_short(self.waiting) || self.probe_wanted);
         self.seat.settle(open && (probe || member));
         match self.seat.owes(self.now) {
             Owes::Nothing => {}

@@ -270,11 +270,14 @@ impl Driver {
 
     /// Starts and retires workers as the sizing decides.
     fn resize_by_load(&mut self) {
+        self.waiting = self.queue.len().div_ceil(self.batch);
         if self.ending != Ending::No && self.queue.is_empty() {
             return;
         }
+        // Each of those behind another job can use a worker of its own.
+        self.waiting += self.count_behind() * self.sizing.config().load;
         let may_start = self.may_start() && self.seat.may_take();
-        let decision = self.sizing.poll(self.now, self.queue.len().div_ceil(self.batch), may_start);
+        let decision = self.sizing.poll(self.now, self.waiting, may_start);
         for slot in decision.stop {
             self.retire_as(slot, false);
         }

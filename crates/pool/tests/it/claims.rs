@@ -93,6 +93,34 @@ fn a_short_job_does_not_wait_behind_a_long_one() {
     }
 }
 
+/// With the defaults, and at once with `start` 0: a worker is started for a job that waits behind a long one.
+#[test]
+fn a_job_behind_a_long_one_gets_a_worker_of_its_own() {
+    for launch in [template(), exec()] {
+        for start in [None, Some(ms(0))] {
+            let builder = quiet(launch.clone());
+            let pool = start.into_iter().fold(builder, Builder::start).spawn().wait().unwrap();
+            let gate = Gate::new("of-its-own");
+            let marks: Vec<_> = (0..4).map(|n| scratch(&format!("of-its-own-{n}"))).collect();
+            let jobs: Vec<Call> = marks
+                .iter()
+                .map(|mark| {
+                    let call = pool.call(["begin", mark.to_str().unwrap(), gate.path()]);
+                    eventually("it is begun, whatever the others do", || mark.exists());
+                    call
+                })
+                .collect();
+            assert_eq!(pool.stats().busy, 4);
+            gate.open();
+            for (job, mark) in jobs.into_iter().zip(marks) {
+                assert_eq!(job.wait().unwrap().text(), "open");
+                std::fs::remove_file(mark).unwrap();
+            }
+            pool.shutdown().wait();
+        }
+    }
+}
+
 /// Jobs behind as many as an asynchronous worker does at the same time.
 #[test]
 fn jobs_beyond_the_concurrency_of_a_worker_are_taken_back() {
