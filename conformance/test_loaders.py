@@ -6,6 +6,7 @@ long wherever a test is not about time.
 
 import collections
 import json
+import sys
 import threading
 import time
 
@@ -408,6 +409,43 @@ def test_a_slow_key_does_not_keep_another_one_waiting(scene, mode, settings):
     scene.open_gate()
     assert (value(a), value(b)) == (b"again=0", b"again=0")
     assert scene.check_sums()["values"] == 7
+
+
+CRASHES = """
+import os
+from cattlegrid import loader
+
+@loader.after_fork
+def begin():
+    global begun
+    begun = os.open(os.path.join(os.environ["SCENE"], "begun"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+@loader.load
+def load(job):
+    os.write(begun, job.key.encode() + b"\\n")
+    if "bad" in job.key:
+        os._exit(9)
+    return job.key
+
+loader.serve()
+"""
+"""Both functions take some microseconds."""
+
+
+@pytest.mark.parametrize("mode", ["template", "exec"])
+def test_a_crash_takes_no_finished_values_with_it(scene, mode):
+    """A worker has several jobs at a time. What it has computed when another one ends its process is not computed again."""
+    scene.write("crashes.py", CRASHES)
+    command = [sys.executable, str(scene.dir / "crashes.py")]
+    server = scene.start(of_rule("page:{id}") + of_loader(command=command, load=8, max=1, mode=mode, start="0s"))
+    # A pool whose workers crash all the time waits before it starts the next.
+    keys = [b"page:%s-%d" % (b"bad" if n % 6 == 5 else b"good", n) for n in range(24)]
+    clients = raws(server, len(keys))
+    for c, key in zip(clients, keys):
+        c.send(b"get %s\r\n" % key)
+    assert [value(c) for c in clients] == [key if b"good" in key else None for key in keys]
+    begun = collections.Counter((scene.dir / "begun").read_text().split())
+    assert {key: count for key, count in begun.items() if "good" in key and count > 1} == {}
 
 
 @pytest.mark.parametrize("mode", ["template", "exec", "stdio"])

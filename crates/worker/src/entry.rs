@@ -39,6 +39,8 @@ pub const ENV_THREADS: &str = "CATTLEGRID_ALLOW_THREADS";
 pub struct Worker {
     start: Start,
     init: Option<InitFn>,
+    /// See [`Worker::holding_nothing`].
+    holds_nothing: bool,
 }
 
 /// The mode that the environment gives.
@@ -83,7 +85,7 @@ fn claim(mode: &str) -> Option<Worker> {
         }
         _ => return None,
     };
-    Some(Worker { start, init: None })
+    Some(Worker { start, init: None, holds_nothing: false })
 }
 
 /// The job socket of a worker in mode `exec` that speaks the protocol by itself, without [`Worker`]; `None` in any other
@@ -113,6 +115,13 @@ impl Worker {
     #[must_use]
     pub fn init(mut self, init: impl FnOnce(&mut Context<'_>) -> Result<(), JobError> + 'static) -> Self {
         self.init = Some(Box::new(init));
+        self
+    }
+
+    /// A finished reply leaves before the next job begins, however short the jobs are.
+    #[must_use]
+    pub(crate) fn holding_nothing(mut self) -> Self {
+        self.holds_nothing = true;
         self
     }
 
@@ -186,6 +195,9 @@ impl Worker {
             }
         };
         let (mut link, config) = Link::open(rx, tx, serves, is_socket);
+        if self.holds_nothing {
+            link.outbox.hold_nothing();
+        }
         serve::initialise(&mut link, &config, self.init);
         link
     }

@@ -40,7 +40,7 @@ where
     A: Into<Value>,
     F: FnMut(&mut Job<'_>) -> Result<A, JobError>,
 {
-    worker.serve(move |job| {
+    worker.holding_nothing().serve(move |job| {
         let value = load(&mut Job::of(job)?)?.into();
         value.checked()
     })
@@ -54,7 +54,9 @@ where
     A: Into<Value>,
     F: FnMut(&mut [Job<'_>]) -> Vec<Result<A, JobError>>,
 {
-    worker.serve_batch(limit, move |jobs| load_batch(jobs.iter_mut().map(Job::of), &mut load))
+    worker
+        .holding_nothing()
+        .serve_batch(limit, move |jobs| load_batch(jobs.iter_mut().map(Job::of), &mut load))
 }
 
 /// An outcome for each of `jobs`; those that are not a loader's are left out of the call.

@@ -7,6 +7,9 @@
 //!   frames, and sleeps without a timer otherwise. It starts with the first such batch: a worker
 //!   at load 1 never has one.
 //!
+//! A loader's replies are all written before its next job starts ([`Outbox::hold_nothing`]): its clients wait for them, and the next job
+//! may end the process.
+//!
 //! # Invariants
 //! * Frames leave whole and in the order in which they were appended.
 //! * A pending frame is written within about [`HOLD`] + [`LOOK`], or when its batch ends.
@@ -24,6 +27,7 @@ pub(crate) struct Outbox {
     fd: OwnedFd,
     /// Frames not yet written. Held while writing, so that frames never interleave.
     pending: Mutex<Pending>,
+    holds_nothing: AtomicBool,
     flusher: OnceLock<Thread>,
     /// The flusher sleeps without a timer and wants `unpark`.
     flusher_sleeps: AtomicBool,
@@ -63,9 +67,15 @@ impl Outbox {
         Arc::new(Self {
             fd,
             pending: Mutex::default(),
+            holds_nothing: AtomicBool::new(false),
             flusher: OnceLock::new(),
             flusher_sleeps: AtomicBool::new(true),
         })
+    }
+
+    /// From now on replies are written before the next job starts.
+    pub(crate) fn hold_nothing(&self) {
+        self.holds_nothing.store(true, Ordering::Relaxed);
     }
 
     /// The pending bytes, to append frames to.
@@ -100,7 +110,7 @@ impl Outbox {
         }
         let first = pending.since.is_none();
         let since = *pending.since.get_or_insert(batch);
-        if now().saturating_duration_since(since) > HOLD {
+        if self.holds_nothing.load(Ordering::Relaxed) || now().saturating_duration_since(since) > HOLD {
             return self.write(&mut pending);
         }
         if !first {
@@ -222,6 +232,21 @@ mod tests {
         let mut buffer = Vec::with_capacity(KEEP_LONG * 2);
         shrink.after(&mut buffer, KEEP_LONG * 2);
         assert!(buffer.capacity() < KEEP_LONG * 2);
+    }
+
+    #[test]
+    fn a_loaders_reply_leaves_before_its_next_job_starts() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (parent, worker) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let outbox = Outbox::new(worker);
+        outbox.hold_nothing();
+        for reply in [&b"first"[..], b"other"] {
+            outbox.push(|out| out.extend_from_slice(reply));
+            outbox.before_job(now());
+            let mut bytes = [0; 16];
+            assert_eq!(rustix::io::read(&parent, &mut bytes), Ok(5), "it is there already");
+        }
+        assert!(outbox.flusher.get().is_none());
     }
 
     #[test]

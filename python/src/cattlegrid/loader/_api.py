@@ -5,6 +5,7 @@ import os
 import sys
 
 from ..worker import _api as workers
+from ..worker._link import Link
 from ..worker._state import STATE
 from . import _answer, _job
 
@@ -75,6 +76,7 @@ def serve():
             f'use it: [loader.NAME] command = ["python3", "{file}"] in the rule file\n'
         )
         raise SystemExit(2)
+    Link.hold = -1
     workers.after_fork(lambda _config: run_hooks())
     workers.run(_register, 100)
 

@@ -130,7 +130,9 @@ class AsyncWorker:
 
     def flush_soon(self):
         """One write for everything that ends in this turn of the loop."""
-        if not self.flushing:
+        if self.link.hold < 0:
+            self.flush()
+        elif not self.flushing:
             self.flushing = True
             self.loop.call_soon(self.flush)
 

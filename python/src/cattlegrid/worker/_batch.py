@@ -9,7 +9,6 @@ import time
 
 from . import _frames as frames
 from ._api import BatchJob
-from ._link import HOLD
 from ._serve import NO_CANCEL, adopt_threads, control, failure, reply
 from ._state import STATE
 
@@ -63,7 +62,7 @@ def _do(link, function, jobs, claimed):
         jobs = [job for job in jobs if job.id not in gone]
     if not jobs:
         return
-    if link.out and (link.since == 0 or time.monotonic_ns() - link.since > HOLD):
+    if link.out and (link.since == 0 or time.monotonic_ns() - link.since > link.hold):
         link.before_job()
     STATE.batch = jobs
     try:

@@ -26,6 +26,10 @@ LOOK = 0.002
 class Link:
     """A worker's connection to its parent."""
 
+    hold = HOLD
+    """As :data:`HOLD`; -1: replies are written before the next job starts. So a loader's are: its clients wait for them, and the next
+    job may end the process."""
+
     def __init__(self):
         # Made in the template, so that a worker begins with as little as possible.
         self.sock = None
@@ -149,7 +153,7 @@ class Link:
     def before_job(self):
         """Call between two jobs of a batch, with replies pending; see the module."""
         now = time.monotonic_ns()
-        if now - (self.since or self.batch) > HOLD:
+        if now - (self.since or self.batch) > self.hold:
             self.flush()
         elif self.since == 0:
             self.since = self.batch

@@ -11,7 +11,6 @@ import types
 
 from . import _frames as frames
 from ._errors import told
-from ._link import HOLD
 from ._state import STATE, JobError
 
 _JOB_HEAD = struct.Struct("<I4xQII")
@@ -25,7 +24,7 @@ def serve(link, function):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
     # Local names: looking up a name in a module takes as long as a step of the loop.
     unpack, pack, a_job, a_result = _JOB_HEAD.unpack_from, _ONE_PART.pack, frames.JOB, _RESULT
-    clock, hold = time.monotonic_ns, HOLD
+    clock, hold = time.monotonic_ns, link.hold
     out, page, state, threads = link.out, link.page, STATE, _thread._count
     release, acquire = link.fence.release, link.fence.acquire
     claimed = 0
