@@ -49,7 +49,7 @@ impl Driver {
         !self.queue.is_empty()
     }
 
-    /// Batches that have waited at workers behind a job for so long that an idle worker would take them, if the pool could grow. A worker
+    /// Batches that wait at workers behind a job, as long as an idle worker lets them wait, if the pool could grow. A worker
     /// that does several jobs at a time begins them at once.
     pub(crate) fn count_behind(&mut self) -> usize {
         if self.sizing.busy() + self.sizing.leaving() == 0 || self.sizing.total() >= self.sizing.config().max

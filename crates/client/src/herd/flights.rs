@@ -2,9 +2,10 @@
 //!
 //! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could see a value from
 //! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next. A
-//! computation without an old value can be joined at any time: its value is taken only if it was stored under
-//! the lock, which a delete removes, so nothing can have happened to the key since the lock was taken, and the caller has arrived
-//! since. Joining also needs the lock to be the one that the caller would have met: same key, tags and lock time.
+//! computation without an old value can be joined until its value is sent: the value is taken only if it was stored under
+//! the lock, which a delete removes, so nothing can have happened to the key between the taking of the lock and the store, and the
+//! caller has arrived between them. A caller that arrives later asks the server: the value may have been stored and deleted already.
+//! Joining also needs the lock to be the one that the caller would have met: same key, tags and lock time.
 //!
 //! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what
 //! was granted to no caller is given up. At rest the table is empty.
@@ -107,7 +108,7 @@ impl<C: Cache + 'static> Running<C> {
     }
 
     /// No caller joins from now on.
-    fn leave(&self) {
+    pub(super) fn leave(&self) {
         let mut groups = self.flights.lock();
         if let Slot::Occupied(mut entry) = groups.entry(Arc::clone(&self.group)) {
             if entry.get().running.as_ref().is_some_and(|(number, _)| *number == self.number) {

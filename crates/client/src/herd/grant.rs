@@ -538,6 +538,9 @@ fn sealed_value(fill: &Fill, leased: bool, now: SystemTime) -> Option<Sealed> {
 
 /// Ends computations, with as few round trips as possible, and tells the callers that wait.
 async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<bool, Error>> {
+    // Before anything is sent: the server may have stored the value, and the key may have been deleted after that, long before
+    // the reply is here. The callers that have joined arrived before all this.
+    all.iter().filter_map(|settling| settling.work.running.as_ref()).for_each(Running::leave);
     rounds(&mut all).await;
     let results = all.iter().map(Settling::result).collect();
     let mut refused = Vec::new();

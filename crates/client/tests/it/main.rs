@@ -11,6 +11,7 @@ mod fake;
 mod guarantees;
 mod herd_servers;
 mod interleavings;
+mod joins;
 /// What the crate's modules in `interleavings` import.
 mod item {
     pub(crate) use cattlegrid_client::{Expiration, Written};

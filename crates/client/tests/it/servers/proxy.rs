@@ -1,8 +1,9 @@
-//! A proxy between a client and a server that counts round trips.
+//! A proxy between a client and a server that counts round trips, and delays replies.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +22,8 @@ struct Counts {
     trips: AtomicU64,
     connections: AtomicU64,
     sent: std::sync::Mutex<Vec<u8>>,
+    /// Longest delay of a reply, in microseconds; each has another one.
+    delay_us: AtomicU64,
 }
 
 impl Proxy {
@@ -57,6 +60,11 @@ impl Proxy {
         String::from_utf8_lossy(&self.counts.sent.lock().expect("no panic")).into_owned()
     }
 
+    /// From now on each reply is delayed, by this time at most and by half of it at least.
+    pub fn delay(&self, most: Duration) {
+        self.counts.delay_us.store(most.as_micros() as u64, SeqCst);
+    }
+
     /// Connections that were made.
     pub fn connections(&self) -> u64 {
         self.counts.connections.load(SeqCst)
@@ -89,10 +97,18 @@ async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
             }
         }
     };
+    let mut delays = 0_u64;
     let down = async {
         let mut buffer = vec![0; 65_536];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
             received.store(true, SeqCst);
+            let most = counts.delay_us.load(SeqCst);
+            if most > 0 {
+                let half = most / 2;
+                tokio::time::sleep(Duration::from_micros(half + delays.wrapping_mul(7919) % (half + 1)))
+                    .await;
+                delays += 1;
+            }
             if to_client.write_all(&buffer[..read]).await.is_err() {
                 break;
             }
