@@ -444,11 +444,15 @@ impl<C: Cache + 'static> Settling<C> {
         Self { work, ending, bytes, passed, changed: false, next }
     }
 
-    /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless.
+    /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless. Not one with tags: the server
+    /// judges it by the time at which it comes, and would serve it although a tag was invalidated since the computation began.
     fn is_late(&self) -> bool {
         match &self.work.hold {
             Hold::Lock { taken, terms, .. } => {
-                matches!(self.ending, Ending::Value(_)) && !self.passed && terms.is_late(taken.elapsed())
+                matches!(self.ending, Ending::Value(_))
+                    && !self.passed
+                    && self.work.subject.tags.is_empty()
+                    && terms.is_late(taken.elapsed())
             }
             Hold::Lease { .. } | Hold::Nothing => false,
         }

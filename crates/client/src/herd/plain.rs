@@ -12,7 +12,7 @@
 //! * What a client removes or replaces is what it has read: every write is an `add` or a `cas`.
 //! * What is replaced by the CAS number of a lock is the lock, unless a server that was restarted has given the number again: see
 //!   `herd.rs`. [`settle_read`] compares the lock's own number, [`Settle::Cas`] with the number that the server has told does not.
-//! * The exception: a lock whose time in the server has passed. Then `add` stores the result, although a delete in the
+//! * The exception: a lock without tags whose time in the server has passed. Then `add` stores the result, although a delete in the
 //!   time since could not be noticed. It cannot be before the time of the lock has passed ([`Terms::is_late`]).
 
 use std::time::Duration;

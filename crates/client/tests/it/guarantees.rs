@@ -422,6 +422,42 @@ fn a_value_computed_before_an_update(kind: Kind) {
 }
 on_servers!(a_value_computed_before_an_update);
 
+/// The computation takes longer than its lock lasts in the server, and the update comes in that time.
+fn a_late_value_computed_before_an_update(kind: Kind) {
+    says("a_late_value_computed_before_an_update", kind, ["not found", "not found", "not found"]);
+    run(async {
+        let server = kind.start();
+        let names = namespaces(&server).await;
+        // Under a rule with leases, and under none.
+        for name in ["h", "n"] {
+            let options = Compute::new().compute_time(Duration::from_secs(1));
+            let key = names.key_of(name, &[("userId", 7)]).await.unwrap();
+            let cache = Herd::new(names.cache().clone());
+            let (computes, begun) = oneshot::channel();
+            let (finish, finished) = oneshot::channel::<()>();
+            let (late, of_call) = (cache.clone(), options.clone());
+            let call = tokio::spawn(async move {
+                let compute = || async move {
+                    computes.send(()).unwrap();
+                    finished.await.unwrap();
+                    value("before").await
+                };
+                late.get_or_compute(&key, &of_call, compute).await.unwrap()
+            });
+            begun.await.unwrap();
+            sleep(Duration::from_millis(500)).await;
+            names.update("userId", 7).await.unwrap();
+            sleep(Duration::from_millis(3000)).await;
+            finish.send(()).unwrap();
+            assert_eq!(call.await.unwrap().value().as_deref(), Some("before"));
+            let key = names.key_of(name, &[("userId", 7)]).await.unwrap();
+            let read = cache.get_or_compute(&key, &options, || value("after")).await.unwrap();
+            assert_eq!(read.value().as_deref(), Some("after"), "{name}");
+        }
+    });
+}
+on_servers!(a_late_value_computed_before_an_update);
+
 /// By a program that calls `get` and, later, `set`.
 fn a_set_after_an_update(kind: Kind) {
     says("a_set_after_an_update", kind, ["not found", "not found", "found, unless the rule matches the key"]);
