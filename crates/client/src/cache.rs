@@ -92,6 +92,22 @@ pub trait Cache: Send + Sync {
         }
     }
 
+    /// Where the CAS numbers are valid that come with replies to requests that are sent from now on. None, as without a body of its
+    /// own: that is not known, and what is replaced by such a number is read again first.
+    fn scope(&self) -> Option<Scope> {
+        None
+    }
+
+    /// `cas` of many keys, each with a CAS number and the scope of it. None: it was not sent, because the server may have been restarted
+    /// or the key have another server since, where the number may be that of another item.
+    fn cas_many_within(
+        &self,
+        writes: &[(Write<'_>, u64, Scope)],
+    ) -> impl Future<Output = Vec<Result<Option<Written>, Error>>> + Send {
+        let none = writes.iter().map(|_| Ok(None)).collect();
+        async { none }
+    }
+
     /// `delete` of many keys.
     fn delete_many(&self, keys: &[&[u8]]) -> impl Future<Output = Vec<Result<bool, Error>>> + Send {
         async move {
@@ -173,6 +189,16 @@ pub trait Cache: Send + Sync {
         let _ = tags;
         async { Err(Error::NoTags) }
     }
+}
+
+/// Where a CAS number means the same item: on the connections that there were, and as long as each key has the same server. A server
+/// that is restarted counts anew, and each server counts by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    /// Connections made until then.
+    pub connections: u64,
+    /// Changes of the servers of keys until then.
+    pub route: u64,
 }
 
 /// How a key is asked for.

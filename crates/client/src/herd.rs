@@ -15,13 +15,11 @@
 //! up to whole seconds): later, servers may have dropped the lock because its time has passed, which looks like a delete, and
 //! the value is stored.
 //!
-//! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock again. A server that was
-//! restarted counts anew, and the server that has the keys of an ejected server counts by itself: if the item that is under the key
-//! there has the very same number by chance, the result replaces it and counts as stored, although it may be from before a
-//! delete. The random number in a lock's header would show the difference, but it is compared only when the lock is read, which
-//! is when the server has not told its CAS number (text protocol). This takes a restart or an ejection
-//! during the computation, and another client that has written the key since; then the odds are about one in the number of writes
-//! that the servers have counted: one in a million after a million writes.
+//! A result replaces its lock by the lock's CAS number, as the server has told it, without reading the lock again, on a connection that
+//! was there before the lock: a server that was restarted counts anew, and the server that has the keys of an ejected server counts
+//! by itself. If no such connection is left the lock is read first, and compared by the random number in its header. Behind a proxy that
+//! hides restarts of servers the number can be that of another item by chance: about one in the number of writes that the server
+//! has counted since.
 //!
 //! # Clocks
 //! Expiries of values are compared with this machine's clock. Servers count seconds on their own and drop every item at its

@@ -34,7 +34,7 @@ pub mod objects;
 pub mod route;
 mod value;
 
-pub use cache::{Answer, Ask, Cache};
+pub use cache::{Answer, Ask, Cache, Scope};
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, KeyError};
 pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};

@@ -136,6 +136,9 @@ counters! {
     busy,
     /// Keys without a value, because of an error or because the function has failed or has not returned one.
     failed,
+    /// Values that could not be read as what the caller of `get_or_compute` or `fetch_or_compute` wants, and were computed again: an old
+    /// version of a program has stored them, or another one under the same key.
+    unreadable,
     /// Reads that were answered from this process's own memory.
     near_hits,
 }
@@ -249,6 +252,11 @@ impl Metrics {
         }
         tracing::debug!(key = %key.escape_ascii(), outcome = name, "get_or_compute");
         self.tell(|observer| observer.outcome(key, outcome));
+    }
+
+    /// A value cannot be read as what is wanted.
+    pub(crate) fn unreadable(&self) {
+        add(&self.counters.unreadable);
     }
 
     /// A plain read was answered from this process's own memory.

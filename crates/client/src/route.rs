@@ -117,6 +117,8 @@ pub struct Route {
     began: Instant,
     /// When the next probe is due, in microseconds; [`NEVER`]: no server is ejected.
     next_us: AtomicU64,
+    /// Servers that were ejected or have returned.
+    changes: AtomicU64,
     ejected: Mutex<Ejected>,
 }
 
@@ -184,6 +186,7 @@ impl Route {
             options,
             began: now,
             next_us: AtomicU64::new(NEVER),
+            changes: AtomicU64::new(0),
             ejected: Mutex::default(),
         })
     }
@@ -203,6 +206,11 @@ impl Route {
     #[inline]
     pub fn has_ejected(&self) -> bool {
         self.next_us.load(Ordering::Acquire) != NEVER
+    }
+
+    /// How often a server was ejected or has returned: as long as this is the same, each key has the same server.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Whether a server gets keys. False for places that there are not.
@@ -227,6 +235,7 @@ impl Route {
             return Event::Nothing;
         }
         state.is_available.store(false, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         ejected.ejections += 1;
         let wait_us = retry_us(ejection);
         let next_us = self.us(now).saturating_add(wait_us);
@@ -285,6 +294,7 @@ impl Route {
         let state = &self.states[out.place];
         state.failures.store(0, Ordering::Release);
         state.is_available.store(true, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         self.note_next(&ejected);
         Event::Returned
     }

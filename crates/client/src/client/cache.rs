@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use cattlegrid_protocol::MetaStatus;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::cache::{Answer, Ask, Cache};
-use crate::client::{Client, counted, deleted, exptime, item, odd};
+use crate::cache::{Answer, Ask, Cache, Scope};
+use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::Error;
 use crate::item::{Item, Write, Written};
 use crate::join::join;
-use crate::net::connection::{Limit, Sent};
+use crate::net::connection::{self, Failure, Limit, Sent};
 use crate::net::node::Node;
 use crate::net::wire::{self, Command, Reply, Verb};
 
@@ -70,6 +70,28 @@ impl Cache for Client {
         self.store_many(writes.iter().map(|(write, cas)| (Verb::Cas(*cas), *write, exptime(write)))).await
     }
 
+    fn scope(&self) -> Option<Scope> {
+        Some(Scope { connections: connection::made(), route: self.inner.route.changes() })
+    }
+
+    async fn cas_many_within(
+        &self,
+        writes: &[(Write<'_>, u64, Scope)],
+    ) -> Vec<Result<Option<Written>, Error>> {
+        let all = writes.iter().map(|(write, cas, scope)| {
+            // For a key with another server no connection will do.
+            let same = self.inner.route.changes() == scope.route;
+            let connections = if same { scope.connections } else { 0 };
+            let verb = Verb::CasWithin { cas: *cas, connections };
+            (write.key, Command::Store { verb, write: *write, exptime: exptime(write) })
+        });
+        let outcome = |server: &str, reply| match reply {
+            Reply::NotSent => Ok(None),
+            reply => written(server, reply).map(Some),
+        };
+        self.many(all, false, outcome).await
+    }
+
     async fn delete_many(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let all = keys.iter().map(|key| (*key, Command::Delete { key, token: None, failure: None }));
         self.many(all, false, deleted).await
@@ -84,20 +106,18 @@ impl Cache for Client {
         if ask.wait.is_zero() {
             return answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?);
         }
-        // On a connection of its own from the first question on: a caller that waits knows that another client computes.
+        // On a connection of its own from the first question on: a caller that waits knows that another client computes. Until one is
+        // there, and if there is none, it asks again and again.
         let mut pause = ASK_AGAIN.0;
+        let mut waiting = Box::pin(node.waiting(whole));
         loop {
             let left = ask.wait.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(Answer::Busy);
             }
-            let held = match node.waiting(whole).await {
-                // As if all were in use, if other commands are served.
-                Some(Err(_)) if node.is_open() => None,
-                held => held.transpose()?,
-            };
-            if let Some(mut held) = held {
-                match held.one(&question(left), whole).await {
+            let until = Instant::now() + pause.min(left);
+            match timeout_at(until, &mut waiting).await {
+                Ok(Some(mut held)) => match held.one(&question(left), whole).await {
                     Ok(reply) => {
                         let answer = answer(node.name(), reply.checked(node.name())?)?;
                         if matches!(answer, Answer::Lease { .. }) {
@@ -106,15 +126,17 @@ impl Cache for Client {
                         return Ok(answer);
                     }
                     // An idle connection had been closed by the server. A new one is next.
-                    Err(failure)
-                        if failure.sent == Sent::No && !matches!(failure.error, Error::Timeout { .. }) =>
-                    {
+                    Err(Failure { sent: Sent::No, error }) if !matches!(error, Error::Timeout { .. }) => {
+                        waiting = Box::pin(node.waiting(whole));
                         continue;
                     }
-                    Err(failure) => return Err(failure.error),
-                }
+                    Err(Failure { error: error @ Error::Timeout { .. }, .. }) => return Err(error),
+                    Err(_) => waiting = Box::pin(node.waiting(whole)),
+                },
+                Ok(None) => waiting = Box::pin(node.waiting(whole)),
+                Err(_) => {}
             }
-            sleep(pause.min(left)).await;
+            sleep_until(until).await;
             pause = ASK_AGAIN.1.min(pause * 2);
             let limit = self.limit();
             let limit = if whole.at < limit.at { whole } else { limit };

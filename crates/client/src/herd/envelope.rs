@@ -49,6 +49,11 @@ impl Stored {
         Self { data, flags, soft_ms: 0, dead_ms: 0 }
     }
 
+    /// Whether this is the same value, whatever its times.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.data == other.data && self.flags == other.flags
+    }
+
     /// Whether it has not expired.
     pub(crate) fn is_fresh(&self, now_ms: u64) -> bool {
         self.soft_ms == 0 || now_ms < self.soft_ms

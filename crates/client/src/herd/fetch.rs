@@ -4,17 +4,17 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::{self, Instant};
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::grant::{Busy, Ending, Fill, Found, Grant, Subject};
-use super::one::{Pauses, decode, subject};
+use super::grant::{Ending, Fill, Grant, Subject};
+use super::one::{Search, Verdict, subject};
 use super::plain::Terms;
 use super::{Herd, Outcome};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::item::Expiration;
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::metrics::Computing;
 use crate::value::{self, Value};
 
@@ -125,13 +125,6 @@ impl<C: Cache + 'static> fmt::Debug for Token<C> {
     }
 }
 
-/// What a caller knows of the computation that it waits for.
-#[derive(Default)]
-struct Awaited {
-    nonce: Option<u64>,
-    hint: Option<Bytes>,
-}
-
 impl<C: Cache + 'static> Herd<C> {
     /// The value of `key`, or a token to compute it. While another caller has a token, this one waits for its value, its failure,
     /// or a token of its own. `hint` says what to compute, for example an address: at most 460 bytes when percent-encoded.
@@ -143,7 +136,7 @@ impl<C: Cache + 'static> Herd<C> {
     /// first.
     ///
     /// # Errors
-    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
+    /// The server cannot be asked, or the hint is too long. A value that cannot be read as `T` is removed, and computed again.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -173,81 +166,36 @@ impl<C: Cache + 'static> Herd<C> {
         options: Fetch,
         hint: &[u8],
     ) -> Result<Fetched<T, C>, Error> {
-        key::check(key.bytes()).map_err(Error::Key)?;
         let length = encoded_len(hint);
         if length > HINT_MAX {
             let message =
                 format!("a hint has {length} bytes when percent-encoded, at most {HINT_MAX} are possible");
             return Err(Error::Usage(message));
         }
-        let (subject, own) = (subject(key), Bytes::copy_from_slice(hint));
         let wait = options.wait.unwrap_or(options.compute_timeout * 2);
-        let deadline = Instant::now() + wait;
-        let mut awaited = Awaited::default();
-        let mut pauses = Pauses::new();
-        let (mut hold, mut waited) = (Duration::ZERO, false);
-        loop {
-            let first = awaited.hint.as_ref().unwrap_or(&own).clone();
-            let terms = Terms { awaited: awaited.nonce, ..options.terms() };
-            let found = match self.found(&subject, terms, hold, &first, deadline).await {
-                Some(found) => found?,
-                None => return Ok(Fetched::Busy),
-            };
-            match found {
-                Found::Hit(stored) if waited => return Ok(Fetched::Value(decode(&subject.key, stored)?)),
-                Found::Hit(stored) | Found::Stale(stored) => {
-                    return Ok(Fetched::Hit(decode(&subject.key, stored)?));
-                }
-                Found::Granted(grant) => {
-                    let hint = grant.hint().filter(|hint| !hint.is_empty()).unwrap_or(&first).clone();
-                    let (ttl, compress_above) = (options.ttl, self.compress_above);
-                    let computing = self.metrics.computing([subject.key.clone()]).of_token();
-                    let token = Token { grant, subject, ttl, compress_above, computing };
-                    return Ok(Fetched::Compute { hint, token });
-                }
-                // A server says so as well when a token was dropped: then this caller is next.
-                Found::Failed(text) if text.is_empty() && Instant::now() < deadline => {
-                    hold = Duration::ZERO;
-                    pauses.wait(deadline).await;
-                }
-                Found::Failed(text) => {
-                    return Ok(Fetched::Error(String::from_utf8_lossy(&text).into_owned()));
-                }
-                Found::Busy(_) if Instant::now() >= deadline => return Ok(Fetched::Busy),
-                Found::Busy(Busy::Server) if hold.is_zero() => {
-                    hold = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
-                }
-                Found::Busy(busy) => {
-                    if let Busy::Lock { nonce, hint } = busy {
-                        awaited.nonce = Some(nonce);
-                        awaited.hint = awaited.hint.or(Some(hint));
-                    }
-                    hold = Duration::ZERO;
-                    pauses.wait(deadline).await;
-                }
+        let search = Search {
+            subject: subject(key),
+            terms: options.terms(),
+            deadline: Instant::now() + wait,
+            is_held: true,
+            takes_old: true,
+            is_told: true,
+            hint: Bytes::copy_from_slice(hint),
+        };
+        let (verdict, waited) = self.obtain(search).await;
+        match verdict {
+            Verdict::Hit(value) if waited => Ok(Fetched::Value(value)),
+            Verdict::Hit(value) | Verdict::Stale(value) => Ok(Fetched::Hit(value)),
+            Verdict::Compute(grant) => {
+                let hint = grant.hint().cloned().unwrap_or_default();
+                let (subject, ttl, compress_above) = (subject(key), options.ttl, self.compress_above);
+                let computing = self.metrics.computing([subject.key.clone()]).of_token();
+                Ok(Fetched::Compute { hint, token: Token { grant, subject, ttl, compress_above, computing } })
             }
-            waited = true;
+            Verdict::Failed(text) => Ok(Fetched::Error(String::from_utf8_lossy(&text).into_owned())),
+            Verdict::Busy => Ok(Fetched::Busy),
+            Verdict::Error(error) => Err(error),
         }
-    }
-
-    /// Asks, in a task of its own: what is granted to a caller that has gone is given up. None: not before the deadline.
-    async fn found(
-        &self,
-        subject: &Subject,
-        terms: Terms,
-        hold: Duration,
-        hint: &Bytes,
-        deadline: Instant,
-    ) -> Option<Result<Found<C>, Error>> {
-        let (place, subject, hint) = (self.place.clone(), subject.clone(), hint.clone());
-        let asking = tokio::spawn(async move { place.acquire(&subject, &terms, hold, &hint).await });
-        let ended = |error| Err(Error::Usage(format!("the task that asks the server has ended: {error}")));
-        if hold.is_zero() {
-            return Some(asking.await.unwrap_or_else(ended));
-        }
-        // The server lets go by itself; a second later nothing comes any more.
-        let limit = deadline + Duration::from_secs(1);
-        Some(time::timeout_at(limit, asking).await.ok()?.unwrap_or_else(ended))
     }
 
     /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too

@@ -1,23 +1,26 @@
 //! Callers of one key in one process: they share what is asked, and the computation.
 //!
 //! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could see a value from
-//! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next. A
-//! computation without an old value can be joined until its value is sent: the value is taken only if it was stored under
-//! the lock, which a delete removes, so nothing can have happened to the key between the taking of the lock and the store, and the
-//! caller has arrived between them. A caller that arrives later asks the server: the value may have been stored and deleted already.
-//! Joining also needs the lock to be the one that the caller would have met: same key, tags and lock time.
+//! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next.
+//!
+//! If the server says that somebody computes, and a computation without an old value runs in this process, its end is waited for as
+//! well. It can be joined until its value is sent: the value is taken only if it was stored under the lock, which a delete
+//! removes, so nothing can have happened to the key between the taking of the lock and the store, and the caller has arrived between
+//! them. The server is asked first, and again from time to time: a delete may have made the computation void, and then this or
+//! another client begins a new one.
 //!
 //! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what
 //! was granted to no caller is given up. At rest the table is empty.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
 
 use super::envelope::Stored;
 use super::grant::{Busy, End, Found, Grant, Place, Subject};
@@ -25,11 +28,11 @@ use super::plain::Terms;
 use crate::cache::Cache;
 use crate::error::Error;
 
-/// What callers must have in common to share.
+/// What callers must have in common to share a request.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     pub(super) subject: Subject,
-    pub(super) lock_time: Duration,
+    pub(super) terms: Terms,
 }
 
 /// What a shared request has brought.
@@ -37,86 +40,130 @@ pub(super) enum Look<C: Cache + 'static> {
     Hit(Stored),
     Stale(Stored),
     Busy(Busy),
-    Failed,
+    Failed(Bytes),
     Error(Error),
     /// One of the callers that share it computes: the first that takes the grant.
     Granted {
         grant: Mutex<Option<Grant<C>>>,
         old: Option<Stored>,
-        end: Ended,
+        running: Joined,
     },
 }
 
-/// Brings the end of a computation.
-pub(super) type Ended = watch::Receiver<Option<End>>;
+/// A computation of this process: its number, and how far it is.
+pub(super) type Joined = (u64, watch::Receiver<Stage>);
+
+/// How far a computation is.
+#[derive(Debug, Clone)]
+pub(super) enum Stage {
+    /// It can be joined.
+    Computes,
+    /// Its end is being sent to the server.
+    Settles,
+    /// How it has ended.
+    Ended(End),
+}
+
 type Answered<C> = watch::Receiver<Option<Arc<Look<C>>>>;
 
 /// All callers.
 pub(crate) struct Flights<C: Cache + 'static> {
-    groups: Mutex<HashMap<Arc<Group>, Keyed<C>>>,
+    table: Mutex<Table<C>>,
     numbers: AtomicU64,
 }
 
-/// Callers of one key.
-struct Keyed<C: Cache + 'static> {
-    lanes: [Lane<C>; 2],
-    running: Option<(u64, Ended)>,
+struct Table<C: Cache + 'static> {
+    /// Requests that are under way.
+    lanes: HashMap<Arc<Group>, [Lane<C>; 3]>,
+    /// The latest computation of each subject, if it has no old value.
+    running: HashMap<Subject, Joined>,
 }
 
-/// Requests that are answered at once, and those that the server may hold.
+/// How a request is sent, of which each has a lane of its own.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
-    Quick,
-    Held,
+pub(super) enum Way {
+    /// Now, or when the one before it is answered.
+    Now,
+    /// After this pause, or sooner if another caller's is shorter: one request for all that wait.
+    After(Duration),
+    /// Now, and the server may hold it for so long.
+    Held(Duration),
 }
 
+impl Way {
+    fn lane(self) -> usize {
+        match self {
+            Self::Now => 0,
+            Self::After(_) => 1,
+            Self::Held(_) => 2,
+        }
+    }
+
+    fn hold(self) -> Duration {
+        match self {
+            Self::Held(hold) => hold,
+            Self::Now | Self::After(_) => Duration::ZERO,
+        }
+    }
+
+    fn due(self) -> Instant {
+        match self {
+            Self::After(pause) => Instant::now() + pause,
+            Self::Now | Self::Held(_) => Instant::now(),
+        }
+    }
+}
+
+/// Of one group.
 struct Lane<C: Cache + 'static> {
-    sent: bool,
+    /// A task sends its requests.
+    is_served: bool,
     next: Option<Gathering<C>>,
+    /// The next one is due sooner than it was.
+    sooner: Arc<Notify>,
 }
 
-/// A request that will be sent when the one before it is answered.
+impl<C: Cache + 'static> Lane<C> {
+    fn free() -> Self {
+        Self { is_served: false, next: None, sooner: Arc::default() }
+    }
+}
+
+/// A request that will be sent when it is due and the one before it is answered.
 struct Gathering<C: Cache + 'static> {
     answer: watch::Sender<Option<Arc<Look<C>>>>,
-    wait: Duration,
-    terms: Terms,
-}
-
-impl<C: Cache + 'static> Keyed<C> {
-    fn new() -> Self {
-        let lane = || Lane { sent: false, next: None };
-        Self { lanes: [lane(), lane()], running: None }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.running.is_none() && self.lanes.iter().all(|lane| !lane.sent)
-    }
+    due: Instant,
+    hold: Duration,
+    /// Of the first caller.
+    hint: Bytes,
 }
 
 /// Ends a computation for the callers of this process that wait for it; if it is dropped, they look again.
 pub(super) struct Running<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
-    group: Arc<Group>,
+    subject: Subject,
     number: u64,
-    end: watch::Sender<Option<End>>,
+    stage: watch::Sender<Stage>,
 }
 
 impl<C: Cache + 'static> Running<C> {
     pub(super) fn end(self, end: End) {
         self.leave();
-        self.end.send_replace(Some(end));
+        self.stage.send_replace(Stage::Ended(end));
     }
 
     /// No caller joins from now on.
     pub(super) fn leave(&self) {
-        let mut groups = self.flights.lock();
-        if let Slot::Occupied(mut entry) = groups.entry(Arc::clone(&self.group)) {
-            if entry.get().running.as_ref().is_some_and(|(number, _)| *number == self.number) {
-                entry.get_mut().running = None;
+        self.stage.send_if_modified(|stage| {
+            let computes = matches!(stage, Stage::Computes);
+            if computes {
+                *stage = Stage::Settles;
             }
-            if entry.get().is_idle() {
-                entry.remove();
-            }
+            computes
+        });
+        let mut table = self.flights.lock();
+        if table.running.get(&self.subject).is_some_and(|(number, _)| *number == self.number) {
+            table.running.remove(&self.subject);
         }
     }
 }
@@ -129,16 +176,19 @@ impl<C: Cache + 'static> Drop for Running<C> {
 
 impl<C: Cache + 'static> Flights<C> {
     pub(crate) fn new() -> Self {
-        Self { groups: Mutex::new(HashMap::new()), numbers: AtomicU64::new(0) }
+        let table = Table { lanes: HashMap::new(), running: HashMap::new() };
+        Self { table: Mutex::new(table), numbers: AtomicU64::new(0) }
     }
 
     /// Keys of which something is under way.
     pub(super) fn len(&self) -> usize {
-        self.lock().len()
+        let table = self.lock();
+        let asked = table.lanes.keys().map(|group| &group.subject);
+        asked.chain(table.running.keys()).collect::<HashSet<_>>().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<Group>, Keyed<C>>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table<C>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next number: callers take one when they arrive, computations when they begin.
@@ -146,22 +196,34 @@ impl<C: Cache + 'static> Flights<C> {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The computation without an old value that runs in this process, with its number.
-    pub(super) fn running(&self, group: &Arc<Group>) -> Option<(u64, Ended)> {
-        self.lock().get(group)?.running.clone()
+    /// The computation without an old value that runs in this process.
+    pub(super) fn running(&self, subject: &Subject) -> Option<Joined> {
+        self.lock().running.get(subject).cloned()
     }
 
-    /// The answer to a request that is sent after this call. `wait`: how long the server may hold it.
+    /// From now on callers of this process can join the computation that has this grant.
+    pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> Joined {
+        let (stage, seen) = watch::channel(Stage::Computes);
+        let number = self.number();
+        // With an old value nobody waits.
+        if grant.old().is_none() {
+            self.lock().running.insert(subject.clone(), (number, seen.clone()));
+        }
+        grant.tell(Running { flights: Arc::clone(self), subject: subject.clone(), number, stage });
+        (number, seen)
+    }
+
+    /// The answer to a request that is sent after this call. `hint`: for a client that computes, if no other caller's is sent.
     pub(super) async fn look(
         self: &Arc<Self>,
         place: &Place<C>,
         group: &Arc<Group>,
-        terms: &Terms,
-        wait: Duration,
+        way: Way,
+        hint: &Bytes,
     ) -> Arc<Look<C>> {
         const TRIES: usize = 3;
         for _ in 0..TRIES {
-            let mut answered = self.join(place, group, terms, wait);
+            let mut answered = self.join(place, group, way, hint);
             if let Ok(answer) = answered.wait_for(Option::is_some).await
                 && let Some(look) = answer.clone()
             {
@@ -172,28 +234,25 @@ impl<C: Cache + 'static> Flights<C> {
         Arc::new(Look::Error(Error::Usage("the task that asks the server has ended".to_owned())))
     }
 
-    fn join(
-        self: &Arc<Self>,
-        place: &Place<C>,
-        group: &Arc<Group>,
-        terms: &Terms,
-        wait: Duration,
-    ) -> Answered<C> {
-        let kind = if wait.is_zero() { Kind::Quick } else { Kind::Held };
-        let gathering = || Gathering { answer: watch::Sender::new(None), wait, terms: *terms };
-        let mut groups = self.lock();
-        let lane = &mut groups.entry(Arc::clone(group)).or_insert_with(Keyed::new).lanes[kind as usize];
-        if lane.sent {
-            let next = lane.next.get_or_insert_with(gathering);
-            next.wait = next.wait.max(wait);
-            return next.answer.subscribe();
+    fn join(self: &Arc<Self>, place: &Place<C>, group: &Arc<Group>, way: Way, hint: &Bytes) -> Answered<C> {
+        let (due, hold) = (way.due(), way.hold());
+        let gathering = || Gathering { answer: watch::Sender::new(None), due, hold, hint: hint.clone() };
+        let mut table = self.lock();
+        let lanes = table.lanes.entry(Arc::clone(group));
+        let lanes = lanes.or_insert_with(|| [Lane::free(), Lane::free(), Lane::free()]);
+        let lane = &mut lanes[way.lane()];
+        let next = lane.next.get_or_insert_with(gathering);
+        next.hold = next.hold.max(hold);
+        if due < next.due {
+            next.due = due;
+            lane.sooner.notify_one();
         }
-        lane.sent = true;
-        drop(groups);
-        let first = gathering();
-        let answered = first.answer.subscribe();
-        let asking = Asking { flights: Arc::clone(self), group: Arc::clone(group), kind, left: false };
-        tokio::spawn(asking.run(place.clone(), first));
+        let answered = next.answer.subscribe();
+        if !std::mem::replace(&mut lane.is_served, true) {
+            let flights = Arc::clone(self);
+            let asking = Asking { flights, group: Arc::clone(group), lane: way.lane(), left: false };
+            tokio::spawn(asking.run(place.clone()));
+        }
         answered
     }
 }
@@ -202,62 +261,70 @@ impl<C: Cache + 'static> Flights<C> {
 struct Asking<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     group: Arc<Group>,
-    kind: Kind,
+    lane: usize,
     left: bool,
 }
 
 impl<C: Cache + 'static> Asking<C> {
-    async fn run(mut self, place: Place<C>, first: Gathering<C>) {
-        let mut now = first;
+    async fn run(mut self, place: Place<C>) {
+        let Some(mut now) = self.next_due().await else { return };
         loop {
-            let hint = Bytes::new();
-            let found = place.acquire(&self.group.subject, &now.terms, now.wait, &hint).await;
-            let look = Arc::new(self.look(found));
-            let next = self.next();
+            let Group { subject, terms } = &*self.group;
+            let found = place.acquire(subject, terms, now.hold, &now.hint).await;
+            let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
             now.answer.send_replace(Some(look));
-            match next {
+            match self.next_due().await {
                 Some(next) => now = next,
                 None => return,
             }
         }
     }
 
-    fn look(&self, found: Result<Found<C>, Error>) -> Look<C> {
+    /// The request that callers have gathered for, when it is due; None: there is none, and the lane is free.
+    async fn next_due(&mut self) -> Option<Gathering<C>> {
+        while let Some((due, sooner)) = self.due()
+            && Instant::now() < due
+        {
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = sooner.notified() => {}
+            }
+        }
+        self.next()
+    }
+
+    fn due(&self) -> Option<(Instant, Arc<Notify>)> {
+        let table = self.flights.lock();
+        let lane = &table.lanes.get(&self.group)?[self.lane];
+        Some((lane.next.as_ref()?.due, Arc::clone(&lane.sooner)))
+    }
+
+    fn look(&self, found: Result<Found<C>, Error>, hint: &Bytes) -> Look<C> {
         match found {
             Ok(Found::Hit(stored)) => Look::Hit(stored),
             Ok(Found::Stale(stored)) => Look::Stale(stored),
             Ok(Found::Busy(busy)) => Look::Busy(busy),
-            Ok(Found::Failed(_)) => Look::Failed,
+            Ok(Found::Failed(text)) => Look::Failed(text),
             Err(error) => Look::Error(error),
             Ok(Found::Granted(mut grant)) => {
-                let (end, ended) = watch::channel(None);
+                grant.hint_or(hint);
                 let old = grant.old().cloned();
-                let number = self.flights.number();
-                let mut groups = self.flights.lock();
-                if let Some(keyed) = groups.get_mut(&self.group)
-                    && old.is_none()
-                {
-                    keyed.running = Some((number, ended.clone()));
-                }
-                drop(groups);
-                let (flights, group) = (Arc::clone(&self.flights), Arc::clone(&self.group));
-                grant.tell(Running { flights, group, number, end });
-                Look::Granted { grant: Mutex::new(Some(grant)), old, end: ended }
+                let running = self.flights.begin(&self.group.subject, &mut grant);
+                Look::Granted { grant: Mutex::new(Some(grant)), old, running }
             }
         }
     }
 
-    /// The request that others have gathered for; None: there is none, and the lane is free.
     fn next(&mut self) -> Option<Gathering<C>> {
-        let mut groups = self.flights.lock();
-        let Slot::Occupied(mut entry) = groups.entry(Arc::clone(&self.group)) else { return None };
-        let lane = &mut entry.get_mut().lanes[self.kind as usize];
+        let mut table = self.flights.lock();
+        let Slot::Occupied(mut entry) = table.lanes.entry(Arc::clone(&self.group)) else { return None };
+        let lane = &mut entry.get_mut()[self.lane];
         let next = lane.next.take().filter(|next| next.answer.receiver_count() > 0);
         if next.is_none() {
             self.left = true;
-            lane.sent = false;
-            if entry.get().is_idle() {
+            lane.is_served = false;
+            if entry.get().iter().all(|lane| !lane.is_served) {
                 entry.remove();
             }
         }

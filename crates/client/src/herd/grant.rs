@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::envelope::{Lock, Record, Stored};
 use super::flights::Running;
 use super::plain::{self, Decision, Locked, Settle, Terms};
-use crate::cache::{Answer, Ask, Cache};
+use crate::cache::{Answer, Ask, Cache, Scope};
 use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written};
 use crate::join::join;
@@ -99,8 +99,8 @@ enum Hold {
     Lease { token: u64 },
     /// The server takes no lock although the key is absent: the value is not stored.
     Nothing,
-    /// A lock in place of the item.
-    Lock { nonce: u64, cas: Option<u64>, taken: Instant, terms: Terms },
+    /// A lock in place of the item, with its CAS number, if that is known and where it is valid.
+    Lock { nonce: u64, cas: Option<(u64, Scope)>, taken: Instant, terms: Terms },
 }
 
 /// The value that a computation has brought.
@@ -129,6 +129,8 @@ pub(super) enum End {
     Stored(Stored),
     /// The value cannot be stored: it has expired already, or the server refuses it.
     Unstorable(Stored),
+    /// It has failed: its text.
+    Failed(Bytes),
     /// Look again.
     Again,
 }
@@ -149,6 +151,7 @@ impl<C: Cache + 'static> Place<C> {
         let ask = ask(terms, wait, hint);
         let mut refused = 0;
         for _ in 0..TRIES {
+            let scope = self.cache.scope();
             let answer = self.cache.ask(&subject.key, ask).await?;
             let locking = match self.judge(subject, answer, terms) {
                 Judged::Found(found) => return Ok(found),
@@ -156,9 +159,10 @@ impl<C: Cache + 'static> Place<C> {
             };
             let attempt = Attempt::new(self, locking, terms, hint);
             let write = attempt.write(subject);
+            let none = Ok(Written::NotStored);
             let written = match attempt.replaces() {
-                Some(cas) => self.cache.cas(write, cas).await,
-                None if refused > 0 => self.claim(&[write]).await.pop().unwrap_or(Ok(Written::NotStored)),
+                Some(cas) => self.swap(&[(write, cas)], scope).await.pop().unwrap_or(none),
+                None if refused > 0 => self.claim(&[write], scope).await.pop().unwrap_or(none),
                 None => self.cache.add(write).await,
             };
             refused += usize::from(attempt.is_refused(&written));
@@ -174,8 +178,24 @@ impl<C: Cache + 'static> Place<C> {
         Found::Granted(Grant::new(self, subject, Hold::Nothing, None, None))
     }
 
+    /// Replaces items by their CAS numbers, which are valid in this scope. One that cannot be compared counts as gone: read again.
+    pub(super) async fn swap(
+        &self,
+        writes: &[(Write<'_>, u64)],
+        scope: Option<Scope>,
+    ) -> Vec<Result<Written, Error>> {
+        let Some(scope) = scope else { return self.cache.cas_many(writes).await };
+        let writes: Vec<_> = writes.iter().map(|(write, cas)| (*write, *cas, scope)).collect();
+        let written = self.cache.cas_many_within(&writes).await.into_iter();
+        written.map(|written| Ok(written?.unwrap_or(Written::NotFound))).collect()
+    }
+
     /// Writes locks of absent keys whose `add` was refused.
-    pub(super) async fn claim(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
+    pub(super) async fn claim(
+        &self,
+        writes: &[Write<'_>],
+        scope: Option<Scope>,
+    ) -> Vec<Result<Written, Error>> {
         let keys: Vec<_> = writes.iter().map(|write| write.key).collect();
         let claims = self.cache.claim_many(&keys, CLAIM).await;
         let won: Vec<_> = writes
@@ -183,7 +203,7 @@ impl<C: Cache + 'static> Place<C> {
             .zip(&claims)
             .filter_map(|(write, claim)| Some((*write, claim.as_ref().ok().copied().flatten()?)))
             .collect();
-        let written = if won.is_empty() { Vec::new() } else { self.cache.cas_many(&won).await };
+        let written = if won.is_empty() { Vec::new() } else { self.swap(&won, scope).await };
         let mut written = written.into_iter();
         let next = |claim: Result<Option<u64>, Error>| match claim? {
             Some(_) => written.next().unwrap_or(Ok(Written::NotFound)),
@@ -242,7 +262,7 @@ fn open(item: &Item) -> (Record, u64) {
 }
 
 /// The value of an item that its server has judged.
-fn value_of(item: &Item) -> Option<Stored> {
+pub(super) fn value_of(item: &Item) -> Option<Stored> {
     match open(item).0 {
         Record::Value(stored) | Record::Again(stored, _) => Some(stored),
         Record::Locked(..) | Record::Failed(..) | Record::Damaged => None,
@@ -264,6 +284,8 @@ pub(super) struct Attempt {
     nonce: u64,
     taken: Instant,
     bytes: Sealed,
+    /// Where the CAS number of the lock will be valid.
+    scope: Option<Scope>,
 }
 
 impl Attempt {
@@ -276,8 +298,9 @@ impl Attempt {
         let now = place.now();
         let nonce = nonce();
         let (record, keep) = plain::lock(unix_ms(now), &locking, hint, nonce, terms);
+        let scope = place.cache.scope();
         // The lock's time begins later in the server than here: it is sent after this.
-        Self { locking, nonce, taken: Instant::now(), bytes: Sealed::new(&record, keep, now) }
+        Self { locking, nonce, taken: Instant::now(), bytes: Sealed::new(&record, keep, now), scope }
     }
 
     pub(super) fn write<'a>(&'a self, subject: &'a Subject) -> Write<'a> {
@@ -302,9 +325,10 @@ impl Attempt {
         terms: &Terms,
         written: &Result<Written, Error>,
     ) -> Result<Option<Found<C>>, Error> {
-        let Self { locking, nonce, taken, .. } = self;
+        let Self { locking, nonce, taken, scope, .. } = self;
         let outcome = written.as_ref().map(|written| plain::locked(*written, &locking));
-        let grant = |cas| {
+        let grant = |cas: Option<u64>| {
+            let cas = cas.zip(scope);
             let hold = Hold::Lock { nonce, cas, taken, terms: *terms };
             Grant::new(place, subject, hold, locking.old.clone(), locking.hint.clone())
         };
@@ -367,6 +391,15 @@ impl<C: Cache + 'static> Grant<C> {
         self.work.as_ref()?.hint.as_ref()
     }
 
+    /// The hint of the caller that has asked now, unless another one is known.
+    pub(super) fn hint_or(&mut self, hint: &Bytes) {
+        if let Some(work) = &mut self.work
+            && work.hint.as_ref().is_none_or(Bytes::is_empty)
+        {
+            work.hint = Some(hint.clone());
+        }
+    }
+
     /// Who is told when it ends.
     pub(super) fn tell(&mut self, running: Running<C>) {
         if let Some(work) = &mut self.work {
@@ -414,6 +447,10 @@ struct Settling<C: Cache + 'static> {
     /// The item is not the lock as it was written: another client's, or this lock after an `append` and the like.
     changed: bool,
     next: Next,
+    /// Where the CAS number is valid that is sent next.
+    scope: Option<Scope>,
+    /// How often the item was read.
+    reads: usize,
 }
 
 /// What is sent next.
@@ -434,14 +471,18 @@ impl<C: Cache + 'static> Settling<C> {
             Ending::Nothing(_) => None,
         };
         let passed = value.is_none() && matches!(ending, Ending::Value(_));
+        let mut scope = None;
         let next = match &work.hold {
             Hold::Lease { token } if value.is_some() => Next::Fill(*token),
             Hold::Lease { token } => Next::GiveUp(*token),
-            Hold::Lock { cas, .. } => Next::Lock(plain::settle(*cas)),
+            Hold::Lock { cas, .. } => {
+                scope = cas.map(|(_, scope)| scope);
+                Next::Lock(plain::settle(cas.map(|(cas, _)| cas)))
+            }
             Hold::Nothing => Next::Done(Ok(Settle::Lost)),
         };
         let bytes = value.unwrap_or_else(|| work.end_of_lock(&ending, now));
-        Self { work, ending, bytes, passed, changed: false, next }
+        Self { work, ending, bytes, passed, changed: false, next, scope, reads: 0 }
     }
 
     /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless. Not one with tags: the server
@@ -477,7 +518,11 @@ impl<C: Cache + 'static> Settling<C> {
     }
 
     fn end(&self) -> End {
-        let Ending::Value(fill) = &self.ending else { return End::Again };
+        let fill = match &self.ending {
+            Ending::Value(fill) => fill,
+            Ending::Nothing(Some(text)) => return End::Failed(Bytes::copy_from_slice(text.as_bytes())),
+            Ending::Nothing(None) => return End::Again,
+        };
         let value = || Stored::fresh(fill.data.clone(), fill.flags);
         match self.next {
             Next::Done(Ok(Settle::Stored { .. })) if self.passed => End::Unstorable(value()),
@@ -583,10 +628,22 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settling<C>]) {
             add(cache, now),
         );
         let swaps = swaps.into_iter().map(|(at, written)| {
-            all[at].changed |= matches!(written, Ok(Written::Exists));
-            (at, written.map(|written| plain::settle_cas(written, all[at].is_late())))
+            all[at].changed |= matches!(written, Ok(Some(Written::Exists)));
+            let late = all[at].is_late();
+            let settle = |written: Option<Written>| match written {
+                Some(written) => plain::settle_cas(written, late),
+                // The number may be that of another item by now: the lock is looked for.
+                None if all[at].reads < TRIES => Settle::Read,
+                None => Settle::Lost,
+            };
+            (at, written.map(settle))
         });
         let swaps: Replies = swaps.collect();
+        for (at, _, scope) in &reads {
+            all[*at].scope = *scope;
+            all[*at].reads += 1;
+        }
+        let reads = reads.into_iter().map(|(at, next, _)| (at, next)).collect();
         for (at, next) in [fills, gone, reads, swaps, adds].into_iter().flatten() {
             all[at].go_on(next);
         }
@@ -630,7 +687,10 @@ async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies 
     replies.await
 }
 
-async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
+/// What came next, and where the CAS number is valid that was read.
+type Reads = Vec<(usize, Result<Settle, Error>, Option<Scope>)>;
+
+async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Reads {
     let (at, keys): (Vec<_>, Vec<_>) = all
         .iter()
         .enumerate()
@@ -640,28 +700,41 @@ async fn read<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
     if keys.is_empty() {
         return Vec::new();
     }
+    let scope = cache.scope();
     let items = cache.gets_many(&keys).await.into_iter();
     let next = |(at, item): (usize, Result<Option<Item>, Error>)| {
-        let Hold::Lock { nonce, .. } = all[at].work.hold else { return (at, Ok(Settle::Lost)) };
+        let Hold::Lock { nonce, .. } = all[at].work.hold else { return (at, Ok(Settle::Lost), None) };
         let late = all[at].is_late();
-        (at, item.map(|item| plain::settle_read(item.as_ref().map(open), nonce, late)))
+        (at, item.map(|item| plain::settle_read(item.as_ref().map(open), nonce, late)), scope)
     };
     at.into_iter().zip(items).map(next).collect()
 }
 
-async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Vec<(usize, Result<Written, Error>)> {
-    let (at, writes): (Vec<_>, Vec<_>) = all
-        .iter()
-        .enumerate()
-        .filter_map(|(at, settling)| match settling.next {
-            Next::Lock(Settle::Cas(cas)) => Some((at, (settling.bytes.write(&settling.work.subject), cas))),
-            _ => None,
-        })
-        .unzip();
-    if writes.is_empty() {
-        return Vec::new();
+/// What was written; None: the number may not be that of the lock any more.
+type Swaps = Vec<(usize, Result<Option<Written>, Error>)>;
+
+async fn swap<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Swaps {
+    let (mut at_within, mut within, mut at_any, mut any) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (at, settling) in all.iter().enumerate() {
+        let Next::Lock(Settle::Cas(cas)) = settling.next else { continue };
+        let write = settling.bytes.write(&settling.work.subject);
+        if let Some(scope) = settling.scope {
+            at_within.push(at);
+            within.push((write, cas, scope));
+        } else {
+            at_any.push(at);
+            any.push((write, cas));
+        }
     }
-    at.into_iter().zip(cache.cas_many(&writes).await).collect()
+    let mut swaps = Vec::new();
+    if !within.is_empty() {
+        swaps.extend(at_within.into_iter().zip(cache.cas_many_within(&within).await));
+    }
+    if !any.is_empty() {
+        let written = cache.cas_many(&any).await.into_iter().map(|written| written.map(Some));
+        swaps.extend(at_any.into_iter().zip(written));
+    }
+    swaps
 }
 
 async fn add<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {

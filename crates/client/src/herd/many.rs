@@ -4,19 +4,23 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
 use super::envelope::Stored;
 use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, TRIES, ask, end_all};
-use super::one::{Pauses, decode, subject};
+use super::one::{Search, Verdict, decode, subject};
 use super::options::{Compute, Outcome, terms};
-use crate::cache::Cache;
+use crate::cache::{Cache, Scope};
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
+
+/// Rights to compute that come within this time are used together.
+const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A key, once.
 struct Asked<K> {
@@ -27,8 +31,8 @@ struct Asked<K> {
 
 /// What a key gets.
 enum Got<T> {
-    Hit(Stored),
-    Stale(Stored),
+    Hit { value: Option<T>, stored: Stored },
+    Stale { value: Option<T>, stored: Stored },
     Computed { value: Option<T>, stored: Stored, kept: bool },
     Waited { value: Option<T>, stored: Stored },
     Busy,
@@ -47,6 +51,21 @@ enum Answered {
     Hit(Stored),
     Stale(Stored),
     Error(Error),
+}
+
+/// A key that is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    at: usize,
+    takes_old: bool,
+    /// How often its value could not be read.
+    unreadable: usize,
+}
+
+impl Waiting {
+    fn new(at: usize) -> Self {
+        Self { at, takes_old: true, unreadable: 0 }
+    }
 }
 
 /// Keys that this caller computes. Without a grant: their server cannot be asked.
@@ -77,8 +96,8 @@ impl<C: Cache + 'static> Herd<C> {
     /// is called again if the right to compute further keys is got while waiting. [`Compute::expiration`] is not used.
     ///
     /// # Errors
-    /// That of `compute`: others may then compute its keys. A key whose server cannot be asked, or whose value cannot be read, has
-    /// the error in its place.
+    /// That of `compute`: others may then compute its keys. A key whose server cannot be asked has the error in its place. A value that
+    /// cannot be read as `T` is removed, and computed again.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -164,10 +183,10 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let deadline = Instant::now() + options.wait_time();
         let call = Call { herd: self, options, all: &all, compute };
-        let (found, granted, waiting) = call.ask(asked).await;
+        let (found, granted, waiting) = call.ask::<T>(asked).await;
         let computing =
             async { if granted.is_empty() { Ok(Vec::new()) } else { call.compute(granted).await } };
-        let waiting = call.wait(waiting, busy, deadline);
+        let waiting = call.wait::<T, _, _, _, _, _, _>(waiting, busy, deadline);
         let (computed, waited) = match tokio::try_join!(computing, waiting) {
             Ok(both) => both,
             Err(error) => {
@@ -191,6 +210,14 @@ impl<C: Cache + 'static> Herd<C> {
 }
 
 impl<T: Value> Got<T> {
+    fn hit(key: &[u8], stored: Stored) -> Result<Self, Error> {
+        Ok(Self::Hit { value: Some(decode(key, stored.clone())?), stored })
+    }
+
+    fn stale(key: &[u8], stored: Stored) -> Result<Self, Error> {
+        Ok(Self::Stale { value: Some(decode(key, stored.clone())?), stored })
+    }
+
     /// For a key that occurs several times the value is read again.
     fn outcome(&mut self, key: &[u8]) -> Result<Outcome<T>, Error> {
         let again = |value: &mut Option<T>, stored: &Stored| match value.take() {
@@ -198,8 +225,8 @@ impl<T: Value> Got<T> {
             None => decode(key, stored.clone()),
         };
         Ok(match self {
-            Self::Hit(stored) => Outcome::Hit(decode(key, stored.clone())?),
-            Self::Stale(stored) => Outcome::Stale(decode(key, stored.clone())?),
+            Self::Hit { value, stored } => Outcome::Hit(again(value, stored)?),
+            Self::Stale { value, stored } => Outcome::Stale(again(value, stored)?),
             Self::Computed { value, stored, kept } => {
                 Outcome::Computed { value: again(value, stored)?, stored: *kept }
             }
@@ -212,8 +239,9 @@ impl<T: Value> Got<T> {
 }
 
 impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
-    /// Asks for these keys, and for the right to compute those that are missing.
-    async fn ask<T>(&self, keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<usize>) {
+    /// Asks for these keys, and for the right to compute those that are missing. Last, those that others compute, and those whose value
+    /// cannot be read.
+    async fn ask<T: Value>(&self, keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<Waiting>) {
         if keys.is_empty() {
             return Default::default();
         }
@@ -226,19 +254,49 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
             let got = keys.iter().map(|at| (*at, Answered::Error(ended.clone()))).collect();
             Sorted { got, granted: Vec::new(), busy: Vec::new() }
         });
-        let mut granted: Granted<C> =
-            sorted.granted.into_iter().map(|(at, grant)| (at, Some(grant))).collect();
+        let begun = sorted.granted.into_iter().map(|(at, mut grant)| {
+            // Callers of this process can join from now on.
+            self.herd.flights.begin(&self.all[at].subject, &mut grant);
+            (at, Some(grant))
+        });
+        let mut granted: Granted<C> = begun.collect();
+        let mut waiting: Vec<_> = sorted.busy.into_iter().map(Waiting::new).collect();
         let mut got = Vec::new();
         for (at, answer) in sorted.got {
+            let key = &self.all[at].subject.key;
             match answer {
-                Answered::Hit(stored) => got.push((at, Got::Hit(stored))),
-                Answered::Stale(stored) => got.push((at, Got::Stale(stored))),
+                Answered::Hit(stored) => {
+                    if let Ok(hit) = Got::hit(key, stored.clone()) {
+                        got.push((at, hit));
+                        continue;
+                    }
+                    let search = self.search(Waiting::new(at), 1, Instant::now());
+                    self.herd.remove_unreadable(&search, &stored, false).await;
+                    waiting.push(Waiting { unreadable: 1, ..Waiting::new(at) });
+                }
+                Answered::Stale(stored) => match Got::stale(key, stored) {
+                    Ok(stale) => got.push((at, stale)),
+                    Err(_) => waiting.push(Waiting { takes_old: false, unreadable: 1, ..Waiting::new(at) }),
+                },
                 Answered::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
                 Answered::Error(error) => got.push((at, Got::Error(error))),
             }
         }
         granted.sort_by_key(|(at, _)| *at);
-        (got, granted, sorted.busy)
+        waiting.sort_by_key(|waiting| waiting.at);
+        (got, granted, waiting)
+    }
+
+    fn search(&self, waiting: Waiting, keys: usize, deadline: Instant) -> Search {
+        Search {
+            subject: self.all[waiting.at].subject.clone(),
+            terms: terms(self.options.batch_time(keys), waiting.takes_old),
+            deadline,
+            is_held: false,
+            takes_old: waiting.takes_old,
+            is_told: false,
+            hint: Bytes::new(),
+        }
     }
 
     /// Computes these keys and stores their values.
@@ -305,7 +363,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
     /// Waits for what other clients compute.
     async fn wait<T, E, Fut, M, B, Busy, N>(
         &self,
-        mut keys: Vec<usize>,
+        keys: Vec<Waiting>,
         busy: Option<B>,
         deadline: Instant,
     ) -> Result<Vec<(usize, Got<T>)>, E>
@@ -322,22 +380,63 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
             return Ok(Vec::new());
         }
         if let Some(busy) = busy {
+            let keys: Vec<_> = keys.iter().map(|waiting| waiting.at).collect();
             let values = busy(keys.iter().map(|at| self.all[*at].key.clone()).collect()).await;
             return Ok(self.waited(&keys, values));
         }
+        let mut keys = keys;
+        if self.options.wait_time().is_zero() {
+            // What cannot be read is not another client's.
+            keys.retain(|waiting| waiting.unreadable > 0);
+        }
+        let count = keys.len();
+        // Each key by itself: callers of this process that wait for the same one share what is asked.
+        let mut finding = JoinSet::new();
+        let find = |finding: &mut JoinSet<_>, waiting: Waiting| {
+            let (herd, search) = (self.herd.clone(), self.search(waiting, count, deadline));
+            finding.spawn(async move {
+                let (verdict, _) = herd.find(&search).await;
+                (waiting, search, verdict)
+            });
+        };
+        for waiting in keys {
+            find(&mut finding, waiting);
+        }
         let mut all = Vec::new();
-        let mut pauses = Pauses::new();
-        while !keys.is_empty() && !self.options.wait_time().is_zero() {
-            pauses.wait(deadline).await;
-            let last = Instant::now() >= deadline;
-            let (got, granted, left) = self.ask(keys).await;
-            all.extend(got);
-            keys = left;
-            if !granted.is_empty() {
-                all.extend(self.compute(granted).await?);
+        while let Some(found) = finding.join_next().await {
+            let mut granted: Granted<C> = Vec::new();
+            let mut next = Some(found);
+            while let Some(found) = next.take() {
+                // Its task has ended with the runtime.
+                let Ok((waiting, search, verdict)) = found else { break };
+                let at = waiting.at;
+                let key = &search.subject.key;
+                match verdict {
+                    Verdict::Hit(stored) => match Got::hit(key, stored.clone()) {
+                        Err(_) if waiting.unreadable < TRIES => {
+                            self.herd.remove_unreadable(&search, &stored, waiting.unreadable > 0).await;
+                            find(&mut finding, Waiting { unreadable: waiting.unreadable + 1, ..waiting });
+                        }
+                        got => all.push((at, got.unwrap_or_else(Got::Error))),
+                    },
+                    Verdict::Stale(stored) => match Got::stale(key, stored) {
+                        Ok(stale) => all.push((at, stale)),
+                        Err(_) => find(&mut finding, Waiting { takes_old: false, ..waiting }),
+                    },
+                    Verdict::Compute(grant) => granted.push((at, Some(grant))),
+                    Verdict::Busy | Verdict::Failed(_) => {}
+                    Verdict::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
+                    Verdict::Error(error) => all.push((at, Got::Error(error))),
+                }
+                next = finding.try_join_next();
+                if next.is_none() && !granted.is_empty() && !finding.is_empty() {
+                    // What is granted together is computed together.
+                    next = time::timeout(TOGETHER, finding.join_next()).await.ok().flatten();
+                }
             }
-            if last {
-                break;
+            if !granted.is_empty() {
+                granted.sort_by_key(|(at, _)| *at);
+                all.extend(self.compute(granted).await?);
             }
         }
         Ok(all)
@@ -384,6 +483,7 @@ async fn sort<C: Cache + 'static>(
         // Leases are for as many keys as there may be; locks for those that are missing.
         let most = terms(options.batch_time(keys.len()), true);
         let names: Vec<_> = keys.iter().map(|(_, subject, _)| &subject.key[..]).collect();
+        let scope = place.cache.scope();
         let answers = place.cache.ask_many(&names, ask(&most, Duration::ZERO, &none)).await;
         let mut lockings = Vec::new();
         let leases = sorted.granted.len();
@@ -403,7 +503,7 @@ async fn sort<C: Cache + 'static>(
             })
             .collect();
         keys = Vec::new();
-        let replies = write(place, &locks).await;
+        let replies = write(place, &locks, scope).await;
         for ((at, subject, mut refused, attempt), reply) in locks.into_iter().zip(replies) {
             refused += usize::from(attempt.is_refused(&reply));
             match attempt.judge(place, &subject, &terms, &reply) {
@@ -436,6 +536,7 @@ impl<C: Cache + 'static> Sorted<C> {
 async fn write<C: Cache + 'static>(
     place: &Place<C>,
     locks: &[(usize, Subject, usize, Attempt)],
+    scope: Option<Scope>,
 ) -> Vec<Result<crate::Written, Error>> {
     let (mut adds, mut swaps, mut claims) = (Vec::new(), Vec::new(), Vec::new());
     for (_, subject, refused, attempt) in locks {
@@ -446,8 +547,8 @@ async fn write<C: Cache + 'static>(
         }
     }
     let added = async { if adds.is_empty() { Vec::new() } else { place.cache.add_many(&adds).await } };
-    let swapped = async { if swaps.is_empty() { Vec::new() } else { place.cache.cas_many(&swaps).await } };
-    let claimed = async { if claims.is_empty() { Vec::new() } else { place.claim(&claims).await } };
+    let swapped = async { if swaps.is_empty() { Vec::new() } else { place.swap(&swaps, scope).await } };
+    let claimed = async { if claims.is_empty() { Vec::new() } else { place.claim(&claims, scope).await } };
     let (added, swapped, claimed) = tokio::join!(added, swapped, claimed);
     let (mut added, mut swapped, mut claimed) = (added.into_iter(), swapped.into_iter(), claimed.into_iter());
     let next = |(_, _, refused, attempt): &(usize, Subject, usize, Attempt)| {

@@ -4,15 +4,17 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
 use super::envelope::Stored;
-use super::flights::{Ended, Group, Look};
-use super::grant::{Busy, End, Ending, Fill, Grant, Subject};
+use super::flights::{Group, Look, Stage, Way};
+use super::grant::{Busy, End, Ending, Fill, Grant, Subject, TRIES, ask, value_of};
 use super::options::{Compute, ComputeError, Outcome, terms};
-use crate::cache::Cache;
+use super::plain::Terms;
+use crate::cache::{Answer, Cache};
 use crate::error::Error;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
@@ -22,26 +24,40 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pauses that grow by half.
-pub(super) struct Pauses(Duration);
+struct Pauses(Duration);
 
 impl Pauses {
-    pub(super) fn new() -> Self {
-        Self(FIRST_PAUSE)
-    }
-
-    /// Waits for the next pause, or until `deadline` if that is sooner.
-    pub(super) async fn wait(&mut self, deadline: Instant) {
-        time::sleep_until(deadline.min(Instant::now() + self.0)).await;
-        self.0 = (self.0 * 3 / 2).min(LONGEST_PAUSE);
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 3 / 2).min(LONGEST_PAUSE);
+        pause
     }
 }
 
+/// What a caller looks for.
+pub(super) struct Search {
+    pub(super) subject: Subject,
+    /// Of the lock, if it computes.
+    pub(super) terms: Terms,
+    /// Until when it waits while others compute.
+    pub(super) deadline: Instant,
+    /// The server may hold a request for it.
+    pub(super) is_held: bool,
+    /// It takes an old value while others compute.
+    pub(super) takes_old: bool,
+    /// It is told that another's computation has failed.
+    pub(super) is_told: bool,
+    /// For the client that computes.
+    pub(super) hint: Bytes,
+}
+
 /// What a caller gets.
-enum Verdict<C: Cache + 'static> {
-    Hit(Stored),
-    Stale(Stored),
+pub(super) enum Verdict<V, C: Cache + 'static> {
+    Hit(V),
+    Stale(V),
     Compute(Grant<C>),
     Busy,
+    Failed(Bytes),
     Error(Error),
 }
 
@@ -57,8 +73,9 @@ impl<C: Cache + 'static> Herd<C> {
     /// If `compute` fails or panics, or the returned future is dropped, others may compute at once.
     ///
     /// # Errors
-    /// [`ComputeError::Compute`] if `compute` has failed. [`ComputeError::Cache`] if the server cannot be asked or
-    /// the value cannot be read as `T`. If only storing the value fails, it is returned nevertheless.
+    /// [`ComputeError::Compute`] if `compute` has failed. [`ComputeError::Cache`] if the server cannot be asked, or the computed value
+    /// cannot be written. If only storing the value fails, it is returned nevertheless. A value that cannot be read as `T` is removed and
+    /// computed again; it is an error only if clients go on storing such values.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -75,7 +92,7 @@ impl<C: Cache + 'static> Herd<C> {
         Fut: Future<Output = Result<T, E>>,
     {
         let got = async {
-            let verdict = self.obtain(&key, options, options.wait_time()).await;
+            let (verdict, _) = self.obtain(search(&key, options, options.wait_time())).await;
             self.conclude(&key, options, compute, verdict).await
         };
         let got = got.instrument(span(key.bytes())).await;
@@ -111,7 +128,7 @@ impl<C: Cache + 'static> Herd<C> {
         Busy: Future<Output = Option<T>>,
     {
         let got = async {
-            match self.obtain(&key, options, Duration::ZERO).await {
+            match self.obtain(search(&key, options, Duration::ZERO)).await.0 {
                 Verdict::Busy => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
                 verdict => self.conclude(&key, options, compute, verdict).await,
             }
@@ -126,7 +143,7 @@ impl<C: Cache + 'static> Herd<C> {
         key: &K,
         options: &Compute,
         compute: F,
-        verdict: Verdict<C>,
+        verdict: Verdict<T, C>,
     ) -> Result<Outcome<T>, ComputeError<E>>
     where
         K: Key,
@@ -135,9 +152,9 @@ impl<C: Cache + 'static> Herd<C> {
         Fut: Future<Output = Result<T, E>>,
     {
         let grant = match verdict {
-            Verdict::Hit(stored) => return Ok(Outcome::Hit(decode(key.bytes(), stored)?)),
-            Verdict::Stale(stored) => return Ok(Outcome::Stale(decode(key.bytes(), stored)?)),
-            Verdict::Busy => return Ok(Outcome::Busy),
+            Verdict::Hit(value) => return Ok(Outcome::Hit(value)),
+            Verdict::Stale(value) => return Ok(Outcome::Stale(value)),
+            Verdict::Busy | Verdict::Failed(_) => return Ok(Outcome::Busy),
             Verdict::Error(error) if options.goes_on_after(&error) => {
                 let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
                 let value = compute().await.map_err(ComputeError::Compute)?;
@@ -183,76 +200,191 @@ impl<C: Cache + 'static> Herd<C> {
         Ok(Fill { data, flags, expiration, grace: Some(options.grace()) })
     }
 
-    /// Gets the value or the right to compute it, and waits for it if it must.
-    async fn obtain<K: Key>(&self, key: &K, options: &Compute, wait: Duration) -> Verdict<C> {
-        if let Err(error) = key::check(key.bytes()) {
-            return Verdict::Error(Error::Key(error));
-        }
-        let group = Arc::new(Group { subject: subject(key), lock_time: options.lock_time() });
-        let terms = terms(options.lock_time(), true);
-        let arrival = self.flights.number();
-        let deadline = Instant::now() + wait;
-        let mut pauses = Pauses::new();
-        let (mut last, mut failed) = (wait.is_zero(), false);
+    /// Gets the value or the right to compute it, and waits for it if it must. Whether it has waited.
+    pub(super) async fn obtain<T: Value>(&self, mut search: Search) -> (Verdict<T, C>, bool) {
+        let (mut waited, mut unreadable) = (false, 0);
         loop {
-            if !last && let Some((began, ended)) = self.flights.running(&group) {
-                match end_of(ended, deadline).await {
-                    Some(End::Stored(stored)) => return Verdict::Hit(stored),
-                    // What began after this caller had arrived is new enough, although nobody will find it.
-                    Some(End::Unstorable(stored)) if arrival < began => return Verdict::Hit(stored),
-                    Some(End::Unstorable(_) | End::Again) => {}
-                    None => last = true,
-                }
-            }
-            let mut look = self.flights.look(&self.place, &group, &terms, Duration::ZERO).await;
-            if let Look::Busy(Busy::Server) = *look
-                && !last
-            {
-                // The server holds this request until the value is there.
-                let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-                let held = self.flights.look(&self.place, &group, &terms, left);
-                let Ok(held) = time::timeout_at(deadline, held).await else {
-                    last = true;
+            let (verdict, has_waited) = match key::check(&search.subject.key) {
+                Ok(()) => self.find(&search).await,
+                Err(error) => (Verdict::Error(Error::Key(error)), false),
+            };
+            waited |= has_waited;
+            let read = |stored: &Stored| decode(&search.subject.key, stored.clone());
+            let verdict = match verdict {
+                Verdict::Hit(stored) => match read(&stored) {
+                    Ok(value) => Verdict::Hit(value),
+                    Err(error) if unreadable == TRIES => Verdict::Error(error),
+                    Err(_) => {
+                        self.remove_unreadable(&search, &stored, unreadable > 0).await;
+                        unreadable += 1;
+                        continue;
+                    }
+                },
+                Verdict::Stale(stored) => {
+                    if let Ok(value) = read(&stored) {
+                        return (Verdict::Stale(value), waited);
+                    }
+                    self.metrics.unreadable();
+                    search.takes_old = false;
+                    search.terms.stale = false;
                     continue;
-                };
-                look = held;
-            }
-            match &*look {
-                Look::Hit(stored) => return Verdict::Hit(stored.clone()),
-                Look::Stale(stored) => return Verdict::Stale(stored.clone()),
-                Look::Error(error) => return Verdict::Error(error.clone()),
-                Look::Granted { grant, old, end } => {
+                }
+                Verdict::Compute(grant) => Verdict::Compute(grant),
+                Verdict::Busy => Verdict::Busy,
+                Verdict::Failed(text) => Verdict::Failed(text),
+                Verdict::Error(error) => Verdict::Error(error),
+            };
+            return (verdict, waited);
+        }
+    }
+
+    /// Removes a value that cannot be read, if it is there still. `any`: whatever number the item has, since a connection need not know
+    /// how to compare it.
+    pub(super) async fn remove_unreadable(&self, search: &Search, unreadable: &Stored, any: bool) {
+        self.metrics.unreadable();
+        let (cache, key) = (&self.place.cache, &search.subject.key);
+        let none = Bytes::new();
+        // It fails for the caller too, when that asks again.
+        let token = match cache.ask(key, ask(&search.terms, Duration::ZERO, &none)).await {
+            Ok(Answer::Hit(item)) if value_of(&item).is_some_and(|now| now.is_like(unreadable)) => item.cas,
+            Ok(Answer::Lease { token, .. }) => token,
+            _ => return,
+        };
+        if any {
+            cache.delete(key).await.ok();
+        } else {
+            cache.give_up(key, token, None).await.ok();
+        }
+    }
+
+    /// The same before the value is read as what the caller wants.
+    pub(super) async fn find(&self, search: &Search) -> (Verdict<Stored, C>, bool) {
+        let Search { subject, deadline, .. } = search;
+        let arrival = self.flights.number();
+        let (mut terms, mut hint) = (search.terms, search.hint.clone());
+        let mut group = Arc::new(Group { subject: subject.clone(), terms });
+        let mut pauses = Pauses(FIRST_PAUSE);
+        let mut last = *deadline <= Instant::now();
+        let (mut waited, mut failed, mut has_joined) = (false, false, false);
+        let mut next = None;
+        loop {
+            let before = self.flights.running(subject);
+            let (look, was_held) = match next.take() {
+                Some(look) => look,
+                None => (self.flights.look(&self.place, &group, Way::Now, &hint).await, false),
+            };
+            let mut own = before.or_else(|| self.flights.running(subject));
+            let by_server = match &*look {
+                Look::Hit(stored) => return (Verdict::Hit(stored.clone()), waited),
+                Look::Stale(stored) if search.takes_old => return (Verdict::Stale(stored.clone()), waited),
+                Look::Stale(_) | Look::Busy(Busy::Server) => true,
+                Look::Granted { grant, old, running } => {
                     if let Some(grant) = grant.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                        return Verdict::Compute(grant);
+                        return (Verdict::Compute(grant), waited);
                     }
-                    if let Some(old) = old {
-                        return Verdict::Stale(old.clone());
+                    if let (Some(old), true) = (old, search.takes_old) {
+                        return (Verdict::Stale(old.clone()), waited);
                     }
-                    if last {
-                        return Verdict::Busy;
+                    own = Some(running.clone());
+                    false
+                }
+                Look::Failed(text) if search.is_told && !text.is_empty() => {
+                    return (Verdict::Failed(text.clone()), waited);
+                }
+                Look::Failed(_) if !failed => {
+                    failed = true;
+                    waited = true;
+                    continue;
+                }
+                Look::Failed(_) | Look::Busy(Busy::Changing) => false,
+                Look::Busy(Busy::Lock { nonce, hint: first }) => {
+                    if search.is_told && terms.awaited != Some(*nonce) {
+                        if terms.awaited.is_none() && !first.is_empty() {
+                            hint = first.clone();
+                        }
+                        terms.awaited = Some(*nonce);
+                        group = Arc::new(Group { subject: subject.clone(), terms });
                     }
-                    match end_of(end.clone(), deadline).await {
-                        // It began after this caller had arrived.
-                        Some(End::Stored(stored) | End::Unstorable(stored)) => return Verdict::Hit(stored),
-                        Some(End::Again) => {}
-                        None => last = true,
+                    false
+                }
+                // It lets no more clients wait, but this process has the lease.
+                Look::Error(Error::Server { .. }) if own.is_some() => false,
+                Look::Error(error) => return (Verdict::Error(error.clone()), waited),
+            };
+            if last {
+                return (Verdict::Busy, waited);
+            }
+            waited = true;
+            let holds = by_server && search.is_held && !was_held && (own.is_none() || has_joined);
+            let way = if holds {
+                // The server holds this request until the value is there.
+                let left = deadline.saturating_duration_since(Instant::now());
+                Way::Held(left.max(Duration::from_millis(1)))
+            } else {
+                // A computation of this process is in most cases the one that the server means.
+                Way::After(if own.is_some() { LONGEST_PAUSE } else { pauses.next() })
+            };
+            let looking = self.flights.look(&self.place, &group, way, &hint);
+            let looking = time::timeout_at(*deadline, looking);
+            let Some((began, mut seen)) = own else {
+                next = looking.await.ok().map(|look| (look, holds));
+                last = next.is_none();
+                continue;
+            };
+            has_joined = true;
+            let is_new = arrival < began;
+            tokio::select! {
+                end = end_of(&mut seen) => {
+                    if let Some(verdict) = usable(end, is_new, search.is_told) {
+                        return (verdict, true);
                     }
                 }
-                Look::Failed if !failed => failed = true,
-                Look::Failed | Look::Busy(_) if last => return Verdict::Busy,
-                Look::Failed | Look::Busy(_) => {
-                    pauses.wait(deadline).await;
-                    last = Instant::now() >= deadline;
+                look = looking => {
+                    next = look.ok().map(|look| (look, holds));
+                    last = next.is_none();
+                    // It is a moment until its value is stored, or it is clear that it cannot be.
+                    if matches!(*seen.borrow(), Stage::Settles)
+                        && let Ok(end) = time::timeout_at(*deadline, end_of(&mut seen)).await
+                        && let Some(verdict) = usable(end, is_new, search.is_told)
+                    {
+                        return (verdict, true);
+                    }
                 }
             }
         }
     }
 }
 
-/// How a computation of this process ends; None: not before the deadline.
-async fn end_of(mut ended: Ended, deadline: Instant) -> Option<End> {
-    let end = time::timeout_at(deadline, ended.wait_for(Option::is_some)).await.ok()?;
-    Some(end.ok().and_then(|end| end.clone()).unwrap_or(End::Again))
+/// How a computation of this process ends.
+async fn end_of(seen: &mut watch::Receiver<Stage>) -> End {
+    match seen.wait_for(|stage| matches!(stage, Stage::Ended(_))).await.as_deref() {
+        Ok(Stage::Ended(end)) => end.clone(),
+        _ => End::Again,
+    }
+}
+
+/// What the end of a computation of this process is to a caller. None: it looks again.
+fn usable<C: Cache + 'static>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Verdict<Stored, C>> {
+    match end {
+        End::Stored(stored) => Some(Verdict::Hit(stored)),
+        // What began after this caller had arrived is new enough, although nobody will find it.
+        End::Unstorable(stored) if is_after_arrival => Some(Verdict::Hit(stored)),
+        End::Failed(text) if is_told => Some(Verdict::Failed(text)),
+        End::Unstorable(_) | End::Failed(_) | End::Again => None,
+    }
+}
+
+/// What `get_or_compute` looks for.
+fn search<K: Key>(key: &K, options: &Compute, wait: Duration) -> Search {
+    Search {
+        subject: subject(key),
+        terms: terms(options.lock_time(), true),
+        deadline: Instant::now() + wait,
+        is_held: true,
+        takes_old: true,
+        is_told: false,
+        hint: Bytes::new(),
+    }
 }
 
 pub(super) fn subject<K: Key + ?Sized>(key: &K) -> Subject {

@@ -75,13 +75,14 @@ impl Compute {
     /// How long to wait for a value that another client computes, if there is no old value. By default `compute_time` if that was
     /// given, else 100 ms. Zero: not at all. At most a day; longer times count as that.
     ///
-    /// * Callers of the same key, tags and `compute_time` in this process share one wait: they get the value when it is stored.
+    /// * Callers of one key and its tags in this process share what is asked. If a computation of this process runs they get its value
+    ///   when it is stored; the server is asked all the same, whether the key was deleted since and another computation is due: at once, and
+    ///   again every 100 ms, or by a request that it holds.
     /// * Over a server without leases (memcached, or a key without a rule) the key is read again after 5 ms, then after pauses that
     ///   grow by half, up to 100 ms. The value is found up to one pause late.
     /// * A server with leases holds one request of this process until the value is there, for as long as the rule's `hold` allows;
     ///   it answers at once. When that has passed, or the server cannot hold it, the key is read again after the same pauses.
-    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads the missing keys again after the same pauses, over any
-    ///   server.
+    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads each missing key again after the same pauses, over any server.
     ///
     /// A caller that waits computes the value itself when the other client has failed, has given up, or has taken longer than its
     /// `compute_time` (over a server with leases: longer than the lease, which the rule may limit). When the wait has passed, the

@@ -10,8 +10,8 @@
 //! * Only a client that has stored a lock computes.
 //! * A value is served as fresh before its expiry only, and as stale before its `dead_ms` only.
 //! * What a client removes or replaces is what it has read: every write is an `add` or a `cas`.
-//! * What is replaced by the CAS number of a lock is the lock, unless a server that was restarted has given the number again: see
-//!   `herd.rs`. [`settle_read`] compares the lock's own number, [`Settle::Cas`] with the number that the server has told does not.
+//! * What is replaced by the CAS number of a lock is the lock: a server that was restarted counts anew, and so the number is sent only
+//!   where it is valid ([`Scope`](crate::Scope)). Elsewhere [`settle_read`] compares the lock's own number first.
 //! * The exception: a lock without tags whose time in the server has passed. Then `add` stores the result, although a delete in the
 //!   time since could not be noticed. It cannot be before the time of the lock has passed ([`Terms::is_late`]).
 
@@ -26,7 +26,7 @@ use crate::item::{Expiration, Written};
 pub(crate) const PASSED: u32 = 30 * 24 * 60 * 60 + 1;
 
 /// How a client computes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Terms {
     /// How long its lock is valid.
     pub(crate) lock_ms: u64,

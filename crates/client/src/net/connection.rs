@@ -8,7 +8,8 @@
 //! * Slots are in the order of the requests in the stream; a request is in the stream if and only if its slot is in the queue, and
 //!   both are added under one lock. So a reply belongs to the first slot, whatever has become of its caller.
 //! * A slot whose caller has gone or has timed out stays until its reply has been read.
-//! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them.
+//! * Bytes that are no reply to the first slot's request close the connection: nothing is read after them. A reply of the meta protocol
+//!   is one only if it names the request's number, so that a reply that is lost or comes twice on its way gives nobody another's.
 //! * The driver ends when the connection is closed, for any reason. Then all slots have been completed.
 //! * A slot is completed by its deadline: the driver's timer is never later than the earliest one. The driver runs in the runtime
 //!   of the caller who made the connection. A caller in another one keeps its deadline itself, and closes a connection whose
@@ -16,6 +17,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,12 +67,22 @@ pub(crate) enum Sent {
 /// The replies that came, and why the rest did not.
 pub(crate) type Outcome = (Vec<Reply>, Option<Failure>);
 
+/// Connections of this process until now.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// How many connections this process has made until now.
+pub(crate) fn made() -> u64 {
+    MADE.load(Ordering::SeqCst)
+}
+
 /// One socket.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    /// [`made`] when it was made, itself included.
+    number: u64,
     server: Arc<str>,
     protocol: Protocol,
     state: Mutex<State>,
@@ -111,6 +123,8 @@ struct State {
     queued: u64,
     /// How many of them have been sent.
     written: u64,
+    /// The number of the next request whose reply names it. The first is random: other connections to the same server have others.
+    opaque: u32,
     waker: Option<Waker>,
     /// When the driver's timer fires.
     timer: Option<Instant>,
@@ -131,6 +145,8 @@ struct Slot {
     left: usize,
     /// The keys that were asked for leases, in order: a lease that nobody receives is given up.
     asked: Arc<[Box<[u8]>]>,
+    /// The number that the next reply must name, if replies name one.
+    opaque: Option<u32>,
     /// The keys that values must have, in order. None, if replies do not name them.
     keys: Box<[Box<[u8]>]>,
     /// The first element of a reply that has several.
@@ -191,6 +207,7 @@ impl Connection {
     ) -> Self {
         let (reading, writing) = stream.split();
         let shared = Arc::new(Shared {
+            number: MADE.fetch_add(1, Ordering::SeqCst) + 1,
             server,
             protocol,
             state: Mutex::new(State {
@@ -201,6 +218,7 @@ impl Connection {
                 driver_writes: false,
                 queued: 0,
                 written: 0,
+                opaque: random_u16().into(),
                 waker: None,
                 timer: None,
                 earliest: None,
@@ -242,6 +260,11 @@ impl Connection {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Its place among the connections that this process has made, from 1 on.
+    pub(crate) fn number(&self) -> u64 {
+        self.shared.number
     }
 
     /// Whether anything has ever been read from it.
@@ -371,14 +394,33 @@ enum NotAdded {
     Full,
 }
 
+/// Appends requests, numbered from `opaque` on.
+fn encode(commands: &[Command<'_>], protocol: Protocol, opaque: u32, out: &mut Vec<u8>) {
+    for (command, at) in commands.iter().zip(0..) {
+        command.encode(protocol, opaque.wrapping_add(at), out);
+    }
+}
+
+fn random_u16() -> u16 {
+    // The standard library's keys of hash maps are the randomness that is at hand.
+    RandomState::new().build_hasher().finish() as u16
+}
+
 impl State {
+    /// Numbers for as many requests: the first of them.
+    fn numbers(&mut self, count: usize) -> u32 {
+        let first = self.opaque;
+        self.opaque = first.wrapping_add(count as u32);
+        first
+    }
+
     fn has_room(&self, size: usize) -> bool {
         let unsent = (self.queued - self.written) as usize;
         self.end.is_some() || unsent == 0 || unsent.saturating_add(size) <= UNSENT_MAX
     }
 
-    /// Appends requests to the queue.
-    fn encode(&mut self, commands: &[Command<'_>], size: usize, protocol: Protocol) {
+    /// Appends requests to the queue, numbered from `opaque` on.
+    fn encode(&mut self, commands: &[Command<'_>], size: usize, protocol: Protocol, opaque: u32) {
         if self.queue.back().is_none_or(|chunk| chunk.len() + size > CHUNK) {
             let mut chunk = std::mem::take(&mut self.spare);
             chunk.reserve(size);
@@ -386,9 +428,7 @@ impl State {
         }
         let Some(chunk) = self.queue.back_mut() else { return };
         let before = chunk.len();
-        for command in commands {
-            command.encode(protocol, chunk);
-        }
+        encode(commands, protocol, opaque, chunk);
         self.queued += (chunk.len() - before) as u64;
     }
 
@@ -421,13 +461,16 @@ impl Shared {
         if large && !lock(&self.state).has_room(size) {
             return Err(NotAdded::Full);
         }
+        let numbered = first.is_numbered(self.protocol);
+        let mut opaque = 0;
         // Without the lock: the value is copied.
         let mut encoded = Vec::new();
         if large {
-            encoded.reserve_exact(size);
-            for command in commands {
-                command.encode(self.protocol, &mut encoded);
+            if numbered {
+                opaque = lock(&self.state).numbers(commands.len());
             }
+            encoded.reserve_exact(size);
+            encode(commands, self.protocol, opaque, &mut encoded);
         }
         let mut state = lock(&self.state);
         if let Some(error) = &state.end {
@@ -437,6 +480,9 @@ impl Shared {
             return Err(NotAdded::Full);
         }
         let Some(sink) = sink.take() else { return Ok(()) };
+        if numbered && !large {
+            opaque = state.numbers(commands.len());
+        }
         let alone = self.pending.fetch_add(1, Ordering::Relaxed) == 0;
         let direct = alone && !large && !state.driver_writes && state.queue.is_empty();
         let slot = Slot {
@@ -444,6 +490,7 @@ impl Shared {
             sink,
             left: commands.len(),
             asked,
+            opaque: numbered.then_some(opaque),
             keys: read_keys(commands, self.protocol),
             part: None,
             start: state.queued,
@@ -456,7 +503,7 @@ impl Shared {
             state.queued += encoded.len() as u64;
             state.queue.push_back(encoded);
         } else {
-            state.encode(commands, size, self.protocol);
+            state.encode(commands, size, self.protocol, opaque);
         }
         let sent = direct && state.send_now();
         let early = state.timer.is_none_or(|timer| limit.at < timer);

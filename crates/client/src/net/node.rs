@@ -38,6 +38,8 @@ pub(crate) struct Settings {
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 /// Longest back-off.
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+/// No waiting connection is tried for this long after one could not be made.
+const WAITING_AGAIN: Duration = Duration::from_secs(1);
 /// Waiting connections are closed after this long without a request.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -63,6 +65,8 @@ struct Waiting {
     idle: Vec<Arc<Connection>>,
     /// In use.
     used: usize,
+    /// No new one is tried before, since the last could not be made.
+    again: Option<Instant>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -105,6 +109,9 @@ impl Node {
         let mut first = None;
         loop {
             let connection = self.connection_again(&mut first, limit).await?;
+            if !command.goes_over(connection.number()) {
+                return Ok(Reply::NotSent);
+            }
             match connection.one(command, limit).await {
                 Ok(reply) => return reply.checked(self.name()),
                 Err(failure) if first.is_none() && self.may_repeat(&failure, repeat, limit) => {
@@ -143,6 +150,10 @@ impl Node {
                 Ok(connection) => connection,
                 Err(error) => break error,
             };
+            if !commands[all.len()..].iter().all(|command| command.goes_over(connection.number())) {
+                all.resize(commands.len(), Ok(Reply::NotSent));
+                return all;
+            }
             let (replies, failure) = connection.many(&commands[all.len()..], limit).await;
             all.extend(replies.into_iter().map(|reply| reply.checked(self.name())));
             match failure {
@@ -202,11 +213,6 @@ impl Node {
         }
     }
 
-    /// Whether a shared connection is open.
-    pub(crate) fn is_open(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.open().is_some())
-    }
-
     /// An open connection: that with the fewest requests, or a new one.
     async fn connection(&self, limit: Limit) -> Result<Arc<Connection>, Error> {
         let mut best: Option<(usize, &Lane, Option<Arc<Connection>>)> = None;
@@ -256,13 +262,16 @@ impl Node {
             Ok(stream) => {
                 let protocol = self.settings.protocol;
                 self.settings.metrics.connected(self.name());
-                Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, self.health.clone()))
+                let health: Arc<dyn Watch> = match idle {
+                    None => self.health.clone(),
+                    Some(_) => Arc::new(OfWaiting(self.health.clone())),
+                };
+                Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, health))
             }
             Err(error) => {
                 self.settings.metrics.disconnected(self.name(), &error.to_string());
-                // A server that cannot be reached is found out by the shared connections. That there is no other one may be the
-                // fault of this process, which has no descriptors left.
-                if idle.is_none() || !self.is_open() {
+                // That a waiting one cannot be made may be the fault of this process, which has no descriptors left.
+                if idle.is_none() {
                     self.health.fails(&error);
                 }
                 Err(error)
@@ -292,25 +301,38 @@ impl Node {
         Ok(stream)
     }
 
-    /// A connection on which the server may hold a request. None: all are in use.
-    pub(crate) async fn waiting(&self, limit: Limit) -> Option<Result<Held<'_>, Error>> {
+    /// A connection on which the server may hold a request, and has answered before. None: all are in use, or none can be made, of
+    /// which other requests may notice nothing: the server has no connections left, or this process no descriptors.
+    pub(crate) async fn waiting(&self, limit: Limit) -> Option<Held<'_>> {
         let idle = {
             let mut waiting = lock(&self.waiting);
             waiting.idle.retain(|connection| !connection.is_closed());
-            if waiting.used >= self.settings.waiting_connections {
+            let is_barred = waiting.idle.is_empty() && waiting.again.is_some_and(|at| Instant::now() < at);
+            if is_barred || waiting.used >= self.settings.waiting_connections {
                 return None;
             }
             waiting.used += 1;
             waiting.idle.pop()
         };
-        let mut held = Held { node: self, connection: idle, whole: true };
-        if held.connection.is_none() {
-            match self.connect(Some(IDLE), limit).await {
-                Ok(connection) => held.connection = Some(Arc::new(connection)),
-                Err(error) => return Some(Err(error)),
+        let is_new = idle.is_none();
+        let mut held = Held { node: self, connection: idle, whole: !is_new };
+        if is_new {
+            let connection = self.connect(Some(IDLE), limit).await;
+            let connection = connection.map(|connection| held.connection.insert(Arc::new(connection)));
+            // A server that accepts it but does not serve it would seem to hold the request.
+            let reply = match connection {
+                Ok(connection) => {
+                    connection.one(&Command::Version, limit).await.map_err(|failure| failure.error)
+                }
+                Err(error) => Err(error),
+            };
+            if reply.and_then(|reply| reply.checked(self.name())).is_err() {
+                lock(&self.waiting).again = Instant::now().checked_add(WAITING_AGAIN);
+                return None;
             }
+            held.whole = true;
         }
-        Some(Ok(held))
+        Some(held)
     }
 }
 
@@ -441,6 +463,21 @@ impl Watch for Health {
 
     fn ends(&self, error: &Error) {
         self.metrics.disconnected(&self.server, &error.to_string());
+    }
+}
+
+/// A connection that waits tells what is good: that a server fails is found out by the shared ones, which it serves first.
+struct OfWaiting(Arc<Health>);
+
+impl Watch for OfWaiting {
+    fn works(&self) {
+        self.0.works();
+    }
+
+    fn fails(&self, _error: &Error) {}
+
+    fn ends(&self, error: &Error) {
+        self.0.ends(error);
     }
 }
 

@@ -3,6 +3,8 @@
 //! # Invariants
 //! * A command has exactly one reply, also if that is an error: [`Expect`] says which elements can belong to it and which is the
 //!   last one.
+//! * Replies of the meta protocol name the number with which their command was sent, its opaque. Those of the others name at most a
+//!   key, that of a value.
 //! * Keys have been checked: 1 to 250 bytes without blanks and control characters.
 
 use std::time::Duration;
@@ -71,6 +73,12 @@ pub(crate) enum Verb {
     Append,
     Prepend,
     Cas(u64),
+    /// A cas that is sent only on one of the connections of this process up to `connections`: the number is known from before the
+    /// later ones were made, and the server may have been restarted in between.
+    CasWithin {
+        cas: u64,
+        connections: u64,
+    },
 }
 
 impl Verb {
@@ -81,17 +89,25 @@ impl Verb {
             Self::Replace => "replace",
             Self::Append => "append",
             Self::Prepend => "prepend",
-            Self::Cas(_) => "cas",
+            Self::Cas(_) | Self::CasWithin { .. } => "cas",
         }
     }
 
     fn mode(self) -> &'static [u8] {
         match self {
-            Self::Set | Self::Cas(_) => b"",
+            Self::Set | Self::Cas(_) | Self::CasWithin { .. } => b"",
             Self::Add => b" ME",
             Self::Replace => b" MR",
             Self::Append => b" MA",
             Self::Prepend => b" MP",
+        }
+    }
+
+    /// The CAS number that the item must have.
+    fn cas(self) -> Option<u64> {
+        match self {
+            Self::Cas(cas) | Self::CasWithin { cas, .. } => Some(cas),
+            _ => None,
         }
     }
 }
@@ -101,15 +117,30 @@ impl Command<'_> {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Store { write, .. } => {
-                write.key.len() + write.data.len() + 64 + write.tags.iter().map(String::len).sum::<usize>()
+                write.key.len() + write.data.len() + 96 + write.tags.iter().map(String::len).sum::<usize>()
             }
             Self::Ask { hint, .. } => 384 + hint.map_or(0, str::len),
             _ => 320,
         }
     }
 
-    /// Appends the request.
-    pub(crate) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>) {
+    /// Whether replies to it name the number with which it was sent.
+    pub(crate) fn is_numbered(&self, protocol: Protocol) -> bool {
+        let classic =
+            matches!(self, Self::FlushAll | Self::Version | Self::Stats { .. } | Self::Touch { .. });
+        protocol == Protocol::Meta && !classic
+    }
+
+    /// Whether it may be sent on this connection of the process.
+    pub(crate) fn goes_over(&self, connection: u64) -> bool {
+        match self {
+            Self::Store { verb: Verb::CasWithin { connections, .. }, .. } => connection <= *connections,
+            _ => true,
+        }
+    }
+
+    /// Appends the request. `opaque`: the number that its reply is to name, if it can ([`is_numbered`](Self::is_numbered)).
+    pub(crate) fn encode(&self, protocol: Protocol, opaque: u32, out: &mut Vec<u8>) {
         match (self, protocol) {
             (Self::FlushAll, _) => out.extend_from_slice(b"flush_all"),
             (Self::Version, _) => out.extend_from_slice(b"version"),
@@ -130,9 +161,18 @@ impl Command<'_> {
             (_, Protocol::Meta) => self.encode_meta(out),
             (_, Protocol::Text) => self.encode_text(out),
         }
+        if self.is_numbered(protocol) {
+            out.extend_from_slice(b" O");
+            number(out, opaque.into());
+        }
         out.extend_from_slice(b"\r\n");
+        if let Self::Store { write, .. } = self {
+            out.extend_from_slice(write.data);
+            out.extend_from_slice(b"\r\n");
+        }
     }
 
+    /// The line without its end.
     fn encode_meta(&self, out: &mut Vec<u8>) {
         match self {
             Self::Get { key, cas } => {
@@ -169,9 +209,9 @@ impl Command<'_> {
                 out.push(b' ');
                 number(out, write.data.len() as u64);
                 out.extend_from_slice(verb.mode());
-                if let Verb::Cas(cas) = verb {
+                if let Some(cas) = verb.cas() {
                     out.extend_from_slice(b" C");
-                    number(out, *cas);
+                    number(out, cas);
                 }
                 if write.flags != 0 {
                     out.extend_from_slice(b" F");
@@ -183,8 +223,6 @@ impl Command<'_> {
                 }
                 out.extend_from_slice(b" c");
                 tags(out, write.tags);
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(write.data);
             }
             Self::Count { key, by, down } => {
                 words(out, "ma", key);
@@ -206,6 +244,7 @@ impl Command<'_> {
         }
     }
 
+    /// The line without its end.
     fn encode_text(&self, out: &mut Vec<u8>) {
         match self {
             Self::Get { key, cas: false } | Self::GetWithTime { key } => words(out, "get", key),
@@ -224,12 +263,10 @@ impl Command<'_> {
                 signed(out, *exptime);
                 out.push(b' ');
                 number(out, write.data.len() as u64);
-                if let Verb::Cas(cas) = verb {
+                if let Some(cas) = verb.cas() {
                     out.push(b' ');
-                    number(out, *cas);
+                    number(out, cas);
                 }
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(write.data);
             }
             Self::Count { key, by, down } => {
                 words(out, if *down { "decr" } else { "incr" }, key);
@@ -416,6 +453,13 @@ impl Expect {
     }
 }
 
+/// Whether a response names this number, if it is one that can: error lines cannot.
+pub(crate) fn names(response: &Response<'_>, opaque: u32) -> bool {
+    let (Response::Meta { flags, .. } | Response::MetaValue { flags, .. }) = response else { return true };
+    let named = flags.clone().find_map(|word| word.strip_prefix(b"O"));
+    named.and_then(decimal) == Some(opaque.into())
+}
+
 /// Why bytes are no reply at all.
 pub(crate) fn broken_text(why: BrokenResponse) -> &'static str {
     match why {
@@ -490,6 +534,8 @@ pub(crate) enum Reply {
     Stats(Vec<(Bytes, Bytes)>),
     /// An error line.
     Error { kind: ErrorKind, line: Bytes },
+    /// None: the command was not sent, because no connection is left that it [goes over](Command::goes_over).
+    NotSent,
 }
 
 /// What the flags of a meta reply say, besides those of the item.
@@ -583,6 +629,7 @@ impl Reply {
             Self::Number(number) => format!("the number {number}"),
             Self::End => "END".to_owned(),
             Self::Stats(_) => "statistics".to_owned(),
+            Self::NotSent => "none".to_owned(),
             Self::Line(line) | Self::Error { line, .. } => line_text(line),
         }
     }

@@ -105,7 +105,8 @@ async fn callers_of_one_process_share_requests_and_the_computation() {
     let (got, computations) = together(vec![herd.clone(); 1000], &options, 300 * MS).await;
     assert_eq!(computations, 1);
     assert_eq!(got.iter().filter(|got| **got == hit("v0")).count(), 999);
-    assert!(fake.trips() <= 8, "{}", fake.trips());
+    // The lock, two looks of those who gather, one every 100 ms, and the value.
+    assert!(fake.trips() <= 10, "{}", fake.trips());
     let before = fake.trips();
     let (got, computations) = together(vec![herd.clone(); 1000], &options, 300 * MS).await;
     assert!(got.iter().all(|got| *got == hit("v0")) && computations == 0);
@@ -433,11 +434,44 @@ async fn a_value_that_cannot_be_stored_is_returned_and_keeps_nobody() {
         herd.get_or_compute("k", &options, || after(100 * MS, &large)),
         herd.get_or_compute("k", &options, || after(100 * MS, &large)),
     );
-    assert_eq!(one, Ok(Outcome::Computed { value: large.clone(), stored: false }));
+    let unstored = Ok(Outcome::Computed { value: large.clone(), stored: false });
+    let (one, same) = if same == unstored { (same, one) } else { (one, same) };
+    assert_eq!(one, unstored);
     assert_eq!(same, hit(&large));
     sleep(10 * MS).await;
     assert_eq!(fake.raw("k"), None);
     assert_eq!(get(&fake.herd(), &options, "small").await, computed("small"));
+}
+
+/// A server that was restarted gives the numbers of locks to other items: a result replaces its own lock only.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_restarted_counts_anew() {
+    for tells_scope in [true, false] {
+        for expired in [false, true] {
+            let fake = Fake::new();
+            fake.0.tells_scope.store(tells_scope, Ordering::Relaxed);
+            let (one, other) = (fake.herd(), fake.herd());
+            let options = Compute::new().compute_time(SECOND * 60).expiration(SECOND).wait(Duration::ZERO);
+            if expired {
+                assert_eq!(get(&one, &options, "first").await, computed("first"));
+                sleep(SECOND * 2).await;
+            }
+            let call = |herd: &Herd<Fake>, time, value: &'static str| {
+                let (herd, options) = (herd.clone(), options.clone());
+                tokio::spawn(async move { herd.get_or_compute("k", &options, || after(time, value)).await })
+            };
+            let old = call(&one, SECOND * 3, "old");
+            sleep(SECOND).await;
+            fake.restart();
+            if expired {
+                fake.put("any", b"", 0);
+            }
+            let new = call(&other, SECOND * 5, "new");
+            assert_eq!(old.await.unwrap(), Ok(Outcome::Computed { value: "old".to_owned(), stored: false }));
+            assert_eq!(new.await.unwrap(), computed("new"), "{tells_scope} {expired}");
+            at_rest(&[&one, &other]).await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test; it has no clock of its own")]
 
+use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,20 +36,79 @@ async fn pair() -> (TcpListener, ClientBuilder) {
     (listener, Client::builder().server(address).timeout(SOON).connect_timeout(SOON))
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
-    listener.accept().await.unwrap().0
+/// A connection of the server. Requests are seen without their numbers, which the replies get.
+struct Peer {
+    stream: TcpStream,
+    /// Of requests without a reply.
+    numbers: VecDeque<String>,
+}
+
+impl Deref for Peer {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl DerefMut for Peer {
+    fn deref_mut(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+}
+
+async fn accept(listener: &TcpListener) -> Peer {
+    Peer { stream: listener.accept().await.unwrap().0, numbers: VecDeque::new() }
+}
+
+/// A request line without its number, and the number.
+fn unnumbered(line: &str) -> (String, Option<String>) {
+    let is_number = |word: &&str| word.strip_prefix('O').is_some_and(|rest| rest.parse::<u32>().is_ok());
+    let number = line.split(' ').find(is_number);
+    let words: Vec<_> = line.split(' ').filter(|word| !is_number(word)).collect();
+    (words.join(" "), number.map(str::to_owned))
 }
 
 /// Reads until this many lines have come.
-async fn lines(stream: &mut TcpStream, count: usize) -> String {
+async fn lines(peer: &mut Peer, count: usize) -> String {
     let mut text = String::new();
     while text.matches("\r\n").count() < count {
         let mut buffer = [0; 4096];
-        let read = stream.read(&mut buffer).await.unwrap();
+        let read = peer.read(&mut buffer).await.unwrap();
         assert!(read > 0, "closed after {text:?}");
         text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
     }
-    text
+    let mut shown = String::new();
+    for line in text.split_inclusive("\r\n") {
+        let (line, number) = unnumbered(line.trim_end());
+        shown.push_str(&line);
+        shown.push_str("\r\n");
+        peer.numbers.extend(number);
+    }
+    shown
+}
+
+impl Peer {
+    /// Replies of the meta protocol with the numbers of their requests.
+    fn numbered(&mut self, mut replies: &str) -> String {
+        let mut out = String::new();
+        while let Some((line, rest)) = replies.split_once("\r\n") {
+            let data = match line.strip_prefix("VA ") {
+                Some(rest) => rest.split(' ').next().unwrap().parse::<usize>().unwrap() + 2,
+                None => 0,
+            };
+            let number = self.numbers.pop_front().unwrap();
+            let number = if line.contains("ERROR") { String::new() } else { format!(" {number}") };
+            write!(out, "{line}{number}\r\n{}", &rest[..data]).unwrap();
+            replies = &rest[data..];
+        }
+        out
+    }
+
+    async fn reply(&mut self, replies: &str) {
+        let replies = self.numbered(replies);
+        self.write_all(replies.as_bytes()).await.unwrap();
+    }
 }
 
 fn get(client: &Client, key: &str) -> tokio::task::JoinHandle<Result<Option<String>, Error>> {
@@ -82,7 +144,7 @@ proptest! {
             let calls: Vec<_> = (0..kinds.len()).map(|i| get(&client, &format!("k{i}"))).collect();
             let mut stream = accept(&listener).await;
             let text = lines(&mut stream, kinds.len()).await;
-            let mut replies = Vec::new();
+            let mut replies = String::new();
             for (line, (kind, _)) in text.lines().zip(&kinds) {
                 let key = line.split(' ').nth(1).unwrap();
                 let reply = match kind {
@@ -92,8 +154,9 @@ proptest! {
                     3 => format!("VA {} f0\r\n{key}\r\n", key.len()),
                     _ => format!("VA {} f0\r\n{key}\r\nEN\r\n\r\n", key.len() + 6),
                 };
-                replies.extend(reply.into_bytes());
+                replies.push_str(&reply);
             }
+            let replies = stream.numbered(&replies).into_bytes();
             for (call, (_, stays)) in calls.iter().zip(&kinds) {
                 if !stays {
                     call.abort();
@@ -138,16 +201,17 @@ fn many_tasks_share_sends() {
         let counters = (reads.clone(), requests.clone());
         let server = tokio::spawn(async move {
             let mut stream = accept(&listener).await;
-            let mut buffer = vec![0; 1 << 16];
-            loop {
-                let read = stream.read(&mut buffer).await.unwrap();
-                if read == 0 {
-                    break;
-                }
-                let count = memchr::memchr_iter(b'\n', &buffer[..read]).count();
+            let mut input = Vec::with_capacity(1 << 16);
+            while stream.read_buf(&mut input).await.unwrap() > 0 {
                 counters.0.fetch_add(1, Ordering::Relaxed);
-                counters.1.fetch_add(count, Ordering::Relaxed);
-                stream.write_all("EN\r\n".repeat(count).as_bytes()).await.unwrap();
+                let whole = memchr::memrchr(b'\n', &input).map_or(0, |at| at + 1);
+                let mut replies = String::new();
+                for line in std::str::from_utf8(&input[..whole]).unwrap().lines() {
+                    counters.1.fetch_add(1, Ordering::Relaxed);
+                    writeln!(replies, "EN {}\r", unnumbered(line).1.unwrap()).unwrap();
+                }
+                input.drain(..whole);
+                stream.write_all(replies.as_bytes()).await.unwrap();
             }
         });
         let tasks: Vec<_> = (0..64)
@@ -206,13 +270,16 @@ fn a_late_reply() {
         let calls = [get(&client, "a"), get(&client, "b")];
         let mut stream = accept(&listener).await;
         lines(&mut stream, 2).await;
-        stream.write_all(b"VA 1 f0\r\na\r\nVA 1").await.unwrap();
+        let replies = stream.numbered("VA 1 f0\r\na\r\nVA 1 f0\r\nb\r\n");
+        let (now, later) = replies.split_at(replies.rfind(" f0").unwrap());
+        stream.write_all(now.as_bytes()).await.unwrap();
         let [a, b] = calls;
         assert_eq!(a.await.unwrap().unwrap().as_deref(), Some("a"));
         assert!(matches!(b.await.unwrap(), Err(Error::Timeout { .. })));
         let c = get(&client, "c");
         lines(&mut stream, 1).await;
-        stream.write_all(b" f0\r\nb\r\nVA 1 f0\r\nc\r\n").await.unwrap();
+        stream.write_all(later.as_bytes()).await.unwrap();
+        stream.reply("VA 1 f0\r\nc\r\n").await;
         assert_eq!(c.await.unwrap().unwrap().as_deref(), Some("c"));
     });
 }
@@ -248,7 +315,8 @@ fn a_reply_too_many() {
         let call = get(&client, "a");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN\r\nEN\r\n").await.unwrap();
+        let reply = stream.numbered("EN\r\n").repeat(2);
+        stream.write_all(reply.as_bytes()).await.unwrap();
         assert_eq!(call.await.unwrap().unwrap(), None);
         assert_eq!(stream.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
         // A client that has been answered something odd leaves the server alone for a while.
@@ -256,7 +324,7 @@ fn a_reply_too_many() {
         let call = get(&client, "a");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        stream.write_all(b"VA 1 f0\r\na\r\n").await.unwrap();
+        stream.reply("VA 1 f0\r\na\r\n").await;
         assert_eq!(call.await.unwrap().unwrap().as_deref(), Some("a"));
     });
 }
@@ -271,7 +339,7 @@ fn a_connection_that_breaks() {
         let call = get(&client, "k");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN\r\n").await.unwrap();
+        stream.reply("EN\r\n").await;
         assert_eq!(call.await.unwrap().unwrap(), None);
 
         let (read, at) = (get(&client, "k"), get(&client, "@k"));
@@ -283,7 +351,7 @@ fn a_connection_that_breaks() {
         drop(stream);
         let mut stream = accept(&listener).await;
         assert_eq!(lines(&mut stream, 1).await, "mg k v f\r\n");
-        stream.write_all(b"VA 1 f0\r\nx\r\n").await.unwrap();
+        stream.reply("VA 1 f0\r\nx\r\n").await;
         assert_eq!(read.await.unwrap().unwrap().as_deref(), Some("x"));
         assert!(matches!(at.await.unwrap(), Err(Error::Connection { .. })));
         assert!(matches!(write.await.unwrap(), Err(Error::Connection { .. })));
@@ -310,7 +378,7 @@ fn an_idle_connection_is_closed() {
             });
             let mut stream = accept(&listener).await;
             assert_eq!(lines(&mut stream, 2).await, "ms k 1 c\r\nv\r\n");
-            stream.write_all(b"HD c7\r\n").await.unwrap();
+            stream.reply("HD c7\r\n").await;
             assert_eq!(write.await.unwrap().unwrap(), Written::Stored { cas: Some(7) });
             drop(stream);
             tokio::time::sleep(SHORT).await;
@@ -335,11 +403,11 @@ fn back_off() {
         lines(&mut stream, 1).await;
         // The probe has no reply yet: other requests are refused.
         assert!(matches!(client.get::<String>("k").await, Err(Error::Unavailable { .. })));
-        stream.write_all(b"EN\r\n").await.unwrap();
+        stream.reply("EN\r\n").await;
         assert_eq!(probe.await.unwrap().unwrap(), None);
         let next = get(&client, "k");
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN\r\n").await.unwrap();
+        stream.reply("EN\r\n").await;
         assert_eq!(next.await.unwrap().unwrap(), None);
     });
 }
@@ -381,20 +449,20 @@ fn a_lease_for_nobody() {
         assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
         call.abort();
         assert!(call.await.is_err());
-        stream.write_all(b"VA 0 f0 c7 t-1 W\r\n\r\n").await.unwrap();
+        stream.reply("VA 0 f0 c7 t-1 W\r\n\r\n").await;
         assert_eq!(lines(&mut stream, 1).await, "md k C7\r\n");
-        stream.write_all(b"HD\r\n").await.unwrap();
+        stream.reply("HD\r\n").await;
         // And many.
         let call = tokio::spawn({
             let client = client.clone();
             async move { client.ask_many(&[b"a", b"b", b"c"], ask).await }
         });
         lines(&mut stream, 3).await;
-        stream.write_all(b"VA 0 c8 W\r\n\r\nVA 0 c0 Z\r\n\r\n").await.unwrap();
+        stream.reply("VA 0 c8 W\r\n\r\nVA 0 c0 Z\r\n\r\n").await;
         tokio::time::sleep(SHORT).await;
         call.abort();
         assert!(call.await.is_err());
-        stream.write_all(b"VA 0 c9 W\r\n\r\n").await.unwrap();
+        stream.reply("VA 0 c9 W\r\n\r\n").await;
         assert_eq!(lines(&mut stream, 2).await, "md a C8\r\nmd c C9\r\n");
     });
 }
@@ -412,19 +480,21 @@ fn a_held_question() {
                 async move { client.ask(b"k", ask).await }
             });
             let mut held = accept(&listener).await;
+            assert_eq!(lines(&mut held, 1).await, "version\r\n");
+            held.write_all(b"VERSION 1\r\n").await.unwrap();
             let text = lines(&mut held, 1).await;
             assert!(text.starts_with("mg k v f c t R0 Pw") && !text.contains("Pw0,"), "{text}");
             // Others are served.
             let other = get(&client, "other");
             let mut shared = accept(&listener).await;
             lines(&mut shared, 1).await;
-            shared.write_all(b"EN\r\n").await.unwrap();
+            shared.reply("EN\r\n").await;
             assert_eq!(other.await.unwrap().unwrap(), None);
             if cancelled {
                 call.abort();
                 assert_eq!(held.read(&mut [0; 9]).await.unwrap_or(0), 0, "closed");
             } else {
-                held.write_all(b"VA 1 c5\r\nx\r\n").await.unwrap();
+                held.reply("VA 1 c5\r\nx\r\n").await;
                 assert!(matches!(call.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "x"));
             }
             // The shared connection of the next round is another one.
@@ -445,10 +515,10 @@ fn without_waiting_connections() {
         let mut stream = accept(&listener).await;
         for _ in 0..4 {
             assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
-            stream.write_all(b"VA 0 c0 Z\r\n\r\n").await.unwrap();
+            stream.reply("VA 0 c0 Z\r\n\r\n").await;
         }
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN Peno%20luck\r\n").await.unwrap();
+        stream.reply("EN Peno%20luck\r\n").await;
         assert_eq!(call.await.unwrap().unwrap(), Answer::Failed(Bytes::from_static(b"no luck")));
     });
 }
@@ -498,8 +568,9 @@ fn a_runtime_that_does_not_run() {
             let stream = listener.accept().unwrap().0;
             let answering = stream.try_clone().unwrap();
             std::thread::spawn(move || {
-                for _ in BufReader::new(&answering).lines().map_while(Result::ok) {
-                    (&answering).write_all(b"VA 1 f0\r\nx\r\n").unwrap();
+                for line in BufReader::new(&answering).lines().map_while(Result::ok) {
+                    let number = unnumbered(&line).1.unwrap();
+                    write!(&answering, "VA 1 f0 {number}\r\nx\r\n").unwrap();
                 }
             });
             stream
@@ -669,7 +740,7 @@ fn repeats_that_are_not_made() {
         let call = get(&client, "k");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN\r\n").await.unwrap();
+        stream.reply("EN\r\n").await;
         assert_eq!(call.await.unwrap().unwrap(), None);
         let calls: Vec<_> = (0..3).map(|_| get(&client, "k")).collect();
         let many = tokio::spawn({
@@ -700,7 +771,7 @@ fn no_connection_for_waiting_can_be_made() {
         let call = get(&client, "k");
         let mut stream = accept(&listener).await;
         lines(&mut stream, 1).await;
-        stream.write_all(b"EN\r\n").await.unwrap();
+        stream.reply("EN\r\n").await;
         assert_eq!(call.await.unwrap().unwrap(), None);
         drop(listener);
         let call = tokio::spawn({
@@ -709,7 +780,7 @@ fn no_connection_for_waiting_can_be_made() {
         });
         for reply in ["VA 0 c0 Z\r\n\r\n", "VA 0 c0 Z\r\n\r\n", "VA 1 c5\r\nx\r\n"] {
             assert_eq!(lines(&mut stream, 1).await, "mg k v f c t R0 Pw0,l20000\r\n");
-            stream.write_all(reply.as_bytes()).await.unwrap();
+            stream.reply(reply).await;
         }
         assert!(matches!(call.await.unwrap().unwrap(), Answer::Hit(item) if item.data == "x"));
         let call = get(&client, "k");
@@ -750,9 +821,10 @@ fn large_values() {
         let expected = value.clone();
         let server = tokio::spawn(async move {
             let mut stream = accept(&listener).await;
-            lines(&mut stream, 1).await;
-            for _ in 0..3 {
-                stream.write_all(format!("VA {} f0\r\n", value.len()).as_bytes()).await.unwrap();
+            lines(&mut stream, 3).await;
+            for number in std::mem::take(&mut stream.numbers) {
+                let line = format!("VA {} f0 {number}\r\n", value.len());
+                stream.write_all(line.as_bytes()).await.unwrap();
                 stream.write_all(&value).await.unwrap();
                 stream.write_all(b"\r\n").await.unwrap();
             }

@@ -749,3 +749,212 @@ fn values_that_have_expired(kind: Kind) {
         }
     });
 }
+
+/// A computation that is begun by another task: when it runs, how it is ended, and its call.
+async fn begun(
+    client: &Client,
+    key: &'static str,
+    options: &Compute,
+    value: &'static str,
+) -> (oneshot::Sender<()>, tokio::task::JoinHandle<Result<Outcome<String>, ComputeError<String>>>) {
+    let (begins, begun) = oneshot::channel();
+    let (finish, finished) = oneshot::channel::<()>();
+    let (client, options) = (client.clone(), options.clone());
+    let call = tokio::spawn(async move {
+        let compute = || async move {
+            begins.send(()).unwrap();
+            finished.await.unwrap();
+            Ok(value.to_owned())
+        };
+        client.get_or_compute(key, &options, compute).await
+    });
+    begun.await.unwrap();
+    (finish, call)
+}
+
+/// A server that is restarted gives the same CAS numbers to other items.
+fn a_restart_while_a_value_is_computed(kind: Kind) {
+    run(async {
+        for (n, key) in ["plain:restart-1", "plain:restart-2", "plain:restart-3"].into_iter().enumerate() {
+            let server = kind.start_to_return();
+            let port = server.address().rsplit_once(':').unwrap().1.to_owned();
+            let options = Compute::new().compute_time(SECOND * 30).wait(Duration::ZERO);
+            let (one, other) = (client(&server), client(&server));
+            let old = begun(&one, key, &options, "old").await;
+            drop(server);
+            let server = kind.start_with(&["-p", &port]);
+            if n == 1 {
+                // The client has a connection to the new server already.
+                one.get::<String>("any").await.ok();
+                sleep(MS * 200).await;
+                one.get::<String>("any").await.ok();
+            }
+            let new = loop {
+                match timeout(SECOND * 5, begun(&other, key, &options, "new")).await {
+                    Ok(new) => break new,
+                    Err(_) => assert!(n < 9),
+                }
+            };
+            old.0.send(()).unwrap();
+            let lost = Outcome::Computed { value: "old".to_owned(), stored: false };
+            assert_eq!(old.1.await.unwrap().unwrap(), lost, "{key}");
+            new.0.send(()).unwrap();
+            assert_eq!(new.1.await.unwrap().unwrap(), computed("new"), "{key}");
+            assert_eq!(get_key(&client(&server), key, &options).await, hit("new"));
+        }
+    });
+}
+on_servers!(a_restart_while_a_value_is_computed);
+
+async fn get_key(client: &Client, key: &str, options: &Compute) -> Outcome<String> {
+    client.get_or_compute(key, options, || async { Ok::<_, &str>("never".to_owned()) }).await.unwrap()
+}
+
+/// The server has no connection left for requests that it may hold: those on the shared one are served.
+fn no_connections_left(kind: Kind) {
+    for words in [&["-c", "40"][..], &["-c", "40", "-o", "no_maxconns_fast"]] {
+        // Of connections that it does not accept memcached lets no more than a few begin.
+        if kind == Kind::Memcached && words.len() > 2 {
+            continue;
+        }
+        let server = kind.start_with(words);
+        run(async {
+            let (one, other) = (client(&server), client(&server));
+            let options = Compute::new().compute_time(SECOND * 20);
+            let keys: Vec<&'static str> = vec!["h:c1", "h:c2", "h:c3", "h:c4", "h:c5", "h:c6"];
+            assert_eq!(other.get::<String>("connects").await, Ok(None));
+            let mut computations = Vec::new();
+            for key in &keys {
+                computations.push(begun(&one, key, &options, "value").await);
+            }
+            let mut others = Vec::new();
+            for _ in 0..60 {
+                others.push(tokio::net::TcpStream::connect(server.address()).await.unwrap());
+            }
+            let began = Instant::now();
+            let mut callers = JoinSet::new();
+            for at in 0..60 {
+                let (other, key, options) = (other.clone(), keys[at % keys.len()], options.clone());
+                callers.spawn(async move { get_key(&other, key, &options).await });
+            }
+            sleep(MS * 800).await;
+            let mut calls = Vec::new();
+            for (finish, call) in computations {
+                finish.send(()).unwrap();
+                calls.push(call);
+            }
+            let got = callers.join_all().await;
+            let took = began.elapsed();
+            println!("{kind:?} {words:?}: {took:?}");
+            assert!(got.iter().all(|got| *got == hit("value")), "{got:?}");
+            assert!(took < SECOND * 8, "{took:?}");
+            for call in calls {
+                assert_eq!(call.await.unwrap().unwrap(), computed("value"));
+            }
+            // The connections come back, and are used.
+            drop(others);
+            assert_eq!(get_key(&other, "h:c1", &options).await, hit("value"));
+        });
+    }
+}
+on_servers!(no_connections_left);
+
+/// What cannot be read as what the caller wants is computed again, once.
+fn values_that_cannot_be_read(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let (texts, numbers) = (client(&server), client(&server));
+        let options = Compute::new().compute_time(SECOND * 10).expiration(SECOND * 600);
+        let text = |value: &'static str| move || async move { Ok::<_, &str>(value.to_owned()) };
+        let number = |value: u64| move || async move { Ok::<_, &str>(value) };
+        let computed_number = |value| Outcome::Computed { value, stored: true };
+        for (round, key) in [(0, "h:read"), (1, "plain:read")] {
+            assert_eq!(texts.get_or_compute(key, &options, text("seven")).await.unwrap(), computed("seven"));
+            assert_eq!(numbers.get_or_compute(key, &options, number(7)).await.unwrap(), computed_number(7));
+            assert_eq!(numbers.get_or_compute(key, &options, number(8)).await.unwrap(), Outcome::Hit(7));
+            assert_eq!(numbers.statistics().unreadable, round * 4 + 1);
+            // Many, among values that can be read.
+            let keys = |count: u64| {
+                let keys = (0..count).map(move |n| (format!("{key}:{n}"), Expiration::After(SECOND * 600)));
+                keys.collect::<Vec<_>>()
+            };
+            let fours =
+                |keys: Vec<String>| async move { Ok::<_, &str>(keys.into_iter().map(|key| (key, 4_u64))) };
+            drop(numbers.get_or_compute_many(keys(5), &options, fours).await.unwrap());
+            let strings = |keys: Vec<String>| async move {
+                Ok::<_, &str>(keys.into_iter().map(|key| (key, "text".to_owned())))
+            };
+            texts.delete(&format!("{key}:1")).await.unwrap();
+            texts.delete(&format!("{key}:3")).await.unwrap();
+            drop(texts.get_or_compute_many(keys(5), &options, strings).await.unwrap());
+            let got =
+                numbers.get_or_compute_many(keys(5), &options.clone().wait(Duration::ZERO), fours).await;
+            let got: Vec<_> = got.unwrap().into_iter().map(Result::unwrap).collect();
+            let (read, again) = (Outcome::Hit(4), computed_number(4));
+            assert_eq!(got, [read.clone(), again.clone(), read.clone(), again, read], "{key}");
+            assert_eq!(numbers.statistics().unreadable, round * 4 + 3);
+            // A token.
+            texts.set(format!("{key}:t").as_str(), &"text".to_owned(), 0).await.unwrap();
+            let fetch = Fetch::new(SECOND * 60);
+            let got = numbers.fetch_or_compute::<_, u64>(&format!("{key}:t"), fetch, b"hint").await.unwrap();
+            let Fetched::Compute { token, hint } = got else { panic!("{got:?}") };
+            assert_eq!(&hint[..], b"hint");
+            assert!(numbers.deliver(token, &9_u64).await.unwrap());
+            let got = numbers.fetch_or_compute::<_, u64>(&format!("{key}:t"), fetch, b"").await.unwrap();
+            assert!(matches!(got, Fetched::Hit(9)));
+            assert_eq!(numbers.statistics().unreadable, round * 4 + 4);
+        }
+    });
+}
+on_servers!(values_that_cannot_be_read);
+
+/// An old value that cannot be read is none: the new one is waited for.
+fn an_old_value_that_cannot_be_read(kind: Kind) {
+    let server = kind.start();
+    run(async {
+        let (texts, numbers) = (client(&server), client(&server));
+        let options = Compute::new().compute_time(SECOND * 20).expiration(SECOND);
+        for key in ["h:old", "plain:old"] {
+            let old = || async { Ok::<_, &str>(7_u64) };
+            drop(numbers.get_or_compute(key, &options, old).await.unwrap());
+            sleep(MS * 2500).await;
+            let (finish, call) = begun(&texts, key, &options, "new").await;
+            let waits = tokio::spawn({
+                let (texts, options) = (texts.clone(), options.clone());
+                async move { get_key(&texts, key, &options).await }
+            });
+            let stale = numbers.get_or_compute(key, &options, old).await.unwrap();
+            assert_eq!(stale, Outcome::Stale(7), "{key}");
+            sleep(MS * 300).await;
+            finish.send(()).unwrap();
+            // It took the old value for a text, which any bytes are.
+            assert!(matches!(waits.await.unwrap(), Outcome::Stale(_) | Outcome::Hit(_)));
+            drop(call.await.unwrap().unwrap());
+            // The other way round.
+            sleep(MS * 2500).await;
+            let (begins, begun) = oneshot::channel();
+            let (finish, finished) = oneshot::channel::<()>();
+            let computing = tokio::spawn({
+                let (numbers, options) = (numbers.clone(), options.clone());
+                async move {
+                    let compute = || async move {
+                        begins.send(()).unwrap();
+                        finished.await.unwrap();
+                        Ok::<_, &str>(8_u64)
+                    };
+                    numbers.get_or_compute(key, &options, compute).await.unwrap()
+                }
+            });
+            begun.await.unwrap();
+            let waits = tokio::spawn({
+                let (other, options) = (client(&server), options.clone());
+                async move { other.get_or_compute(key, &options, || async { Ok::<_, &str>(0_u64) }).await }
+            });
+            sleep(MS * 300).await;
+            finish.send(()).unwrap();
+            assert_eq!(computing.await.unwrap(), Outcome::Computed { value: 8, stored: true }, "{key}");
+            assert_eq!(waits.await.unwrap().unwrap(), Outcome::Hit(8), "{key}");
+        }
+    });
+}
+on_servers!(an_old_value_that_cannot_be_read);

@@ -1,13 +1,17 @@
 //! Callers of one process share a computation, but none gets a value from before a delete or an update that was acknowledged before it
 //! called.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and says what it has measured"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use cattlegrid_client::{Client, Compute, Herd, Outcome};
+use cattlegrid_client::{Client, Compute, Expiration, Fetch, Fetched, Herd, Outcome};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -145,3 +149,140 @@ fn reads_are_not_older_than_acknowledged_deletes(kind: Kind) {
     });
 }
 on_servers!(reads_are_not_older_than_acknowledged_deletes);
+
+/// A computation that a delete has made void keeps neither the callers that have joined it nor those that come.
+fn a_void_computation_keeps_nobody(kind: Kind) {
+    run(async {
+        let server = kind.start();
+        let (herd, writer) = (Herd::new(connect(server.address())), connect(server.address()));
+        let options = options().compute_time(Duration::from_secs(9));
+        for round in 0..3 {
+            let key = format!("h:void-{round}");
+            let first = tokio::spawn({
+                let (herd, key, options) = (herd.clone(), key.clone(), options.clone());
+                async move {
+                    let compute = || async {
+                        sleep(Duration::from_secs(4)).await;
+                        Ok::<_, String>("old".to_owned())
+                    };
+                    herd.get_or_compute(&key, &options, compute).await.unwrap()
+                }
+            });
+            let new = || {
+                let (herd, key, options) = (herd.clone(), key.clone(), options.clone());
+                tokio::spawn(async move {
+                    let compute = || async { Ok::<_, String>("new".to_owned()) };
+                    let got = herd.get_or_compute(&key, &options, compute).await.unwrap();
+                    (got.value().unwrap(), Instant::now())
+                })
+            };
+            sleep(Duration::from_millis(300)).await;
+            let joined = [new(), new()];
+            sleep(Duration::from_millis(300)).await;
+            writer.delete(&key).await.unwrap();
+            let deleted = Instant::now();
+            let later = [new(), new()];
+            for call in joined.into_iter().chain(later) {
+                let (value, at) = call.await.unwrap();
+                assert_eq!(value, "new");
+                let took = at - deleted;
+                assert!(took < Duration::from_secs(2), "{took:?}");
+            }
+            assert_eq!(first.await.unwrap(), Outcome::Computed { value: "old".to_owned(), stored: false });
+        }
+    });
+}
+on_servers!(a_void_computation_keeps_nobody);
+
+/// Many callers of one process wait for what another one computes: what they ask does not grow with their number.
+fn callers_that_wait_share_what_they_ask(kind: Kind) {
+    run(async {
+        let server = kind.start();
+        let proxy = Proxy::start(server.address()).await;
+        let (herd, other) = (Herd::new(connect(&proxy.address())), Herd::new(connect(server.address())));
+        herd.cache().get::<String>("connects").await.unwrap();
+        let options = options().compute_time(Duration::from_secs(20));
+        let keys: Vec<String> = (0..3).map(|n| format!("h:many-{n}")).collect();
+        let fetch = Fetch::new(Duration::from_secs(60)).compute_timeout(Duration::from_secs(20));
+        let Fetched::Compute { token, .. } =
+            other.fetch_or_compute::<_, String>("h:one", fetch, b"").await.unwrap()
+        else {
+            panic!("it is missing")
+        };
+        let (begins, begun) = oneshot::channel();
+        let computing = tokio::spawn({
+            let (other, keys, options) = (other.clone(), keys.clone(), options.clone());
+            async move {
+                let begins = std::sync::Mutex::new(Some(begins));
+                let compute = |keys: Vec<String>| {
+                    begins.lock().unwrap().take().unwrap().send(()).unwrap();
+                    async move {
+                        sleep(Duration::from_secs(2)).await;
+                        Ok::<_, String>(keys.into_iter().map(|key| (key, "many".to_owned())))
+                    }
+                };
+                let keys = keys.into_iter().map(|key| (key, Expiration::Never));
+                drop(other.get_or_compute_many(keys, &options, compute).await.unwrap());
+            }
+        });
+        begun.await.unwrap();
+        proxy.round_trips();
+        let mut callers = tokio::task::JoinSet::new();
+        for n in 0..600 {
+            let (herd, keys, options) = (herd.clone(), keys.clone(), options.clone());
+            callers.spawn(async move {
+                if n % 2 == 0 {
+                    let got = herd.fetch_or_compute::<_, String>("h:one", fetch, b"").await.unwrap();
+                    let (Fetched::Value(value) | Fetched::Hit(value)) = got else { panic!("{got:?}") };
+                    assert_eq!(value, "one");
+                    return;
+                }
+                let never = |_: Vec<String>| async { Ok::<Vec<(String, String)>, String>(Vec::new()) };
+                let keys = keys.into_iter().map(|key| (key, Expiration::Never));
+                for got in herd.get_or_compute_many(keys, &options, never).await.unwrap() {
+                    assert_eq!(got.unwrap(), Outcome::Hit("many".to_owned()));
+                }
+            });
+        }
+        sleep(Duration::from_secs(2)).await;
+        assert!(other.deliver(token, &"one".to_owned()).await.unwrap());
+        callers.join_all().await;
+        computing.await.unwrap();
+        let asked = proxy.sent().matches("mg h:").count();
+        println!("{kind:?}: 600 callers that wait for 2 s have asked for {asked} values");
+        // Each of the 300 has asked for its three keys once.
+        assert!((900..3000).contains(&asked), "{asked}");
+    });
+}
+on_servers!(callers_that_wait_share_what_they_ask);
+
+/// The server lets one request wait, and refuses the others: those of the process that computes get the value nevertheless.
+fn callers_of_the_process_that_computes_are_not_refused(kind: Kind) {
+    run(async {
+        let server = kind.start();
+        let herd = Herd::new(connect(server.address()));
+        let options = options().compute_time(Duration::from_secs(20));
+        for round in 0..3 {
+            let key = format!("b:busy-{round}");
+            let mut callers = tokio::task::JoinSet::new();
+            for _ in 0..50 {
+                let (herd, key, options) = (herd.clone(), key.clone(), options.clone());
+                callers.spawn(async move {
+                    let compute = || async {
+                        sleep(Duration::from_millis(700)).await;
+                        Ok::<_, String>("value".to_owned())
+                    };
+                    herd.get_or_compute(&key, &options, compute).await
+                });
+                if round == 2 {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            }
+            let got = callers.join_all().await;
+            let computed = got.iter().filter(|got| matches!(got, Ok(Outcome::Computed { .. }))).count();
+            let hits = got.iter().filter(|got| **got == Ok(Outcome::Hit("value".to_owned()))).count();
+            assert_eq!((computed, hits), (1, 49), "{got:?}");
+        }
+    });
+}
+on_servers!(callers_of_the_process_that_computes_are_not_refused);

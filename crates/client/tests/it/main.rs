@@ -21,6 +21,7 @@ mod namespaces;
 mod near;
 mod objects;
 mod processes;
+mod replies;
 mod route;
 mod secured;
 mod servers;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::{CHUNK, Failure, Limit, Sent, Shared, Sink, Slot, broken, lock};
 use crate::error::Error;
 use crate::net::stream::{Reading, Writing};
-use crate::net::wire::{Expect, Fit, Reply, broken_text, line_text};
+use crate::net::wire::{Expect, Fit, Reply, broken_text, line_text, names};
 
 /// The read buffer, when no value is larger.
 const READ_BUFFER: usize = 16 << 10;
@@ -178,6 +178,14 @@ impl Driver {
                 let (line, possible) = (line_text(&self.input[at..]), slot.expect.text());
                 return Err(self.wrong(format!("{line}, where possible is {possible}")));
             }
+            if let Some(opaque) = slot.opaque
+                && !names(&response, opaque)
+            {
+                let line = line_text(&self.input[at..]);
+                return Err(
+                    self.wrong(format!("{line}, where only a reply to request O{opaque} is possible"))
+                );
+            }
             let reply = if slot.is_wanted() {
                 let mut large = None;
                 let reply = Reply::of(&response, |data| {
@@ -223,6 +231,7 @@ impl Driver {
         }
         let asked = slot.asked.len().saturating_sub(slot.left);
         slot.left -= 1;
+        slot.opaque = slot.opaque.map(|opaque| opaque.wrapping_add(1));
         // Also if the caller has gone since it came: the next reply of this slot has parts of its own.
         let part = slot.part.take();
         let mut reply = reply.map(|reply| reply.after(part));

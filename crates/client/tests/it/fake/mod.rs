@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cattlegrid_client::{Answer, Ask, Cache, Error, Herd, Item, Write, Written};
+use cattlegrid_client::{Answer, Ask, Cache, Error, Herd, Item, Scope, Write, Written};
 use tokio::time::Instant;
 
 /// What memcached takes for seconds from now.
@@ -36,6 +36,9 @@ struct Kept {
 pub struct Server {
     items: Mutex<HashMap<Vec<u8>, Kept>>,
     next_cas: AtomicU64,
+    restarts: AtomicU64,
+    /// Connections tell where CAS numbers are valid.
+    pub tells_scope: AtomicBool,
     begin: Instant,
     /// How long a command takes.
     pub delay: Duration,
@@ -62,6 +65,8 @@ impl Fake {
         Self(Arc::new(Server {
             items: Mutex::default(),
             next_cas: AtomicU64::new(1),
+            restarts: AtomicU64::new(0),
+            tells_scope: AtomicBool::new(true),
             begin: Instant::now(),
             delay,
             tells_cas: AtomicBool::new(true),
@@ -103,6 +108,13 @@ impl Fake {
     /// What eviction and a writer's delete do.
     pub fn remove(&self, key: &str) -> bool {
         self.0.items.lock().unwrap().remove(key.as_bytes()).is_some()
+    }
+
+    /// Empty, and counting anew.
+    pub fn restart(&self) {
+        self.0.items.lock().unwrap().clear();
+        self.0.next_cas.store(1, Ordering::Relaxed);
+        self.0.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn trip(&self) -> Result<(), Error> {
@@ -237,6 +249,28 @@ impl Cache for Fake {
             return vec![Err(error); writes.len()];
         }
         let replies = writes.iter().map(|(write, cas)| self.0.write(write, How::Cas(*cas))).collect();
+        self.back(replies).await
+    }
+
+    fn scope(&self) -> Option<Scope> {
+        let connections = self.0.restarts.load(Ordering::Relaxed);
+        self.0.tells_scope.load(Ordering::Relaxed).then_some(Scope { connections, route: 0 })
+    }
+
+    async fn cas_many_within(
+        &self,
+        writes: &[(Write<'_>, u64, Scope)],
+    ) -> Vec<Result<Option<Written>, Error>> {
+        if let Err(error) = self.trip().await {
+            return vec![Err(error); writes.len()];
+        }
+        let write = |(write, cas, scope): &(Write<'_>, u64, Scope)| {
+            if scope.connections != self.0.restarts.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            self.0.write(write, How::Cas(*cas)).map(Some)
+        };
+        let replies = writes.iter().map(write).collect();
         self.back(replies).await
     }
 

@@ -25,7 +25,8 @@ use cattlegrid_load::harness::{Start, StartError, until};
 pub use crew::{Ended, Ledger, Process};
 pub use proxy::Proxy;
 
-/// A rule for the keys that begin with `h:`, with all that helps computing. Those that begin with `t:` have tags, and no leases.
+/// A rule for the keys that begin with `h:`, with all that helps computing. Of those that begin with `b:` one get waits,
+/// and the others are refused. Those that begin with `t:` have tags, and no leases.
 pub const RULES: &str = r#"
 [[rule]]
 match = "h:{id*}"
@@ -33,6 +34,12 @@ hold = "20s"
 hold_many = "4s"
 grace = "30s"
 lease = "10s"
+
+[[rule]]
+match = "b:{id}"
+hold = "20s"
+max_waiters = 1
+on_busy = "error"
 
 [[rule]]
 match = "t:{id}"

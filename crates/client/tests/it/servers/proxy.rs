@@ -1,10 +1,12 @@
-//! A proxy between a client and a server that counts round trips, and delays replies.
+//! A proxy between a client and a server that counts round trips, and delays, loses and repeats replies.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use cattlegrid_protocol::{ParsedResponse, parse_response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -24,6 +26,10 @@ struct Counts {
     sent: std::sync::Mutex<Vec<u8>>,
     /// Longest delay of a reply, in microseconds; each has another one.
     delay_us: AtomicU64,
+    /// One reply of so many is lost or comes twice; 0: none.
+    one_of: AtomicU64,
+    /// Replies that were lost or came twice.
+    faults: AtomicU64,
 }
 
 impl Proxy {
@@ -65,6 +71,16 @@ impl Proxy {
         self.counts.delay_us.store(most.as_micros() as u64, SeqCst);
     }
 
+    /// From now on one reply of about so many is lost or comes twice; 0: none.
+    pub fn disturb(&self, one_of: u64) {
+        self.counts.one_of.store(one_of, SeqCst);
+    }
+
+    /// Replies that were lost or came twice.
+    pub fn faults(&self) -> u64 {
+        self.counts.faults.load(SeqCst)
+    }
+
     /// Connections that were made.
     pub fn connections(&self) -> u64 {
         self.counts.connections.load(SeqCst)
@@ -98,10 +114,12 @@ async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
         }
     };
     let mut delays = 0_u64;
+    let mut replies = Replies::default();
     let down = async {
         let mut buffer = vec![0; 65_536];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
             received.store(true, SeqCst);
+            let passed = replies.disturbed(&buffer[..read], &counts);
             let most = counts.delay_us.load(SeqCst);
             if most > 0 {
                 let half = most / 2;
@@ -109,7 +127,7 @@ async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
                     .await;
                 delays += 1;
             }
-            if to_client.write_all(&buffer[..read]).await.is_err() {
+            if to_client.write_all(&passed).await.is_err() {
                 break;
             }
         }
@@ -117,5 +135,31 @@ async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
     tokio::select! {
         () = up => {}
         () = down => {}
+    }
+}
+
+/// What has come from the server and is no whole reply yet.
+#[derive(Default)]
+struct Replies {
+    partial: Vec<u8>,
+}
+
+impl Replies {
+    /// What the client gets of these bytes and those before them: whole replies, some of them twice or not at all.
+    fn disturbed(&mut self, bytes: &[u8], counts: &Counts) -> Vec<u8> {
+        let one_of = counts.one_of.load(SeqCst);
+        self.partial.extend_from_slice(bytes);
+        if one_of == 0 {
+            return std::mem::take(&mut self.partial);
+        }
+        let mut out = Vec::new();
+        while let ParsedResponse::Complete { used, .. } = parse_response(&self.partial) {
+            let reply: Vec<u8> = self.partial.drain(..used).collect();
+            let dice = RandomState::new().build_hasher().finish();
+            let times = if dice.is_multiple_of(one_of) { dice >> 32 & 2 } else { 1 };
+            counts.faults.fetch_add(u64::from(times != 1), SeqCst);
+            (0..times).for_each(|_| out.extend_from_slice(&reply));
+        }
+        out
     }
 }
