@@ -208,6 +208,16 @@ impl Route {
         self.next_us.load(Ordering::Acquire) != NEVER
     }
 
+    /// Whether servers that fail are ejected.
+    pub fn ejects(&self) -> bool {
+        self.options.ejection.is_some()
+    }
+
+    /// Whether a server that returns is flushed first.
+    pub fn flushes_on_return(&self) -> bool {
+        self.options.flush_on_return
+    }
+
     /// How often a server was ejected or has returned: as long as this is the same, each key has the same server.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)

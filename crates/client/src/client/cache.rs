@@ -191,6 +191,10 @@ impl Cache for Client {
         if replies.iter().any(|reply| matches!(reply, Err(Error::Refused { .. }))) {
             return Ok(false);
         }
+        // One that may be ejected need not be there: the others have its keys then, and it has no vote.
+        if self.inner.route.ejects() && replies.iter().any(Result::is_ok) {
+            return Ok(true);
+        }
         replies.into_iter().find_map(Result::err).map_or(Ok(true), Err)
     }
 
@@ -206,8 +210,8 @@ impl Cache for Client {
         let limit = self.limit();
         let all = join(self.inner.nodes.iter().map(|node| node.many(&commands, false, limit))).await;
         self.clear_near();
-        let mut failed = Vec::new();
-        for (node, replies) in self.inner.nodes.iter().zip(all) {
+        let (mut failed, mut reached) = (Vec::new(), 0);
+        for (place, (node, replies)) in self.inner.nodes.iter().zip(all).enumerate() {
             for reply in replies {
                 let error = match reply {
                     Ok(Reply::Meta { status: MetaStatus::Done, .. }) => continue,
@@ -215,11 +219,15 @@ impl Cache for Client {
                     Err(Error::Refused { .. }) => return Err(Error::NoTags),
                     Err(error) => error,
                 };
-                failed.push((node.name(), error));
+                failed.push((place, node.name(), error));
                 break;
             }
+            reached += usize::from(failed.last().is_none_or(|(at, ..)| *at != place));
         }
-        not_reached(failed)
+        // A server that is flushed when it returns has nothing that could be invalidated.
+        let route = &self.inner.route;
+        failed.retain(|(place, ..)| reached == 0 || route.is_available(*place) || !route.flushes_on_return());
+        not_reached(failed.into_iter().map(|(_, server, error)| (server, error)).collect())
     }
 }
 

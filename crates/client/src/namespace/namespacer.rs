@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use rand::TryRng as _;
@@ -35,6 +35,11 @@ use crate::item::{Item, Write, Written};
 /// that holds for values stored before the update, and for all values of keys that a rule of the server matches or that are
 /// filled under a lease.
 ///
+/// # Servers that change
+/// The record says which way is used, for all processes. Servers without tags take the place of others, or are added: processes notice
+/// it within five seconds while they make keys, or at the next update, and go on with numbers. Until then values with tags are refused. The
+/// way back is taken when the record is lost, as by a restart of its server, and all servers have tags. All keys are new then.
+///
 /// # Other clients
 /// Another client may read and write under the text of a key. What it writes over tags has none, unless a rule of the server
 /// derives them from the key (for each kind of key in use, with the option `prefix` in place of `___`):
@@ -57,14 +62,32 @@ pub struct Namespacer<C: Cache>(Arc<Inner<C>>);
 
 struct Inner<C> {
     cache: C,
-    naming: Naming,
-    settings: Settings,
+    /// With numbers, and with tags.
+    ways: [Way; 2],
+    /// Tags are wanted, if all servers have them.
+    wants_tags: bool,
+    current: Mutex<Current>,
     record_key: String,
     clock: Clock,
     /// The record as last read, where a copy is good enough.
     copy: Mutex<Option<Seen>>,
     /// Held by the task of this process that changes the record: fewer conflicts.
     turn: tokio::sync::Mutex<()>,
+}
+
+/// A way of invalidation: numbers or tags.
+struct Way {
+    naming: Naming,
+    settings: Settings,
+}
+
+/// What this process knows of the way that all use.
+struct Current {
+    tags: bool,
+    /// When it was found to have changed, Unix time in milliseconds.
+    changed_ms: Option<u64>,
+    /// When the servers were asked last whether they have tags, if that counts still.
+    asked_ms: Option<u64>,
 }
 
 /// A record that was read.
@@ -76,6 +99,12 @@ struct Seen {
 
 /// Age of a copy at most.
 const COPY_MS: u64 = 1_000;
+/// While tags are used the servers are asked this often whether they have them still.
+const ASK_MS: u64 = 5_000;
+/// For this long after the way has changed an update is made in both: other processes may have copies of the old record.
+const CHANGING_MS: u64 = 3 * COPY_MS;
+/// Tries to update while the way changes.
+const WAYS: usize = 4;
 /// Tries to read or create an item that disappears again and again.
 const TRIES: usize = 16;
 /// Tries to change the record while others change it. In each round one of them succeeds.
@@ -91,8 +120,8 @@ impl<C: Cache> fmt::Debug for Namespacer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &self.0;
         f.debug_struct("Namespacer")
-            .field("prefix", &inner.naming.prefix)
-            .field("settings", &inner.settings)
+            .field("prefix", &inner.naming().prefix)
+            .field("settings", &inner.way().settings)
             .finish()
     }
 }
@@ -106,13 +135,23 @@ impl<C: Cache> Namespacer<C> {
     pub async fn new(cache: C, options: NamespacerOptions) -> Result<Self, Error> {
         options.check()?;
         let tags = options.use_tags && cache.has_tags().await?;
-        let settings = Settings::new(&options, tags);
-        let master = settings.windows();
-        let naming = Naming { prefix: options.prefix, separator: options.separator, tags, master };
-        let record_key = naming.record_key();
+        let ways = [false, true].map(|tags| {
+            let settings = Settings::new(&options, tags);
+            let (prefix, separator) = (options.prefix.clone(), options.separator.clone());
+            Way { naming: Naming { prefix, separator, tags, master: settings.windows() }, settings }
+        });
+        let record_key = ways[0].naming.record_key();
         let (copy, turn) = (Mutex::new(None), tokio::sync::Mutex::new(()));
-        let inner = Inner { cache, naming, settings, record_key, clock: options.clock, copy, turn };
-        inner.recent().await?;
+        let current = Mutex::new(Current { tags, changed_ms: None, asked_ms: None });
+        let (wants_tags, clock) = (options.use_tags, options.clock);
+        let inner = Inner { cache, ways, wants_tags, current, record_key, clock, copy, turn };
+        let now_ms = inner.now_ms();
+        inner.current().asked_ms = Some(now_ms);
+        let record = inner.recent().await?;
+        if record.began_ms().is_none() {
+            // Nor can it be known what others have seen before.
+            inner.current().changed_ms = Some(now_ms);
+        }
         Ok(Self(Arc::new(inner)))
     }
 
@@ -123,7 +162,7 @@ impl<C: Cache> Namespacer<C> {
 
     /// Whether tags are used, not numbers.
     pub fn uses_tags(&self) -> bool {
-        self.0.settings.tags
+        self.0.current().tags
     }
 
     /// The key of a namespace: `key("userId", 1234)`.
@@ -140,7 +179,7 @@ impl<C: Cache> Namespacer<C> {
         name: &str,
         id: impl Display,
     ) -> impl Future<Output = Result<NamespacedKey, Error>> + Send {
-        let naming = &self.0.naming;
+        let naming = self.0.naming();
         let logical = naming.namespace(name, &id).and_then(|namespace| naming.single(namespace));
         async move { one(self.0.keys(vec![logical?]).await?) }
     }
@@ -154,7 +193,7 @@ impl<C: Cache> Namespacer<C> {
         name: &str,
         namespaces: &[(&str, D)],
     ) -> impl Future<Output = Result<NamespacedKey, Error>> + Send {
-        let logical = self.0.naming.named(name, namespaces);
+        let logical = self.0.naming().named(name, namespaces);
         async move { one(self.0.keys(vec![logical?]).await?) }
     }
 
@@ -166,7 +205,7 @@ impl<C: Cache> Namespacer<C> {
         &self,
         namespaces: &[(&str, D)],
     ) -> impl Future<Output = Result<Vec<NamespacedKey>, Error>> + Send {
-        let naming = &self.0.naming;
+        let naming = self.0.naming();
         let all = namespaces.iter().map(|(name, id)| naming.single(naming.namespace(name, id)?));
         let all: Result<Vec<_>, Error> = all.collect();
         async move { self.0.keys(all?).await }
@@ -180,7 +219,7 @@ impl<C: Cache> Namespacer<C> {
         &self,
         keys: &[(&str, &[(&str, D)])],
     ) -> impl Future<Output = Result<Vec<NamespacedKey>, Error>> + Send {
-        let all = keys.iter().map(|(name, namespaces)| self.0.naming.named(name, namespaces));
+        let all = keys.iter().map(|(name, namespaces)| self.0.naming().named(name, namespaces));
         let all: Result<Vec<_>, Error> = all.collect();
         async move { self.0.keys(all?).await }
     }
@@ -190,7 +229,7 @@ impl<C: Cache> Namespacer<C> {
     /// # Errors
     /// As [`key`](Self::key). After an error of the cache the update may have been made or not: call it again.
     pub fn update(&self, name: &str, id: impl Display) -> impl Future<Output = Result<(), Error>> + Send {
-        let namespace = self.0.naming.namespace(name, &id);
+        let namespace = self.0.naming().namespace(name, &id);
         async move { self.0.update(vec![namespace?]).await }
     }
 
@@ -202,7 +241,7 @@ impl<C: Cache> Namespacer<C> {
         &self,
         namespaces: &[(&str, D)],
     ) -> impl Future<Output = Result<(), Error>> + Send {
-        let all = namespaces.iter().map(|(name, id)| self.0.naming.namespace(name, id));
+        let all = namespaces.iter().map(|(name, id)| self.0.naming().namespace(name, id));
         let all: Result<Vec<_>, Error> = all.collect();
         async move { self.0.update(all?).await }
     }
@@ -220,25 +259,53 @@ impl<C: Cache> Namespacer<C> {
 }
 
 impl<C: Cache> Inner<C> {
-    async fn keys(&self, all: Vec<Logical>) -> Result<Vec<NamespacedKey>, Error> {
-        let counters_only = !self.settings.windows();
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn way(&self) -> &Way {
+        &self.ways[usize::from(self.current().tags)]
+    }
+
+    fn naming(&self) -> &Naming {
+        &self.way().naming
+    }
+
+    /// Whether other processes may still use the other way: this one has noticed a change lately, or the record is new.
+    fn is_changing(&self, record: &Record) -> bool {
+        let now_ms = self.now_ms();
+        let is_late = |at_ms: u64| now_ms.checked_sub(at_ms).is_none_or(|age_ms| age_ms < CHANGING_MS);
+        let changed_ms = self.current().changed_ms;
+        self.wants_tags && (changed_ms.is_some_and(is_late) || record.began_ms().is_some_and(is_late))
+    }
+
+    /// The record as keys need it.
+    async fn record(&self) -> Result<Arc<Record>, Error> {
+        let is_copied = |settings: &Settings| settings.tags || !settings.optimize;
+        if is_copied(&self.way().settings) {
+            let record = self.recent().await?;
+            if is_copied(&record.settings) {
+                return Ok(record);
+            }
+        }
         // With numbers, the record shows what was updated: a copy would hide it.
-        let record = if self.settings.tags || counters_only {
-            self.recent().await?
-        } else {
-            Arc::new(self.read().await?)
-        };
+        Ok(Arc::new(self.read().await?))
+    }
+
+    async fn keys(&self, all: Vec<Logical>) -> Result<Vec<NamespacedKey>, Error> {
+        let record = self.record().await?;
+        let Way { naming, settings } = &self.ways[usize::from(record.settings.tags)];
         let now_ms = self.now_ms();
         let windows: Vec<_> = all.iter().map(|logical| record.window(logical.hash, now_ms)).collect();
         let own = |place: usize, namespace: &Namespace| {
-            !self.settings.tags && windows[place].is_none_or(|window| window.evidence.marked(namespace.hash))
+            !settings.tags && windows[place].is_none_or(|window| window.evidence.marked(namespace.hash))
         };
         let mut places = HashMap::new();
         let mut wanted = Vec::new();
         for (place, logical) in all.iter().enumerate() {
             for namespace in logical.namespaces.iter().filter(|namespace| own(place, namespace)) {
                 places.entry(namespace.text.as_str()).or_insert_with(|| {
-                    wanted.push(self.naming.counter_key(namespace));
+                    wanted.push(naming.counter_key(namespace));
                     wanted.len() - 1
                 });
             }
@@ -252,7 +319,7 @@ impl<C: Cache> Inner<C> {
                 places.get(namespace.text.as_str()).map(|place| numbers[*place])
             };
             let counters: Vec<_> = logical.namespaces.iter().map(counter).collect();
-            self.naming.key(logical, windows[place].map(|window| window.master), &counters)
+            naming.key(logical, windows[place].map(|window| window.master), &counters)
         });
         Ok(keys.collect())
     }
@@ -261,56 +328,106 @@ impl<C: Cache> Inner<C> {
         if namespaces.is_empty() {
             return Ok(());
         }
-        if self.settings.tags {
-            // Only to notice processes that use numbers: they would not see this update.
-            self.recent().await?;
-            let tags: Vec<_> = namespaces.iter().map(|namespace| self.naming.tag(namespace)).collect();
-            return self.cache.invalidate(&tags).await;
+        let mut failed = Err(self.unstable(WAYS));
+        for _ in 0..WAYS {
+            let settings = &self.way().settings;
+            // The record tells the way, and whether other processes have other options: they would not see this update.
+            let copied = settings.tags || !settings.optimize;
+            let copy = if copied { Some(self.recent().await?) } else { None };
+            let is_tags = copy.as_ref().is_some_and(|record| record.settings.tags);
+            if is_tags {
+                match self.invalidate(&namespaces).await {
+                    Err(Error::NoTags) => {
+                        failed = Err(Error::NoTags);
+                        self.current().asked_ms = None;
+                        self.forget();
+                        continue;
+                    }
+                    invalidated => invalidated?,
+                }
+            }
+            let record = match copy {
+                Some(record) if is_tags && !self.is_changing(&record) => return Ok(()),
+                _ => self.update_numbers(&namespaces).await?,
+            };
+            if !is_tags && self.is_changing(&record) {
+                // For those that have tags still, and a copy of a record that wants them.
+                self.invalidate(&namespaces).await.ok();
+            }
+            if record.settings.tags == is_tags {
+                return Ok(());
+            }
         }
-        if !self.settings.optimize {
-            self.recent().await?;
-        }
+        failed
+    }
+
+    async fn invalidate(&self, namespaces: &[Namespace]) -> Result<(), Error> {
+        let tags: Vec<_> = namespaces.iter().map(|namespace| self.ways[1].naming.tag(namespace)).collect();
+        self.cache.invalidate(&tags).await
+    }
+
+    /// Replaces the numbers of namespaces, and notes it in the record, unless that is one for tags.
+    async fn update_numbers(&self, namespaces: &[Namespace]) -> Result<Arc<Record>, Error> {
+        let Way { naming, settings } = &self.ways[0];
         let mut counters = Vec::with_capacity(namespaces.len());
-        for namespace in &namespaces {
-            counters.push((self.naming.counter_key(namespace), format!("{:016x}", random()?)));
+        for namespace in namespaces {
+            counters.push((naming.counter_key(namespace), format!("{:016x}", random()?)));
         }
         let writes: Vec<_> = counters.iter().map(|(key, number)| write(key, number.as_bytes())).collect();
         for written in self.cache.set_many(&writes).await {
             written?;
         }
-        if !self.settings.optimize {
-            return Ok(());
+        if !settings.optimize {
+            return self.recent().await;
         }
         // After the counters: otherwise a key made in between would change twice.
         let (master, now_ms) = (random()?, self.now_ms());
         let mark = |record: &mut Record| {
+            if record.settings.tags {
+                return false;
+            }
             let changes = namespaces.iter().map(|namespace| record.update(namespace.hash, master, now_ms));
             changes.fold(false, |any, change| any | change)
         };
-        self.change(mark).await.map(drop)
+        self.change(mark).await.map(Arc::new)
     }
 
     async fn flush(&self) -> Result<(), Error> {
-        if !self.settings.windows() {
-            return Err(Error::Usage(
-                "without optimize_with_default_counter_and_evidence there is no rolling flush".to_owned(),
-            ));
+        let no_flush = || {
+            let message = "without optimize_with_default_counter_and_evidence there is no rolling flush";
+            Err(Error::Usage(message.to_owned()))
+        };
+        if !self.way().settings.windows() {
+            return no_flush();
         }
         let (master, now_ms) = (random()?, self.now_ms());
         let mut ended = Vec::new();
         let record = self
             .change(|record| {
-                ended = record.flush(master, now_ms);
-                true
+                let has_windows = record.settings.windows();
+                if has_windows {
+                    ended = record.flush(master, now_ms);
+                }
+                has_windows
             })
             .await?;
-        tracing::info!(prefix = self.naming.prefix, "rolling flush begins");
-        if self.settings.tags {
+        if !record.settings.windows() {
+            return no_flush();
+        }
+        tracing::info!(prefix = self.naming().prefix, "rolling flush begins");
+        if record.settings.tags {
             self.keep(Arc::new(record), self.now_ms());
             // Keys that were handed out under these numbers long ago are misses too.
-            let tags: Vec<_> = ended.iter().map(|master| self.naming.master_tag(*master)).collect();
+            let tags: Vec<_> = ended.iter().map(|master| self.naming().master_tag(*master)).collect();
             if !tags.is_empty() {
-                self.cache.invalidate(&tags).await?;
+                match self.cache.invalidate(&tags).await {
+                    // Then the record is replaced when it is read next, and all keys are new.
+                    Err(Error::NoTags) => {
+                        self.current().asked_ms = None;
+                        self.forget();
+                    }
+                    invalidated => invalidated?,
+                }
             }
         }
         Ok(())
@@ -342,11 +459,20 @@ impl<C: Cache> Inner<C> {
         }
     }
 
+    fn forget(&self) {
+        *self.copy.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Reads the record, or creates it.
     async fn read(&self) -> Result<Record, Error> {
         for _ in 0..TRIES {
             if let Some(item) = self.cache.get(self.record_key.as_bytes()).await? {
-                return self.checked(&item);
+                let record = self.checked(&item)?;
+                if self.is_possible(&record).await {
+                    return Ok(record);
+                }
+                self.leave_tags().await?;
+                continue;
             }
             if let Some(record) = self.create().await? {
                 return Ok(record);
@@ -357,12 +483,41 @@ impl<C: Cache> Inner<C> {
 
     /// Writes a record where none is; None: one is.
     async fn create(&self) -> Result<Option<Record>, Error> {
-        let record = Record::new(self.settings.clone(), random()?, self.now_ms());
+        // The servers may be others than before.
+        let tags = self.wants_tags && self.ask_for_tags().await?;
+        let record = Record::new(self.ways[usize::from(tags)].settings.clone(), random()?, self.now_ms());
         let written = self.cache.add(write(&self.record_key, &record.encode())).await?;
         if written.is_stored() {
-            tracing::debug!(prefix = self.naming.prefix, "no record of the namespaces: all keys are new");
+            tracing::debug!(prefix = self.naming().prefix, "no record of the namespaces: all keys are new");
+            self.note(&record);
         }
         Ok(written.is_stored().then_some(record))
+    }
+
+    async fn ask_for_tags(&self) -> Result<bool, Error> {
+        let now_ms = self.now_ms();
+        self.current().asked_ms = Some(now_ms);
+        self.cache.has_tags().await
+    }
+
+    /// Whether the servers can do what the record wants.
+    async fn is_possible(&self, record: &Record) -> bool {
+        let (asked_ms, now_ms) = (self.current().asked_ms, self.now_ms());
+        let age_ms = asked_ms.and_then(|at_ms| now_ms.checked_sub(at_ms));
+        let is_known = age_ms.is_some_and(|age_ms| age_ms < ASK_MS);
+        // A server that cannot be asked decides nothing.
+        !record.settings.tags || is_known || self.ask_for_tags().await.unwrap_or(true)
+    }
+
+    /// Replaces a record that wants tags, which not all servers have any more.
+    async fn leave_tags(&self) -> Result<(), Error> {
+        let Some(item) = self.cache.gets(self.record_key.as_bytes()).await? else { return Ok(()) };
+        if self.checked(&item)?.settings.tags {
+            let record = Record::new(self.ways[0].settings.clone(), random()?, self.now_ms());
+            tracing::warn!(prefix = self.naming().prefix, "a server has no tags any more: numbers are used");
+            self.cache.cas(write(&self.record_key, &record.encode()), item.cas).await?;
+        }
+        Ok(())
     }
 
     /// Changes the record, unless `apply` says that it needs no change. A new record needs none: all keys differ.
@@ -376,6 +531,10 @@ impl<C: Cache> Inner<C> {
                 continue;
             };
             let mut record = self.checked(&item)?;
+            if !self.is_possible(&record).await {
+                self.leave_tags().await?;
+                continue;
+            }
             if !apply(&mut record) {
                 return Ok(record);
             }
@@ -390,14 +549,31 @@ impl<C: Cache> Inner<C> {
     fn checked(&self, item: &Item) -> Result<Record, Error> {
         let wrong = |message: String| Error::Value { key: self.record_key.clone(), message };
         let record = Record::decode(&item.data).map_err(wrong)?;
-        match self.settings.difference(&record.settings) {
-            None => Ok(record),
+        // The way is what the record says, if this process may use tags at all.
+        let own = &self.ways[usize::from(record.settings.tags && self.wants_tags)].settings;
+        match own.difference(&record.settings) {
+            None => {
+                self.note(&record);
+                Ok(record)
+            }
             Some(difference) => Err(Error::SettingsDiffer {
-                prefix: self.naming.prefix.clone(),
+                prefix: self.naming().prefix.clone(),
                 option: difference.option,
                 here: difference.here,
                 there: difference.there,
             }),
+        }
+    }
+
+    /// Takes the way of the record from now on.
+    fn note(&self, record: &Record) {
+        let now_ms = self.now_ms();
+        let mut current = self.current();
+        if current.tags != record.settings.tags {
+            current.tags = record.settings.tags;
+            current.changed_ms = Some(now_ms);
+            drop(current);
+            self.forget();
         }
     }
 

@@ -127,6 +127,11 @@ impl Record {
         record
     }
 
+    /// When it was made, or a time after that: that of its oldest window. None without windows.
+    pub(super) fn began_ms(&self) -> Option<u64> {
+        self.windows.last().map(|window| window.start_ms)
+    }
+
     /// The window of a key; None without the optimization.
     pub(super) fn window(&self, key: Hash, now_ms: u64) -> Option<&Window> {
         let phase_ms = key.phase_ms(u64::from(self.settings.period_ms));

@@ -349,8 +349,74 @@ async fn different_settings_are_an_error_at_once_and_later() {
     let without = Namespacer::new(tagged.clone(), options(&tagged).use_tags(false)).await.unwrap();
     assert!(!without.uses_tags());
     tagged.advance_ms(1_000);
-    let error = first.update("userId", 1).await;
-    assert!(matches!(error, Err(Error::SettingsDiffer { .. })), "it would not be seen by the other process");
+    // Numbers work over all servers: who may use tags follows.
+    let key = without.key("userId", 1).await.unwrap();
+    first.update("userId", 1).await.unwrap();
+    assert!(!first.uses_tags());
+    assert_ne!(without.key("userId", 1).await.unwrap(), key);
+    assert_eq!(first.key("userId", 1).await.unwrap(), without.key("userId", 1).await.unwrap());
+}
+
+/// Servers that have tags are replaced by others, and back: processes go on, and old and new ones agree.
+#[tokio::test]
+async fn processes_follow_servers_that_gain_and_lose_tags() {
+    for optimize in [true, false] {
+        let fake = Fake::new();
+        let options = options(&fake).optimize_with_default_counter_and_evidence(optimize);
+        let process = async || Namespacer::new(fake.clone(), options.clone()).await.unwrap();
+        let mut processes = vec![process().await, process().await];
+        for (tags, all_gone) in [(true, true), (false, true), (true, true), (false, false), (true, false)] {
+            fake.replace_servers(tags, |_| all_gone);
+            processes.push(process().await);
+            if !all_gone {
+                // The record is where it was.
+                fake.advance_ms(5_000);
+            }
+            for round in 0..6 {
+                for names in &processes {
+                    let key = names.key("userId", 1).await.unwrap();
+                    set(&fake, &key, "content").await;
+                    for other in &processes {
+                        let same = other.key("userId", 1).await.unwrap();
+                        // Another process learns of the change within a second.
+                        let found = content(&fake, &same).await;
+                        assert!(round == 0 || found.as_deref() == Some("content"), "{tags} {round}");
+                    }
+                    names.update("userId", 1).await.unwrap();
+                    for other in &processes {
+                        let key = other.key("userId", 1).await.unwrap();
+                        assert_eq!(content(&fake, &key).await, None, "{tags} {round}");
+                    }
+                }
+                fake.advance_ms(1_000);
+            }
+            assert!(processes.iter().all(|names| names.uses_tags() == (tags && all_gone)), "{tags}");
+        }
+    }
+}
+
+/// A process that has not noticed yet that the way has changed sees the updates of one that has.
+#[tokio::test]
+async fn an_update_is_seen_by_processes_that_have_a_copy_of_the_record_before_the_change() {
+    for starts_late in [false, true] {
+        let fake = Fake::with_tags();
+        let (slow, quick) = (process(&fake).await, process(&fake).await);
+        fake.advance_ms(5_000);
+        let key = slow.key("userId", 1).await.unwrap();
+        set(&fake, &key, "content").await;
+        fake.replace_servers(false, |_| false);
+        let quick = if starts_late { process(&fake).await } else { quick };
+        quick.update("userId", 1).await.unwrap();
+        assert!(!quick.uses_tags() && slow.uses_tags());
+        fake.advance_ms(900);
+        let key = slow.key("userId", 1).await.unwrap();
+        assert_eq!(content(&fake, &key).await, None);
+        assert!(slow.uses_tags(), "it has a copy still");
+        fake.advance_ms(100);
+        fake.advance_ms(5_000);
+        slow.key("userId", 1).await.unwrap();
+        assert!(!slow.uses_tags());
+    }
 }
 
 #[tokio::test]
@@ -568,7 +634,8 @@ fn a_key(random: &mut SmallRng) -> Logical {
 }
 
 /// A process: operations one after another.
-async fn lives(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, seed: u64, quiet: bool, flushes: bool) {
+async fn lives(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, seed: u64, course: Course, flushes: bool) {
+    let quiet = course == Course::Quiet;
     let mut random = SmallRng::seed_from_u64(seed);
     for _ in 0..12 {
         match random.random_range(0..100) {
@@ -589,6 +656,11 @@ async fn lives(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, seed: u64, qu
                     fake.evict(&keys[random.random_range(0..keys.len())]);
                 }
             }
+            34..35 if course == Course::Replaced => {
+                let part = random.random_range(0..=4);
+                let mut goes = SmallRng::seed_from_u64(random.random());
+                fake.replace_servers(random.random(), |_| goes.random_range(0..4) < part);
+            }
             34..46 => fake.advance_ms(random.random_range(0..PERIOD_MS / 2)),
             _ => reads(names, fake, oracle, &a_key(&mut random), random.random_bool(0.7)).await,
         }
@@ -606,7 +678,8 @@ async fn reads(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, key: &Logical
     let (asked, asked_ms) = (oracle.lock().unwrap().tick(), fake.now_ms());
     let namespaced = names.key_of(key.0, &key.1).await.unwrap();
     let made = oracle.lock().unwrap().tick();
-    let (late_ms, period_ms) = (if names.uses_tags() { COPY_MS } else { 0 }, PERIOD_MS);
+    let tagged = !cattlegrid_client::Key::tags(&namespaced).is_empty();
+    let (late_ms, period_ms) = (if tagged { COPY_MS } else { 0 }, PERIOD_MS);
     if let Some(found) = content(fake, &namespaced).await {
         let mut oracle = oracle.lock().unwrap();
         oracle.hits += 1;
@@ -622,8 +695,17 @@ async fn reads(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, key: &Logical
             oracle.contents.push(Content { made });
             oracle.contents.len() - 1
         };
-        set(fake, &namespaced, &format!("{content} {key:?}")).await;
-        if names.uses_tags() {
+        let text = format!("{content} {key:?}");
+        let write = Write {
+            key: namespaced.as_str().as_bytes(),
+            data: text.as_bytes(),
+            flags: 0,
+            exptime: 0,
+            tags: cattlegrid_client::Key::tags(&namespaced),
+        };
+        // A server that has lost its tags refuses it.
+        drop(fake.set(write).await);
+        if tagged {
             // A tag counts from the store on.
             let mut oracle = oracle.lock().unwrap();
             let now = oracle.tick();
@@ -632,8 +714,18 @@ async fn reads(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, key: &Logical
     }
 }
 
+/// What happens in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// No updates, flushes and evictions.
+    Quiet,
+    Usual,
+    /// As usual, and servers are replaced by others with tags or without.
+    Replaced,
+}
+
 /// One history; hits and misses.
-fn history(seed: u64, fake: &Fake, optimize: bool, quiet: bool) -> (u64, u64) {
+fn history(seed: u64, fake: &Fake, optimize: bool, course: Course) -> (u64, u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let oracle = Mutex::new(Oracle::default());
     // Few bits: many collisions, and muddled after a few updates.
@@ -656,38 +748,46 @@ fn history(seed: u64, fake: &Fake, optimize: bool, quiet: bool) -> (u64, u64) {
     let flushes = optimize || processes[0].uses_tags();
     let tasks = processes.iter().enumerate().map(|(number, names)| {
         let seed = seed.wrapping_mul(31).wrapping_add(number as u64);
-        Box::pin(lives(names, fake, &oracle, seed, quiet, flushes)) as Task<'_>
+        Box::pin(lives(names, fake, &oracle, seed, course, flushes)) as Task<'_>
     });
     run_interleaved(tasks.collect(), |count| random.random_range(0..count));
     let oracle = oracle.into_inner().unwrap();
     (oracle.hits, oracle.misses)
 }
 
-fn histories(count: u64, fake: impl Fn() -> Fake, optimize: bool) {
+fn histories(count: u64, fake: impl Fn() -> Fake, optimize: bool, course: Course) {
     let first: u64 = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (mut hits, mut misses) = (0, 0);
     for seed in first..first + count {
-        let run = std::panic::AssertUnwindSafe(|| history(seed, &fake().stepwise(), optimize, false));
+        let run = std::panic::AssertUnwindSafe(|| history(seed, &fake().stepwise(), optimize, course));
         let Ok(found) = std::panic::catch_unwind(run) else { panic!("SEED={seed} repeats it") };
         hits += found.0;
         misses += found.1;
     }
-    assert!(hits > count && misses > count, "{hits} hits and {misses} misses show nothing");
+    // What servers had that are replaced is gone.
+    let least = if course == Course::Replaced { count / 2 } else { count };
+    assert!(hits > least && misses > least, "{hits} hits and {misses} misses show nothing");
 }
 
 #[test]
 fn with_evidence_nothing_old_is_ever_seen() {
-    histories(1_500, Fake::new, true);
+    histories(1_500, Fake::new, true, Course::Usual);
 }
 
 #[test]
 fn with_counters_alone_nothing_old_is_ever_seen() {
-    histories(700, Fake::new, false);
+    histories(700, Fake::new, false, Course::Usual);
 }
 
 #[test]
 fn with_tags_nothing_old_is_ever_seen() {
-    histories(700, Fake::with_tags, true);
+    histories(700, Fake::with_tags, true, Course::Usual);
+}
+
+#[test]
+fn with_servers_that_gain_and_lose_tags_nothing_old_is_ever_seen() {
+    histories(2_000, Fake::with_tags, true, Course::Replaced);
+    histories(2_000, Fake::new, true, Course::Replaced);
 }
 
 /// Without updates, flushes and evictions all processes have the same keys: each content is computed once.
@@ -696,7 +796,7 @@ fn undisturbed_keys_are_the_same_for_all() {
     for seed in 0..200 {
         for (fake, optimize) in [(Fake::new(), true), (Fake::new(), false), (Fake::with_tags(), true)] {
             let shared = fake.clone();
-            let (hits, _) = history(seed, &fake.stepwise(), optimize, true);
+            let (hits, _) = history(seed, &fake.stepwise(), optimize, Course::Quiet);
             let kept = shared.keys().into_iter().filter(|key| key.contains("page") || key.contains("list"));
             let names: Vec<_> = kept.map(|key| shared.value(&key).unwrap()).collect();
             let logical: HashSet<_> = names

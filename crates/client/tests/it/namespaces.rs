@@ -351,3 +351,113 @@ fn with_rules(rules: &str) -> Server {
     let words = ["-p", "-1", "-l", "127.0.0.1"];
     Server::start(&Start { rules: Some(rules), ..Start::new(&program, &words) }).expect("the server starts")
 }
+
+/// A server is replaced by one with tags or without, on its address: processes that run go on, and agree with new ones.
+#[test]
+#[ignore = "needs servers: cargo xtask test --stage client"]
+fn servers_that_gain_and_lose_tags() {
+    let first = Kind::Memcached.start_to_return();
+    let address = first.address().to_owned();
+    let port = address.rsplit_once(':').unwrap().1.to_owned();
+    servers::run(async {
+        let mut server = Some(first);
+        let client = || patient([address.as_str()]).build().unwrap();
+        let mut all = vec![(client(), Kind::Memcached)];
+        let mut processes = vec![names(&all[0].0).await];
+        for kind in [Kind::Rules, Kind::Memcached, Kind::Rules] {
+            drop(server.take());
+            server = Some(kind.start_with(&["-p", &port]));
+            all.push((client(), kind));
+            processes.push(names(&all.last().unwrap().0).await);
+            // It is noticed within some seconds, and by the next update.
+            let end = tokio::time::Instant::now() + Duration::from_secs(20);
+            for names in &processes {
+                while names.key("userId", 1).await.is_err() || names.uses_tags() != (kind == Kind::Rules) {
+                    assert!(tokio::time::Instant::now() < end, "{kind:?}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+            for writer in &processes {
+                let key = writer.key("userId", 1).await.unwrap();
+                set(writer.cache(), &key, "content").await;
+                for reader in &processes {
+                    let key = reader.key("userId", 1).await.unwrap();
+                    assert_eq!(get(reader.cache(), &key).await.as_deref(), Some("content"), "{kind:?}");
+                }
+                writer.update("userId", 1).await.unwrap();
+                for reader in &processes {
+                    let key = reader.key("userId", 1).await.unwrap();
+                    assert_eq!(get(reader.cache(), &key).await, None, "{kind:?}");
+                }
+            }
+        }
+    });
+}
+
+/// With ejection a program starts and updates while a server is down or stands still, and what that one has is not seen when it
+/// returns.
+fn a_server_that_is_ejected(kind: Kind) {
+    use cattlegrid_client::Ejection;
+    use nix::sys::signal::Signal;
+    let servers = start(kind, 3);
+    servers::run(async {
+        let client = || {
+            Client::builder()
+                .servers(servers.iter().map(Server::address))
+                .timeout(Duration::from_secs(2))
+                .connect_timeout(Duration::from_secs(2))
+                .ejection(Ejection { after_failures: 1, retry: Duration::from_millis(200) })
+                .flush_on_return(true)
+                .build()
+                .unwrap()
+        };
+        let before = names(&client()).await;
+        let ids = 0..40;
+        for id in ids.clone() {
+            let key = before.key("userId", id).await.unwrap();
+            set(before.cache(), &key, "old").await;
+        }
+        servers[1].signal(Signal::SIGSTOP);
+        // It may answer until all its threads have stopped.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let after_client = client();
+        let after = loop {
+            // A client finds out by itself that it fails.
+            match Namespacer::new(after_client.clone(), NamespacerOptions::default()).await {
+                Ok(after) => break after,
+                Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
+            }
+        };
+        for id in ids.clone() {
+            // It fails once for each client, which ejects it then.
+            let mut errors = 0;
+            while let Err(error) = before.update("userId", id).await {
+                errors += 1;
+                assert!(errors < 20, "{error}");
+            }
+            let mut errors = 0;
+            let found = loop {
+                let read = async { after.cache().get::<String>(&after.key("userId", id).await?).await };
+                match read.await {
+                    Ok(found) => break found,
+                    Err(error) => {
+                        errors += 1;
+                        assert!(errors < 20, "{error}");
+                    }
+                }
+            };
+            assert_eq!(found, None, "{id} while it is away");
+        }
+        servers[1].signal(Signal::SIGCONT);
+        let end = tokio::time::Instant::now() + Duration::from_secs(4);
+        while tokio::time::Instant::now() < end {
+            for names in [&before, &after] {
+                for id in ids.clone() {
+                    let key = names.key("userId", id).await.unwrap();
+                    assert_eq!(get(names.cache(), &key).await, None, "{id} after it has returned");
+                }
+            }
+        }
+    });
+}
+on_servers!(a_server_that_is_ejected);

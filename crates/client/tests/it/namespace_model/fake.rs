@@ -78,6 +78,13 @@ impl Fake {
         fake
     }
 
+    /// One or more servers are replaced by others, with tags or without: what these had is gone, as `goes` says of each key.
+    pub fn replace_servers(&self, tags: bool, mut goes: impl FnMut(&[u8]) -> bool) {
+        let mut state = self.state();
+        state.tags = tags;
+        state.items.retain(|key, _| !goes(key));
+    }
+
     /// From now on each command gives way once before it is executed.
     pub fn stepwise(self) -> Self {
         self.state().stepwise = true;
@@ -218,7 +225,14 @@ impl Cache for Fake {
     }
 
     async fn set(&self, write: Write<'_>) -> Result<Written, Error> {
-        Ok(self.command("set", &[write.key], |state, now| state.store(&write, now)).await)
+        let execute = |state: &mut State, now| {
+            if !state.tags && !write.tags.is_empty() {
+                let line = "CLIENT_ERROR invalid flag".to_owned();
+                return Err(Error::Refused { server: "fake".to_owned(), line });
+            }
+            Ok(state.store(&write, now))
+        };
+        self.command("set", &[write.key], execute).await
     }
 
     async fn cas(&self, write: Write<'_>, cas: u64) -> Result<Written, Error> {
@@ -269,11 +283,9 @@ impl Cache for Fake {
 
     async fn invalidate(&self, tags: &[String]) -> Result<(), Error> {
         let execute = |state: &mut State, _| {
-            if !state.tags {
-                return Err(Error::NoTags);
-            }
+            // Those that have tags are told all the same.
             state.items.retain(|_, stored| !stored.tags.iter().any(|tag| tags.contains(tag)));
-            Ok(())
+            if state.tags { Ok(()) } else { Err(Error::NoTags) }
         };
         self.command("invalidate", &[], execute).await
     }
