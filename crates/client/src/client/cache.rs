@@ -191,7 +191,7 @@ impl Cache for Client {
         if replies.iter().any(|reply| matches!(reply, Err(Error::Refused { .. }))) {
             return Ok(false);
         }
-        // One that may be ejected need not be there: the others have its keys then, and it has no vote.
+        // A server that may be ejected need not be there: the others have its keys then, and it has no vote.
         if self.inner.route.ejects() && replies.iter().any(Result::is_ok) {
             return Ok(true);
         }

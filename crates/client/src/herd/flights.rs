@@ -3,7 +3,7 @@
 //! A caller may use the answer to a request only if it was sent after the caller had arrived: else it could see a value from
 //! before a delete that it has waited for. So callers that arrive while a request is under way gather for the next.
 //!
-//! If the server says that somebody computes, and a computation without an old value runs in this process, its end is waited for as
+//! If the server says that a client computes, and a computation without an old value runs in this process, its end is waited for as
 //! well. It can be joined until its value is sent: the value is taken only if it was stored under the lock, which a delete
 //! removes, so nothing can have happened to the key between the taking of the lock and the store, and the caller has arrived between
 //! them. The server is asked first, and again from time to time: a delete may have made the computation void, and then this or
@@ -86,7 +86,7 @@ pub(super) enum Way {
     Now,
     /// After this pause, or sooner if another caller's is shorter: one request for all that wait.
     After(Duration),
-    /// Now, and the server may hold it for so long.
+    /// Now, and the server may hold it for this long.
     Held(Duration),
 }
 
@@ -205,7 +205,7 @@ impl<C: Cache + 'static> Flights<C> {
     pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> Joined {
         let (stage, seen) = watch::channel(Stage::Computes);
         let number = self.number();
-        // With an old value nobody waits.
+        // With an old value no caller waits.
         if grant.old().is_none() {
             self.lock().running.insert(subject.clone(), (number, seen.clone()));
         }

@@ -178,7 +178,7 @@ impl<C: Cache + 'static> Place<C> {
         Found::Granted(Grant::new(self, subject, Hold::Nothing, None, None))
     }
 
-    /// Replaces items by their CAS numbers, which are valid in this scope. One that cannot be compared counts as gone: read again.
+    /// Replaces items by their CAS numbers, which are valid in this scope. An item that cannot be compared counts as gone: read again.
     pub(super) async fn swap(
         &self,
         writes: &[(Write<'_>, u64)],

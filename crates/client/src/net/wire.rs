@@ -453,7 +453,7 @@ impl Expect {
     }
 }
 
-/// Whether a response names this number, if it is one that can: error lines cannot.
+/// Whether a response names this number. Error lines cannot, and are let through.
 pub(crate) fn names(response: &Response<'_>, opaque: u32) -> bool {
     let (Response::Meta { flags, .. } | Response::MetaValue { flags, .. }) = response else { return true };
     let named = flags.clone().find_map(|word| word.strip_prefix(b"O"));

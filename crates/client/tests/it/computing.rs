@@ -105,7 +105,7 @@ async fn callers_of_one_process_share_requests_and_the_computation() {
     let (got, computations) = together(vec![herd.clone(); 1000], &options, 300 * MS).await;
     assert_eq!(computations, 1);
     assert_eq!(got.iter().filter(|got| **got == hit("v0")).count(), 999);
-    // The lock, two looks of those who gather, one every 100 ms, and the value.
+    // The lock, two looks of the callers that gather, one every 100 ms, and the value.
     assert!(fake.trips() <= 10, "{}", fake.trips());
     let before = fake.trips();
     let (got, computations) = together(vec![herd.clone(); 1000], &options, 300 * MS).await;

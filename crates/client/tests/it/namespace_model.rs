@@ -395,7 +395,7 @@ async fn processes_follow_servers_that_gain_and_lose_tags() {
     }
 }
 
-/// A process that has not noticed yet that the way has changed sees the updates of one that has.
+/// A process that has not noticed yet that the way has changed sees the updates of a process that has.
 #[tokio::test]
 async fn an_update_is_seen_by_processes_that_have_a_copy_of_the_record_before_the_change() {
     for starts_late in [false, true] {

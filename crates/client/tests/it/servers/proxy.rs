@@ -26,7 +26,7 @@ struct Counts {
     sent: std::sync::Mutex<Vec<u8>>,
     /// Longest delay of a reply, in microseconds; each has another one.
     delay_us: AtomicU64,
-    /// One reply of so many is lost or comes twice; 0: none.
+    /// One reply of this many is lost or comes twice; 0: none.
     one_of: AtomicU64,
     /// Replies that were lost or came twice.
     faults: AtomicU64,
@@ -71,7 +71,7 @@ impl Proxy {
         self.counts.delay_us.store(most.as_micros() as u64, SeqCst);
     }
 
-    /// From now on one reply of about so many is lost or comes twice; 0: none.
+    /// From now on one reply of about this many is lost or comes twice; 0: none.
     pub fn disturb(&self, one_of: u64) {
         self.counts.one_of.store(one_of, SeqCst);
     }
