@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use async_memcached::AsciiProtocol as _;
 use bytes::Bytes;
-use cattlegrid_client::Client;
+use cattlegrid_client::{Client, Compute};
 use tokio::runtime::{Builder, Runtime};
 
 /// The key of all gets.
@@ -22,6 +22,8 @@ const SIZE: usize = 100;
 pub(crate) enum Way {
     /// Tasks share a client.
     Own(Threads),
+    /// The same with `get_or_compute`, each task of a key of its own, whose value is there.
+    OwnComputing(Threads),
     /// Each task has a client: a method borrows it until the reply is there.
     AsyncMemcached(Threads),
     /// The same, and each get has a timeout, as those of this client have.
@@ -48,6 +50,7 @@ impl Way {
         for threads in [Threads::Current, Threads::Two] {
             all.extend([
                 Self::Own(threads),
+                Self::OwnComputing(threads),
                 Self::AsyncMemcached(threads),
                 Self::AsyncMemcachedTimeout(threads),
             ]);
@@ -60,6 +63,10 @@ impl Way {
         match self {
             Self::Own(Threads::Current) => "`cattlegrid-client`, runtime of one thread",
             Self::Own(Threads::Two) => "`cattlegrid-client`, two threads",
+            Self::OwnComputing(Threads::Current) => {
+                "`cattlegrid-client`, `get_or_compute`, runtime of one thread"
+            }
+            Self::OwnComputing(Threads::Two) => "`cattlegrid-client`, `get_or_compute`, two threads",
             Self::AsyncMemcached(Threads::Current) => "`async-memcached`, runtime of one thread",
             Self::AsyncMemcached(Threads::Two) => "`async-memcached`, two threads",
             Self::AsyncMemcachedTimeout(Threads::Current) => {
@@ -77,6 +84,7 @@ impl Way {
     pub(crate) fn rival(self) -> Self {
         match self {
             Self::Own(threads) | Self::AsyncMemcachedTimeout(threads) => Self::AsyncMemcached(threads),
+            Self::OwnComputing(threads) => Self::Own(threads),
             Self::OwnBlocking => Self::Memcache,
             rival => rival,
         }
@@ -96,6 +104,23 @@ impl Way {
                             check(value.as_deref())?;
                         }
                         Ok(client)
+                    })
+                    .map(drop)
+                }))
+            }
+            Self::OwnComputing(threads) => {
+                let runtime = threads.runtime()?;
+                let client = Client::builder().server(address).build()?;
+                Ok(Box::new(move |gets| {
+                    let clients = (0..callers).map(|n| (client.clone(), format!("bench:computed:{n}")));
+                    run_tasks(&runtime, clients.collect(), move |(client, key)| async move {
+                        let options = Compute::new();
+                        for _ in 0..gets {
+                            let compute = || async { Ok::<_, std::io::Error>(Bytes::from(vec![b'v'; SIZE])) };
+                            let outcome = client.get_or_compute(&key, &options, compute).await?;
+                            check(outcome.value().as_deref())?;
+                        }
+                        Ok((client, key))
                     })
                     .map(drop)
                 }))

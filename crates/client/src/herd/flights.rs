@@ -119,13 +119,13 @@ struct Lane<C: Cache + 'static> {
     /// A task sends its requests.
     is_served: bool,
     next: Option<Gathering<C>>,
-    /// The next one is due sooner than it was.
-    sooner: Arc<Notify>,
+    /// Tells the task that the next one is due sooner than it was; None: none was ever due later.
+    sooner: Option<Arc<Notify>>,
 }
 
 impl<C: Cache + 'static> Lane<C> {
     fn free() -> Self {
-        Self { is_served: false, next: None, sooner: Arc::default() }
+        Self { is_served: false, next: None, sooner: None }
     }
 }
 
@@ -243,9 +243,12 @@ impl<C: Cache + 'static> Flights<C> {
         let lane = &mut lanes[way.lane()];
         let next = lane.next.get_or_insert_with(gathering);
         next.hold = next.hold.max(hold);
-        if due < next.due {
-            next.due = due;
-            lane.sooner.notify_one();
+        if let Way::After(_) = way {
+            let sooner = lane.sooner.get_or_insert_default();
+            if due < next.due {
+                next.due = due;
+                sooner.notify_one();
+            }
         }
         let answered = next.answer.subscribe();
         if !std::mem::replace(&mut lane.is_served, true) {
@@ -294,10 +297,11 @@ impl<C: Cache + 'static> Asking<C> {
         self.next()
     }
 
+    /// When the next request is due, if that is not at once.
     fn due(&self) -> Option<(Instant, Arc<Notify>)> {
         let table = self.flights.lock();
         let lane = &table.lanes.get(&self.group)?[self.lane];
-        Some((lane.next.as_ref()?.due, Arc::clone(&lane.sooner)))
+        Some((lane.next.as_ref()?.due, lane.sooner.clone()?))
     }
 
     fn look(&self, found: Result<Found<C>, Error>, hint: &Bytes) -> Look<C> {

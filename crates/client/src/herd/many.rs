@@ -16,6 +16,7 @@ use super::options::{Compute, Outcome, terms};
 use crate::cache::{Cache, Scope};
 use crate::error::Error;
 use crate::item::Expiration;
+use crate::join::join;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
 
@@ -239,52 +240,59 @@ impl<T: Value> Got<T> {
 }
 
 impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
-    /// Asks for these keys, and for the right to compute those that are missing. Last, those that others compute, and those whose value
-    /// cannot be read.
-    async fn ask<T: Value>(&self, keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<Waiting>) {
-        if keys.is_empty() {
-            return Default::default();
-        }
-        let subjects: Vec<_> = keys.iter().map(|at| (*at, self.all[*at].subject.clone())).collect();
-        let (place, options) = (self.herd.place.clone(), self.options.clone());
-        // A task of its own: what is granted to a caller that has gone is given up.
-        let sorted = tokio::spawn(async move { sort(&place, &options, subjects).await }).await;
-        let sorted = sorted.unwrap_or_else(|error| {
-            let ended = Error::Usage(format!("the task that asks the servers has ended: {error}"));
-            let got = keys.iter().map(|at| (*at, Answered::Error(ended.clone()))).collect();
-            Sorted { got, granted: Vec::new(), busy: Vec::new() }
-        });
-        let begun = sorted.granted.into_iter().map(|(at, mut grant)| {
-            // Callers of this process can join from now on.
-            self.herd.flights.begin(&self.all[at].subject, &mut grant);
-            (at, Some(grant))
-        });
-        let mut granted: Granted<C> = begun.collect();
-        let mut waiting: Vec<_> = sorted.busy.into_iter().map(Waiting::new).collect();
-        let mut got = Vec::new();
-        for (at, answer) in sorted.got {
-            let key = &self.all[at].subject.key;
-            match answer {
-                Answered::Hit(stored) => {
-                    if let Ok(hit) = Got::hit(key, stored.clone()) {
-                        got.push((at, hit));
-                        continue;
-                    }
-                    let search = self.search(Waiting::new(at), 1, Instant::now());
-                    self.herd.remove_unreadable(&search, &stored, false).await;
-                    waiting.push(Waiting { unreadable: 1, ..Waiting::new(at) });
-                }
-                Answered::Stale(stored) => match Got::stale(key, stored) {
-                    Ok(stale) => got.push((at, stale)),
-                    Err(_) => waiting.push(Waiting { takes_old: false, unreadable: 1, ..Waiting::new(at) }),
-                },
-                Answered::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
-                Answered::Error(error) => got.push((at, Got::Error(error))),
+    /// Asks for these keys, and for the right to compute those that are missing or whose value cannot be read. Last, those that others
+    /// compute.
+    async fn ask<T: Value>(&self, mut keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<Waiting>) {
+        let (mut got, mut granted, mut waiting) = (Vec::new(), Granted::new(), Vec::new());
+        let mut tries = 0;
+        while !keys.is_empty() {
+            let sorted = self.sort(&keys).await;
+            for (at, mut grant) in sorted.granted {
+                // Callers of this process can join from now on.
+                self.herd.flights.begin(&self.all[at].subject, &mut grant);
+                granted.push((at, Some(grant)));
             }
+            waiting.extend(sorted.busy.into_iter().map(Waiting::new));
+            let mut unreadable = Vec::new();
+            for (at, answer) in sorted.got {
+                let key = &self.all[at].subject.key;
+                match answer {
+                    Answered::Hit(stored) => match Got::hit(key, stored.clone()) {
+                        Ok(hit) => got.push((at, hit)),
+                        Err(error) if tries == TRIES => got.push((at, Got::Error(error))),
+                        Err(_) => unreadable.push((at, stored)),
+                    },
+                    Answered::Stale(stored) => match Got::stale(key, stored) {
+                        Ok(stale) => got.push((at, stale)),
+                        Err(_) => waiting.push(Waiting { takes_old: false, ..Waiting::new(at) }),
+                    },
+                    Answered::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
+                    Answered::Error(error) => got.push((at, Got::Error(error))),
+                }
+            }
+            keys = unreadable.iter().map(|(at, _)| *at).collect();
+            join(unreadable.iter().map(|(at, stored)| async move {
+                let search = self.search(Waiting::new(*at), 1, Instant::now());
+                self.herd.remove_unreadable(&search, stored, tries > 0).await;
+            }))
+            .await;
+            tries += 1;
         }
         granted.sort_by_key(|(at, _)| *at);
         waiting.sort_by_key(|waiting| waiting.at);
         (got, granted, waiting)
+    }
+
+    /// In a task of its own: what is granted to a caller that has gone is given up.
+    async fn sort(&self, keys: &[usize]) -> Sorted<C> {
+        let subjects: Vec<_> = keys.iter().map(|at| (*at, self.all[*at].subject.clone())).collect();
+        let (place, options) = (self.herd.place.clone(), self.options.clone());
+        let sorted = tokio::spawn(async move { sort(&place, &options, subjects).await }).await;
+        sorted.unwrap_or_else(|error| {
+            let ended = Error::Usage(format!("the task that asks the servers has ended: {error}"));
+            let got = keys.iter().map(|at| (*at, Answered::Error(ended.clone()))).collect();
+            Sorted { got, granted: Vec::new(), busy: Vec::new() }
+        })
     }
 
     fn search(&self, waiting: Waiting, keys: usize, deadline: Instant) -> Search {
@@ -384,10 +392,8 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
             let values = busy(keys.iter().map(|at| self.all[*at].key.clone()).collect()).await;
             return Ok(self.waited(&keys, values));
         }
-        let mut keys = keys;
         if self.options.wait_time().is_zero() {
-            // What cannot be read is not another client's.
-            keys.retain(|waiting| waiting.unreadable > 0);
+            return Ok(Vec::new());
         }
         let count = keys.len();
         // Each key by itself: callers of this process that wait for the same one share what is asked.

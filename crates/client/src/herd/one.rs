@@ -273,6 +273,9 @@ impl<C: Cache + 'static> Herd<C> {
                 Some(look) => look,
                 None => (self.flights.look(&self.place, &group, Way::Now, &hint).await, false),
             };
+            if let Look::Hit(stored) = &*look {
+                return (Verdict::Hit(stored.clone()), waited);
+            }
             let mut own = before.or_else(|| self.flights.running(subject));
             let by_server = match &*look {
                 Look::Hit(stored) => return (Verdict::Hit(stored.clone()), waited),

@@ -86,8 +86,8 @@ struct Current {
     tags: bool,
     /// When it was found to have changed, Unix time in milliseconds.
     changed_ms: Option<u64>,
-    /// When the servers were asked last whether they have tags, if that counts still.
-    asked_ms: Option<u64>,
+    /// When the servers were asked last whether they have tags.
+    asked_ms: u64,
 }
 
 /// A record that was read.
@@ -142,11 +142,11 @@ impl<C: Cache> Namespacer<C> {
         });
         let record_key = ways[0].naming.record_key();
         let (copy, turn) = (Mutex::new(None), tokio::sync::Mutex::new(()));
-        let current = Mutex::new(Current { tags, changed_ms: None, asked_ms: None });
+        let current = Mutex::new(Current { tags, changed_ms: None, asked_ms: 0 });
         let (wants_tags, clock) = (options.use_tags, options.clock);
         let inner = Inner { cache, ways, wants_tags, current, record_key, clock, copy, turn };
         let now_ms = inner.now_ms();
-        inner.current().asked_ms = Some(now_ms);
+        inner.current().asked_ms = now_ms;
         let record = inner.recent().await?;
         if record.began_ms().is_none() {
             // Nor can it be known what others have seen before.
@@ -339,8 +339,7 @@ impl<C: Cache> Inner<C> {
                 match self.invalidate(&namespaces).await {
                     Err(Error::NoTags) => {
                         failed = Err(Error::NoTags);
-                        self.current().asked_ms = None;
-                        self.forget();
+                        self.tags_are_refused().await?;
                         continue;
                     }
                     invalidated => invalidated?,
@@ -421,11 +420,8 @@ impl<C: Cache> Inner<C> {
             let tags: Vec<_> = ended.iter().map(|master| self.naming().master_tag(*master)).collect();
             if !tags.is_empty() {
                 match self.cache.invalidate(&tags).await {
-                    // Then the record is replaced when it is read next, and all keys are new.
-                    Err(Error::NoTags) => {
-                        self.current().asked_ms = None;
-                        self.forget();
-                    }
+                    // Then the record is replaced, and all keys are new.
+                    Err(Error::NoTags) => self.tags_are_refused().await?,
                     invalidated => invalidated?,
                 }
             }
@@ -496,17 +492,25 @@ impl<C: Cache> Inner<C> {
 
     async fn ask_for_tags(&self) -> Result<bool, Error> {
         let now_ms = self.now_ms();
-        self.current().asked_ms = Some(now_ms);
+        self.current().asked_ms = now_ms;
         self.cache.has_tags().await
     }
 
     /// Whether the servers can do what the record wants.
     async fn is_possible(&self, record: &Record) -> bool {
         let (asked_ms, now_ms) = (self.current().asked_ms, self.now_ms());
-        let age_ms = asked_ms.and_then(|at_ms| now_ms.checked_sub(at_ms));
-        let is_known = age_ms.is_some_and(|age_ms| age_ms < ASK_MS);
+        let is_known = now_ms.checked_sub(asked_ms).is_some_and(|age_ms| age_ms < ASK_MS);
         // A server that cannot be asked decides nothing.
         !record.settings.tags || is_known || self.ask_for_tags().await.unwrap_or(true)
+    }
+
+    /// Asks the servers, whatever another task of this process has asked and has no answer to yet.
+    async fn tags_are_refused(&self) -> Result<(), Error> {
+        if !self.ask_for_tags().await? {
+            self.leave_tags().await?;
+        }
+        self.forget();
+        Ok(())
     }
 
     /// Replaces a record that wants tags, which not all servers have any more.

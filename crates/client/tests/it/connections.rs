@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test; it has no clock of its own")]
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::future::Future;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +12,11 @@ use bytes::Bytes;
 use cattlegrid_client::{Answer, Ask, Cache, Client, ClientBuilder, Error, Key, Protocol, Write, Written};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+
+mod peer;
+
+use peer::{accept, lines, unnumbered};
 
 /// Long enough for anything that happens at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -34,81 +36,6 @@ async fn pair() -> (TcpListener, ClientBuilder) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     (listener, Client::builder().server(address).timeout(SOON).connect_timeout(SOON))
-}
-
-/// A connection of the server. Requests are seen without their numbers, which the replies get.
-struct Peer {
-    stream: TcpStream,
-    /// Of requests without a reply.
-    numbers: VecDeque<String>,
-}
-
-impl Deref for Peer {
-    type Target = TcpStream;
-
-    fn deref(&self) -> &TcpStream {
-        &self.stream
-    }
-}
-
-impl DerefMut for Peer {
-    fn deref_mut(&mut self) -> &mut TcpStream {
-        &mut self.stream
-    }
-}
-
-async fn accept(listener: &TcpListener) -> Peer {
-    Peer { stream: listener.accept().await.unwrap().0, numbers: VecDeque::new() }
-}
-
-/// A request line without its number, and the number.
-fn unnumbered(line: &str) -> (String, Option<String>) {
-    let is_number = |word: &&str| word.strip_prefix('O').is_some_and(|rest| rest.parse::<u32>().is_ok());
-    let number = line.split(' ').find(is_number);
-    let words: Vec<_> = line.split(' ').filter(|word| !is_number(word)).collect();
-    (words.join(" "), number.map(str::to_owned))
-}
-
-/// Reads until this many lines have come.
-async fn lines(peer: &mut Peer, count: usize) -> String {
-    let mut text = String::new();
-    while text.matches("\r\n").count() < count {
-        let mut buffer = [0; 4096];
-        let read = peer.read(&mut buffer).await.unwrap();
-        assert!(read > 0, "closed after {text:?}");
-        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
-    }
-    let mut shown = String::new();
-    for line in text.split_inclusive("\r\n") {
-        let (line, number) = unnumbered(line.trim_end());
-        shown.push_str(&line);
-        shown.push_str("\r\n");
-        peer.numbers.extend(number);
-    }
-    shown
-}
-
-impl Peer {
-    /// Replies of the meta protocol with the numbers of their requests.
-    fn numbered(&mut self, mut replies: &str) -> String {
-        let mut out = String::new();
-        while let Some((line, rest)) = replies.split_once("\r\n") {
-            let data = match line.strip_prefix("VA ") {
-                Some(rest) => rest.split(' ').next().unwrap().parse::<usize>().unwrap() + 2,
-                None => 0,
-            };
-            let number = self.numbers.pop_front().unwrap();
-            let number = if line.contains("ERROR") { String::new() } else { format!(" {number}") };
-            write!(out, "{line}{number}\r\n{}", &rest[..data]).unwrap();
-            replies = &rest[data..];
-        }
-        out
-    }
-
-    async fn reply(&mut self, replies: &str) {
-        let replies = self.numbered(replies);
-        self.write_all(replies.as_bytes()).await.unwrap();
-    }
 }
 
 fn get(client: &Client, key: &str) -> tokio::task::JoinHandle<Result<Option<String>, Error>> {

@@ -15,7 +15,7 @@ use cattlegrid_client::{Client, Compute, Expiration, Fetch, Fetched, Herd, Outco
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::servers::{Kind, Proxy, on_servers, patient, run};
+use crate::servers::{Kind, Proxy, begun, on_servers, patient, run};
 
 fn connect(address: &str) -> Client {
     patient([address]).build().unwrap()
@@ -33,18 +33,7 @@ fn a_value_whose_reply_is_late_is_joined_by_no_one(kind: Kind) {
         let (herd, writer) = (Herd::new(connect(&proxy.address())), connect(server.address()));
         for round in 0..5 {
             let key = format!("h:late-{round}");
-            let (begins, begun) = oneshot::channel();
-            let (finish, finished) = oneshot::channel::<()>();
-            let (first, of_first) = (herd.clone(), key.clone());
-            let call = tokio::spawn(async move {
-                let compute = || async move {
-                    begins.send(()).unwrap();
-                    finished.await.unwrap();
-                    Ok::<_, String>("old".to_owned())
-                };
-                first.get_or_compute(&of_first, &options(), compute).await.unwrap()
-            });
-            begun.await.unwrap();
+            let (finish, call) = begun(herd.cache(), &key, &options(), "old".to_owned()).await;
             proxy.delay(Duration::from_millis(400));
             finish.send(()).unwrap();
             // Over a server without leases the value has a header.
@@ -53,9 +42,9 @@ fn a_value_whose_reply_is_late_is_joined_by_no_one(kind: Kind) {
             }
             assert!(writer.delete(&key).await.unwrap());
             let compute = || async { Ok::<_, String>("new".to_owned()) };
-            let later = herd.get_or_compute(&key, &options(), compute).await;
+            let later = herd.cache().get_or_compute(&key, &options(), compute).await;
             assert_eq!(later.unwrap(), Outcome::Computed { value: "new".to_owned(), stored: true });
-            assert!(matches!(call.await.unwrap(), Outcome::Computed { .. }));
+            assert!(matches!(call.await.unwrap().unwrap(), Outcome::Computed { .. }));
             proxy.delay(Duration::ZERO);
         }
     });

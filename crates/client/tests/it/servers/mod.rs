@@ -15,7 +15,9 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cattlegrid_client::{Client, ClientBuilder};
+use cattlegrid_client::{Client, ClientBuilder, Compute, ComputeError, Outcome, Value};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 mod crew;
 mod proxy;
@@ -131,6 +133,28 @@ pub fn until_held(kind: Kind, server: &Server, count: u64) {
         let held = stats.iter().find(|(name, _)| name == "held").expect("the number of requests");
         held.1.parse::<u64>().expect("a number") >= count
     });
+}
+
+/// A computation in a task of its own, which has begun: what ends it, and its call.
+pub async fn begun<T: Value + Send + 'static>(
+    client: &Client,
+    key: &str,
+    options: &Compute,
+    value: T,
+) -> (oneshot::Sender<()>, JoinHandle<Result<Outcome<T>, ComputeError<String>>>) {
+    let (begins, begun) = oneshot::channel();
+    let (finish, finished) = oneshot::channel::<()>();
+    let (client, key, options) = (client.clone(), key.to_owned(), options.clone());
+    let call = tokio::spawn(async move {
+        let compute = || async move {
+            begins.send(()).expect("the test waits for it");
+            finished.await.expect("the test ends it");
+            Ok(value)
+        };
+        client.get_or_compute(&key, &options, compute).await
+    });
+    begun.await.expect("it is computed");
+    (finish, call)
 }
 
 /// Waits while another process does something that cannot be seen from here.
