@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::grant::{Ending, Fill, Grant, Subject};
-use super::one::{Search, Verdict, subject};
+use super::one::{Search, Verdict, group, subject};
 use super::plain::Terms;
 use super::{Herd, Outcome};
 use crate::cache::Cache;
@@ -174,8 +174,7 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let wait = options.wait.unwrap_or(options.compute_timeout * 2);
         let search = Search {
-            subject: subject(key),
-            terms: options.terms(),
+            group: group(subject(key), options.terms()),
             deadline: Instant::now() + wait,
             is_held: true,
             takes_old: true,

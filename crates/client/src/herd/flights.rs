@@ -12,7 +12,7 @@
 //! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what
 //! was granted to no caller is given up. At rest the table is empty.
 
-use std::collections::hash_map::Entry as Slot;
+use std::collections::hash_map::{Entry as Slot, OccupiedEntry};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,10 +106,11 @@ impl Way {
         }
     }
 
-    fn due(self) -> Instant {
+    /// None: at once.
+    fn due(self) -> Option<Instant> {
         match self {
-            Self::After(pause) => Instant::now() + pause,
-            Self::Now | Self::Held(_) => Instant::now(),
+            Self::After(pause) => Some(Instant::now() + pause),
+            Self::Now | Self::Held(_) => None,
         }
     }
 }
@@ -132,7 +133,8 @@ impl<C: Cache + 'static> Lane<C> {
 /// A request that will be sent when it is due and the one before it is answered.
 struct Gathering<C: Cache + 'static> {
     answer: watch::Sender<Option<Arc<Look<C>>>>,
-    due: Instant,
+    /// None: at once.
+    due: Option<Instant>,
     hold: Duration,
     /// Of the first caller.
     hint: Bytes,
@@ -243,7 +245,7 @@ impl<C: Cache + 'static> Flights<C> {
         let lane = &mut lanes[way.lane()];
         let next = lane.next.get_or_insert_with(gathering);
         next.hold = next.hold.max(hold);
-        if let Way::After(_) = way {
+        if due.is_some() {
             let sooner = lane.sooner.get_or_insert_default();
             if due < next.due {
                 next.due = due;
@@ -252,9 +254,11 @@ impl<C: Cache + 'static> Flights<C> {
         }
         let answered = next.answer.subscribe();
         if !std::mem::replace(&mut lane.is_served, true) {
+            let first = if lane.sooner.is_none() { lane.next.take() } else { None };
+            drop(table);
             let flights = Arc::clone(self);
             let asking = Asking { flights, group: Arc::clone(group), lane: way.lane(), left: false };
-            tokio::spawn(asking.run(place.clone()));
+            tokio::spawn(asking.run(place.clone(), first));
         }
         answered
     }
@@ -269,39 +273,36 @@ struct Asking<C: Cache + 'static> {
 }
 
 impl<C: Cache + 'static> Asking<C> {
-    async fn run(mut self, place: Place<C>) {
-        let Some(mut now) = self.next_due().await else { return };
+    async fn run(mut self, place: Place<C>, first: Option<Gathering<C>>) {
+        let mut next = first;
         loop {
+            let now = match next.take() {
+                Some(first) => first,
+                None => match self.next_due().await {
+                    Some(now) => now,
+                    None => return,
+                },
+            };
             let Group { subject, terms } = &*self.group;
             let found = place.acquire(subject, terms, now.hold, &now.hint).await;
             let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
             now.answer.send_replace(Some(look));
-            match self.next_due().await {
-                Some(next) => now = next,
-                None => return,
-            }
         }
     }
 
     /// The request that callers have gathered for, when it is due; None: there is none, and the lane is free.
     async fn next_due(&mut self) -> Option<Gathering<C>> {
-        while let Some((due, sooner)) = self.due()
-            && Instant::now() < due
-        {
-            tokio::select! {
-                () = sleep_until(due) => {}
-                () = sooner.notified() => {}
+        loop {
+            match self.next() {
+                Next::Is(gathering) => return Some(gathering),
+                Next::None => return None,
+                Next::Later(due, sooner) => tokio::select! {
+                    () = sleep_until(due) => {}
+                    () = sooner.notified() => {}
+                },
             }
         }
-        self.next()
-    }
-
-    /// When the next request is due, if that is not at once.
-    fn due(&self) -> Option<(Instant, Arc<Notify>)> {
-        let table = self.flights.lock();
-        let lane = &table.lanes.get(&self.group)?[self.lane];
-        Some((lane.next.as_ref()?.due, lane.sooner.clone()?))
     }
 
     fn look(&self, found: Result<Found<C>, Error>, hint: &Bytes) -> Look<C> {
@@ -320,25 +321,53 @@ impl<C: Cache + 'static> Asking<C> {
         }
     }
 
-    fn next(&mut self) -> Option<Gathering<C>> {
+    fn next(&mut self) -> Next<C> {
         let mut table = self.flights.lock();
-        let Slot::Occupied(mut entry) = table.lanes.entry(Arc::clone(&self.group)) else { return None };
+        let Slot::Occupied(mut entry) = table.lanes.entry(Arc::clone(&self.group)) else {
+            return Next::None;
+        };
         let lane = &mut entry.get_mut()[self.lane];
-        let next = lane.next.take().filter(|next| next.answer.receiver_count() > 0);
-        if next.is_none() {
-            self.left = true;
-            lane.is_served = false;
-            if entry.get().iter().all(|lane| !lane.is_served) {
-                entry.remove();
-            }
+        if let (Some(sooner), Some(due)) = (&lane.sooner, lane.next.as_ref().and_then(|next| next.due))
+            && Instant::now() < due
+        {
+            return Next::Later(due, Arc::clone(sooner));
         }
-        next
+        if let Some(next) = lane.next.take().filter(|next| next.answer.receiver_count() > 0) {
+            return Next::Is(next);
+        }
+        leave(entry, self.lane);
+        self.left = true;
+        Next::None
     }
+}
+
+/// The lane is free from now on.
+fn leave<C: Cache + 'static>(mut entry: OccupiedEntry<'_, Arc<Group>, [Lane<C>; 3]>, lane: usize) {
+    let lane = &mut entry.get_mut()[lane];
+    (lane.is_served, lane.next) = (false, None);
+    if entry.get().iter().all(|lane| !lane.is_served) {
+        entry.remove();
+    }
+}
+
+/// What a lane has for its task.
+enum Next<C: Cache + 'static> {
+    /// This is due.
+    Is(Gathering<C>),
+    /// The next one is due then, or sooner when it is told.
+    Later(Instant, Arc<Notify>),
+    /// Nothing: the lane is free.
+    None,
 }
 
 impl<C: Cache + 'static> Drop for Asking<C> {
     fn drop(&mut self) {
+        if self.left {
+            return;
+        }
         // After a panic of the cache, or with its runtime: the callers that have gathered see it and ask again.
-        while !self.left && self.next().is_some() {}
+        if let Slot::Occupied(entry) = self.flights.lock().lanes.entry(Arc::clone(&self.group)) {
+            leave(entry, self.lane);
+        }
     }
 }

@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 use super::Herd;
 use super::envelope::Stored;
 use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, TRIES, ask, end_all};
-use super::one::{Search, Verdict, decode, subject};
+use super::one::{Search, Verdict, decode, group, subject};
 use super::options::{Compute, Outcome, terms};
 use crate::cache::{Cache, Scope};
 use crate::error::Error;
@@ -297,8 +297,10 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
 
     fn search(&self, waiting: Waiting, keys: usize, deadline: Instant) -> Search {
         Search {
-            subject: self.all[waiting.at].subject.clone(),
-            terms: terms(self.options.batch_time(keys), waiting.takes_old),
+            group: group(
+                self.all[waiting.at].subject.clone(),
+                terms(self.options.batch_time(keys), waiting.takes_old),
+            ),
             deadline,
             is_held: false,
             takes_old: waiting.takes_old,
@@ -416,7 +418,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                 // Its task has ended with the runtime.
                 let Ok((waiting, search, verdict)) = found else { break };
                 let at = waiting.at;
-                let key = &search.subject.key;
+                let key = search.key();
                 match verdict {
                     Verdict::Hit(stored) => match Got::hit(key, stored.clone()) {
                         Err(_) if waiting.unreadable < TRIES => {

@@ -36,9 +36,8 @@ impl Pauses {
 
 /// What a caller looks for.
 pub(super) struct Search {
-    pub(super) subject: Subject,
-    /// Of the lock, if it computes.
-    pub(super) terms: Terms,
+    /// What it shares with others that look for the same; the terms are those of the lock, if it computes.
+    pub(super) group: Arc<Group>,
     /// Until when it waits while others compute.
     pub(super) deadline: Instant,
     /// The server may hold a request for it.
@@ -49,6 +48,12 @@ pub(super) struct Search {
     pub(super) is_told: bool,
     /// For the client that computes.
     pub(super) hint: Bytes,
+}
+
+impl Search {
+    pub(super) fn key(&self) -> &Bytes {
+        &self.group.subject.key
+    }
 }
 
 /// What a caller gets.
@@ -204,12 +209,12 @@ impl<C: Cache + 'static> Herd<C> {
     pub(super) async fn obtain<T: Value>(&self, mut search: Search) -> (Verdict<T, C>, bool) {
         let (mut waited, mut unreadable) = (false, 0);
         loop {
-            let (verdict, has_waited) = match key::check(&search.subject.key) {
+            let (verdict, has_waited) = match key::check(search.key()) {
                 Ok(()) => self.find(&search).await,
                 Err(error) => (Verdict::Error(Error::Key(error)), false),
             };
             waited |= has_waited;
-            let read = |stored: &Stored| decode(&search.subject.key, stored.clone());
+            let read = |stored: &Stored| decode(search.key(), stored.clone());
             let verdict = match verdict {
                 Verdict::Hit(stored) => match read(&stored) {
                     Ok(value) => Verdict::Hit(value),
@@ -226,7 +231,8 @@ impl<C: Cache + 'static> Herd<C> {
                     }
                     self.metrics.unreadable();
                     search.takes_old = false;
-                    search.terms.stale = false;
+                    let Group { subject, terms } = &*search.group;
+                    search.group = group(subject.clone(), Terms { stale: false, ..*terms });
                     continue;
                 }
                 Verdict::Compute(grant) => Verdict::Compute(grant),
@@ -242,10 +248,10 @@ impl<C: Cache + 'static> Herd<C> {
     /// how to compare it.
     pub(super) async fn remove_unreadable(&self, search: &Search, unreadable: &Stored, any: bool) {
         self.metrics.unreadable();
-        let (cache, key) = (&self.place.cache, &search.subject.key);
+        let (cache, key) = (&self.place.cache, search.key());
         let none = Bytes::new();
         // It fails for the caller too, when that asks again.
-        let token = match cache.ask(key, ask(&search.terms, Duration::ZERO, &none)).await {
+        let token = match cache.ask(key, ask(&search.group.terms, Duration::ZERO, &none)).await {
             Ok(Answer::Hit(item)) if value_of(&item).is_some_and(|now| now.is_like(unreadable)) => item.cas,
             Ok(Answer::Lease { token, .. }) => token,
             _ => return,
@@ -259,12 +265,11 @@ impl<C: Cache + 'static> Herd<C> {
 
     /// The same before the value is read as what the caller wants.
     pub(super) async fn find(&self, search: &Search) -> (Verdict<Stored, C>, bool) {
-        let Search { subject, deadline, .. } = search;
+        let (deadline, subject) = (&search.deadline, &search.group.subject);
         let arrival = self.flights.number();
-        let (mut terms, mut hint) = (search.terms, search.hint.clone());
-        let mut group = Arc::new(Group { subject: subject.clone(), terms });
+        let (mut group, mut hint) = (Arc::clone(&search.group), search.hint.clone());
         let mut pauses = Pauses(FIRST_PAUSE);
-        let mut last = *deadline <= Instant::now();
+        let mut last = false;
         let (mut waited, mut failed, mut has_joined) = (false, false, false);
         let mut next = None;
         loop {
@@ -273,9 +278,6 @@ impl<C: Cache + 'static> Herd<C> {
                 Some(look) => look,
                 None => (self.flights.look(&self.place, &group, Way::Now, &hint).await, false),
             };
-            if let Look::Hit(stored) = &*look {
-                return (Verdict::Hit(stored.clone()), waited);
-            }
             let mut own = before.or_else(|| self.flights.running(subject));
             let by_server = match &*look {
                 Look::Hit(stored) => return (Verdict::Hit(stored.clone()), waited),
@@ -301,11 +303,11 @@ impl<C: Cache + 'static> Herd<C> {
                 }
                 Look::Failed(_) | Look::Busy(Busy::Changing) => false,
                 Look::Busy(Busy::Lock { nonce, hint: first }) => {
-                    if search.is_told && terms.awaited != Some(*nonce) {
-                        if terms.awaited.is_none() && !first.is_empty() {
+                    if search.is_told && group.terms.awaited != Some(*nonce) {
+                        if group.terms.awaited.is_none() && !first.is_empty() {
                             hint = first.clone();
                         }
-                        terms.awaited = Some(*nonce);
+                        let terms = Terms { awaited: Some(*nonce), ..group.terms };
                         group = Arc::new(Group { subject: subject.clone(), terms });
                     }
                     false
@@ -314,7 +316,7 @@ impl<C: Cache + 'static> Herd<C> {
                 Look::Error(Error::Server { .. }) if own.is_some() => false,
                 Look::Error(error) => return (Verdict::Error(error.clone()), waited),
             };
-            if last {
+            if last || Instant::now() >= *deadline {
                 return (Verdict::Busy, waited);
             }
             waited = true;
@@ -345,8 +347,8 @@ impl<C: Cache + 'static> Herd<C> {
                 look = looking => {
                     next = look.ok().map(|look| (look, holds));
                     last = next.is_none();
-                    // It is a moment until its value is stored, or it is clear that it cannot be.
-                    if matches!(*seen.borrow(), Stage::Settles)
+                    // It has ended, or it is a moment until its value is stored, or it is clear that it cannot be.
+                    if !matches!(*seen.borrow(), Stage::Computes)
                         && let Ok(end) = time::timeout_at(*deadline, end_of(&mut seen)).await
                         && let Some(verdict) = usable(end, is_new, search.is_told)
                     {
@@ -380,14 +382,17 @@ fn usable<C: Cache + 'static>(end: End, is_after_arrival: bool, is_told: bool) -
 /// What `get_or_compute` looks for.
 fn search<K: Key>(key: &K, options: &Compute, wait: Duration) -> Search {
     Search {
-        subject: subject(key),
-        terms: terms(options.lock_time(), true),
+        group: group(subject(key), terms(options.lock_time(), true)),
         deadline: Instant::now() + wait,
         is_held: true,
         takes_old: true,
         is_told: false,
         hint: Bytes::new(),
     }
+}
+
+pub(super) fn group(subject: Subject, terms: Terms) -> Arc<Group> {
+    Arc::new(Group { subject, terms })
 }
 
 pub(super) fn subject<K: Key + ?Sized>(key: &K) -> Subject {

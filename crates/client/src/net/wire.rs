@@ -456,8 +456,9 @@ impl Expect {
 /// Whether a response names this number. Error lines cannot, and are let through.
 pub(crate) fn names(response: &Response<'_>, opaque: u32) -> bool {
     let (Response::Meta { flags, .. } | Response::MetaValue { flags, .. }) = response else { return true };
-    let named = flags.clone().find_map(|word| word.strip_prefix(b"O"));
-    named.and_then(decimal) == Some(opaque.into())
+    let is_it = |word: &[u8]| word.strip_prefix(b"O").and_then(decimal) == Some(opaque.into());
+    // Servers repeat flags in their order, in which it is the last.
+    flags.text().rsplit(|byte| *byte == b' ').next().is_some_and(is_it) || flags.clone().any(is_it)
 }
 
 /// Why bytes are no reply at all.
