@@ -1,8 +1,8 @@
 //! What the jobs of a loader came to, and the values that are on their way: results to the threads that store them, old values
 //! to workers.
 //!
-//! A result is counted from the moment in which the pool hands it over until it is stored or dropped, an old value until its
-//! job has ended: see [`Transit`].
+//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`OnItsWay`]. An old
+//! value is counted until its job has ended: see [`StaleBytes`].
 //!
 //! # Invariants
 //! * Each job of a loader ends in one of [`Ended`], exactly once: `jobs` is their sum and `running`, until counters are reset.
@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use cattlegrid_pool::RoomHeld;
 
 /// How a job ended, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub struct Counts {
     pub lost: AtomicU64,
     /// Jobs whose time was up.
     pub timeouts: AtomicU64,
-    /// Jobs that were not begun: the queue was full, no worker could be started, or results took too much memory.
+    /// Jobs that were not begun: the queue was full, or no worker could be started.
     pub refused: AtomicU64,
     /// Jobs that were withdrawn before a worker had begun them.
     pub cancelled: AtomicU64,
@@ -53,8 +55,6 @@ pub struct Counts {
     pub late: AtomicU64,
     /// Values that were not stored: there was no memory, they were too large, or had too many tags.
     pub not_stored: AtomicU64,
-    /// Results, of those that are refused, for which there was no room on their way.
-    pub no_room: AtomicU64,
     /// Old values that were left out of jobs, because those of other jobs took too much memory.
     pub stale_left_out: AtomicU64,
     /// Bytes of results on their way.
@@ -95,7 +95,6 @@ impl Counts {
             &self.refreshes,
             &self.late,
             &self.not_stored,
-            &self.no_room,
             &self.log_left_out,
             &self.stale_left_out,
         ];
@@ -120,53 +119,60 @@ impl Counts {
     }
 }
 
-/// The values of all loaders that are on their way in one direction, in bytes, and how many they may be.
+/// A result on its way: it has room among those of all loaders, and its loader counts its bytes.
 #[derive(Debug)]
-pub(crate) struct Transit {
+pub(crate) struct OnItsWay {
+    room: Arc<RoomHeld>,
+    counts: Arc<Counts>,
+}
+
+impl OnItsWay {
+    pub(crate) fn new(room: Arc<RoomHeld>, counts: Arc<Counts>) -> Self {
+        counts.bytes.fetch_add(room.bytes(), Relaxed);
+        Self { room, counts }
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.counts.bytes.fetch_sub(self.room.bytes(), Relaxed);
+    }
+}
+
+/// The old values of all loaders that are on their way to workers, in bytes, and how many they may be.
+#[derive(Debug)]
+pub(crate) struct StaleBytes {
     bytes: AtomicUsize,
     max: usize,
 }
 
-impl Transit {
+impl StaleBytes {
     /// With at most `max` bytes.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { bytes: AtomicUsize::new(0), max })
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed)
-    }
-
-    pub(crate) fn max(&self) -> usize {
-        self.max
-    }
-
-    /// Takes `bytes` for a value of this loader, which counts them in `gauge`, until the permit is dropped. None: there is no
-    /// room.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>, gauge: Gauge) -> Option<Permit> {
+    /// Takes `bytes` for a value of this loader, which counts them, until the permit is dropped. None: there is no room.
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<Permit> {
         let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Relaxed, Relaxed, fits).ok()?;
-        gauge(counts).fetch_add(bytes, Relaxed);
-        Some(Permit { transit: Arc::clone(self), counts: Arc::clone(counts), gauge, bytes })
+        counts.stale_bytes.fetch_add(bytes, Relaxed);
+        Some(Permit { stale: Arc::clone(self), counts: Arc::clone(counts), bytes })
     }
 }
 
-/// Where a loader counts its bytes.
-pub(crate) type Gauge = fn(&Counts) -> &AtomicUsize;
-
-/// Bytes of a value on its way.
+/// Bytes of an old value on its way.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    transit: Arc<Transit>,
+    stale: Arc<StaleBytes>,
     counts: Arc<Counts>,
-    gauge: Gauge,
     bytes: usize,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.transit.bytes.fetch_sub(self.bytes, Relaxed);
-        (self.gauge)(&self.counts).fetch_sub(self.bytes, Relaxed);
+        self.stale.bytes.fetch_sub(self.bytes, Relaxed);
+        self.counts.stale_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -174,23 +180,21 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    const RESULTS: Gauge = |counts| &counts.bytes;
-
     #[test]
-    fn results_on_their_way_are_bounded_in_sum() {
-        let transit = Transit::new(100);
+    fn old_values_are_bounded_in_sum() {
+        let stale = StaleBytes::new(100);
         let [a, b] = [(); 2].map(|()| Arc::new(Counts::default()));
-        let first = transit.take(60, &a, RESULTS).unwrap();
-        assert!(transit.take(41, &b, RESULTS).is_none(), "one byte too many");
-        let second = transit.take(40, &b, RESULTS).unwrap();
-        assert!(transit.take(1, &a, RESULTS).is_none());
-        assert!(transit.take(0, &a, RESULTS).is_some());
-        assert!(transit.take(usize::MAX, &a, RESULTS).is_none(), "no overflow");
-        let held = |counts: &Counts| counts.bytes.load(Relaxed);
-        assert_eq!((transit.bytes(), held(&a), held(&b)), (100, 60, 40));
+        let first = stale.take(60, &a).unwrap();
+        assert!(stale.take(41, &b).is_none(), "one byte too many");
+        let second = stale.take(40, &b).unwrap();
+        assert!(stale.take(1, &a).is_none());
+        assert!(stale.take(0, &a).is_some());
+        assert!(stale.take(usize::MAX, &a).is_none(), "no overflow");
+        let held = |counts: &Counts| counts.stale_bytes.load(Relaxed);
+        assert_eq!((stale.bytes.load(Relaxed), held(&a), held(&b)), (100, 60, 40));
         drop(first);
-        assert!(transit.take(60, &b, RESULTS).is_some());
+        assert!(stale.take(60, &b).is_some());
         drop(second);
-        assert_eq!((transit.bytes(), held(&a), held(&b)), (0, 0, 0));
+        assert_eq!((stale.bytes.load(Relaxed), held(&a), held(&b)), (0, 0, 0));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure};
 
 use crate::answer::Answer;
-use crate::counts::Permit;
+use crate::counts::OnItsWay;
 use crate::program::Program;
 
 /// The end of a job. What it carries is counted as on its way until it is dropped.
@@ -18,7 +18,7 @@ pub struct Finished {
     pub(crate) result: Result<Answer, Failure>,
     /// None: there is no such loader.
     pub(crate) program: Option<Arc<Program>>,
-    pub(crate) _permit: Option<Permit>,
+    pub(crate) _room: Option<OnItsWay>,
 }
 
 /// Why there is no result.
@@ -88,7 +88,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// Most bytes of a text for clients, as of a text that clients send.
-const TEXT_BYTES_MAX: usize = 500;
+pub(crate) const TEXT_BYTES_MAX: usize = 500;
 
 #[cfg(test)]
 mod tests {

@@ -128,7 +128,8 @@ impl Loaders {
         for settings in settings {
             let program = self.program(settings);
             let failed = |reason| StartError { loader: settings.name.clone(), reason };
-            let builder = builder_of(settings, self.common.item_bytes_max, &program).map_err(failed)?;
+            let builder = builder_of(settings, self.common.item_bytes_max, &program, &self.common.room)
+                .map_err(failed)?;
             let probe = probes(settings);
             if probe && let Some(old) = self.current().get(settings.name.as_str()) {
                 let (idle, max) = (old.settings.idle, old.settings.max);

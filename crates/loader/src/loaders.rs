@@ -3,9 +3,9 @@
 //! ```text
 //!   lane ──orders──▶ submit: one submission for each loader ──▶ pool's thread ──outcome──▶ Host::finished ──▶ the same lane
 //! ```
-//! The pool's thread checks an answer and hands it over; it stores nothing. What was handed over and is not stored yet is
-//! bounded in bytes, over all loaders: a result beyond this ends as refused. So are the old values in jobs that have not ended:
-//! a job beyond this is sent without its old value.
+//! The pool's thread checks an answer and hands it over; it stores nothing. What is read and not stored yet is bounded in
+//! bytes, over all loaders: a worker with a result beyond this is not read until there is room. So are the old values in jobs
+//! that have not ended: a job beyond this is sent without its old value.
 //!
 //! # Invariants
 //! * For each load that was submitted the host is told of one end, whatever happens.
@@ -20,15 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder};
-use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, Stats};
+use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, ReplyRoom, Stats};
 use cattlegrid_protocol::Limits;
 
 use crate::answer::Answer;
-use crate::counts::{Counts, Ended, Transit};
-use crate::finished::{Failure, Finished};
+use crate::counts::{Counts, Ended, OnItsWay, StaleBytes};
+use crate::finished::{Failure, Finished, TEXT_BYTES_MAX};
 use crate::host::Host;
 use crate::job;
-use crate::pool::priority;
+use crate::pool::{SLACK_BYTES, frame_bytes_max, priority, reply_room};
 use crate::program::Program;
 use crate::table::{Entry, Table, Wish};
 
@@ -49,9 +49,10 @@ pub(crate) struct Common {
     /// The server's largest item, in bytes.
     pub(crate) item_bytes_max: usize,
     pub(crate) table: Table,
-    transit: Arc<Transit>,
+    /// For results, until they are stored.
+    pub(crate) room: ReplyRoom,
     /// Old values in jobs that have not ended.
-    stale: Arc<Transit>,
+    stale: Arc<StaleBytes>,
 }
 
 /// Loaders by name.
@@ -100,9 +101,9 @@ impl std::fmt::Debug for Loaders {
 impl Loaders {
     /// Without any loader.
     pub(crate) fn empty(host: Arc<dyn Host>, item_bytes_max: usize) -> Self {
-        let [transit, stale] =
-            [(); 2].map(|()| Transit::new(TRANSIT_MIN.max(item_bytes_max.saturating_mul(2))));
-        let common = Common { host, item_bytes_max, table: Table::new(), transit, stale };
+        let stale = StaleBytes::new(STALE_MIN.max(item_bytes_max.saturating_mul(2)));
+        let room = reply_room(item_bytes_max);
+        let common = Common { host, item_bytes_max, table: Table::new(), room, stale };
         Self { common: Arc::new(common), current: RwLock::default(), draining: Arc::default() }
     }
 
@@ -156,12 +157,15 @@ impl Loaders {
         self.common.table.enter(load.token, entry);
         let (common, mode) = (Arc::clone(&self.common), running.settings.mode);
         let stale_bytes = load.stale.as_ref().map_or(0, DeliveredValue::len);
-        let permit = self.common.stale.take(stale_bytes, program.counts(), |counts| &counts.stale_bytes);
-        if permit.is_none() {
-            load.stale = None;
+        let mut permit = self.common.stale.take(stale_bytes, program.counts());
+        let mut args = permit.is_some().then(|| job::args(&load, mode));
+        // As text in JSON it may be longer than a job may be.
+        let most = frame_bytes_max(mode, self.common.item_bytes_max) as usize - SLACK_BYTES;
+        if args.as_ref().is_none_or(|args| load.stale.is_some() && args.len() > most) {
+            (load.stale, permit, args) = (None, None, None);
             program.counts().stale_left_out.fetch_add(1, Relaxed);
         }
-        let args = job::args(&load, mode);
+        let args = args.unwrap_or_else(|| job::args(&load, mode));
         let is_refresh = load.is_refresh;
         let load = Load { stale: None, ..load };
         let ended = move |outcome| {
@@ -210,9 +214,9 @@ impl Loaders {
         self.current().values().for_each(|running| running.program.counts().reset());
     }
 
-    /// Bytes of results on their way, and how many they may be.
+    /// Bytes of results that are read or on their way to be stored, and how many they may be.
     pub fn transit(&self) -> (usize, usize) {
-        (self.common.transit.bytes(), self.common.transit.max())
+        (self.common.room.used(), self.common.room.max())
     }
 
     /// Jobs that have not ended.
@@ -280,44 +284,36 @@ impl Common {
     /// There is no loader for it.
     fn refuse(&self, lane: usize, load: Load) {
         let failure = Failure { text: "there is no such loader".to_owned(), cause: LoadFailure::Refused };
-        self.host.finished(lane, Finished { load, result: Err(failure), program: None, _permit: None });
+        self.host.finished(lane, Finished { load, result: Err(failure), program: None, _room: None });
     }
 
     /// A job has ended; on the pool's thread, or on that which has submitted it.
     fn ended(&self, lane: usize, load: Load, program: Arc<Program>, mode: LoaderMode, outcome: Outcome) {
         self.table.remove(load.token);
         let counts = Arc::clone(program.counts());
-        let (how, result, permit) = match outcome {
+        let (how, result, room) = match outcome {
             Err(error) => {
                 let (how, failure) = failure(&error);
                 report(&program, &load.key, &error);
                 (how, Err(failure), None)
             }
-            Ok(reply) => match self
-                .transit
-                .take(reply.parts().encoded_parts().len(), &counts, |counts| &counts.bytes)
-            {
-                None => {
-                    counts.no_room.fetch_add(1, Relaxed);
-                    let text = format!("{} bytes of results are on their way already", self.transit.bytes());
-                    program.report_job(&load.key, &text, "");
-                    let text = "too many results at once".to_owned();
-                    (Ended::Refused, Err(Failure { text, cause: LoadFailure::Refused }), None)
-                }
-                Some(permit) => match self.read(reply, &load.key, mode) {
+            Ok(reply) => {
+                let room = reply.room();
+                match self.read(reply, &load.key, mode) {
                     Ok(answer) => {
                         let how = if answer.is_value() { Ended::Value } else { Ended::NotFound };
-                        (how, Ok(answer), Some(permit))
+                        (how, Ok(answer), room)
                     }
                     Err(text) => {
                         program.report_job(&load.key, &text, "");
                         (Ended::Error, Err(Failure { text, cause: LoadFailure::Error }), None)
                     }
-                },
-            },
+                }
+            }
         };
         counts.end(how);
-        self.host.finished(lane, Finished { load, result, program: Some(program), _permit: permit });
+        let room = room.map(|room| OnItsWay::new(room, counts));
+        self.host.finished(lane, Finished { load, result, program: Some(program), _room: room });
     }
 
     fn read(&self, reply: cattlegrid_pool::Reply, key: &[u8], mode: LoaderMode) -> Result<Answer, String> {
@@ -351,7 +347,7 @@ fn report(program: &Program, key: &[u8], error: &Error) {
 /// worker but its error's message.
 fn failure(error: &Error) -> (Ended, Failure) {
     let (how, cause, text) = match error {
-        Error::Worker { message, .. } => (Ended::Error, LoadFailure::Error, message.as_str()),
+        Error::Worker { message, .. } => (Ended::Error, LoadFailure::Error, head(message)),
         Error::WorkerLost { .. } => (Ended::Lost, LoadFailure::Lost, "the worker was lost"),
         Error::Timeout { started: true } => (Ended::Timeout, LoadFailure::Lost, "timed out"),
         Error::Timeout { started: false } => {
@@ -367,5 +363,11 @@ fn failure(error: &Error) -> (Ended, Failure) {
     (how, Failure { text: text.to_owned(), cause })
 }
 
-/// Least bytes that results on their way may take in sum; old values in jobs the same.
-const TRANSIT_MIN: usize = 64 << 20;
+/// The beginning of a worker's words, which may be as long as a frame: clients get no more of them.
+fn head(text: &str) -> &str {
+    let end = (0..=text.len().min(TEXT_BYTES_MAX)).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// Least bytes that old values in jobs may take in sum.
+const STALE_MIN: usize = 64 << 20;

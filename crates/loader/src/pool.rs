@@ -1,14 +1,15 @@
 //! The pool of a loader: its settings in the words of [`cattlegrid_pool`].
 //!
 //! Limits follow the largest item of the server: a reply may be 64 KiB longer, and a frame must hold it, or an old value on
-//! its way to the worker. As text in JSON a value may take twice its bytes.
+//! its way to the worker. As text in JSON a value may take twice its bytes. Replies of all loaders share one room of a few of the
+//! longest: a worker whose reply has none waits in its write.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_engine::rules::Urgency;
-use cattlegrid_pool::{Builder, Launch, Limits, Pool, Priority, Retry, Sandbox};
+use cattlegrid_pool::{Builder, Launch, Limits, Pool, Priority, ReplyRoom, Retry, Sandbox};
 use nix::unistd::{Uid, User};
 
 use crate::program::Program;
@@ -18,12 +19,6 @@ use crate::program::Program;
 /// # Errors
 /// Why its workers cannot become its user.
 pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Result<Builder, String> {
-    let reply_max = match settings.mode {
-        LoaderMode::JsonLines => item_bytes_max.saturating_mul(2),
-        LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => item_bytes_max,
-    };
-    let reply_max = reply_max.saturating_add(SLACK_BYTES);
-    let frame_max = u32::try_from(reply_max.saturating_add(SLACK_BYTES)).unwrap_or(u32::MAX).max(FRAME_MIN);
     let mut builder = Pool::builder(launch(settings))
         .max(settings.max)
         .idle(settings.idle)
@@ -41,8 +36,8 @@ pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Resul
         .max_jobs(settings.max_jobs)
         .max_rss(settings.max_rss)
         .init(settings.init.clone().into_bytes())
-        .max_reply(reply_max)
-        .max_frame(frame_max)
+        .max_reply(reply_bytes_max(settings.mode, item_bytes_max))
+        .max_frame(frame_bytes_max(settings.mode, item_bytes_max))
         .inflight_bytes(INFLIGHT_MIN.max(item_bytes_max))
         .limits(Limits { oom_score_adj: Some(OOM_SCORE_ADJ), ..Limits::default() })
         .sandbox(Sandbox { uid_gid: identity(settings.user.as_deref())?, ..Sandbox::default() })
@@ -63,12 +58,35 @@ pub(crate) fn builder_of(
     settings: &LoaderSettings,
     item_bytes_max: usize,
     program: &Arc<Program>,
+    room: &ReplyRoom,
 ) -> Result<Builder, String> {
     let [logs, errors] = [Arc::clone(program), Arc::clone(program)];
     Ok(builder(settings, item_bytes_max)?
         .within(program.budget())
+        .reply_room(room)
         .on_log(move |chunk| logs.pass_on(&chunk))
         .on_error(move |error| errors.report(error)))
+}
+
+/// The room for replies of all loaders that are read, or on their way to be stored: they are stored at the speed of memory, so
+/// that a few are enough.
+pub(crate) fn reply_room(item_bytes_max: usize) -> ReplyRoom {
+    ReplyRoom::new(ROOM_MIN.max(item_bytes_max.saturating_add(2 * SLACK_BYTES).saturating_mul(2)))
+}
+
+/// The longest frame of a worker of this mode, or line.
+pub(crate) fn frame_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> u32 {
+    let frame_max = reply_bytes_max(mode, item_bytes_max).saturating_add(SLACK_BYTES);
+    u32::try_from(frame_max).unwrap_or(u32::MAX).max(FRAME_MIN)
+}
+
+/// The longest reply: a value, and what an answer says besides.
+fn reply_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> usize {
+    let value_max = match mode {
+        LoaderMode::JsonLines => item_bytes_max.saturating_mul(2),
+        LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => item_bytes_max,
+    };
+    value_max.saturating_add(SLACK_BYTES)
 }
 
 /// How urgent a load of a rule with this urgency is in the queue.
@@ -105,9 +123,11 @@ fn identity(user: Option<&str>) -> Result<Option<(u32, u32)>, String> {
 }
 
 /// Bytes of an answer that are not its value.
-const SLACK_BYTES: usize = 64 << 10;
-/// What frames may have at least: the pool's default.
-const FRAME_MIN: u32 = 64 << 20;
+pub(crate) const SLACK_BYTES: usize = 64 << 10;
+/// What frames may have at least, for log lines and texts of errors beside small items.
+const FRAME_MIN: u32 = 1 << 20;
+/// Least bytes of the room for replies.
+const ROOM_MIN: usize = 16 << 20;
 /// Bytes of arguments at a worker: the pool's default.
 const INFLIGHT_MIN: usize = 4 << 20;
 /// The system ends workers first when it has no memory.

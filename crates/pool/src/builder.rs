@@ -20,6 +20,7 @@ use crate::launch::{Launch, Mode, check_env};
 use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, Spawning};
 use crate::promise::promise;
+use crate::reply_room::ReplyRoom;
 
 /// Builds a [`Pool`].
 pub struct Builder {
@@ -195,6 +196,25 @@ impl Builder {
     #[must_use]
     pub fn max_reply(mut self, bytes: usize) -> Self {
         self.options.max_reply = bytes;
+        self
+    }
+
+    /// Shares `room` with the other pools that were built with it: together their replies take at most its bytes, from the
+    /// moment in which a reply's length is known until the [`Reply`] is dropped. A worker whose reply finds no room is not read
+    /// until there is some; its job's time goes on. Default: no limit.
+    ///
+    /// Replies of at most 64 KiB count, but never wait. Other messages of more than 64 KiB count while they are read. A line of
+    /// JSON of more than 64 KiB takes `max_frame` until its end has arrived. A reply in chunks takes `max_reply` until its last
+    /// chunk has arrived, and its worker is read without waiting meanwhile.
+    ///
+    /// A caller must not keep long replies while it waits for others: a [`Call`] whose reply has come keeps it. Take many with
+    /// [`Pool::submit`].
+    ///
+    /// [`Reply`]: crate::Reply
+    /// [`Call`]: crate::Call
+    #[must_use]
+    pub fn reply_room(mut self, room: &ReplyRoom) -> Self {
+        self.options.reply_room = Some(room.clone());
         self
     }
 

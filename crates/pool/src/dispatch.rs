@@ -74,6 +74,7 @@ impl Driver {
             place: Place::Queued,
             progress: new.progress,
             chunks: None,
+            room: None,
             fault: None,
             withdrawn: false,
         });
@@ -117,7 +118,7 @@ impl Driver {
             return self.end_unqueued(id, Error::Cancelled);
         }
         job.place = Place::Queued;
-        (job.chunks, job.fault) = (None, None);
+        (job.chunks, job.room, job.fault) = (None, None, None);
         let (priority, since) = (job.priority, job.submitted);
         self.shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
         self.queue.push_front(id, priority, since);
@@ -423,7 +424,9 @@ impl Driver {
         let (mut term, mut kill) = (false, false);
         for one in &mut doomed {
             let is_within = within.binary_search(&one.id).is_ok();
-            if at_work && (!is_within || (worker.one_at_a_time && !one.overdue)) {
+            // What has no room may be the answer to this very job.
+            let unread = worker.waits_for_room();
+            if unread || (at_work && (!is_within || (worker.one_at_a_time && !one.overdue))) {
                 one.since = now;
             }
             let waited = now.saturating_duration_since(one.since);
@@ -434,7 +437,7 @@ impl Driver {
         }
         worker.doomed = doomed;
         if kill && others {
-            if worker.paused {
+            if worker.is_unread() {
                 // Its answer may have arrived: the worker is not read while the event stream is full.
                 worker.proof = None;
             }

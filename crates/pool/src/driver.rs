@@ -31,6 +31,7 @@ use crate::options::Options;
 use crate::proc::oom_kills;
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Queue;
+use crate::reply_room::Door;
 use crate::shared::Shared;
 use crate::sizing::Sizing;
 use crate::stderr;
@@ -53,6 +54,8 @@ pub(crate) struct Driver {
     pub(crate) breaker: Breaker,
     /// Its part in the budget that it shares with other pools, if it does.
     pub(crate) seat: Seat,
+    /// Its way into the room for replies that it shares with other pools, if it does.
+    pub(crate) door: Door,
     /// The system was short of processes, memory or descriptors: when to try again, and the delay after that.
     pub(crate) starved: Option<(Instant, Duration)>,
     pub(crate) workers: Vec<Option<Box<Worker>>>,
@@ -135,9 +138,11 @@ impl Driver {
         now: Instant,
     ) -> Self {
         let seat = Seat::new(options.budget.as_ref(), &shared.inbox);
+        let door = Door::new(options.reply_room.as_ref(), &shared.inbox);
         Self {
             shared,
             seat,
+            door,
             epoll,
             now,
             jobs: Jobs::default(),

@@ -46,6 +46,8 @@ pub(crate) enum Message {
     Workers(Resolver<Vec<WorkerInfo>>),
     /// The event stream has room again.
     ResumeEvents,
+    /// Replies that wait were granted room.
+    ReplyRoom,
     /// No more jobs; end when all are done, or after the time. `None`: no limit (the last handle was dropped).
     Drain(Option<Duration>, Option<Resolver<()>>),
     /// End at once.
@@ -74,7 +76,8 @@ impl Message {
             | Self::Raise(..)
             | Self::Resize(..)
             | Self::Budget
-            | Self::ResumeEvents => {}
+            | Self::ResumeEvents
+            | Self::ReplyRoom => {}
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::options::Retry;
 use crate::payload::Reply;
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
+use crate::reply_room::RoomHeld;
 use crate::submission::Note;
 
 /// How a job ended.
@@ -105,6 +106,8 @@ pub(crate) struct Job {
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
+    /// The room for these.
+    pub(crate) room: Option<RoomHeld>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
     /// Its outcome is no longer needed: it is not begun (again).

@@ -16,7 +16,7 @@ use crate::jsonl;
 use crate::logs::drain_log;
 use crate::proc::oom_kills;
 use crate::time::{LOOK, later};
-use crate::worker::{Role, Sent, State, Worker, WorkerInfo};
+use crate::worker::{FrameRoom, Role, Sent, State, Worker, WorkerInfo};
 
 impl Driver {
     /// The worker has said READY.
@@ -167,6 +167,10 @@ impl Driver {
         if let Some(worker) = &mut self.workers[slot] {
             worker.exit = exit;
             worker.paused = false;
+            worker.is_settled = true;
+            if worker.waits_for_room() {
+                worker.room = FrameRoom::None;
+            }
             if worker.doomed.iter().any(|doomed| doomed.termed) {
                 worker.reason.get_or_insert_with(|| "it was stuck in a job whose time was up".into());
             }

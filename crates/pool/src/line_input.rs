@@ -4,6 +4,7 @@
 //! # Invariant
 //! At most `max_frame` bytes and a line end of a worker's lines are kept in memory.
 
+use bytes::Bytes;
 use cattlegrid_worker::frame::{FrameError, Header, Kind};
 use cattlegrid_worker::message::ErrorBody;
 
@@ -11,7 +12,8 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::jsonl::{self, LineEnds};
 use crate::long_line::{Long, LongLine};
-use crate::traffic::Body;
+use crate::traffic::{BUFFER, Body};
+use crate::worker::FrameRoom;
 
 impl Driver {
     /// Handles the line at the start of `rest`, or the part of a long line that has arrived. Returns its length, or `None` if
@@ -31,29 +33,39 @@ impl Driver {
             Err(FrameError::TooLong { .. }) if worker.greeted => {
                 worker.lines = LineEnds::default();
                 worker.long_line = Some(LongLine::default());
+                // It is not kept.
+                worker.room = FrameRoom::None;
                 return self.read_long_line(slot, rest, current);
             }
             taken => taken.map_err(|error| error.to_string())?,
         };
-        let Some((line, len)) = taken else { return Ok(None) };
+        let Some((line, len)) = taken else {
+            if rest.len() > BUFFER {
+                self.has_line_room(slot);
+            }
+            return Ok(None);
+        };
         if !line.is_empty() {
             for frame in jsonl::read_line(line, current, objects)? {
-                if frame.kind == Kind::Event && !self.has_event_room(slot) {
-                    // The whole line is read again later.
-                    if let Some(worker) = &mut self.workers[slot] {
-                        worker.lines = LineEnds::default();
-                    }
-                    return Ok(None);
-                }
                 let header = Header {
                     len: frame.body.len() as u32,
                     kind: frame.kind,
                     flags: frame.flags,
                     id: frame.id,
                 };
-                self.on_frame(slot, header, Body { bytes: &frame.body, shared: None })?;
+                let has_room = self.has_frame_room(slot, header);
+                if !has_room || (frame.kind == Kind::Event && !self.has_event_room(slot)) {
+                    // The whole line is read again later.
+                    if let Some(worker) = &mut self.workers[slot] {
+                        worker.lines = LineEnds::default();
+                    }
+                    return Ok(None);
+                }
+                let body = Bytes::from(frame.body);
+                self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })?;
             }
         }
+        self.free_frame_room(slot);
         Ok(Some(len))
     }
 
@@ -101,7 +113,7 @@ impl Driver {
     /// Notes an error as the job's outcome, for when the worker is done with it. The first one counts.
     fn note_fault(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
-            job.chunks = None;
+            (job.chunks, job.room) = (None, None);
             job.fault.get_or_insert(error);
         }
     }

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::budget::Budget;
+use crate::reply_room::ReplyRoom;
 use crate::sizing::SizingConfig;
 
 /// Every option but the callbacks. [`crate::Builder`] has a method of the same name for each, with its meaning and range.
@@ -17,6 +18,7 @@ pub(crate) struct Options {
     pub(crate) sizing: SizingConfig,
     pub(crate) batch: usize,
     pub(crate) budget: Option<Budget>,
+    pub(crate) reply_room: Option<ReplyRoom>,
     pub(crate) spare: usize,
     pub(crate) config: Vec<u8>,
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
@@ -51,6 +53,7 @@ impl Default for Options {
             sizing: SizingConfig::default(),
             batch: 1,
             budget: None,
+            reply_room: None,
             spare: 0,
             config: Vec::new(),
             env: BTreeMap::new(),

@@ -3,9 +3,13 @@
 //! # Invariant
 //! The bytes inside an [`Args`] or a [`Reply`] are a valid list.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use cattlegrid_worker::List;
 use cattlegrid_worker::list::put_list;
+
+use crate::reply_room::RoomHeld;
 
 /// The arguments of a job: a list of byte strings.
 ///
@@ -66,17 +70,37 @@ impl<P: AsRef<[u8]>> From<&Vec<P>> for Args {
 }
 
 /// The reply to a job: a list of byte strings. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Reply {
     /// A checked list.
     body: Bytes,
+    room: Option<Arc<RoomHeld>>,
 }
+
+impl PartialEq for Reply {
+    fn eq(&self, other: &Self) -> bool {
+        self.body == other.body
+    }
+}
+
+impl Eq for Reply {}
 
 impl Reply {
     /// Checks that `body` is a list.
     pub(crate) fn new(body: Bytes) -> Option<Self> {
         List::parse(&body)?;
-        Some(Self { body })
+        Some(Self { body, room: None })
+    }
+
+    /// The same, which has this room until it is dropped.
+    pub(crate) fn within(self, room: Option<RoomHeld>) -> Self {
+        Self { room: room.map(Arc::new), ..self }
+    }
+
+    /// The room that this reply has of a [`crate::ReplyRoom`], for a caller that takes out what it needs and drops the rest:
+    /// it is given back when neither the reply nor this is left.
+    pub fn room(&self) -> Option<Arc<RoomHeld>> {
+        self.room.clone()
     }
 
     /// The parts.
@@ -94,7 +118,7 @@ impl Reply {
         String::from_utf8_lossy(self.part(0)).into_owned()
     }
 
-    /// The first part without copying; keeps the whole reply alive.
+    /// The first part without copying; keeps the bytes of the whole reply alive, but not its [`Reply::room`].
     pub fn into_bytes(self) -> Bytes {
         let part = self.part(0);
         if part.is_empty() { Bytes::new() } else { self.body.slice_ref(part) }

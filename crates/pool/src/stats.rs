@@ -148,6 +148,8 @@ counters! {
     resource_failures,
     /// Times that a pool has begun to wait for room in its budget.
     no_room,
+    /// Times that a worker was not read because its reply found no room.
+    reply_waits,
     /// Templates that died and were replaced.
     templates_lost,
     /// Reloads done.

@@ -20,7 +20,7 @@ use crate::output::Flushed;
 use crate::payload::Reply;
 use crate::stderr;
 use crate::time::later;
-use crate::worker::State;
+use crate::worker::{State, Worker};
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Driver {
     pub(crate) fn on_readable(&mut self, slot: usize) -> bool {
         for _ in 0..READS {
             let Some(worker) = &mut self.workers[slot] else { return false };
-            if worker.paused {
+            if worker.is_unread() {
                 return false;
             }
             let Some(socket) = &worker.socket else { return false };
@@ -99,7 +99,7 @@ impl Driver {
     }
 
     /// Handles all complete frames of a worker's input.
-    fn process_input(&mut self, slot: usize) {
+    pub(crate) fn process_input(&mut self, slot: usize) {
         let Some(worker) = &mut self.workers[slot] else { return };
         let (number, json, mut input) = (worker.number, worker.json, std::mem::take(&mut worker.input));
         let mut used = 0;
@@ -122,8 +122,8 @@ impl Driver {
             }
         }
         input.drain(..used);
-        if input.is_empty() && input.capacity() > 4 * BUFFER {
-            input = Vec::new();
+        if input.len() <= BUFFER && input.capacity() > 4 * BUFFER {
+            input.shrink_to(BUFFER);
         }
         if let Some(worker) = &mut self.workers[slot]
             && worker.number == number
@@ -136,15 +136,18 @@ impl Driver {
     /// Handles a long frame that is exactly what the input holds, and takes it out without copying it.
     fn long_frame(&mut self, slot: usize, input: &mut Vec<u8>) -> Result<(), String> {
         let Ok(Some(header)) = Header::decode(input, self.options.max_frame) else { return Ok(()) };
-        if input.len() != HEADER_LEN + header.len as usize || header.kind != Kind::Result {
+        let whole = input.len() == HEADER_LEN + header.len as usize;
+        if !whole || header.kind != Kind::Result || !self.has_frame_room(slot, header) {
             return Ok(());
         }
         let body = Bytes::from(std::mem::take(input)).slice(HEADER_LEN..);
-        self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })
+        self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })?;
+        self.free_frame_room(slot);
+        Ok(())
     }
 
     fn is_paused(&self, slot: usize, number: u64) -> bool {
-        self.workers[slot].as_ref().is_none_or(|worker| worker.number != number || worker.paused)
+        self.workers[slot].as_ref().is_none_or(|worker| worker.number != number || worker.is_unread())
     }
 
     /// Handles the frame at the start of `rest`; its length, or `None` if it is not complete.
@@ -155,12 +158,16 @@ impl Driver {
         let Some(header) = Header::decode(rest, max).map_err(|error| error.to_string())? else {
             return Ok(None);
         };
+        if !self.has_frame_room(slot, header) {
+            return Ok(None);
+        }
         let total = HEADER_LEN + header.len as usize;
         let Some(body) = rest.get(HEADER_LEN..total) else { return Ok(None) };
         if header.kind == Kind::Event && !self.has_event_room(slot) {
             return Ok(None);
         }
         self.on_frame(slot, header, Body { bytes: body, shared: None })?;
+        self.free_frame_room(slot);
         Ok(Some(total))
     }
 
@@ -273,6 +280,7 @@ impl Driver {
             return Err(format!("a reply to unknown job {id:#x}"));
         }
         let mut outcome = None;
+        let room = self.take_reply_room(slot, id, body.bytes.len());
         if let Some(job) = self.jobs.get_mut(id).filter(|job| job.sink.is_some()) {
             let (fault, has_chunks) = (job.fault.take(), job.chunks.is_some());
             let whole = if has_chunks { self.whole_reply(id, body.bytes) } else { Some(body.keep()) };
@@ -281,7 +289,10 @@ impl Driver {
             outcome = Some(match (fault, whole) {
                 (Some(fault), _) => Err(fault),
                 (None, Some(body)) if body.len() > max => Err(Error::TooLarge { len: body.len(), max }),
-                (None, body) => Ok(body.and_then(Reply::new).ok_or("a reply that is not a list")?),
+                (None, body) => {
+                    let reply = body.and_then(Reply::new).ok_or("a reply that is not a list")?;
+                    Ok(reply.within(room))
+                }
             });
         }
         self.release(slot, id);
@@ -298,15 +309,16 @@ impl Driver {
         }
         let Some(job) = self.jobs.get_mut(id) else { return Ok(()) };
         if job.sink.is_none() || job.fault.is_some() {
-            job.chunks = None;
+            (job.chunks, job.room) = (None, None);
             return Ok(());
         }
+        self.keep_chunk_room(slot, id);
         let len = self.add_chunk(id, body.bytes).ok_or("a part of a reply that is not a list")?;
         let max = self.options.max_reply;
         if len > max {
             // The caller does not wait for the rest of the reply, which is dropped as it arrives.
             if let Some(job) = self.jobs.get_mut(id) {
-                job.chunks = None;
+                (job.chunks, job.room) = (None, None);
             }
             self.give_up_on(id);
             self.end_job(id, Err(Error::TooLarge { len, max }));
@@ -395,8 +407,8 @@ impl Driver {
             return true;
         }
         let Some(worker) = &mut self.workers[slot] else { return true };
-        if worker.exit.is_some() {
-            // The worker is dead and its slot must be freed: its last events go over the limit.
+        if worker.is_settled {
+            // Its slot must be freed: its last events go over the limit.
             return true;
         }
         worker.paused = true;
@@ -456,14 +468,25 @@ impl Driver {
         }
     }
 
-    fn watch_socket(&self, slot: usize) {
+    /// Tells the system what of the worker's socket the pool needs to know. While the worker is not read, the system tells its end once,
+    /// not again and again.
+    pub(crate) fn watch_socket(&self, slot: usize) {
         let Some(worker) = &self.workers[slot] else { return };
         let Some(socket) = &worker.socket else { return };
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, !worker.paused);
+        flags.set(EventFlags::IN, !worker.is_unread());
+        flags.set(EventFlags::ONESHOT, worker.is_unread());
         flags.set(EventFlags::OUT, worker.want_write);
         let data = EventData::new_u64((Source::Worker as u64) << 60 | worker.number);
         epoll::modify(&self.epoll, socket, data, flags).ok();
+    }
+
+    /// As [`Driver::watch_socket`], after an event that was the only one to be told.
+    pub(crate) fn watch_again(&self, slot: usize) {
+        let blocked = |worker: &Worker| worker.is_unread() && worker.want_write;
+        if self.workers.get(slot).and_then(Option::as_ref).is_some_and(|worker| blocked(worker)) {
+            self.watch_socket(slot);
+        }
     }
 
     pub(crate) fn on_worker_log(&mut self, slot: usize) {
@@ -550,7 +573,7 @@ impl Driver {
 }
 
 /// Size of one read, bytes.
-const BUFFER: usize = 64 << 10;
+pub(crate) const BUFFER: usize = 64 << 10;
 
 /// Length from which a frame is kept without copying it, bytes.
 const LONG: usize = 32 << 10;

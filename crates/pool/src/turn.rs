@@ -192,6 +192,7 @@ impl Driver {
             }
             Message::Workers(answer) => answer.resolve(self.infos()),
             Message::ResumeEvents => self.resume_events(),
+            Message::ReplyRoom => self.resume_replies(),
             Message::Drain(limit, answer) => {
                 let grace = limit.map(|_| later(self.now, self.options.shutdown_grace));
                 if self.ending == Ending::No || (self.ending == Ending::Draining(None) && grace.is_some()) {
@@ -220,6 +221,7 @@ impl Driver {
                     4 => {
                         if flags.contains(EventFlags::OUT) {
                             self.flush(slot);
+                            self.watch_again(slot);
                         }
                         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                             self.on_readable(slot);
@@ -233,7 +235,7 @@ impl Driver {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        let blocked = !self.may_start() || !self.seat.may_take();
+        let blocked = self.is_emptied() || !self.may_start() || !self.seat.may_take();
         let sizing = if blocked { None } else { self.sizing.poll_timeout() };
         let starved = self.starved.map(|(at, _)| at).filter(|at| *at > self.now);
         [self.deadlines.next(), sizing, self.breaker.poll_timeout(), self.scan_at, starved]
@@ -268,10 +270,15 @@ impl Driver {
         }
     }
 
+    /// Whether the pool ends and all jobs are at workers: their number is not changed any more.
+    fn is_emptied(&self) -> bool {
+        self.ending != Ending::No && self.queue.is_empty()
+    }
+
     /// Starts and retires workers as the sizing decides.
     fn resize_by_load(&mut self) {
         self.waiting = self.queue.len().div_ceil(self.batch);
-        if self.ending != Ending::No && self.queue.is_empty() {
+        if self.is_emptied() {
             return;
         }
         // Each of those behind another job can use a worker of its own.

@@ -20,6 +20,7 @@ use crate::jsonl::LineEnds;
 use crate::logs::{Lines, Tail};
 use crate::long_line::LongLine;
 use crate::output::Output;
+use crate::reply_room::{RoomHeld, Ticket};
 
 /// A worker and everything that the pool knows of it.
 #[derive(Debug)]
@@ -65,6 +66,10 @@ pub(crate) struct Worker {
     pub(crate) want_write: bool,
     /// Not read, because the event stream is full.
     pub(crate) paused: bool,
+    /// The room for the frame that is being read, if it needs any.
+    pub(crate) room: FrameRoom,
+    /// Its end is known: what it has sent is read to the end, over all limits.
+    pub(crate) is_settled: bool,
     pub(crate) in_flight: VecDeque<Sent>,
     pub(crate) in_flight_bytes: usize,
     /// Place of the job in flight that was looked up last.
@@ -119,6 +124,18 @@ pub(crate) struct Worker {
     pub(crate) condemned: bool,
     /// Of a condemned worker: the ping that it has to answer, as proof that it still works on the others, and when it was sent.
     pub(crate) proof: Option<Instant>,
+}
+
+/// The room that a frame needs while it is read: see [`crate::ReplyRoom`].
+#[derive(Debug, Default)]
+pub(crate) enum FrameRoom {
+    /// It needs none, or was not asked for yet.
+    #[default]
+    None,
+    /// There was none: the worker is not read.
+    Waits(Ticket),
+    /// It has it.
+    Held(RoomHeld),
 }
 
 /// A ready worker.
@@ -219,6 +236,8 @@ impl Worker {
             output: Output::default(),
             want_write: false,
             paused: false,
+            room: FrameRoom::None,
+            is_settled: false,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             near: Cell::new(0),
@@ -250,6 +269,16 @@ impl Worker {
             condemned: false,
             proof: None,
         }
+    }
+
+    /// Whether it is not read, because there is no room for what it says.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.paused || self.waits_for_room()
+    }
+
+    /// Whether it is not read, because its reply has no room.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        matches!(self.room, FrameRoom::Waits(_))
     }
 
     /// Whether the worker has begun this job, and it was not taken back.
@@ -299,7 +328,10 @@ impl Worker {
         else {
             return false;
         };
-        if self.paused || begun != self.stalled.1 || self.in_flight.iter().any(|sent| self.has_begun(sent)) {
+        if self.is_unread()
+            || begun != self.stalled.1
+            || self.in_flight.iter().any(|sent| self.has_begun(sent))
+        {
             self.stalled = (now, begun);
         }
         !self.in_flight.is_empty()

@@ -181,27 +181,60 @@ fn a_value_may_have_as_many_bytes_as_an_item_and_no_more() {
 }
 
 #[test]
-fn results_on_their_way_are_bounded() {
-    let world = World::new(&rules("template", "max = 1"));
-    let loaders = world.start(11 * MIB).unwrap();
-    // They are not stored: six are 60 MiB, and the seventh would be more than 64.
-    let mut kept = Vec::new();
-    for _ in 0..6 {
-        loaders.submit(0, vec![world.order("page:big-10485760")]);
-        kept.push(world.next().1);
+fn a_worker_waits_while_results_on_their_way_take_all_room() {
+    // A line of JSON takes room for the longest line, 22 MiB, until its end has arrived.
+    for (mode, fit) in [("template", 2), ("jsonl", 1)] {
+        let world = World::new(&rules(mode, "max = 3\nload = 1"));
+        let loaders = world.start(11 * MIB).unwrap();
+        let most = loaders.transit().1;
+        assert_eq!(most, 22 * MIB + (256 << 10), "{mode}");
+        // They are not stored.
+        let mut kept = Vec::new();
+        loaders.submit(0, (0..=fit).map(|_| world.order("page:big-10485760")).collect());
+        (0..fit).for_each(|_| kept.push(world.next().1));
+        until("one waits", || loaders.views()[0].pool.reply_waits > 0);
+        assert!((fit * 10 * MIB..most).contains(&loaders.transit().0), "{mode}: {:?}", loaders.transit());
+        assert_eq!(loaders.jobs(), 1, "{mode}");
+        // Short ones do not wait.
+        assert_eq!(world.run(&loaders, "page:small"), value("value of page:small"));
+        kept.pop().unwrap().landed(Landed::Late);
+        let last = world.next().1;
+        assert_eq!(loaders.jobs(), 0, "{mode}");
+        drop((kept, last));
+        assert_eq!(loaders.transit().0, 0, "{mode}");
+        let view = loaders.views().remove(0);
+        let seen =
+            [&view.counts.values, &view.counts.refused, &view.counts.late].map(|count| count.load(Relaxed));
+        assert_eq!((seen, view.pool.reply_waits), ([fit as u64 + 2, 0, 1], 1), "{mode}");
+        assert_eq!(view.counts.bytes.load(Relaxed), 0, "{mode}");
+        loaders.stop();
     }
-    assert!(loaders.transit().0 > 60 * MIB && loaders.transit().1 == 64 * MIB, "{:?}", loaders.transit());
-    let refused = End::Failed(LoadFailure::Refused, "too many results at once".to_owned());
-    assert_eq!(world.run(&loaders, "page:big-10485760"), refused);
-    assert_eq!(world.run(&loaders, "page:small"), value("value of page:small"));
-    kept.pop().unwrap().landed(Landed::Late);
-    assert!(matches!(world.run(&loaders, "page:big-10485760"), End::Value { .. }));
+}
+
+#[test]
+fn loaders_end_while_results_wait_for_room() {
+    let world = World::new(&rules("template", "max = 3\nload = 1"));
+    let loaders = world.start(11 * MIB).unwrap();
+    loaders.submit(0, (0..3).map(|_| world.order("page:big-10485760")).collect());
+    let kept: Vec<_> = (0..2).map(|_| world.next().1).collect();
+    until("one waits", || loaders.views()[0].pool.reply_waits > 0);
+    loaders.stop();
+    assert_eq!(world.end().1, End::Failed(LoadFailure::Refused, "the loader has ended".to_owned()));
     drop(kept);
     assert_eq!(loaders.transit().0, 0);
+}
+
+#[test]
+fn an_old_value_that_is_too_long_as_text_is_left_out() {
+    let world = World::new(&rules("jsonl", "max = 1"));
+    let loaders = world.start(MIB).unwrap();
+    let LoadOrder::Start(load) = world.order("page:small") else { panic!("an order to start") };
+    // Six bytes each, as text in JSON.
+    let stale = Some(DeliveredValue::Inline(vec![1; MIB - 100].into()));
+    loaders.submit(0, vec![LoadOrder::Start(Load { stale, ..load })]);
+    assert_eq!(world.end().1, value("value of page:small"));
     let counts = loaders.views().remove(0).counts;
-    let seen = [&counts.refused, &counts.no_room, &counts.late].map(|counter| counter.load(Relaxed));
-    assert_eq!(seen, [1, 1, 1]);
-    assert_eq!(counts.bytes.load(Relaxed), 0);
+    assert_eq!([&counts.stale_left_out, &counts.values].map(|counter| counter.load(Relaxed)), [1, 1]);
     loaders.stop();
 }
 

@@ -28,6 +28,7 @@ mod objects;
 mod python_batches;
 mod queue;
 mod recycling;
+mod reply_room;
 mod resources;
 mod retries;
 mod sizing;

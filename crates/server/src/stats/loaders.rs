@@ -59,10 +59,7 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
     count!(errors, "Jobs that ended with an error of the worker, or with an answer that cannot be used."),
     count!(lost, "Jobs that ended because their worker was lost."),
     count!(timeouts, "Jobs whose time (`timeout`) was up, begun or not."),
-    count!(
-        refused,
-        "Jobs that were not begun: the queue was full, no worker could be started, or results on their way took too much memory."
-    ),
+    count!(refused, "Jobs that were not begun: the queue was full, or no worker could be started."),
     count!(cancelled, "Jobs whose values were no longer needed, before a worker had begun them."),
     of_loader(gauge(
         "running",
@@ -79,7 +76,6 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
         not_stored,
         "Values that were not stored: there was no memory, they were larger than `-I` allows, or had too many tags."
     ),
-    count!(no_room, "Results among `refused` for which there was no room on their way."),
     of_loader(gauge(
         "bytes",
         Unit::Bytes,
@@ -94,7 +90,7 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
     )),
     count!(
         stale_left_out,
-        "Jobs that were sent without their old value, because those of other jobs took `transit_bytes_max` already."
+        "Jobs that were sent without their old value, because those of other jobs took 64 MiB already, or twice `-I` if that is more."
     ),
     count!(log_left_out, "Reports of failures and lines of output that were too many for the log."),
     pool!(generation, "Programs that this pool has started; a reload of the rule file starts another pool."),
@@ -130,6 +126,12 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
         |_, view| view.pool.killed,
     )),
     of_loader(gauge(
+        "reply_waits",
+        Unit::Count,
+        "Times that a worker waited with its answer, because those of all loaders took `transit_bytes_max` already.",
+        |_, view| view.pool.reply_waits,
+    )),
+    of_loader(gauge(
         "templates_lost",
         Unit::Count,
         "Templates that ended without being asked to.",
@@ -160,13 +162,13 @@ pub(super) static TRANSIT: &[Row<Transit>] = &[
     gauge(
         "transit_bytes",
         Unit::Bytes,
-        "Bytes of the results of all loaders that are on their way to be stored.",
+        "Bytes of the results of all loaders that are being read from workers, or on their way to be stored.",
         |_, all| all.bytes as u64,
     ),
     gauge(
         "transit_bytes_max",
         Unit::Bytes,
-        "Most such bytes: 64 MiB, or twice `-I` if that is more. A result beyond them is refused.",
+        "Most such bytes: 16 MiB, or those of two results of `-I` if that is more. A worker with a result beyond them waits.",
         |_, all| all.bytes_max as u64,
     ),
 ];

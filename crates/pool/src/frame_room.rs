@@ -1,0 +1,127 @@
+//! Room for what workers say: a long frame is read when there is room for it, see [`crate::ReplyRoom`].
+//!
+//! ```text
+//!   header read ──take──▶ room ──▶ body read ──▶ reply, with its room ──▶ dropped by its user
+//!                   └──no room──▶ the worker is not read, until its ticket is granted
+//! ```
+//! Short replies count, and are read whether there is room or not: so they never wait behind long ones.
+//!
+//! A reply in chunks takes room for the longest reply at its first chunk. Until its last chunk its worker is read whether there
+//! is room or not, so that each reply that was begun can be ended: what follows in the socket may be in front of its chunks.
+//!
+//! # Invariants
+//! * A worker has room, or a ticket, for one frame at most: that at the start of its input.
+//! * A worker whose end is known is read to the end, over the limit.
+
+use cattlegrid_worker::frame::{FLAG_MORE, Header, Kind};
+
+use crate::driver::Driver;
+use crate::reply_room::{RoomHeld, Taken};
+use crate::traffic::BUFFER;
+use crate::worker::{FrameRoom, Worker};
+
+impl Driver {
+    /// Whether the frame with this header may be read now. If not, its worker is not read until it may.
+    pub(crate) fn has_frame_room(&mut self, slot: usize, header: Header) -> bool {
+        if !self.door.is_limited() {
+            return true;
+        }
+        let len = header.len as usize;
+        let job = self.jobs.get(header.id).filter(|_| header.kind == Kind::Result);
+        let begins = job.is_some_and(|job| job.room.is_none()) && header.flags & FLAG_MORE != 0;
+        if begins {
+            self.has_room_for(slot, len.saturating_add(self.options.max_reply))
+        } else if len > BUFFER {
+            self.has_room_for(slot, len)
+        } else {
+            job.is_none() || self.has_room_over(slot, len)
+        }
+    }
+
+    /// As [`Driver::has_frame_room`], for a line of JSON whose end has not arrived, while more than a read has.
+    pub(crate) fn has_line_room(&mut self, slot: usize) -> bool {
+        self.has_room_for(slot, self.options.max_frame as usize)
+    }
+
+    /// As [`Driver::has_frame_room`], for a message of this many bytes.
+    pub(crate) fn has_room_for(&mut self, slot: usize, bytes: usize) -> bool {
+        let Some(worker) = &self.workers[slot] else { return true };
+        match worker.room {
+            FrameRoom::Held(_) => return true,
+            FrameRoom::Waits(_) => return false,
+            FrameRoom::None => {}
+        }
+        if worker.is_settled || self.has_begun_reply(worker) {
+            return self.has_room_over(slot, bytes);
+        }
+        let taken = self.door.take(bytes);
+        let Some(worker) = &mut self.workers[slot] else { return true };
+        match taken {
+            Taken::Held(room) => {
+                worker.room = FrameRoom::Held(room);
+                true
+            }
+            Taken::Waits(ticket) => {
+                worker.room = FrameRoom::Waits(ticket);
+                self.shared.counters.reply_waits.add(1);
+                self.watch_socket(slot);
+                false
+            }
+        }
+    }
+
+    /// Takes room, whether there is any or not. Returns true.
+    fn has_room_over(&mut self, slot: usize, bytes: usize) -> bool {
+        if let Some(worker) = &mut self.workers[slot]
+            && matches!(worker.room, FrameRoom::None)
+        {
+            worker.room = FrameRoom::Held(self.door.take_over(bytes));
+        }
+        true
+    }
+
+    /// Whether a reply of the worker has come in part.
+    fn has_begun_reply(&self, worker: &Worker) -> bool {
+        worker.in_flight.iter().any(|sent| self.jobs.get(sent.id).is_some_and(|job| job.room.is_some()))
+    }
+
+    /// Reads on from the workers whose replies were granted room.
+    pub(crate) fn resume_replies(&mut self) {
+        for slot in 0..self.workers.len() {
+            let Some(worker) = &mut self.workers[slot] else { continue };
+            let FrameRoom::Waits(ticket) = &mut worker.room else { continue };
+            let Some(room) = ticket.room() else { continue };
+            worker.room = FrameRoom::Held(room);
+            self.watch_socket(slot);
+            self.process_input(slot);
+        }
+    }
+
+    /// The room of the reply that is complete now, whose last frame has `len` bytes: that of the frame, or of all its chunks.
+    pub(crate) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomHeld> {
+        let worker = self.workers[slot].as_mut()?;
+        let FrameRoom::Held(of_frame) = std::mem::take(&mut worker.room) else { return None };
+        let job = self.jobs.get_mut(id)?;
+        let chunks = job.chunks.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        let mut room = job.room.take().unwrap_or(of_frame);
+        room.resize(chunks + len);
+        Some(room)
+    }
+
+    /// Keeps the room of a first chunk for all of the reply.
+    pub(crate) fn keep_chunk_room(&mut self, slot: usize, id: u64) {
+        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(job) = self.jobs.get_mut(id).filter(|job| job.room.is_none()) else { return };
+        if let FrameRoom::Held(mut room) = std::mem::take(&mut worker.room) {
+            room.resize(self.options.max_reply);
+            job.room = Some(room);
+        }
+    }
+
+    /// The frame was handled.
+    pub(crate) fn free_frame_room(&mut self, slot: usize) {
+        if let Some(worker) = &mut self.workers[slot] {
+            worker.room = FrameRoom::None;
+        }
+    }
+}
