@@ -59,9 +59,8 @@ def test_runaways_are_stopped(types, method, threads, capsys):
             assert c.exactly(len(rest)) == rest
         cpu = server.cpu_seconds() - cpu
         show(capsys, f"{method}, -t {threads}: {sorted(taken)[1] * 1000:.0f} ms of 100, {cpu * 250:.0f} ms of CPU a call")
-        # Time of the processor: longer only if who looks at the time is delayed. And of the wall, generously.
+        # Time of the processor: longer only if who looks at the time is delayed. That of the wall depends on what else runs.
         assert cpu < 4 * 0.4, "stopped within a few times the limit"
-        assert max(taken) < 0.2 * SLOW
         assert call(c, "runaway:work:k:1") == "DONE", "the next call finds all as it was"
 
 
