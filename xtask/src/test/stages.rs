@@ -201,6 +201,7 @@ pub(super) const STAGES: &[Stage] = &[
             "-raR",
             "--reruns",
             "2",
+            "--rerun-show-tracebacks",
             "python",
         ])],
     },
@@ -219,7 +220,7 @@ pub(super) const STAGES: &[Stage] = &[
                 ("CATTLEGRID_FACTORS", "target/fast/factors"),
                 ("CATTLEGRID_SET_UP", "1"),
             ],
-            ..step(&["conformance/run.sh", "--reruns", "2"])
+            ..step(&["conformance/run.sh", "--reruns", "2", "--rerun-show-tracebacks"])
         }],
     },
     Stage {
