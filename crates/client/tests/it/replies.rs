@@ -87,7 +87,8 @@ fn each_caller_gets_its_own_reply(kind: Kind) {
         let right: u64 = tasks.join_all().await.into_iter().sum();
         let faults = proxy.faults();
         println!("{kind:?}: {right} right, {faults} replies lost or doubled");
-        assert!(right > 200 && faults > 20, "{right} right, {faults} faults");
+        // Few on a busy machine: the time is fixed, not the work.
+        assert!(right > 50 && faults > 5, "{right} right, {faults} faults");
         // It goes on when nothing is disturbed.
         proxy.disturb(0);
         let until = Instant::now() + Duration::from_secs(20);
