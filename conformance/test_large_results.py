@@ -55,7 +55,7 @@ def test_values_that_are_far_too_large_take_no_memory(scene, mode):
 
 @pytest.mark.parametrize("mode", ["template", "jsonl"])
 def test_large_values_of_many_workers_wait_for_each_other(scene, mode):
-    """Memory is bounded by `-m`, and `transit_bytes_max` for values that are not stored yet; as text they take it twice."""
+    """Memory is bounded by `-m`, and `transit_bytes_max` for values that are not stored yet; as text they take it twice, and a line more."""
     server = scene.start(rules('hold = "1m"\n', mode=mode, max=16), "-m", "64", "-I", "32m")
     clients = send(server, [b"get do:size:20000000:%d" % n for n in range(32)])
     stats = ended(scene, 32)
@@ -63,7 +63,7 @@ def test_large_values_of_many_workers_wait_for_each_other(scene, mode):
     assert stats["reply_waits"] > 0
     most = int(server.stats("loaders")["transit_bytes_max"])
     assert most == 2 * (32 * MIB + 128 * 1024)
-    assert highest(server) < 64 * MIB + (2 if mode == "jsonl" else 1) * most + 40 * MIB, highest(server)
+    assert highest(server) < 64 * MIB + (3 if mode == "jsonl" else 1) * most + 40 * MIB, highest(server)
     assert len(clients) == 32 and server.running()
 
 
@@ -81,19 +81,40 @@ def test_no_computed_value_is_thrown_away(scene):
     assert ended(scene, 200)["values"] == 200
 
 
+def halfway(size, timeout):
+    """A loader whose answers stop after this many bytes, and that of `pages.py`."""
+    stuck = of_loader("half", "halfway.py", mode="jsonl", max=3, timeout=timeout, kill_grace="200ms")
+    command = stuck.replace('halfway.py"]', f'halfway.py", "{size}"]')
+    assert command != stuck
+    return of_rule("half:{id}", "half") + command + rules(max=2)
+
+
 def test_answers_that_stop_halfway(scene):
-    """Lines whose ends do not come take all room until their time is up: small values do not wait for them, large ones do."""
-    stuck = of_rule("half:{id}", "half") + of_loader("half", "halfway.py", mode="jsonl", max=3, timeout="3s", kill_grace="200ms")
-    server = scene.start(stuck + rules(max=2), "-I", "8m", "-m", "128")
+    """Lines whose ends do not come keep from others what has arrived, and nothing else."""
+    server = scene.start(halfway(200_000, "60s"), "-I", "8m", "-m", "128")
     halves = send(server, [b"get half:%d" % n for n in range(3)])
-    wait_until("two wait for the first", lambda: scene.stats("half")["reply_waits"] == 2)
+    wait_until("they have written", lambda: on_its_way(server) >= 600_000)
+    assert on_its_way(server) < 1_000_000
+    with server.raw(60) as c:
+        for size in (10, 60_000, 65_536, 300_000, 1_000_000, 8_000_000):
+            assert c.get(b"do:size:%d:1" % size) == b"x" * size
+    assert (scene.stats()["reply_waits"], scene.stats("half")["reply_waits"], scene.stats("half")["running"]) == (0, 0, 3)
+    assert len(halves) == 3
+    scene.end()
+
+
+def test_answers_that_stop_when_they_have_all_room(scene):
+    """Until their time is up: small values do not wait for them, large ones do."""
+    server = scene.start(halfway(7_000_000, "5s"), "-I", "8m", "-m", "128")
+    halves = send(server, [b"get half:%d" % n for n in range(3)])
+    # One of them goes over the limit.
+    wait_until("two have written, and the third waits or has", lambda: on_its_way(server) >= 16 * MIB)
     with server.raw(60) as large, server.raw(60) as small:
         large.send(b"get do:size:1000000:1\r\n")
-        wait_until("it waits", lambda: scene.stats()["reply_waits"] == 1)
         since = time.monotonic()
         for n in range(20):
             assert small.get(b"page:%d" % n) == b"%d=0" % n
-            assert small.get(b"do:size:65000:%d" % n) == b"x" * 65_000
+            assert small.get(b"do:size:65536:%d" % n) == b"x" * 65_536
         assert time.monotonic() - since < 2 * harness.PROMPT
         assert value(large) == b"x" * 1_000_000
     assert [value(half) for half in halves] == [None] * 3

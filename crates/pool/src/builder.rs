@@ -203,9 +203,9 @@ impl Builder {
     /// moment in which a reply's length is known until the [`Reply`] is dropped. A worker whose reply finds no room is not read
     /// until there is some; its job's time goes on. Default: no limit.
     ///
-    /// Replies of at most 64 KiB count, but never wait. Other messages of more than 64 KiB count while they are read. A line of
-    /// JSON of more than 64 KiB takes `max_frame` until its end has arrived. A reply in chunks takes `max_reply` until its last
-    /// chunk has arrived, and its worker is read without waiting meanwhile.
+    /// Replies of at most 64 KiB count, but never wait. Other messages of more than 64 KiB count while they are read. A longer line of
+    /// JSON takes room as it arrives; if lines without their ends have all of it, one of them goes over the limit. A reply in chunks
+    /// takes `max_reply` until its last chunk has arrived, and its worker is read without waiting meanwhile.
     ///
     /// A caller must not keep long replies while it waits for others: a [`Call`] whose reply has come keeps it. Take many with
     /// [`Pool::submit`].

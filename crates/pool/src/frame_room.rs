@@ -4,7 +4,8 @@
 //!   header read ──take──▶ room ──▶ body read ──▶ reply, with its room ──▶ dropped by its user
 //!                   └──no room──▶ the worker is not read, until its ticket is granted
 //! ```
-//! Short replies count, and are read whether there is room or not: so they never wait behind long ones.
+//! Short replies count, and are read whether there is room or not: so they never wait behind long ones. A line of JSON takes room as
+//! it arrives.
 //!
 //! A reply in chunks takes room for the longest reply at its first chunk. Until its last chunk its worker is read whether there
 //! is room or not, so that each reply that was begun can be ended: what follows in the socket may be in front of its chunks.
@@ -31,30 +32,63 @@ impl Driver {
         let begins = job.is_some_and(|job| job.room.is_none()) && header.flags & FLAG_MORE != 0;
         if begins {
             self.has_room_for(slot, len.saturating_add(self.options.max_reply))
-        } else if len > BUFFER {
+        } else if len > SHORT {
             self.has_room_for(slot, len)
         } else {
             job.is_none() || self.has_room_over(slot, len)
         }
     }
 
-    /// As [`Driver::has_frame_room`], for a line of JSON whose end has not arrived, while more than a read has.
-    pub(crate) fn has_line_room(&mut self, slot: usize) -> bool {
-        self.has_room_for(slot, self.options.max_frame as usize)
+    /// As [`Driver::has_frame_room`], for a line of JSON of which this many bytes have arrived, and not the end.
+    pub(crate) fn has_line_room(&mut self, slot: usize, arrived: usize) -> bool {
+        if arrived <= SHORT || !self.door.is_limited() {
+            return true;
+        }
+        let wanted = arrived + (arrived / 4).max(BUFFER);
+        let Some(worker) = &mut self.workers[slot] else { return true };
+        let held = match std::mem::take(&mut worker.room) {
+            FrameRoom::None => RoomHeld::default(),
+            FrameRoom::Held(held) if held.bytes() < arrived => held,
+            room => {
+                worker.room = room;
+                return !worker.waits_for_room();
+            }
+        };
+        let more = wanted - held.bytes();
+        if self.is_read_anyway(slot) {
+            let room = self.door.take_over(wanted);
+            return self.keep_room(slot, Taken::Held(room));
+        }
+        let taken = self.door.grow(held, more);
+        self.keep_room(slot, taken)
     }
 
-    /// As [`Driver::has_frame_room`], for a message of this many bytes.
-    pub(crate) fn has_room_for(&mut self, slot: usize, bytes: usize) -> bool {
+    /// The line has ended: how long it is, is known.
+    pub(crate) fn close_line(&mut self, slot: usize) {
+        if let Some(worker) = &mut self.workers[slot]
+            && let FrameRoom::Held(held) = &mut worker.room
+        {
+            held.close();
+        }
+    }
+
+    /// As [`Driver::has_frame_room`], for a frame of this many bytes.
+    fn has_room_for(&mut self, slot: usize, bytes: usize) -> bool {
         let Some(worker) = &self.workers[slot] else { return true };
         match worker.room {
             FrameRoom::Held(_) => return true,
             FrameRoom::Waits(_) => return false,
             FrameRoom::None => {}
         }
-        if worker.is_settled || self.has_begun_reply(worker) {
+        if self.is_read_anyway(slot) {
             return self.has_room_over(slot, bytes);
         }
         let taken = self.door.take(bytes);
+        self.keep_room(slot, taken)
+    }
+
+    /// Returns whether it is room.
+    fn keep_room(&mut self, slot: usize, taken: Taken) -> bool {
         let Some(worker) = &mut self.workers[slot] else { return true };
         match taken {
             Taken::Held(room) => {
@@ -80,9 +114,12 @@ impl Driver {
         true
     }
 
-    /// Whether a reply of the worker has come in part.
-    fn has_begun_reply(&self, worker: &Worker) -> bool {
-        worker.in_flight.iter().any(|sent| self.jobs.get(sent.id).is_some_and(|job| job.room.is_some()))
+    /// Whether its end is known, or a reply of it has come in part.
+    fn is_read_anyway(&self, slot: usize) -> bool {
+        let has_begun = |id| self.jobs.get(id).is_some_and(|job| job.room.is_some());
+        let of =
+            |worker: &Worker| worker.is_settled || worker.in_flight.iter().any(|sent| has_begun(sent.id));
+        self.workers[slot].as_deref().is_some_and(of)
     }
 
     /// Reads on from the workers whose replies were granted room.
@@ -125,3 +162,6 @@ impl Driver {
         }
     }
 }
+
+/// A frame or line of at most this many bytes does not wait: 64 KiB, and what a loader's answer says besides its value.
+const SHORT: usize = BUFFER + (4 << 10);

@@ -12,7 +12,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::jsonl::{self, LineEnds};
 use crate::long_line::{Long, LongLine};
-use crate::traffic::{BUFFER, Body};
+use crate::traffic::Body;
 use crate::worker::FrameRoom;
 
 impl Driver {
@@ -40,11 +40,10 @@ impl Driver {
             taken => taken.map_err(|error| error.to_string())?,
         };
         let Some((line, len)) = taken else {
-            if rest.len() > BUFFER {
-                self.has_line_room(slot);
-            }
+            self.has_line_room(slot, rest.len());
             return Ok(None);
         };
+        self.close_line(slot);
         if !line.is_empty() {
             for frame in jsonl::read_line(line, current, objects)? {
                 let header = Header {

@@ -34,16 +34,27 @@ struct Shared {
 struct State {
     /// Bytes that are held or granted.
     used: usize,
+    /// Of these, those of open lines.
+    open: usize,
+    /// An open line has room over the limit.
+    has_over: bool,
     last_ticket: u64,
     line: VecDeque<Waiting>,
     /// Tickets with room that their pools have not taken yet.
-    granted: Vec<u64>,
+    granted: Vec<Granted>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    ticket: u64,
+    is_over: bool,
 }
 
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
     bytes: usize,
+    is_open: bool,
     inbox: Weak<Inbox>,
 }
 
@@ -69,9 +80,25 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is room for this many more bytes. What is alone fits, however long it is: otherwise it would wait for ever.
+    fn is_over(&self, state: &State, bytes: usize) -> bool {
+        bytes > self.max.saturating_sub(state.used)
+    }
+
+    /// Whether there is room for this many more bytes. Beside open lines alone everything fits, however long it is: otherwise it
+    /// would wait for ever.
     fn fits(&self, state: &State, bytes: usize) -> bool {
-        state.used == 0 || bytes <= self.max.saturating_sub(state.used)
+        !self.is_over(state, bytes) || (state.used == state.open && !state.has_over)
+    }
+
+    /// Gives room. Returns whether it makes an open line the one that is over the limit.
+    fn give(&self, state: &mut State, bytes: usize, is_open: bool) -> bool {
+        let is_over = is_open && self.is_over(state, bytes);
+        state.used += bytes;
+        if is_open {
+            state.open += bytes;
+        }
+        state.has_over |= is_over;
+        is_over
     }
 
     /// Grants room to those at the head of the line, unlocks, and tells their pools.
@@ -81,8 +108,8 @@ impl Shared {
             && self.fits(&state, first.bytes)
             && let Some(first) = state.line.pop_front()
         {
-            state.used += first.bytes;
-            state.granted.push(first.ticket);
+            let is_over = self.give(&mut state, first.bytes, first.is_open);
+            state.granted.push(Granted { ticket: first.ticket, is_over });
             told.push(first.inbox);
         }
         drop(state);
@@ -91,10 +118,26 @@ impl Shared {
         }
     }
 
-    fn give_back(&self, bytes: usize) {
+    fn give_back(&self, room: &RoomHeld) {
         let mut state = self.lock();
-        state.used -= bytes;
+        state.used -= room.bytes;
+        state.shut(room.is_open, room.bytes, room.is_over);
         self.settle(state);
+    }
+}
+
+impl State {
+    /// Of room that is not open any more.
+    fn shut(&mut self, was_open: bool, bytes: usize, was_over: bool) {
+        if was_open {
+            self.open -= bytes;
+        }
+        self.has_over &= !was_over;
+    }
+
+    fn take_granted(&mut self, ticket: u64) -> Option<Granted> {
+        let at = self.granted.iter().position(|granted| granted.ticket == ticket)?;
+        Some(self.granted.swap_remove(at))
     }
 }
 
@@ -116,6 +159,10 @@ pub(crate) enum Taken {
 pub struct RoomHeld {
     of: Option<Arc<Shared>>,
     bytes: usize,
+    /// Its line has not ended.
+    is_open: bool,
+    /// It is the open line that has room over the limit.
+    is_over: bool,
 }
 
 /// A place in the line; dropped, it is left.
@@ -123,7 +170,10 @@ pub struct RoomHeld {
 pub(crate) struct Ticket {
     of: Arc<Shared>,
     number: u64,
+    /// How much it waits for.
     bytes: usize,
+    /// What an open line has already. Empty for a frame.
+    held: RoomHeld,
 }
 
 impl Door {
@@ -138,23 +188,34 @@ impl Door {
 
     /// Takes room, or a place in the line: [`Message::ReplyRoom`] says when to ask the ticket again.
     pub(crate) fn take(&self, bytes: usize) -> Taken {
-        let Some((shared, inbox)) = &self.of else { return Taken::Held(RoomHeld::default()) };
+        self.take_more(RoomHeld::default(), bytes, false)
+    }
+
+    /// As [`Door::take`], for an open line that has `held`, which may be none: room for `bytes` more.
+    pub(crate) fn grow(&self, held: RoomHeld, bytes: usize) -> Taken {
+        self.take_more(held, bytes, true)
+    }
+
+    fn take_more(&self, mut held: RoomHeld, bytes: usize, is_open: bool) -> Taken {
+        let Some((shared, inbox)) = &self.of else { return Taken::Held(held) };
         let mut state = shared.lock();
-        if state.line.is_empty() && shared.fits(&state, bytes) {
-            state.used += bytes;
-            return Taken::Held(RoomHeld { of: Some(Arc::clone(shared)), bytes });
+        if held.is_over || (state.line.is_empty() && shared.fits(&state, bytes)) {
+            let is_over = shared.give(&mut state, bytes, is_open);
+            held.gain(shared, bytes, is_open, is_over);
+            return Taken::Held(held);
         }
         state.last_ticket += 1;
-        let ticket = state.last_ticket;
-        state.line.push_back(Waiting { ticket, bytes, inbox: Weak::clone(inbox) });
-        Taken::Waits(Ticket { of: Arc::clone(shared), number: ticket, bytes })
+        let number = state.last_ticket;
+        state.line.push_back(Waiting { ticket: number, bytes, is_open, inbox: Weak::clone(inbox) });
+        held.is_open = is_open;
+        Taken::Waits(Ticket { of: Arc::clone(shared), number, bytes, held })
     }
 
     /// Takes room, whether there is any or not: what is in a dead worker's socket is read at once, or lost.
     pub(crate) fn take_over(&self, bytes: usize) -> RoomHeld {
         let Some((shared, _)) = &self.of else { return RoomHeld::default() };
         shared.lock().used += bytes;
-        RoomHeld { of: Some(Arc::clone(shared)), bytes }
+        RoomHeld { of: Some(Arc::clone(shared)), bytes, ..RoomHeld::default() }
     }
 }
 
@@ -164,20 +225,35 @@ impl RoomHeld {
         self.bytes
     }
 
-    /// Changes how much it is. More is taken whether there is any or not.
+    fn gain(&mut self, shared: &Arc<Shared>, bytes: usize, is_open: bool, is_over: bool) {
+        self.of.get_or_insert_with(|| Arc::clone(shared));
+        self.bytes += bytes;
+        self.is_open = is_open;
+        self.is_over |= is_over;
+    }
+
+    /// Changes how much it is, of what has ended. More is taken whether there is any or not.
     pub(crate) fn resize(&mut self, bytes: usize) {
         let Some(shared) = &self.of else { return };
         let mut state = shared.lock();
+        state.shut(self.is_open, self.bytes, self.is_over);
         state.used = state.used - self.bytes + bytes;
-        self.bytes = bytes;
+        (self.bytes, self.is_open, self.is_over) = (bytes, false, false);
         shared.settle(state);
+    }
+
+    /// Its line has ended.
+    pub(crate) fn close(&mut self) {
+        if self.is_open {
+            self.resize(self.bytes);
+        }
     }
 }
 
 impl Drop for RoomHeld {
     fn drop(&mut self) {
         if let Some(shared) = self.of.take() {
-            shared.give_back(self.bytes);
+            shared.give_back(self);
         }
     }
 }
@@ -185,19 +261,20 @@ impl Drop for RoomHeld {
 impl Ticket {
     /// The room, if it was granted. The ticket is void then.
     pub(crate) fn room(&mut self) -> Option<RoomHeld> {
-        let mut state = self.of.lock();
-        let at = state.granted.iter().position(|ticket| *ticket == self.number)?;
-        state.granted.swap_remove(at);
-        Some(RoomHeld { of: Some(Arc::clone(&self.of)), bytes: self.bytes })
+        let granted = self.of.lock().take_granted(self.number)?;
+        let mut room = std::mem::take(&mut self.held);
+        let is_open = room.is_open;
+        room.gain(&self.of, self.bytes, is_open, granted.is_over);
+        Some(room)
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.of.lock();
-        if let Some(at) = state.granted.iter().position(|ticket| *ticket == self.number) {
-            state.granted.swap_remove(at);
+        if let Some(granted) = state.take_granted(self.number) {
             state.used -= self.bytes;
+            state.shut(self.held.is_open, self.bytes, granted.is_over);
         }
         state.line.retain(|waiting| waiting.ticket != self.number);
         self.of.settle(state);
@@ -271,10 +348,56 @@ mod tests {
         assert_eq!(room.used(), 0);
     }
 
+    #[test]
+    fn an_open_line_keeps_what_it_has_and_no_more() {
+        let room = ReplyRoom::new(100);
+        let (door, inbox) = door(&room);
+        let stuck = held(door.grow(RoomHeld::default(), 10));
+        drop(held(door.take(90)));
+        let frame = held(door.take(90));
+        let mut more = ticket(door.grow(stuck, 5));
+        assert!(more.room().is_none() && room.used() == 100);
+        drop(frame);
+        assert_eq!((told(&inbox), room.used()), (1, 15));
+        let mut more = more.room().unwrap();
+        more.close();
+        // It is a frame now: nothing goes over the limit beside it.
+        drop(ticket(door.take(86)));
+        drop(more);
+        assert_eq!(room.used(), 0);
+    }
+
+    #[test]
+    fn open_lines_that_have_all_room_end_one_after_the_other() {
+        let room = ReplyRoom::new(100);
+        let (door, _inbox) = door(&room);
+        let [first, second, third] = [40, 30, 30].map(|bytes| held(door.grow(RoomHeld::default(), bytes)));
+        let first = held(door.grow(first, 20));
+        let mut second = ticket(door.grow(second, 20));
+        let mut frame = ticket(door.take(10));
+        // It alone may go on, past all that wait.
+        let mut first = held(door.grow(first, 40));
+        assert_eq!(room.used(), 160);
+        assert!(second.room().is_none() && frame.room().is_none());
+        first.close();
+        assert!(second.room().is_none(), "the first will give its room back");
+        drop(first);
+        let mut second = second.room().unwrap();
+        let mut third = ticket(door.grow(third, 20));
+        assert_eq!((second.bytes(), room.used(), frame.room().is_some()), (50, 90, true));
+        assert!(third.room().is_some_and(|room| room.bytes() == 50), "a frame's room was given back");
+        second.close();
+        drop((second, frame, third));
+        assert_eq!((room.used(), room.shared.lock().open), (0, 0));
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Take(usize),
         TakeOver(usize),
+        Open(usize),
+        Grow(usize, usize),
+        Close(usize),
         Drop(usize),
         Leave(usize),
         Resize(usize, usize),
@@ -284,6 +407,9 @@ mod tests {
         let step = prop_oneof![
             4 => (1..150_usize).prop_map(Step::Take),
             1 => (1..150_usize).prop_map(Step::TakeOver),
+            3 => (1..60_usize).prop_map(Step::Open),
+            6 => (0..8_usize, 1..60_usize).prop_map(|(at, bytes)| Step::Grow(at, bytes)),
+            3 => (0..8_usize).prop_map(Step::Close),
             4 => (0..8_usize).prop_map(Step::Drop),
             1 => (0..8_usize).prop_map(Step::Leave),
             1 => (0..8_usize, 1..150_usize).prop_map(|(at, bytes)| Step::Resize(at, bytes)),
@@ -298,20 +424,33 @@ mod tests {
             let (door, inbox) = door(&room);
             let (mut holds, mut line): (Vec<RoomHeld>, VecDeque<Ticket>) = Default::default();
             for step in steps {
-                let at_once = room.used() == 0;
+                let (none_waits, open_alone) = (line.is_empty(), holds.iter().all(|held| held.is_open));
+                let mut taken = None;
                 match step {
-                    Step::Take(bytes) => match door.take(bytes) {
-                        Taken::Held(held) => {
-                            prop_assert!(line.is_empty() && (at_once || room.used() <= 100));
-                            holds.push(held);
-                        }
-                        Taken::Waits(ticket) => line.push_back(ticket),
-                    },
+                    Step::Take(bytes) => taken = Some((door.take(bytes), false)),
                     Step::TakeOver(bytes) => holds.push(door.take_over(bytes)),
+                    Step::Open(bytes) => taken = Some((door.grow(RoomHeld::default(), bytes), false)),
+                    Step::Grow(at, bytes) if at < holds.len() && holds[at].is_open => {
+                        let held = holds.swap_remove(at);
+                        let is_over = held.is_over;
+                        taken = Some((door.grow(held, bytes), is_over));
+                    }
+                    Step::Close(at) if at < holds.len() => holds[at].close(),
                     Step::Drop(at) if at < holds.len() => drop(holds.remove(at)),
                     Step::Leave(at) if at < line.len() => drop(line.remove(at)),
                     Step::Resize(at, bytes) if at < holds.len() => holds[at].resize(bytes),
-                    Step::Drop(_) | Step::Leave(_) | Step::Resize(..) => {}
+                    _ => {}
+                }
+                match taken {
+                    Some((Taken::Held(held), was_over)) => {
+                        prop_assert!(was_over || none_waits && (open_alone || room.used() <= 100));
+                        holds.push(held);
+                    }
+                    Some((Taken::Waits(ticket), was_over)) => {
+                        prop_assert!(!was_over, "the line over the limit waits");
+                        line.push_back(ticket);
+                    }
+                    None => {}
                 }
                 let granted = told(&inbox);
                 let mut got = 0;
@@ -321,13 +460,21 @@ mod tests {
                     got += 1;
                 }
                 prop_assert_eq!(got, granted, "those that are told are the first in the line");
-                prop_assert_eq!(room.used(), holds.iter().map(|held| held.bytes).sum::<usize>());
+                let waiting = line.iter().map(|ticket| &ticket.held);
+                let open: Vec<_> = holds.iter().chain(waiting.clone()).filter(|held| held.is_open).collect();
+                let used: usize = holds.iter().chain(waiting).map(|held| held.bytes).sum();
+                prop_assert_eq!(room.used(), used);
+                prop_assert_eq!(room.shared.lock().open, open.iter().map(|held| held.bytes).sum::<usize>());
+                prop_assert!(open.iter().filter(|held| held.is_over).count() <= 1);
                 if let Some(first) = line.front() {
-                    prop_assert!(room.used() > 0 && room.used() + first.bytes > 100, "it waits beside free room");
+                    prop_assert!(room.used() + first.bytes > 100, "it waits beside free room");
+                    let ends = |held: &RoomHeld| !held.is_open || held.is_over;
+                    prop_assert!(holds.iter().any(ends), "all wait for each other");
                 }
             }
             drop((holds, line));
-            prop_assert_eq!(room.used(), 0);
+            let state = room.shared.lock();
+            prop_assert_eq!((state.used, state.open, state.has_over), (0, 0, false));
         }
     }
 }

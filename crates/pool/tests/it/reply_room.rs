@@ -216,17 +216,18 @@ fn used_time() -> Duration {
     Duration::try_from(time).unwrap()
 }
 
+/// How long it is, is known at its end.
 #[test]
-fn a_long_line_of_json_takes_the_longest_line() {
+fn a_long_line_of_json_takes_room_as_it_arrives() {
     let room = ReplyRoom::new(1_000 * KB);
     let other = start(quiet(template()).max(1).reply_room(&room));
-    let lines = with_python("long_lines.py");
-    let pool = start(quiet(lines).max(1).max_frame(900_000).reply_room(&room));
-    let kept = other.call(["big", "150000"]).wait().unwrap();
+    let pool = start(quiet(with_python("long_lines.py")).max(1).max_frame(900_000).reply_room(&room));
+    let kept = other.call(["big", "800000"]).wait().unwrap();
     assert_eq!(pool.call(["exact", "60000"]).wait().unwrap().text().len(), 60_000 - 13);
     assert_eq!(pool.stats().reply_waits, 0);
     let long = pool.call(["exact", "500000"]);
     wait_for_one(&pool);
+    assert!((800 * KB..=1_000 * KB).contains(&room.used()), "{}", room.used());
     drop(kept);
     let long = long.wait().unwrap();
     assert!((499 * KB..501 * KB).contains(&room.used()), "{}", room.used());
@@ -237,6 +238,52 @@ fn a_long_line_of_json_takes_the_longest_line() {
         eventually("its room is free", || room.used() == 0);
     }
     assert_eq!((pool.stats().lost, pool.stats().protocol_errors), (0, 0));
+}
+
+/// It keeps from others what has arrived.
+#[test]
+fn a_line_of_json_without_an_end_holds_up_no_other() {
+    let room = ReplyRoom::new(1_000 * KB);
+    let other = start(quiet(template()).max(1).reply_room(&room));
+    let lines = || start(quiet(with_python("long_lines.py")).max(1).max_frame(900_000).reply_room(&room));
+    let (pool, fine) = (lines(), lines());
+    let stuck = submit(&pool, [["exact", "200000", ""]]);
+    eventually("most of it has arrived", || room.used() >= 200 * KB);
+    assert!(room.used() <= 330 * KB, "{}", room.used());
+    for _ in 0..10 {
+        assert_eq!(other.call(["big", "600000"]).wait().unwrap().text().len(), 600_000);
+        assert_eq!(fine.call(["exact", "400000"]).wait().unwrap().text().len(), 400_000 - 13);
+    }
+    assert_eq!([&pool, &fine, &other].map(|pool| pool.stats().reply_waits), [0; 3]);
+    stuck.try_recv().unwrap_err();
+    pool.shutdown_now().wait();
+    eventually("its room is free", || room.used() == 0);
+}
+
+#[test]
+fn lines_of_json_that_fill_the_room_end_one_after_the_other() {
+    let room = ReplyRoom::new(500 * KB);
+    let lines = quiet(with_python("long_lines.py")).max(6).load(1).max_frame(900_000);
+    let pool = start(lines.reply_room(&room));
+    let other = start(quiet(template()).max(2).load(1).reply_room(&room));
+    let outcomes = submit(&pool, [["exact", "450000"]; 40]);
+    let frames = submit(&other, [["big", "450000"]; 20]);
+    // Both at once: a reply that is not taken keeps its room.
+    let most = std::thread::scope(|scope| {
+        let take = |outcomes: Outcomes, count, size| {
+            let one = |_| {
+                assert_eq!(outcomes.recv().unwrap().1.unwrap().text().len(), size);
+                room.used()
+            };
+            (0..count).map(one).max().unwrap()
+        };
+        let frames = scope.spawn(move || take(frames, 20, 450_000));
+        take(outcomes, 40, 450_000 - 13).max(frames.join().unwrap())
+    });
+    // One line or frame may be over the limit.
+    assert!(most <= 500 * KB + 600 * KB, "{most}");
+    assert!(pool.stats().reply_waits > 0);
+    assert_eq!((room.used(), pool.stats().lost, pool.stats().killed), (0, 0, 0));
 }
 
 fn with_python(app: &str) -> Launch {
