@@ -650,8 +650,13 @@ def test_fenced_after_eviction(herd):
     server = herd(None, "-m", 8)
     a, b, c, d = (plain(server) for _ in range(4))
     assert a.set("page:1", b"first", noreply=False)
-    filling = (d.set(f"other:{n}", b"x" * 100_000, noreply=False) for n in range(100_000))
-    wait_until("evicted", lambda: next(filling) and b'"item":null' in d.get("@why:page:1"), 40)
+    filling = (d.set(f"other:{n}", b"x" * 1_000, noreply=False) for n in range(100_000))
+
+    def evicted():
+        assert all(stored for stored, _ in zip(filling, range(1_000)))
+        return b'"item":null' in d.get("@why:page:1")
+
+    wait_until("evicted", evicted, 40)
     assert a.get("page:1") is None
     assert b.delete("page:1", noreply=False) is False
     assert a.set("page:1", b"old", noreply=False) is True

@@ -17,6 +17,7 @@ mod resp;
 mod rules;
 mod servers;
 mod speed;
+mod works;
 
 use std::fs;
 use std::io::Write as _;
@@ -42,8 +43,9 @@ struct Options {
     /// Some minutes instead of half an hour: fewer and shorter turns, smaller loads, without the trace P3.
     #[arg(long)]
     quick: bool,
-    /// Only these parts; there are also speed-charts, memory-charts and hit-charts, which need --plots. large, connections,
-    /// tls, rules and workers need no Redis.
+    /// Only these parts; there are also work (what of some forty kinds of work hits), and
+    /// speed-charts, memory-charts and hit-charts, which need --plots. large, connections, tls, rules, workers and work need no
+    /// Redis.
     #[arg(
         long,
         value_delimiter = ',',
@@ -70,6 +72,12 @@ struct Options {
     /// are separated by blanks, and no shell reads them.
     #[arg(long, value_name = "NAME=COMMAND")]
     peer: Vec<Peer>,
+    /// Of the part work, only what has this in its name.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Of the part work, the serving threads of both servers, 1 to 64.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    threads: u64,
     /// Directory of the traces.
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/traces")]
     traces: PathBuf,
@@ -89,6 +97,7 @@ enum Part {
     Idle,
     Memory,
     Hits,
+    Work,
     SpeedCharts,
     MemoryCharts,
     HitCharts,
@@ -100,11 +109,14 @@ impl Part {
     }
 
     fn needs_redis(self) -> bool {
-        !matches!(self, Self::Large | Self::Connections | Self::Tls | Self::Rules | Self::Workers)
+        !matches!(
+            self,
+            Self::Large | Self::Connections | Self::Tls | Self::Rules | Self::Workers | Self::Work
+        )
     }
 }
 
-const PARTS: &str = "speed, large, connections, tls, rules, workers, idle, memory, hits, speed-charts, memory-charts, hit-charts";
+const PARTS: &str = "speed, large, connections, tls, rules, workers, idle, memory, hits, work, speed-charts, memory-charts, hit-charts";
 
 impl std::str::FromStr for Part {
     type Err = String;
@@ -120,6 +132,7 @@ impl std::str::FromStr for Part {
             "idle" => Ok(Self::Idle),
             "memory" => Ok(Self::Memory),
             "hits" => Ok(Self::Hits),
+            "work" => Ok(Self::Work),
             "speed-charts" => Ok(Self::SpeedCharts),
             "memory-charts" => Ok(Self::MemoryCharts),
             "hit-charts" => Ok(Self::HitCharts),
@@ -170,6 +183,10 @@ fn main() -> Result<()> {
             Part::Idle => ("idle", idle::connections(&programs)?),
             Part::Memory => ("memory", memory::compare(&programs, options.quick)?),
             Part::Hits => ("hits", hits::compare(&programs, &options.traces, options.quick)?),
+            Part::Work => {
+                let threads = options.threads;
+                ("work", works::compare(&programs, &options.traces, &options.only, threads)?)
+            }
             Part::SpeedCharts => ("speed-charts", draw(curves::speed(&programs, options.quick)?)?),
             Part::MemoryCharts => ("memory-charts", draw(curves::memory(&programs, options.quick)?)?),
             Part::HitCharts => ("hit-charts", draw(curves::hits(&programs, options.quick)?)?),

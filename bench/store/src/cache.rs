@@ -7,7 +7,7 @@ use cattlegrid_store::{
     Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, PAGE_BYTES, Store, StoreConfig,
 };
 
-/// All shards of a server with one worker thread.
+/// All shards of a server.
 pub(crate) struct Cache {
     pub(crate) memory: Arc<Memory>,
     pub(crate) shards: Vec<Store>,
@@ -15,6 +15,8 @@ pub(crate) struct Cache {
     inline_max: usize,
     /// The present second.
     pub(crate) now: u32,
+    /// The present millisecond.
+    pub(crate) now_ms: u64,
     floor: u64,
     clock: u64,
 }
@@ -22,21 +24,29 @@ pub(crate) struct Cache {
 impl Cache {
     /// An empty cache. `seed`: of the key hash.
     pub(crate) fn new(memory_bytes: usize, seed: u64) -> Result<Self> {
+        Self::of_threads(memory_bytes, seed, 1)
+    }
+
+    /// With the shards of a server of this many worker threads.
+    pub(crate) fn of_threads(memory_bytes: usize, seed: u64, threads: usize) -> Result<Self> {
         let memory = Memory::new(memory_bytes)?;
-        let (count, config) = StoreConfig::derive(memory_bytes, 1, true);
+        let (count, config) = StoreConfig::derive(memory_bytes, threads, true);
         let hasher = KeyHasher::new(seed);
         let shards = (0..count).map(|_| Store::new(Arc::clone(&memory), hasher.clone(), config));
         let shards = shards.collect::<Option<Vec<_>>>().ok_or_else(|| anyhow!("no memory for the shards"))?;
         let inline_max = config.inline_max();
-        Ok(Self { memory, shards, hasher, inline_max, now: 1, floor: 0, clock: 0 })
+        Ok(Self { memory, shards, hasher, inline_max, now: 1, now_ms: 0, floor: 0, clock: 0 })
     }
 
     /// Reads a key. True: it is there.
     pub(crate) fn get(&mut self, key: &[u8]) -> bool {
         let (hash, number) = self.place(key);
         let store = &mut self.shards[number];
-        store.advance(self.now, self.floor);
-        let Lookup::Found(found) = store.lookup(hash, key) else { return false };
+        store.advance(self.now, self.now_ms, self.floor);
+        let Lookup::Found(found) = store.lookup(hash, key) else {
+            store.note_miss(hash);
+            return false;
+        };
         store.count_read(found);
         true
     }
@@ -64,8 +74,15 @@ impl Cache {
             Some(huge) => NewValue::Huge(Arc::clone(huge)),
             None => NewValue::Inline([value, &[]]),
         };
-        self.shards[number].advance(self.now, self.floor);
+        self.shards[number].advance(self.now, self.now_ms, self.floor);
         if self.shards[number].put(hash, key, &attributes, new()).is_ok() {
+            if self.memory.wants_room() {
+                let bytes = self.memory.take_wanted();
+                if let Some(coldest) = self.memory.coldest_store(|_| true) {
+                    self.shards[coldest].advance(self.now, self.now_ms, self.floor);
+                    self.shards[coldest].make_room_for_others(bytes);
+                }
+            }
             return true;
         }
         self.free(self.inline_max * 4, Some(number));
@@ -76,7 +93,7 @@ impl Cache {
     pub(crate) fn delete(&mut self, key: &[u8]) {
         let (hash, number) = self.place(key);
         let store = &mut self.shards[number];
-        store.advance(self.now, self.floor);
+        store.advance(self.now, self.now_ms, self.floor);
         if let Lookup::Found(found) = store.lookup(hash, key) {
             store.remove(hash, found);
         }
@@ -92,7 +109,7 @@ impl Cache {
     pub(crate) fn tick(&mut self) -> bool {
         let mut more = false;
         for store in &mut self.shards {
-            store.advance(self.now, self.floor);
+            store.advance(self.now, self.now_ms, self.floor);
             more |= store.tick();
         }
         more
@@ -116,19 +133,21 @@ impl Cache {
         HugeValue::new(&self.memory, &[value])
     }
 
-    /// Evicts from the fullest shards first until this many bytes are free.
+    /// Evicts where the coldest items are until this many bytes are free.
     fn free(&mut self, bytes: usize, except: Option<usize>) -> usize {
-        let mut order: Vec<usize> = (0..self.shards.len()).filter(|n| Some(*n) != except).collect();
-        order.sort_by_key(|n| std::cmp::Reverse(self.shards[*n].held_bytes()));
-        let piece = bytes.div_ceil(order.len().max(1)).max(self.inline_max);
-        let mut freed = 0;
-        for share in [piece, usize::MAX] {
-            for &number in &order {
-                if freed >= bytes {
-                    return freed;
-                }
-                freed += self.shards[number].give_back(share.min(bytes - freed));
-            }
+        let piece = self.inline_max * 4;
+        let (mut freed, mut dry) = (0, vec![false; self.shards.len()]);
+        if let Some(except) = except {
+            dry[except] = true;
+        }
+        while freed < bytes {
+            let coldest =
+                self.memory.coldest_store(|store| !dry[store]).or_else(|| dry.iter().position(|dry| !dry));
+            let Some(number) = coldest else { break };
+            self.shards[number].advance(self.now, self.now_ms, self.floor);
+            let got = self.shards[number].give_back(piece.min(bytes - freed));
+            dry[number] = got == 0;
+            freed += got;
         }
         freed
     }

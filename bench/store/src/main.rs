@@ -6,6 +6,7 @@ mod mixes;
 mod soak;
 mod stalls;
 mod trees;
+mod work;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -38,6 +39,21 @@ enum What {
         /// Runs of each load, 1 to 100, which differ in how keys fall on shards.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
         seeds: u64,
+    },
+    /// Kinds of work, each of which shows one thing that a cache keeps or loses: sessions, preloads, mixed sizes, deploys.
+    Work {
+        /// Directory of the traces.
+        #[arg(long, value_name = "DIRECTORY", default_value = "bench/traces")]
+        traces: PathBuf,
+        /// Only those whose name contains this.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
+        /// Runs of each, 1 to 100, with different random numbers.
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+        seeds: u64,
+        /// Worker threads of a server, from which its shards follow.
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+        threads: u64,
     },
     /// Random operations with the whole structure walked again and again; fails where memory is not as promised.
     Soak {
@@ -80,6 +96,9 @@ enum What {
 fn main() -> Result<()> {
     match Options::parse().what {
         What::Hits { traces, only, seeds } => say(&hits::run(&traces, &only, seeds)?),
+        What::Work { traces, only, seeds, threads } => {
+            say(&work::run(&traces, &only, seeds, threads as usize)?)
+        }
         What::Soak { mixes, memory, seconds, operations, seed } => {
             let elapsed = Length::Elapsed(Duration::from_secs(seconds));
             let length = operations.map_or(elapsed, Length::Operations);

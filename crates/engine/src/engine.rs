@@ -90,7 +90,6 @@ pub struct Engine {
     shared: Arc<Shared>,
     inline_max: usize,
     segment_bytes: usize,
-    evictions: bool,
     /// Bytes of the budget that are not for items.
     reserved: AtomicUsize,
     /// Whether the bytes for tags are among them.
@@ -129,7 +128,6 @@ impl Engine {
             shared,
             inline_max: layout.inline_max(),
             segment_bytes: layout.segment_bytes,
-            evictions: config.evictions,
             reserved: AtomicUsize::new(0),
             tags_reserved: AtomicBool::new(false),
             allows_flush: config.allows_flush,

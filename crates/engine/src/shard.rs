@@ -115,7 +115,8 @@ impl Shard {
     /// Moves the store on to the time of the request.
     #[inline]
     pub(crate) fn advance(&mut self, step: &Step<'_>) {
-        self.store.advance(step.now.second, self.shared.floor(step.now.second));
+        let now = step.now;
+        self.store.advance(now.second, now.ms, self.shared.floor(now.second));
         let names = Names::state(self.names_now());
         if names != self.names {
             self.names = names;

@@ -116,6 +116,9 @@ pub(crate) fn share(
         seed: random_seed(),
     })
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
+    if settings.lock_memory {
+        engine.memory().set_locked();
+    }
     if let Some(file) = &settings.rule_file {
         engine
             .set_rules(Some(Arc::clone(&file.rules)), &rules_config(&settings.protection), clock.millis())

@@ -50,14 +50,14 @@ pub struct StoreUsage {
     pub huge_bytes: u64,
     /// Of the budget: trees of objects, those that have left the store and are being taken apart included.
     pub tree_bytes: u64,
-    /// Of the budget: the ghost queue.
+    /// Of the budget: the ghost queue and the recent misses.
     pub ghost_bytes: u64,
     /// Segments in use.
     pub segments: u64,
     /// Bits of the index's size: memcached's `hash_power_level`.
     pub hash_power: u32,
-    /// Items in the small and the main queue.
-    pub queue_items: [u64; 2],
+    /// Items in the small, the main and the blind queue.
+    pub queue_items: [u64; 3],
     /// Of the items, objects.
     pub objects: u64,
     /// Of the bytes, those of objects.
@@ -78,8 +78,7 @@ impl StoreUsage {
         self.ghost_bytes += other.ghost_bytes;
         self.segments += other.segments;
         self.hash_power = self.hash_power.max(other.hash_power);
-        self.queue_items[0] += other.queue_items[0];
-        self.queue_items[1] += other.queue_items[1];
+        self.queue_items.iter_mut().zip(other.queue_items).for_each(|(own, other)| *own += other);
         self.objects += other.objects;
         self.object_bytes += other.object_bytes;
         self.pinned_bytes += other.pinned_bytes;

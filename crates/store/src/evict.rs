@@ -1,58 +1,60 @@
-//! Making room: S3-FIFO over segments, whole-segment expiry, compaction.
+//! Making room: a walk through whole segments, whole-segment expiry, compaction, and large values one by one.
 //!
 //! One segment at a time is *walked* from front to back, a bounded piece at each write while memory is low,
-//! so that a fresh segment is ready before the open one is full. The walk takes a segment in which nothing is
-//! alive; if there is none, the emptiest, if less than 60 % of it is alive (its items move to the end of their queue);
-//! otherwise the oldest of the small queue while that is above its share, or else of the main queue. There,
-//! items that were used move to the end of the main queue (from the small queue with their count at 0, within the main
-//! queue with one use less), and the rest is evicted. The ghost queue remembers items evicted from the small queue.
+//! so that a fresh segment is ready before the open one is full. Which one is [`crate::policy`]'s matter. Of a segment that is
+//! compacted the live items move to the end of their queue. Otherwise items that were used often enough move to the end of the main
+//! queue (from another queue with their count at 0, within the main queue with one use less), and the rest is evicted. The ghost
+//! queue remembers items evicted from the small and the blind queue. Stubs, whose values are outside the log, move on in their
+//! queue: such a value is evicted when it is the first of its list and colder than any segment.
 //!
 //! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items have aged.
 //! So the bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the more
 //! uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
 //! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
 //!
-//! Pinned items always move on. A segment in which little but them is alive is left alone: emptying it would move nearly all of it
-//! and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
+//! Pinned items always move on. A segment in which little but them and stubs is alive is left alone: emptying it would move nearly all
+//! of it and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
 //! Trees that leave the store are taken apart before anything is evicted ([`crate::graveyard`]).
 //!
 //! # Invariants
 //! * A write walks a bounded number of bytes, unless it finds no room at all.
 //! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
 //! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk ends before it.
-//!
-//! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
+use crate::ghost::From;
 use crate::index::USES_MAX;
 use crate::item::{self, Item, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
+use crate::offers::{Offer, Rank};
+use crate::outside::Head;
+use crate::policy::Victim;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
 
-/// The small queue has room for this many values of the size of the largest recent one, up to a quarter of the memory.
-const LARGEST_KEPT: usize = 8;
-/// The small queue's share of the memory, in per cent.
-const SMALL_PERCENT: usize = 10;
-/// A segment is compacted when less than this share of it is alive, in per cent.
-const COMPACT_PERCENT: usize = 60;
 /// Bytes walked for each byte written while memory is low.
 const WALK_RATIO: usize = 16;
 /// Bounds of one piece of walk.
 const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
-/// Bytes walked at once in a segment of large values, which lie outside it: a few values.
-const HEAVY_WALK: usize = 256;
+/// Bytes of a walk for which a value outside the log counts: choosing takes about as long.
+const LARGE_WALK: usize = 2 << 10;
+/// Most uses that an item needs in addition to those that the walk's severity adds.
+const NEEDED_MAX: u8 = 3;
 /// Bytes walked for each byte of a write that is too long for these bounds.
 const LONG_WALK_RATIO: usize = 8;
 /// Of this many walked bytes one should be freed.
 const YIELD: usize = 7;
-/// A segment with pinned items is emptied for its space only if one in this many of its bytes is not theirs.
-const WORTH: usize = 8;
 /// Pages of buried trees that a write gives back at least.
 const WRITE_PAGES: usize = 16;
+/// Segments of which a walk in other stores may be asked for one segment of room, before a store makes it itself.
+const PATIENCE: usize = 4;
 /// Pages of buried trees that are given back in a second, and between two attempts of a write that waits for room.
 const TICK_PAGES: usize = 256;
 /// Segments walked without freeing anything, after which an item needs one more use to stay.
 const BARREN_SEGMENTS: usize = 2;
+/// Items for one place among the recent misses.
+const ITEMS_PER_MISS: usize = 16;
+/// Places of the ghost queue for a number of items.
+const GHOSTS_PER_ITEMS: (usize, usize) = (3, 2);
 
 /// What became of an item that the collector has come to.
 enum Collected {
@@ -86,14 +88,16 @@ pub struct Reclaimed {
 impl Store {
     /// Room for an item of `bytes`, made by collecting whole segments if there is no other way.
     pub(crate) fn make_room(&mut self, queue: Queue, class: u8, bytes: usize) -> Result<u64, Full> {
-        // Each round empties a segment; after two of each there would be room even if all of them moved.
-        let mut rounds = self.log.iter().count() * 2 + 4;
+        let mut rounds = self.rounds();
         self.log.set_may_grow(true);
         loop {
             // Class and queue are preferences: the wrong ones are better than waiting.
             let location = self.log.append(queue, class, bytes);
             let location = location.or_else(|| self.log.append_anywhere(queue, bytes));
-            if let Some(location) = location.or_else(|| self.log.append_anywhere(queue.other(), bytes)) {
+            let mut others = queue.others();
+            if let Some(location) =
+                location.or_else(|| others.find_map(|other| self.log.append_anywhere(other, bytes)))
+            {
                 return Ok(location);
             }
             if self.graveyard.take_apart(TICK_PAGES) {
@@ -118,20 +122,80 @@ impl Store {
 
     /// A bounded piece of collection, if memory is low. `written`: bytes that were just appended.
     pub(crate) fn upkeep(&mut self, written: usize) {
-        let nobody_waits = self.memory.free_bytes() >= self.config.segment_bytes * self.config.shards;
-        self.log.set_may_grow(nobody_waits || self.surplus() <= 0);
+        if self.is_empty {
+            self.publish(Offer::Unknown);
+        }
+        if self.index.feed() && self.log.is_well() {
+            if self.waited > 0 {
+                self.waited = 0;
+            }
+            return;
+        }
+        let is_plenty = self.memory.free_bytes() >= self.config.segment_bytes * self.config.shards;
+        let rank = if is_plenty || self.walk.is_some() {
+            Rank::Alike
+        } else {
+            self.memory.offers().compare(self.number)
+        };
+        // The coldest store leaves to others what is free.
+        if is_plenty || self.walk.is_none() {
+            self.log.set_may_grow(rank != Rank::Colder);
+        }
         // What is buried is given back before anything is evicted.
-        if self.log.refill() || self.graveyard.take_apart(WRITE_PAGES.max(2 * written / PAGE_BYTES)) {
+        if self.is_well() || self.graveyard.take_apart(WRITE_PAGES.max(2 * written / PAGE_BYTES)) {
+            self.waited = 0;
             return;
         }
         let piece = (written * WALK_RATIO).clamp(*WALK_BYTES.start(), *WALK_BYTES.end());
-        let mut left = piece.max(written * LONG_WALK_RATIO);
-        while let Some(walked) = self.walk_some(left, false) {
+        let piece = piece.max(written * LONG_WALK_RATIO);
+        if rank == Rank::Warmer && self.waited < PATIENCE * self.config.segment_bytes {
+            self.waited += piece;
+            return self.memory.offers().want(piece);
+        }
+        self.walk_pieces(piece, false);
+    }
+
+    /// Takes what is missing from the memory: a page for the index, spare segments. True: nothing is missing any more.
+    fn is_well(&mut self) -> bool {
+        // Both, even if the first is not available.
+        self.index.feed() & self.log.refill()
+    }
+
+    /// Walks `bytes` or a little more, until the log has its spare segments or, `to_memory`, one was given back.
+    fn walk_pieces(&mut self, bytes: usize, to_memory: bool) {
+        let (mut left, before) = (bytes, self.memory.used_bytes());
+        while let Some(walked) = self.walk_some(left, to_memory) {
             left = left.saturating_sub(walked);
-            if left == 0 || self.log.refill() {
+            let is_enough = if to_memory { self.memory.used_bytes() < before } else { self.is_well() };
+            // A tree that was evicted is taken apart before anything else is.
+            if left == 0 || is_enough || !self.graveyard.is_empty() {
                 break;
             }
         }
+    }
+
+    /// A bounded piece of collection for stores that need room and whose items are warmer ([`Memory::take_wanted`]). What it frees
+    /// goes back to the memory.
+    ///
+    /// [`Memory::take_wanted`]: crate::Memory::take_wanted
+    pub fn make_room_for_others(&mut self, bytes: usize) {
+        if self.graveyard.take_apart(WRITE_PAGES.max(bytes / PAGE_BYTES)) {
+            return;
+        }
+        if self.is_coldest() {
+            self.walk_pieces(bytes, true);
+        }
+    }
+
+    /// Whether no other store of the memory would lose much colder items, as far as is known. A store in which a walk is under way
+    /// says yes; a store that has nothing to lose but what is in open segments, no: these are not closed for others.
+    pub fn is_coldest(&mut self) -> bool {
+        if self.walk.is_some() {
+            return true;
+        }
+        let (victim, offer) = self.choose(true);
+        self.publish(offer);
+        victim.is_some() && self.memory.offers().compare(self.number) != Rank::Warmer
     }
 
     /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before
@@ -142,6 +206,10 @@ impl Store {
         if self.oldest_noted != self.now {
             self.oldest_noted = self.now;
             self.note_oldest_use();
+            if self.walk.is_none() {
+                let (_, offer) = self.choose(true);
+                self.publish(offer);
+            }
             self.reclaim_pinned(None);
         }
         self.graveyard.take_apart(TICK_PAGES);
@@ -200,7 +268,7 @@ impl Store {
     pub fn give_back(&mut self, bytes: usize) -> usize {
         let before = self.memory.used_bytes();
         self.give_buried_back(before, bytes);
-        let mut rounds = self.log.iter().count() * 2 + 4;
+        let mut rounds = self.rounds();
         // Unused items are looked for in twice as many segments as would be enough if no item stayed.
         let mut patience = 2 * bytes.div_ceil(self.config.segment_bytes) + 2;
         while before.saturating_sub(self.memory.used_bytes()) < bytes && rounds > 0 {
@@ -225,30 +293,36 @@ impl Store {
         {}
     }
 
-    /// Empties one segment whole. False: there is none to empty, or a pinned item in it cannot move.
+    /// Segments and large values to empty and to evict, after which there is room if there can be any: each round takes one, and
+    /// after two of each there would be room even if all segments' items moved.
+    fn rounds(&self) -> usize {
+        self.log.iter().count() * 2 + 4 + self.outside.places()
+    }
+
+    /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot move.
     fn collect_one(&mut self, to_memory: bool) -> bool {
-        if self.walk.is_none() && !self.begin_walk() {
-            return false;
-        }
-        while self.walk.is_some() {
+        loop {
             if self.walk_some(usize::MAX, to_memory).is_none() {
                 return false;
             }
+            if self.walk.is_none() {
+                return true;
+            }
         }
-        true
     }
 
-    /// Walks `bytes` or a little more, to the end of one segment at most; where values lie outside it, a few at a time. Returns
-    /// how many were walked; `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
+    /// Walks `bytes` or a little more, to the end of one segment at most; or looks at one large value. Returns how many were
+    /// walked; `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
     fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<usize> {
-        if self.walk.is_none() && !self.begin_walk() {
-            return None;
+        if self.walk.is_none()
+            && let Some((head, queue)) = self.begin_walk()?
+        {
+            self.collect_large(head, queue);
+            return Some(LARGE_WALK);
         }
         let mut walk = self.walk?;
         let segment = self.log.get(walk.segment)?;
-        let (filled, queue) = (segment.filled, segment.queue);
-        let is_heavy = segment.outside_bytes > self.config.segment_bytes;
-        let bytes = if is_heavy { bytes.min(HEAVY_WALK) } else { bytes };
+        let (filled, queue, stored) = (segment.filled, segment.queue, segment.stored());
         // Nothing left alive: no need to look at the rest.
         let empty = |store: &Self| store.log.get(walk.segment).is_none_or(|s| s.live_items == 0);
         let (from, until) = (walk.at, walk.at.saturating_add(bytes));
@@ -258,7 +332,7 @@ impl Store {
             let content = self.log.bytes(location);
             let allotted = item::allotted(content);
             if !item::is_dead(content) {
-                match self.collect_item(location, queue, walk.compact) {
+                match self.collect_item(location, queue, walk.compact, stored) {
                     Collected::Moved => kept += allotted,
                     Collected::Gone => (),
                     Collected::Stuck => {
@@ -278,30 +352,29 @@ impl Store {
         self.barren = (self.barren + walked).saturating_sub(YIELD * freed).min(self.most_barren());
         if done {
             self.walk = None;
+            if queue == Queue::Blind && !walk.compact {
+                self.policy.passed(self.age(stored));
+            }
             // A segment that only replaces the collector's own spare is not given away.
             let gained = !self.log.is_reserve_gone();
-            let ghost_is_small = gained
-                && self.stats.evictions > 0
-                && self.config.evictions
-                && self.ghost.is_small(self.index.len());
-            // A shard that holds too much gives every other segment it gains to those that hold too little.
-            if gained {
-                self.donated = !self.donated && self.surplus() > self.config.segment_bytes.cast_signed();
-            }
-            let wanted = self.donated || ghost_is_small || self.index.is_hungry();
+            let items = self.index.len();
+            let may_grow = gained && self.stats.evictions > 0 && self.config.evictions;
+            let ghost_is_small =
+                may_grow && self.ghost.is_small(items * GHOSTS_PER_ITEMS.0 / GHOSTS_PER_ITEMS.1);
+            let misses_are_few = may_grow && self.misses.is_small(items / ITEMS_PER_MISS);
+            let wanted = ghost_is_small || misses_are_few || self.index.is_hungry();
             self.log.free(walk.segment, to_memory || wanted);
+            self.index.feed();
             if ghost_is_small {
                 self.ghost.grow(&self.memory);
+            }
+            if misses_are_few {
+                self.misses.grow(&self.memory);
             }
         } else {
             self.walk = Some(walk);
         }
         Some(walked)
-    }
-
-    /// Bytes that the store holds above its equal part of the bytes that all shards hold.
-    fn surplus(&self) -> isize {
-        self.held_bytes().cast_signed() - (self.memory.used_bytes() / self.config.shards).cast_signed()
     }
 
     /// The highest value of [`Store::barren`]: then no item stays, however often it was used.
@@ -310,19 +383,19 @@ impl Store {
     }
 
     /// Uses that an item needs to stay in addition to the usual one, 0..=[`USES_MAX`].
-    fn severity(&self) -> u8 {
+    pub(crate) fn severity(&self) -> u8 {
         (self.barren / (BARREN_SEGMENTS * self.config.segment_bytes)) as u8
     }
 
-    /// Keeps an item or evicts it.
-    fn collect_item(&mut self, location: u64, queue: Queue, compact: bool) -> Collected {
+    /// Keeps an item of the segment that is walked, or evicts it. `stored`: when the items of that segment were stored.
+    fn collect_item(&mut self, location: u64, queue: Queue, compact: bool, stored: u64) -> Collected {
         let content = self.log.bytes(location);
         if self.is_dead(content) {
             self.reclaim(location);
             return Collected::Gone;
         }
-        let pinned = item::marks(content).is_pinned();
         let (hash, found) = self.found_at(location);
+        let weight = self.weigh(location);
         let uses = self.index.uses(found.slot);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
         let class = if compact {
@@ -330,29 +403,83 @@ impl Store {
         } else {
             self.log.class(self.now, item::dead_at(self.log.bytes(location)))
         };
-        let keep = compact || uses > self.severity() || pinned;
-        if keep {
-            let (to, uses) = match queue {
-                _ if compact => (queue, uses),
-                Queue::Small => (Queue::Main, 0),
-                Queue::Main => (Queue::Main, uses.saturating_sub(1)),
+        let stays = compact || weight.is_stub() || {
+            let needed = self.policy.needed(queue, false).saturating_add(self.extra_uses(weight.bytes));
+            let stays = uses >= needed.min(NEEDED_MAX) + self.severity() || weight.pinned;
+            if queue == Queue::Main {
+                self.met_in_main(location, uses, stays, weight.bytes);
+            }
+            stays
+        };
+        if stays {
+            let (to, uses, stored) = match queue {
+                _ if compact || weight.is_stub() => (queue, uses, stored),
+                Queue::Main => (queue, uses.saturating_sub(1), self.moved_at(stored)),
+                Queue::Small | Queue::Blind => (Queue::Main, 0, self.moved_at(stored)),
             };
-            if self.relocate(hash, found, to, class).is_some() {
+            if self.relocate(hash, found, (to, class), stored).is_some() {
                 self.index.set_uses(found.slot, uses);
                 self.stats.moved += 1;
                 return Collected::Moved;
             }
         }
-        self.stats.no_free_segment += u64::from(keep);
-        if pinned {
+        self.stats.no_free_segment += u64::from(stays);
+        if weight.pinned || !self.config.evictions {
             return Collected::Stuck;
         }
-        if queue == Queue::Small {
-            self.ghost.insert(hash);
-            self.largest -= self.largest / 256;
-        }
+        self.remember(hash, queue);
         self.evict(hash, found);
         Collected::Gone
+    }
+
+    /// Keeps a value outside the log, which is the first of a list of this queue, or evicts it.
+    fn collect_large(&mut self, head: Head, queue: Queue) {
+        let log = &self.log;
+        let is_its = |location| item::outside_number(log.bytes(location)) == Some(head.number);
+        let slot = self.index.find(head.hash, is_its).expect("what is outside the log has its item");
+        let found = Found { slot, location: self.index.location(slot) };
+        let content = self.log.bytes(found.location);
+        if self.is_dead(content) {
+            return self.reclaim(found.location);
+        }
+        let uses = self.index.uses(slot);
+        let needed = self.policy.needed(queue, true) + self.severity();
+        // An object in use stays, however little the walk frees: it has used up its uses before it comes round again.
+        let stays = uses >= if head.is_tree { needed.min(USES_MAX) } else { needed };
+        if queue == Queue::Main {
+            self.met_in_main(found.location, uses, stays, head.held_bytes);
+        }
+        if stays {
+            // An object that is in use is as good as new, however large: it is changed in its place.
+            let stored = if head.is_tree { self.log.now() } else { self.moved_at(head.stored) };
+            let class = self.log.class(self.now, item::dead_at(self.log.bytes(found.location)));
+            let moved = queue == Queue::Main
+                || self.relocate(head.hash, found, (Queue::Main, class), stored).is_some();
+            if moved {
+                self.index.set_uses(slot, if queue == Queue::Main { uses - 1 } else { 0 });
+                self.outside.list(head.number, Queue::Main, stored);
+                self.barren =
+                    (self.barren + head.held_bytes.min(self.config.segment_bytes)).min(self.most_barren());
+                self.stats.moved += 1;
+                return;
+            }
+        }
+        self.barren = self.barren.saturating_sub(YIELD * head.held_bytes);
+        self.remember(head.hash, queue);
+        self.evict(head.hash, found);
+    }
+
+    /// Notes that the walk of the main queue has met an item.
+    fn met_in_main(&mut self, location: u64, uses: u8, stays: bool, bytes: usize) {
+        if item::take_returned(self.log.bytes_mut(location)) {
+            self.policy.returned(uses > 0);
+        }
+        self.policy.met(stays, bytes, self.memory_bytes());
+    }
+
+    /// Remembers an item that is evicted.
+    fn remember(&mut self, hash: u64, queue: Queue) {
+        self.ghost.insert(hash, if queue == Queue::Main { From::Main } else { From::Others });
     }
 
     /// Removes a dead item.
@@ -386,96 +513,38 @@ impl Store {
                 value_len: item.value_len(),
             };
             self.evicted.iter_mut().for_each(|e| e.push(record.clone()));
+            self.memory.note_evicted();
         }
         self.stats.evictions += 1;
         self.stats.evicted_unfetched += u64::from(!fetched);
         self.remove(hash, found);
     }
 
-    /// Chooses the next segment to empty. False: there is none.
-    fn begin_walk(&mut self) -> bool {
-        let victim = match self.choose(true) {
+    fn publish(&mut self, offer: Offer) {
+        self.is_empty = offer == Offer::Nothing;
+        self.memory.offers().publish(self.number, offer, self.log.now_ms());
+    }
+
+    /// Chooses the next segment to empty, or the next large value, which it returns with its queue. `None`: there is neither.
+    #[expect(
+        clippy::option_option,
+        reason = "nothing, a segment that is walked from now on, or a large value"
+    )]
+    fn begin_walk(&mut self) -> Option<Option<(Head, Queue)>> {
+        self.note_choice();
+        let (victim, offer) = match self.choose(true) {
             // Everything is in open segments: close one and choose again. Compacting it would only open another.
-            None if self.log.seal_fullest() => self.choose(false),
-            victim => victim,
+            (None, _) if self.log.seal_fullest() => self.choose(false),
+            chosen => chosen,
         };
-        let Some((segment, compact)) = victim else { return false };
+        self.publish(offer);
+        let (segment, compact) = match victim? {
+            Victim::Large(head, queue) => return Some(Some((head, queue))),
+            Victim::Segment { index, compact } => (index, compact),
+        };
         self.log.collect(segment);
         self.walk = Some(Walk { segment, at: 0, compact });
-        true
-    }
-
-    /// The segment to empty next, and whether its live items stay (`compact`).
-    fn choose(&self, may_compact: bool) -> Option<(u32, bool)> {
-        let mut sparse: Option<(usize, u32)> = None;
-        let mut oldest: [Option<(u64, u32)>; 2] = [None; 2];
-        let mut heavy: Option<(u64, u32)> = None;
-        for (index, segment) in self.log.iter() {
-            if self.is_dead_segment(segment) {
-                return Some((index, false));
-            }
-            if segment.state != State::Sealed {
-                continue;
-            }
-            // With what is outside the log: a segment sealed for their weight holds little else.
-            let live = segment.weight();
-            // Without the spare a pinned item may have no place to move to.
-            if segment.pinned_bytes > 0 && (self.log.is_reserve_gone() || !self.is_worth(segment)) {
-                continue;
-            }
-            if live * 100 < self.log.segment_bytes() * COMPACT_PERCENT && sparse.is_none_or(|(l, _)| live < l)
-            {
-                sparse = Some((live, index));
-            }
-            if segment.outside_bytes - segment.pinned_outside > self.config.segment_bytes
-                && heavy.is_none_or(|(sequence, _)| segment.sequence < sequence)
-            {
-                heavy = Some((segment.sequence, index));
-            }
-            let first = &mut oldest[segment.queue as usize];
-            if first.is_none_or(|(sequence, _)| segment.sequence < sequence) {
-                *first = Some((segment.sequence, index));
-            }
-        }
-        if let Some((_, index)) = sparse
-            && may_compact
-            && !self.log.is_reserve_gone()
-        {
-            return Some((index, true));
-        }
-        if !self.config.evictions {
-            return None;
-        }
-        // In a segment of huge values there is little to walk and much to gain.
-        if let Some((_, index)) = heavy
-            && self.severity() > 0
-        {
-            return Some((index, false));
-        }
-        let evictable = |queue| self.log.queue_bytes(queue) - self.log.queue_pinned(queue);
-        let (small, main) = (evictable(Queue::Small), evictable(Queue::Main));
-        let [from_small, from_main] = oldest;
-        // A few of the largest values must fit; otherwise each would evict the one before it at once.
-        let least = (LARGEST_KEPT * self.largest).min((small + main) / 4);
-        let small_is_due = small * 100 > (small + main) * SMALL_PERCENT && small > least;
-        // If the main queue has nothing to give, the small one may have.
-        let (first, second) = if small_is_due || self.severity() > 0 {
-            (from_small, from_main)
-        } else {
-            (from_main, from_small)
-        };
-        first.or(second).map(|(_, index)| (index, false))
-    }
-
-    /// Whether enough of a segment is not pinned.
-    fn is_worth(&self, segment: &Segment) -> bool {
-        let in_log = self.config.segment_bytes - segment.pinned_bytes;
-        let outside = segment.outside_bytes - segment.pinned_outside;
-        (in_log + outside) * WORTH >= self.config.segment_bytes
-    }
-
-    fn is_dead_segment(&self, segment: &Segment) -> bool {
-        segment.state != State::Collected && segment.filled > 0 && segment.is_dead(self.now, self.floor)
+        Some(None)
     }
 }
 
@@ -484,9 +553,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::config::StoreConfig;
+    use crate::hasher::KeyHasher;
     use crate::item::Attributes;
     use crate::memory::Memory;
-    use crate::store::{KeyHasher, Lookup, NewValue, StoreConfig};
+    use crate::store::{Lookup, NewValue};
 
     /// Without a spare, as when the collector's has been used: the walk ends before a pinned item, which stays.
     #[test]
@@ -516,7 +587,7 @@ mod tests {
             count += 1;
         }
         memory.set_limit(PAGE_BYTES).unwrap();
-        assert!(store.begin_walk());
+        assert_eq!(store.begin_walk(), Some(None));
         let walked = store.walk.unwrap().segment;
         let spares = store.log.exchange_spares(Vec::new());
         while store.log.seal_fullest() {}

@@ -1,5 +1,8 @@
-//! The ghost queue: fingerprints of keys that left the small queue unused. A key that comes back while its
-//! fingerprint is still here goes to the main queue at once.
+//! Fingerprints of recent keys: the ghost queue, and the recent misses.
+//!
+//! The ghost queue knows keys that were evicted: those that left the small or the blind queue, which go to the main queue when
+//! they come back, and those that left the main queue. What comes back says which of the two was too small. What is stored and is
+//! not among the recent misses is blind.
 //!
 //! It is a table of cache lines; each line is a ring of the last 31 fingerprints whose hash chose it. Two bytes a key.
 //! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023 (its queue G).
@@ -7,97 +10,185 @@
 //! # Invariants
 //! * Insertion and look-up touch one cache line.
 //! * The table only grows, by chunks of the shared memory.
+//! * `counts` are the numbers of fingerprints by where their keys were evicted from.
 
 use std::sync::Arc;
 
 use crate::memory::{Memory, PAGE_BYTES, Run};
 
-/// Fingerprints of recently evicted keys. Empty until the first [`Ghost::grow`].
-#[derive(Default)]
+/// Fingerprints of recent keys. Empty until the first [`Ghost::grow`].
 pub(crate) struct Ghost {
     chunks: Vec<Run>,
+    /// Bytes by which the table grows, a power of two of pages.
+    chunk: usize,
+    counts: [usize; 2],
+}
+
+/// Where a key was evicted from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum From {
+    /// The small or the blind queue.
+    Others = 0,
+    /// The main queue.
+    Main = 1,
 }
 
 /// Bytes of a ring: 31 fingerprints and the place of the next one, 16 bits each.
 const RING: usize = 64;
 const PLACES: usize = RING / 2 - 1;
-/// Bytes by which the table grows.
-const CHUNK: usize = 4 * PAGE_BYTES;
-const CHUNK_RINGS: usize = CHUNK / RING;
+/// Bit of a fingerprint: its key was evicted from the main queue.
+const FROM_MAIN: u16 = 1;
+/// The same: it was told that the key is wanted again.
+const IS_TOLD: u16 = 2;
+const MARKS: u16 = FROM_MAIN | IS_TOLD;
 
 impl Ghost {
-    /// Whether it has fewer places than there are items.
-    pub(crate) fn is_small(&self, items: usize) -> bool {
-        self.chunks.len() * CHUNK_RINGS * PLACES < items
+    /// Without places; grows by `pages` pages at a time, a power of two.
+    pub(crate) fn new(pages: usize) -> Self {
+        Self { chunks: Vec::new(), chunk: pages * PAGE_BYTES, counts: [0; 2] }
+    }
+
+    /// Whether it has fewer places than that.
+    pub(crate) fn is_small(&self, places: usize) -> bool {
+        self.bytes() / RING * PLACES < places
     }
 
     /// Grows by a chunk, if there is memory.
     pub(crate) fn grow(&mut self, memory: &Arc<Memory>) {
-        if let Some(mut run) = memory.aligned(CHUNK) {
+        if let Some(mut run) = memory.aligned(self.chunk) {
             run.bytes_mut().fill(0);
             self.chunks.push(run);
         }
     }
 
-    /// Remembers a key.
-    pub(crate) fn insert(&mut self, hash: u64) {
+    /// Remembers a key, as the last of its ring if it was not known.
+    pub(crate) fn insert(&mut self, hash: u64, from: From) {
+        let wanted = fingerprint(hash);
         let Some(ring) = self.ring_mut(hash) else { return };
-        let next = usize::from(ring[RING - 2]) % PLACES;
-        ring[next * 2..next * 2 + 2].copy_from_slice(&fingerprint(hash));
-        ring[RING - 2] = (next + 1) as u8;
+        let place = find(ring, wanted).unwrap_or_else(|| {
+            let next = usize::from(ring[RING - 2]) % PLACES;
+            ring[RING - 2] = (next + 1) as u8;
+            next
+        });
+        let old = get(ring, place);
+        set(ring, place, wanted | from as u16);
+        self.forget(old);
+        self.counts[from as usize] += 1;
     }
 
-    /// Whether the key is remembered; forgets it.
-    pub(crate) fn take(&mut self, hash: u64) -> bool {
-        let Some(ring) = self.ring_mut(hash) else { return false };
-        let wanted = fingerprint(hash);
-        let found = ring[..PLACES * 2].chunks_exact_mut(2).find(|f| **f == wanted);
-        found.map(|place| place.fill(0)).is_some()
+    /// Where the key was evicted from, if it is remembered and this was not asked before.
+    pub(crate) fn tell(&mut self, hash: u64) -> Option<From> {
+        let ring = self.ring_mut(hash)?;
+        let place = find(ring, fingerprint(hash))?;
+        let known = get(ring, place);
+        set(ring, place, known | IS_TOLD);
+        (known & IS_TOLD == 0).then(|| from(known))
+    }
+
+    /// Where the key was evicted from, if it is remembered, and whether that was told before; forgets it.
+    pub(crate) fn take(&mut self, hash: u64) -> Option<(From, bool)> {
+        let ring = self.ring_mut(hash)?;
+        let place = find(ring, fingerprint(hash))?;
+        let known = get(ring, place);
+        set(ring, place, 0);
+        self.forget(known);
+        Some((from(known), known & IS_TOLD != 0))
+    }
+
+    /// Fingerprints by where their keys were evicted from, in the order of [`From`].
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        self.counts
     }
 
     /// Bytes of the budget it holds.
     pub(crate) fn bytes(&self) -> usize {
-        self.chunks.len() * CHUNK
+        self.chunks.len() * self.chunk
+    }
+
+    fn forget(&mut self, known: u16) {
+        if known != 0 {
+            // Those of a chunk that a growing table no longer reaches are still counted: never below 0.
+            let count = &mut self.counts[from(known) as usize];
+            *count = count.saturating_sub(1);
+        }
     }
 
     /// The ring of a hash, as in linear hashing: growing by a chunk forgets a part of one chunk only.
     fn ring_mut(&mut self, hash: u64) -> Option<&mut [u8]> {
         let count = self.chunks.len();
-        let all = count.next_power_of_two() * CHUNK_RINGS;
+        let rings = self.chunk / RING;
+        let all = count.next_power_of_two() * rings;
         let ring = (hash >> 8) as usize & (all - 1);
-        let ring = if ring / CHUNK_RINGS < count { ring } else { ring & (all / 2 - 1) };
-        let chunk = self.chunks.get_mut(ring / CHUNK_RINGS)?.bytes_mut();
-        let at = ring % CHUNK_RINGS * RING;
+        let ring = if ring / rings < count { ring } else { ring & (all / 2 - 1) };
+        let chunk = self.chunks.get_mut(ring / rings)?.bytes_mut();
+        let at = ring % rings * RING;
         Some(&mut chunk[at..at + RING])
     }
 }
 
-/// Hash bits 32..48, but never 0, which is an empty place.
-fn fingerprint(hash: u64) -> [u8; 2] {
-    ((hash >> 32) as u16).max(1).to_le_bytes()
+fn from(known: u16) -> From {
+    if known & FROM_MAIN == 0 { From::Others } else { From::Main }
+}
+
+/// The place of this fingerprint in a ring.
+fn find(ring: &[u8], wanted: u16) -> Option<usize> {
+    (0..PLACES).find(|place| get(ring, *place) & !MARKS == wanted)
+}
+
+fn get(ring: &[u8], place: usize) -> u16 {
+    u16::from_le_bytes([ring[place * 2], ring[place * 2 + 1]])
+}
+
+fn set(ring: &mut [u8], place: usize, known: u16) {
+    ring[place * 2..place * 2 + 2].copy_from_slice(&known.to_le_bytes());
+}
+
+/// Hash bits 34..48 in the upper 14 bits, but never 0, which is an empty place.
+fn fingerprint(hash: u64) -> u16 {
+    (((hash >> 32) as u16) & !MARKS).max(MARKS + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn hash(n: u64) -> u64 {
+        rapidhash::v3::rapidhash_v3(&n.to_le_bytes())
+    }
+
     #[test]
     fn remembers_about_as_many_as_it_has_places() {
         let memory = Memory::new(1 << 20).unwrap();
-        let mut ghost = Ghost::default();
-        let hash = |n: u64| rapidhash::v3::rapidhash_v3(&n.to_le_bytes());
-        assert!(!ghost.take(hash(1)));
+        let mut ghost = Ghost::new(4);
+        assert!(ghost.take(hash(1)).is_none());
         while ghost.is_small(20_000) {
             ghost.grow(&memory);
         }
-        assert_eq!(ghost.bytes(), 3 * CHUNK);
+        assert_eq!(ghost.bytes(), 3 * 4 * PAGE_BYTES);
         for n in 0..60_000 {
-            ghost.insert(hash(n));
+            ghost.insert(hash(n), From::Others);
         }
-        let recent = (58_000..60_000).filter(|n| ghost.take(hash(*n))).count();
+        let mut taken =
+            |from: u64, until: u64| (from..until).filter(|n| ghost.take(hash(*n)).is_some()).count();
+        let recent = taken(58_000, 60_000);
         assert!(recent > 1_900, "{recent}");
-        assert!((58_000..60_000).filter(|n| ghost.take(hash(*n))).count() < 20, "taken once");
-        let old = (0..20_000).filter(|n| ghost.take(hash(*n))).count();
-        assert!(old < 400, "{old}");
+        assert!(taken(58_000, 60_000) < 20, "taken once");
+        let old = taken(0, 20_000);
+        assert!(old < 600, "{old}");
+    }
+
+    #[test]
+    fn tells_once_where_a_key_was_evicted_from() {
+        let memory = Memory::new(1 << 20).unwrap();
+        let mut ghost = Ghost::new(1);
+        ghost.grow(&memory);
+        ghost.insert(hash(1), From::Others);
+        ghost.insert(hash(2), From::Main);
+        assert_eq!((ghost.counts(), ghost.tell(hash(3))), ([1, 1], None));
+        assert_eq!((ghost.tell(hash(2)), ghost.tell(hash(2))), (Some(From::Main), None));
+        ghost.insert(hash(1), From::Main);
+        assert_eq!((ghost.counts(), ghost.tell(hash(1))), ([0, 2], Some(From::Main)), "evicted again");
+        assert_eq!(ghost.take(hash(2)), Some((From::Main, true)));
+        assert_eq!((ghost.take(hash(2)), ghost.counts()), (None, [0, 1]));
     }
 }

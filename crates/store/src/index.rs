@@ -42,6 +42,8 @@ pub(crate) struct Index {
     len: usize,
     /// The last page that was wanted was not available.
     hungry: bool,
+    /// A page for the next time, if one was missing before.
+    spare: Option<Run>,
     scratch: Vec<u64>,
 }
 
@@ -102,6 +104,7 @@ impl Index {
             windows: windows(FIRST_LEVEL),
             len: 0,
             hungry: false,
+            spare: None,
             scratch: Vec::new(),
         };
         index.home.push(index.memory.aligned(PAGE)?);
@@ -115,7 +118,7 @@ impl Index {
 
     /// Bytes of the budget it holds.
     pub(crate) fn bytes(&self) -> usize {
-        (self.home.runs.len() + self.overflow.runs.len()) * PAGE
+        (self.home.runs.len() + self.overflow.runs.len() + usize::from(self.spare.is_some())) * PAGE
     }
 
     /// Whether it should get the next page that is available.
@@ -123,8 +126,17 @@ impl Index {
         self.hungry
     }
 
+    /// Takes the page that was missing, if there is one now. True: none is missing.
+    #[inline]
+    pub(crate) fn feed(&mut self) -> bool {
+        if self.hungry {
+            self.spare = self.page();
+        }
+        !self.hungry
+    }
+
     fn page(&mut self) -> Option<Run> {
-        let page = self.memory.aligned(PAGE);
+        let page = self.spare.take().or_else(|| self.memory.aligned(PAGE));
         self.hungry = page.is_none();
         page
     }
@@ -268,16 +280,15 @@ impl Index {
         }
     }
 
-    /// The entry of the hash's chain with the fewest uses, of those for whose location `may` returns true.
-    pub(crate) fn least_used_of_chain(&self, hash: u64, may: impl Fn(u64) -> bool) -> Option<Slot> {
-        let mut best: Option<(u8, Slot)> = None;
+    /// The entry of the hash's chain with the fewest uses, and of several the one with the earliest `time` of its location; not
+    /// one without.
+    pub(crate) fn least_used_of_chain(&self, hash: u64, time: impl Fn(u64) -> Option<u64>) -> Option<Slot> {
+        let mut best: Option<((u8, u64), Slot)> = None;
         self.each_of_chain(self.home_of(hash), |slot, word| {
-            if !may(word & LOCATION) {
-                return;
-            }
-            let uses = self.uses(slot);
-            if best.is_none_or(|(u, _)| uses < u) {
-                best = Some((uses, slot));
+            let Some(time) = time(word & LOCATION) else { return };
+            let worth = (self.uses(slot), time);
+            if best.is_none_or(|(least, _)| worth < least) {
+                best = Some((worth, slot));
             }
         });
         best.map(|(_, slot)| slot)
@@ -657,7 +668,7 @@ mod tests {
         }
         assert!(n as usize > PAGE_BUCKETS * LANES, "{n}");
         assert_eq!(index.verify(hash).len() as u64, n);
-        let victim = index.least_used_of_chain(hash(n + 1), |_| true).unwrap();
+        let victim = index.least_used_of_chain(hash(n + 1), |_| Some(0)).unwrap();
         index.remove(hash(index.location(victim)), victim);
         index.insert(hash(n + 1), n + 1, hash).unwrap();
         index.verify(hash);

@@ -23,12 +23,17 @@ use crate::huge::HugeValue;
 use crate::outside::Outside;
 use crate::tree::Tree;
 
+mod life;
+
+use life::{HAS_LIFE, IS_PROVISIONAL, LIFE_MS, earlier, second_of_end};
+pub use life::{Life, Refresh};
+
 /// Bytes before the optional fields.
 pub(crate) const HEADER: usize = 24;
 /// Most tags an item can carry.
 pub const TAGS_MAX: usize = 8;
-/// Most slack in bytes: 11 bits of 8-byte units.
-pub(crate) const SLACK_MAX: usize = 2047 * 8;
+/// Most slack in bytes: 10 bits of 8-byte units.
+pub(crate) const SLACK_MAX: usize = 1023 * 8;
 /// Bytes of the number of what is outside the log.
 pub(crate) const OUTSIDE_REF: usize = 4;
 /// An item without expiry.
@@ -95,7 +100,9 @@ const IS_OUTSIDE: u16 = 1 << 5;
 const IS_DEAD: u16 = 1 << 11;
 const MARKS: u16 =
     Marks::FETCHED.0 | Marks::STALE.0 | Marks::WON.0 | Marks::NEGATIVE.0 | Marks::OBJECT.0 | Marks::EDITED.0;
-const SLACK_HIGH_SHIFT: u32 = 13;
+/// The ghost queue knew it when it was stored, and the walk of the main queue has not yet met it.
+const IS_RETURNED: u16 = 1 << 13;
+const SLACK_HIGH_SHIFT: u32 = 14;
 
 /// Bytes of the optional fields except tags, by the low four bits of the state.
 const OPTIONAL: [u8; 16] = {
@@ -110,43 +117,6 @@ const OPTIONAL: [u8; 16] = {
     }
     table
 };
-
-/// The limited life of a value that may have to be computed again, apart from its expiry: it ends as if it was evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
-    /// Milliseconds since the server's start.
-    pub ends_ms: u64,
-    /// It was provisional when it was stored; otherwise it was doubted later.
-    pub provisional: bool,
-}
-
-/// When an item should be refreshed, or the end of its limited life before its expiry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Refresh(u32);
-
-impl Refresh {
-    /// Seconds before its expiry from which on it should be refreshed, below 2^31; 0 is never.
-    pub fn lead(seconds: u32) -> Self {
-        Self(seconds & !HAS_LIFE)
-    }
-
-    /// The life that ends so long before this expiry, if it is one.
-    #[inline]
-    fn life(self, expiry: u32) -> Option<Life> {
-        if self.0 & HAS_LIFE == 0 {
-            return None;
-        }
-        let ends_ms = (u64::from(expiry) * 1000).saturating_sub((self.0 & LIFE_MS).into());
-        Some(Life { ends_ms, provisional: self.0 & IS_PROVISIONAL != 0 })
-    }
-}
-
-/// In the field of the refresh lead: the item has a life.
-const HAS_LIFE: u32 = 1 << 31;
-/// The same: it is provisional.
-const IS_PROVISIONAL: u32 = 1 << 30;
-/// The same: milliseconds from the end of the life to the expiry, below 1,000.
-const LIFE_MS: u32 = IS_PROVISIONAL - 1;
 
 /// The fields of an item other than key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -193,16 +163,6 @@ impl Attributes<'_> {
         let provisional = if life.provisional { IS_PROVISIONAL } else { 0 };
         Self { expiry, grace_s: 0, refresh: Refresh(HAS_LIFE | provisional | left), ..self }
     }
-}
-
-/// The second by whose beginning this millisecond has passed.
-fn second_of_end(ms: u64) -> u32 {
-    u32::try_from(ms.div_ceil(1000)).unwrap_or(u32::MAX).max(1)
-}
-
-/// The earlier of two expiries.
-fn earlier(a: u32, b: u32) -> u32 {
-    if a == NEVER || b == NEVER { a.max(b) } else { a.min(b) }
 }
 
 /// A stored item.
@@ -555,6 +515,21 @@ pub(crate) fn is_dead(bytes: &[u8]) -> bool {
 
 pub(crate) fn set_dead(bytes: &mut [u8]) {
     set_state(bytes, state(bytes) | IS_DEAD);
+}
+
+/// Notes that the ghost queue knew it.
+pub(crate) fn set_returned(bytes: &mut [u8]) {
+    set_state(bytes, state(bytes) | IS_RETURNED);
+}
+
+/// Whether the ghost queue knew it; true once.
+pub(crate) fn take_returned(bytes: &mut [u8]) -> bool {
+    let state = state(bytes);
+    let is_returned = state & IS_RETURNED != 0;
+    if is_returned {
+        set_state(bytes, state & !IS_RETURNED);
+    }
+    is_returned
 }
 
 /// The second from which it is dead: its expiry and its grace are over. [`NEVER`]: never.

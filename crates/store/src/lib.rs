@@ -1,7 +1,7 @@
 //! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
 //!
 //! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
-//! in two queues, a ghost queue, and outside the log huge values and the trees of objects, in pages of their own. A store
+//! in three queues, a ghost queue, and outside the log huge values and the trees of objects, in pages of their own. A store
 //! does no I/O, reads no clock and takes no lock except the short one of the memory.
 //!
 //! Keys are in two domains: a plain item and an object whose keys have the same bytes are two items.
@@ -10,10 +10,12 @@
 //! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
 
 mod arriving;
+mod config;
 mod counters;
 mod evict;
 mod ghost;
 mod graveyard;
+mod hasher;
 mod holdings;
 mod huge;
 mod index;
@@ -21,8 +23,10 @@ mod item;
 mod memory;
 mod numbers;
 mod object;
+mod offers;
 mod outside;
 mod pages;
+mod policy;
 mod segment;
 mod stats;
 mod store;
@@ -31,8 +35,10 @@ mod tree;
 mod verify;
 
 pub use arriving::ArrivingValue;
+pub use config::StoreConfig;
 pub use counters::{StoreStats, StoreUsage};
 pub use evict::{Ends, Reclaimed};
+pub use hasher::KeyHasher;
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use index::prefetch_line;
@@ -40,5 +46,5 @@ pub use item::{Attributes, Item, Life, Marks, NEVER, Refresh, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run, Runs};
 pub use object::PinnedFull;
 pub use stats::StoreHeld;
-pub use store::{Evicted, Found, Full, KeyHasher, Lookup, NewValue, Store, StoreConfig};
+pub use store::{Evicted, Found, Full, Lookup, NewValue, Store};
 pub use tree::{Tree, TreeFull};

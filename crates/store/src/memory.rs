@@ -2,8 +2,9 @@
 //! trees and ghost tables are taken, page by page.
 //!
 //! [`Memory`] is shared by all shards. It hands out [`Run`]s, [`Runs`] and [`PageSet`]s, each the sole owner of its pages until
-//! it is dropped; a page never moves. Which pages are free is in `pages.rs`. Pages beyond the limit are never handed out, so the limit is a promise
-//! about resident memory.
+//! it is dropped; a page never moves. Which pages are free is in `pages.rs`. No more pages than the limit are handed out, or resident, so the limit is
+//! a promise about resident memory. Where the free pages lie in pieces, runs are taken from parts of the reservation that were not in use, and as
+//! many free pages are given back to the system: so no memory is stranded.
 //!
 //! # Invariants
 //! * A page belongs to at most one live [`Run`], [`Runs`] or [`PageSet`], and is then not free.
@@ -11,9 +12,10 @@
 #![expect(unsafe_code, reason = "maps memory and hands out slices of it")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::offers::Offers;
 use crate::pages::Pages;
 
 mod runs;
@@ -37,6 +39,11 @@ pub struct Memory {
     arriving: AtomicUsize,
     /// Bytes of the objects of all stores that are never evicted.
     pinned_objects: AtomicUsize,
+    offers: Offers,
+    /// The system keeps all mapped pages resident.
+    is_locked: AtomicBool,
+    /// Whether evictions were recorded since the last call of [`Memory::take_evicted`].
+    evicted: AtomicBool,
 }
 
 // SAFETY: `base` is only turned into references through a `Run`, which owns its pages alone.
@@ -86,6 +93,9 @@ impl Memory {
             pinned: AtomicUsize::new(0),
             arriving: AtomicUsize::new(0),
             pinned_objects: AtomicUsize::new(0),
+            offers: Offers::new(),
+            is_locked: AtomicBool::new(false),
+            evicted: AtomicBool::new(false),
         };
         memory.set_limit(limit * PAGE_BYTES)?;
         Ok(Arc::new(memory))
@@ -170,6 +180,38 @@ impl Memory {
         self.arriving.fetch_sub(bytes, Relaxed);
     }
 
+    /// A store has recorded an eviction.
+    pub(crate) fn note_evicted(&self) {
+        self.evicted.store(true, Relaxed);
+    }
+
+    /// Whether its stores have recorded evictions since the last call: see [`crate::Store::drain_evicted`].
+    pub fn take_evicted(&self) -> bool {
+        self.evicted.load(Relaxed) && self.evicted.swap(false, Relaxed)
+    }
+
+    /// What its stores would lose next.
+    pub(crate) fn offers(&self) -> &Offers {
+        &self.offers
+    }
+
+    /// Whether a store needs room that another one should make: see [`crate::Store::make_room_for_others`].
+    #[inline]
+    pub fn wants_room(&self) -> bool {
+        self.offers.is_wanted()
+    }
+
+    /// Takes over the making of that room: the bytes to walk for it.
+    pub fn take_wanted(&self) -> usize {
+        self.offers.take_wanted()
+    }
+
+    /// The number, by the order of their creation, of the store whose items are the coldest, among those for which `may` returns
+    /// true. `None`: they have nothing to lose, as far as is known.
+    pub fn coldest_store(&self, may: impl Fn(usize) -> bool) -> Option<usize> {
+        self.offers.coldest(may)
+    }
+
     /// Bytes of the objects that are never evicted, of all stores: what they take in the log and outside it.
     #[inline]
     pub fn pinned_object_bytes(&self) -> usize {
@@ -221,8 +263,50 @@ impl Memory {
         if !self.has_room(count) {
             return None;
         }
-        let at = pages.find_aligned(count)?;
-        Some(self.take(&mut pages, at, count))
+        let at = pages.find_aligned(count).or_else(|| self.extend(&mut pages, count))?;
+        let run = self.take(&mut pages, at, count);
+        self.hold_limit(&mut pages);
+        Some(run)
+    }
+
+    /// Free pages lie in pieces: maps more of the reservation, which takes no memory until it is used. Returns where a run of `count`
+    /// pages is free now.
+    #[cold]
+    fn extend(&self, pages: &mut Pages, count: usize) -> Option<usize> {
+        let mapped = (pages.mapped().next_multiple_of(count) + count).next_multiple_of(64);
+        if mapped > self.reserved_pages || self.is_locked.load(Relaxed) {
+            return None;
+        }
+        os::commit(self.base, pages.mapped() * PAGE_BYTES, mapped * PAGE_BYTES).ok()?;
+        pages.map_up_to(mapped);
+        pages.find_aligned(count)
+    }
+
+    /// Gives free pages back to the system while more are resident than may be handed out: those that were handed out of what
+    /// [`Memory::extend`] has mapped were never used before.
+    #[inline]
+    fn hold_limit(&self, pages: &mut Pages) {
+        let limit = self.limit.load(Relaxed);
+        if pages.touched() > limit && !self.is_locked.load(Relaxed) {
+            let excess = pages.touched() - limit;
+            pages
+                .discard(excess, |page, count| os::discard(self.base, page * PAGE_BYTES, count * PAGE_BYTES));
+        }
+    }
+
+    /// Notes that the system keeps all pages resident that are mapped: then none is given back, and no more are mapped than may be
+    /// handed out.
+    pub fn set_locked(&self) {
+        self.is_locked.store(true, Relaxed);
+    }
+
+    /// Free bytes that cannot be had as a run of `bytes`: they lie in pieces, and all of the reservation is in use.
+    pub fn stranded_bytes(&self, bytes: usize) -> usize {
+        let count = bytes / PAGE_BYTES;
+        let pages = self.lock();
+        let can_extend = pages.mapped().next_multiple_of(count) + count <= self.reserved_pages;
+        let is_free = can_extend && !self.is_locked.load(Relaxed) || pages.has_aligned(count);
+        if is_free || !self.has_room(count) { 0 } else { self.free_bytes() }
     }
 
     /// Pages that together hold `bytes`, in few runs; `None` when fewer are free.
@@ -247,6 +331,7 @@ impl Memory {
             add(at as u32, count);
             wanted -= count;
         }
+        self.hold_limit(&mut pages);
         true
     }
 
@@ -266,6 +351,7 @@ impl Memory {
             all.mark(page as usize, 1, false);
             pages.push(page);
         }
+        self.hold_limit(&mut all);
         self.used.fetch_add(count, Relaxed);
         true
     }
@@ -273,6 +359,9 @@ impl Memory {
     /// Gives the memory of pages that were free at the last call and still are back to the system.
     /// Returns the bytes given back. Called once a minute.
     pub fn purge(&self) -> usize {
+        if self.is_locked.load(Relaxed) {
+            return 0;
+        }
         let purged =
             self.lock().purge(|page, count| os::discard(self.base, page * PAGE_BYTES, count * PAGE_BYTES));
         purged * PAGE_BYTES
@@ -684,6 +773,34 @@ mod tests {
         drop(all);
         assert!(memory.scattered(MIB).is_none());
         assert!(memory.scattered(MIB / 2).is_some());
+    }
+
+    /// Every other page is free: half of the memory can be had as runs of 64 pages, and no more is resident than before.
+    #[test]
+    fn pages_in_pieces_are_not_stranded() {
+        if cfg!(miri) {
+            return;
+        }
+        let memory = Memory::new(2 * MIB).unwrap();
+        let mut pages: Vec<Option<Run>> = (0..512).map(|_| memory.aligned(PAGE_BYTES)).collect();
+        pages.iter_mut().flatten().for_each(|page| page.bytes_mut().fill(7));
+        pages.iter_mut().step_by(2).for_each(|page| *page = None);
+        let mut runs = Vec::new();
+        while let Some(mut run) = memory.aligned(64 * PAGE_BYTES) {
+            run.bytes_mut().fill(runs.len() as u8);
+            assert!(memory.lock().touched() <= 512);
+            runs.push(run);
+        }
+        assert_eq!((runs.len(), memory.free_bytes(), memory.stranded_bytes(64 * PAGE_BYTES)), (4, 0, 0));
+        assert!(pages.iter().flatten().all(|page| page.bytes().iter().all(|byte| *byte == 7)));
+        assert!(runs.iter().enumerate().all(|(n, run)| run.bytes().iter().all(|byte| *byte == n as u8)));
+        runs.clear();
+        // The same pages in the pieces that were given back: zeros.
+        let zeros = memory.scattered(MIB).unwrap();
+        assert!(memory.lock().touched() <= 512 && zeros.len() == MIB);
+        memory.set_locked();
+        drop(zeros);
+        assert!(memory.aligned(64 * PAGE_BYTES).is_some(), "what is mapped already is used");
     }
 
     #[test]

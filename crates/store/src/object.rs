@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use crate::holdings::{ObjectUsage, Share};
 use crate::item::{self, Attributes, Marks, OUTSIDE_REF};
-use crate::segment::Queue;
 use crate::store::{Found, Full, Lookup, Store};
 use crate::tree::Tree;
 
@@ -77,7 +76,7 @@ impl Store {
         let result = change(tree);
         let after = tree.held_bytes();
         if before != after {
-            self.settle_tree(found.location, before, after);
+            self.settle_tree(found.location, before);
         }
         Some(result)
     }
@@ -202,7 +201,8 @@ impl Store {
         } else {
             self.log.remove(found.location, before);
             item::set_dead(self.log.bytes_mut(found.location));
-            self.log.add(location, after, dead_at, stamp);
+            let stored = self.log.segment_of(found.location).stored();
+            self.log.add(location, after, dead_at, stamp, stored);
             self.index.set_location(found.slot, location);
         }
         self.note_object(location);
@@ -216,12 +216,14 @@ impl Store {
     }
 
     /// The tree of the object at `location` holds other pages than before.
-    fn settle_tree(&mut self, location: u64, before: usize, after: usize) {
+    fn settle_tree(&mut self, location: u64, before: usize) {
         let new = self.weigh(location);
         let old = crate::segment::Weight { outside: before, ..new };
         self.log.reweigh(location, old, new, item::dead_at(self.log.bytes(location)));
-        if after > before && self.log.segment_of(location).queue == Queue::Small {
-            self.largest = self.largest.max(after);
+        // It is in use, so it counts as stored now where it has to enter another list.
+        let number = item::outside_number(self.log.bytes(location));
+        if number.is_some_and(|number| self.outside.is_misplaced(number)) || old.is_stub() != new.is_stub() {
+            self.file(location, self.log.now());
         }
         if let Some(share) = self.share(location) {
             let usage = ObjectUsage { tree_bytes: before as u64, ..share.usage };
@@ -241,6 +243,7 @@ impl Store {
             let (dead_at, stamp) = (item::dead_at(bytes), item::stamp(bytes));
             self.log.reweigh(location, before, after, dead_at);
             self.log.cover(location, dead_at, stamp);
+            self.file(location, self.log.now());
         }
         self.note_object(location);
     }

@@ -1,12 +1,17 @@
 //! What items keep outside the log: huge values and trees, in one table, named by a number in the item's bytes.
 //!
+//! What may be evicted is in a list: one for each queue and octave of the bytes held, in the order in which it was stored or kept.
+//! So the collector finds a large value without a walk over the stubs in the log, and chooses among few by age and size.
+//!
 //! # Invariants
 //! * Each entry belongs to one item: it is taken out when the item leaves the store, and moves with it in the log unchanged.
 //! * Numbers are used again: `free` has those of all empty places.
+//! * A list has entries of its octave only; pinned objects are in none (`Store::file`).
 
 use std::sync::Arc;
 
 use crate::huge::HugeValue;
+use crate::segment::Queue;
 use crate::tree::Tree;
 
 /// A value that is not in the log.
@@ -44,53 +49,218 @@ impl Outside {
     }
 }
 
+/// Lists for each queue: one an octave of the bytes held.
+const OCTAVES: usize = 20;
+/// Bytes of the first octave, a page, in the logarithm.
+const FIRST_OCTAVE: u32 = 12;
+/// The end of a list, and no list.
+const NONE: u32 = u32::MAX;
+
+/// A place of the table.
+#[derive(Debug)]
+struct Entry {
+    outside: Outside,
+    /// Of its item's key.
+    hash: u64,
+    /// When it was stored; between that and the last move, if it was kept by the collector.
+    stored: u64,
+    /// The list it is in; [`NONE`]: in none.
+    list: u32,
+    before: u32,
+    after: u32,
+}
+
+/// What is outside the log and first in its list: the one of its queue and octave that was stored or kept first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) number: u32,
+    /// Of its item's key.
+    pub(crate) hash: u64,
+    /// When it counts as stored, in milliseconds.
+    pub(crate) stored: u64,
+    /// Bytes of the budget that it holds.
+    pub(crate) held_bytes: usize,
+    pub(crate) is_tree: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
 /// The table of a store. See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OutsideTable {
-    entries: Vec<Option<Outside>>,
+    entries: Vec<Option<Entry>>,
     free: Vec<u32>,
+    lists: [List; Queue::COUNT * OCTAVES],
+    /// For each queue, the octaves whose lists are not empty, one bit each.
+    filled: [u32; Queue::COUNT],
+}
+
+impl Default for OutsideTable {
+    fn default() -> Self {
+        let empty = List { first: NONE, last: NONE };
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            lists: [empty; Queue::COUNT * OCTAVES],
+            filled: [0; Queue::COUNT],
+        }
+    }
+}
+
+/// The list of a queue for what holds `bytes`.
+fn list_of(queue: Queue, bytes: usize) -> usize {
+    let octave = bytes.max(1).ilog2().saturating_sub(FIRST_OCTAVE) as usize;
+    queue as usize * OCTAVES + octave.min(OCTAVES - 1)
 }
 
 impl OutsideTable {
-    /// Adds an entry. Returns its number.
-    pub(crate) fn insert(&mut self, outside: Outside) -> u32 {
+    /// Adds an entry for the item whose key has this hash; it is in no list. Returns its number.
+    pub(crate) fn insert(&mut self, outside: Outside, hash: u64) -> u32 {
         let number = self.free.pop().unwrap_or(self.entries.len() as u32);
         if number as usize == self.entries.len() {
             self.entries.push(None);
         }
-        self.entries[number as usize] = Some(outside);
+        let entry = Entry { outside, hash, stored: 0, list: NONE, before: NONE, after: NONE };
+        self.entries[number as usize] = Some(entry);
         number
     }
 
     /// Takes an entry out; its number is free then.
     pub(crate) fn take(&mut self, number: u32) -> Option<Outside> {
+        self.unlist(number);
         let taken = self.entries[number as usize].take();
         if taken.is_some() {
             self.free.push(number);
         }
-        taken
+        taken.map(|entry| entry.outside)
+    }
+
+    /// Number of places, empty ones included.
+    pub(crate) fn places(&self) -> usize {
+        self.entries.len()
     }
 
     /// The entry of this number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Outside> {
-        self.entries[number as usize].as_ref()
+        self.entries[number as usize].as_ref().map(|entry| &entry.outside)
     }
 
     /// The tree of this number; `None`: it is a huge value.
     pub(crate) fn tree_mut(&mut self, number: u32) -> Option<&mut Tree> {
-        match self.entries[number as usize].as_mut()? {
+        match &mut self.entries[number as usize].as_mut()?.outside {
             Outside::Huge(_) => None,
             Outside::Tree(tree) => Some(tree),
         }
     }
 
-    /// Checks the list of free numbers; returns the number of entries.
+    /// Puts an entry at the end of its list of this queue, as stored at this time; it leaves the list in which it was.
+    pub(crate) fn list(&mut self, number: u32, queue: Queue, stored: u64) {
+        self.unlist(number);
+        let Some(entry) = self.entries[number as usize].as_mut() else { return };
+        let list = list_of(queue, entry.outside.held_bytes());
+        let end = self.lists[list].last;
+        (entry.stored, entry.list, entry.before) = (stored, list as u32, end);
+        match self.entries.get_mut(end as usize).and_then(Option::as_mut) {
+            Some(before) => before.after = number,
+            None => self.lists[list].first = number,
+        }
+        self.lists[list].last = number;
+        self.filled[list / OCTAVES] |= 1 << (list % OCTAVES);
+    }
+
+    /// Takes an entry out of its list: what is in none is not evicted.
+    pub(crate) fn unlist(&mut self, number: u32) {
+        let Some(entry) = self.entries[number as usize].as_mut().filter(|entry| entry.list != NONE) else {
+            return;
+        };
+        let (list, before, after) = (entry.list as usize, entry.before, entry.after);
+        (entry.list, entry.before, entry.after) = (NONE, NONE, NONE);
+        match self.entries.get_mut(before as usize).and_then(Option::as_mut) {
+            Some(entry) => entry.after = after,
+            None => self.lists[list].first = after,
+        }
+        match self.entries.get_mut(after as usize).and_then(Option::as_mut) {
+            Some(entry) => entry.before = before,
+            None => self.lists[list].last = before,
+        }
+        if self.lists[list].first == NONE {
+            self.filled[list / OCTAVES] &= !(1 << (list % OCTAVES));
+        }
+    }
+
+    /// Whether it is in a list of another octave than that of the bytes it holds, having grown or shrunk.
+    pub(crate) fn is_misplaced(&self, number: u32) -> bool {
+        let entry = self.entries[number as usize].as_ref().filter(|entry| entry.list != NONE);
+        entry.is_some_and(|entry| {
+            list_of(Queue::Small, entry.outside.held_bytes()) != entry.list as usize % OCTAVES
+        })
+    }
+
+    /// When it counts as stored, in milliseconds.
+    pub(crate) fn stored(&self, number: u32) -> u64 {
+        self.entries[number as usize].as_ref().map_or(0, |entry| entry.stored)
+    }
+
+    /// The first of each list of this queue that is not empty.
+    pub(crate) fn heads(&self, queue: Queue) -> impl Iterator<Item = Head> + '_ {
+        let mut left = self.filled[queue as usize];
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let octave = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let number = self.lists[queue as usize * OCTAVES + octave].first;
+            let entry = self.entries[number as usize].as_ref()?;
+            Some(Head {
+                number,
+                hash: entry.hash,
+                stored: entry.stored,
+                held_bytes: entry.outside.held_bytes(),
+                is_tree: matches!(entry.outside, Outside::Tree(_)),
+            })
+        })
+    }
+
+    /// The queue in whose lists it is, for the verifying walk.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
+    pub(crate) fn queue_of(&self, number: u32) -> Option<Queue> {
+        let list = self.entries[number as usize].as_ref()?.list;
+        (list != NONE).then(|| Queue::ALL[list as usize / OCTAVES])
+    }
+
+    /// The hash of its item's key, for the verifying walk.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
+    pub(crate) fn hash_of(&self, number: u32) -> Option<u64> {
+        Some(self.entries[number as usize].as_ref()?.hash)
+    }
+
+    /// Checks the lists and that of free numbers; returns the number of entries.
     #[cfg(any(test, fuzzing, feature = "verify"))]
     pub(crate) fn verify(&self) -> usize {
         let used = self.entries.iter().flatten().count();
         assert_eq!(used + self.free.len(), self.entries.len(), "numbers in use and free");
         assert!(self.free.iter().all(|n| self.entries[*n as usize].is_none()), "a free number is in use");
+        let mut listed = 0;
+        for (number, list) in self.lists.iter().enumerate() {
+            let (mut at, mut before) = (list.first, NONE);
+            while at != NONE {
+                let entry = self.entries[at as usize].as_ref().expect("a list names entries");
+                assert_eq!((entry.list as usize, entry.before), (number, before), "an entry of a list");
+                assert!(!self.is_misplaced(at), "it has grown or shrunk");
+                listed += 1;
+                (before, at) = (at, entry.after);
+            }
+            assert_eq!(list.last, before, "the end of a list");
+            let is_filled = self.filled[number / OCTAVES] >> (number % OCTAVES) & 1 == 1;
+            assert_eq!(is_filled, list.first != NONE, "lists that are not empty");
+        }
+        assert_eq!(listed, self.entries.iter().flatten().filter(|entry| entry.list != NONE).count());
         used
     }
 }
@@ -106,7 +276,7 @@ mod tests {
         let huge = || Outside::Huge(HugeValue::new(&memory, &[&[1; 5_000]]).unwrap());
         let mut table = OutsideTable::default();
         let (a, b) =
-            (table.insert(huge()), table.insert(Outside::Tree(Box::new(Tree::new(&memory).unwrap()))));
+            (table.insert(huge(), 1), table.insert(Outside::Tree(Box::new(Tree::new(&memory).unwrap())), 2));
         assert_eq!((a, b, table.verify()), (0, 1, 2));
         assert!(table.tree_mut(a).is_none() && table.tree_mut(b).is_some());
         assert_eq!((table.get(a).unwrap().value_len(), table.get(b).unwrap().value_len()), (5_000, 0));
@@ -115,6 +285,33 @@ mod tests {
             (2 * PAGE_BYTES, 0)
         );
         assert!(table.take(a).is_some() && table.take(a).is_none());
-        assert_eq!((table.insert(huge()), table.verify()), (a, 2));
+        assert_eq!((table.insert(huge(), 3), table.verify()), (a, 2));
+    }
+
+    #[test]
+    fn lists_keep_the_order_of_their_octave() {
+        let memory = Memory::new(256 * PAGE_BYTES).unwrap();
+        let huge = |bytes| Outside::Huge(HugeValue::new(&memory, &[&vec![1; bytes]]).unwrap());
+        let mut table = OutsideTable::default();
+        let numbers: Vec<u32> =
+            [5_000, 6_000, 40_000, 5_500].iter().map(|bytes| table.insert(huge(*bytes), 1)).collect();
+        numbers.iter().zip(10..).for_each(|(number, ms)| table.list(*number, Queue::Small, ms));
+        let heads = |table: &OutsideTable, queue| -> Vec<(u32, u64)> {
+            table.verify();
+            table.heads(queue).map(|head| (head.number, head.stored)).collect()
+        };
+        assert_eq!(heads(&table, Queue::Small), [(0, 10), (2, 12)]);
+        table.list(0, Queue::Main, 20);
+        assert_eq!(
+            (heads(&table, Queue::Small), heads(&table, Queue::Main)),
+            (vec![(1, 11), (2, 12)], vec![(0, 20)])
+        );
+        table.list(1, Queue::Small, 21);
+        assert_eq!(heads(&table, Queue::Small), [(3, 13), (2, 12)]);
+        table.take(3);
+        table.unlist(2);
+        assert_eq!(heads(&table, Queue::Small), [(1, 21)]);
+        assert!(table.heads(Queue::Blind).next().is_none());
+        assert_eq!(table.heads(Queue::Main).next().map(|head| head.held_bytes), Some(2 * PAGE_BYTES));
     }
 }

@@ -22,6 +22,10 @@ pub(crate) struct Pages {
     touched: Vec<u64>,
     /// Bit set: free and touched at the last [`Pages::purge`]; cleared when handed out.
     aged: Vec<u64>,
+    /// Number of bits of `touched`: pages that may be resident.
+    resident: usize,
+    /// Word at which the last [`Pages::discard`] ended.
+    discarded: usize,
     /// Pages that can be read and written: [0, mapped).
     mapped: usize,
     /// Where the last search for an aligned run of 2^n pages ended, by n: runs of a size stay together,
@@ -42,6 +46,8 @@ impl Pages {
             full: Numbers::new(words),
             touched: vec![0; words],
             aged: vec![0; words],
+            resident: 0,
+            discarded: 0,
             mapped: 0,
             cursors: [0; 64],
         }
@@ -177,6 +183,7 @@ impl Pages {
             } else {
                 debug_assert_eq!(bits & mask, mask, "page taken twice");
                 self.set_word(word, bits & !mask);
+                self.resident += (mask & !self.touched[word]).count_ones() as usize;
                 self.touched[word] |= mask;
                 self.aged[word] &= !mask;
             }
@@ -203,7 +210,45 @@ impl Pages {
                 self.aged[word] &= !mask;
             }
         }
+        self.resident -= purged;
         purged
+    }
+
+    /// Pages that were handed out since their memory was last given back: as many as may be resident.
+    #[inline]
+    pub(crate) fn touched(&self) -> usize {
+        self.resident
+    }
+
+    /// Calls `discard` with runs of free pages that were touched, first page and number, until `count` pages or a few more were given back,
+    /// or there are none.
+    #[cold]
+    pub(crate) fn discard(&mut self, count: usize, mut discard: impl FnMut(usize, usize)) {
+        let mut done = 0;
+        for step in 0..=self.free.len() {
+            let word = (self.discarded + step) % self.free.len();
+            let mut due = self.free[word] & self.touched[word];
+            while due != 0 && done < count {
+                let first = due.trailing_zeros() as usize;
+                let run = (due >> first).trailing_ones() as usize;
+                discard(word * 64 + first, run);
+                done += run;
+                let mask = mask(first, run);
+                due &= !mask;
+                self.touched[word] &= !mask;
+                self.aged[word] &= !mask;
+            }
+            if done >= count {
+                self.discarded = word;
+                break;
+            }
+        }
+        self.resident -= done;
+    }
+
+    /// Whether a run of `count` pages, a power of two, is free at a multiple of `count`.
+    pub(crate) fn has_aligned(&self, count: usize) -> bool {
+        self.find_aligned_in(count, 0, usize::MAX).is_some()
     }
 }
 

@@ -1,13 +1,13 @@
 //! The log of a shard: segments that are filled from front to back and emptied whole.
 //!
 //! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
-//! is in one of two queues and one TTL class; one segment of each pair is *open* and takes appends, the
+//! is in one of three queues and one TTL class; one segment of each pair is *open* and takes appends, the
 //! others are *sealed*. The log knows how many live bytes a segment holds; the index knows which.
 //!
 //! # Invariants
 //! * Locations handed out lie in segments of this log, never across a segment's end.
-//! * A segment's `live_bytes`, `live_items`, `outside_bytes` and `pinned` are the sums of the calls of [`Log::add`],
-//!   [`Log::remove`] and [`Log::reweigh`].
+//! * A segment's `live_bytes`, `live_items`, `outside_bytes`, and the bytes of its pinned items and of its stubs, are the sums of
+//!   the calls of [`Log::add`], [`Log::remove`] and [`Log::reweigh`].
 //! * The pinned items of the segment that is collected have room in the collector's spare, or in the segment that was
 //!   opened from it: at the end of that one, `kept` bytes are for them alone.
 #![expect(unsafe_code, reason = "items lie in segments, reached by location")]
@@ -18,24 +18,9 @@ use std::sync::Arc;
 use crate::item::NEVER;
 use crate::memory::{Memory, Run};
 
-/// Which of the two S3-FIFO queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Queue {
-    /// Where new keys begin.
-    Small = 0,
-    /// For items that were used while in the small queue, or came back soon after leaving it.
-    Main = 1,
-}
+mod account;
 
-impl Queue {
-    /// The other queue.
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::Small => Self::Main,
-            Self::Main => Self::Small,
-        }
-    }
-}
+pub(crate) use account::{Queue, Segment, State, Weight};
 
 /// A shard's segments. See the module's text.
 pub(crate) struct Log {
@@ -47,16 +32,20 @@ pub(crate) struct Log {
     by_number: Vec<u32>,
     /// Spare segments: the collector's, and one for the writers.
     spare: Vec<Run>,
-    open: [Vec<u32>; 2],
+    open: [Vec<u32>; Queue::COUNT],
     sequence: u64,
     /// Bytes of the sealed and open segments of each queue, and of what their items have outside the log.
-    queue_bytes: [usize; 2],
+    queue_bytes: [usize; Queue::COUNT],
     /// Of these, bytes of pinned items.
-    queue_pinned: [usize; 2],
+    queue_pinned: [usize; Queue::COUNT],
+    /// Of these, what stubs have outside the log.
+    queue_outside: [usize; Queue::COUNT],
     /// Live items of each queue.
-    queue_items: [usize; 2],
+    queue_items: [usize; Queue::COUNT],
     /// Bytes of the live items of all segments, in the log.
     live_bytes: usize,
+    /// Live items that are stubs, and their bytes.
+    stubs: (usize, usize),
     /// Segments in use, spares not among them.
     used: usize,
     classes: u8,
@@ -66,76 +55,17 @@ pub(crate) struct Log {
     refuge: Option<u32>,
     /// May take segments from the memory; otherwise only those that it frees itself.
     may_grow: bool,
+    /// Nothing is evicted: all items of the segment that is collected move.
+    keeps_all: bool,
+    /// The present time, see [`TICKS_PER_MS`].
+    now: u64,
 }
 
 // SAFETY: `base` leads into the reservation, of which the log touches only the segments it owns.
 unsafe impl Send for Log {}
 
-/// One segment's account.
-pub(crate) struct Segment {
-    run: Run,
-    pub(crate) queue: Queue,
-    pub(crate) class: u8,
-    pub(crate) state: State,
-    /// Where the next item goes.
-    pub(crate) filled: usize,
-    pub(crate) live_bytes: usize,
-    pub(crate) live_items: usize,
-    /// Pages of the huge values and trees that its items name.
-    pub(crate) outside_bytes: usize,
-    /// Bytes of its pinned items in the log.
-    pub(crate) pinned_bytes: usize,
-    /// Of `outside_bytes`, those of pinned items.
-    pub(crate) pinned_outside: usize,
-    /// Bytes at its end that only pinned items of the segment that is collected may take.
-    kept: usize,
-    /// No pinned item in it is known to die before this second.
-    pub(crate) reap_at: u32,
-    /// No pinned item in it is known to have been ended by an event up to this number: see [`crate::Ends`].
-    pub(crate) looked: u64,
-    /// The second in which its pinned items were last looked at.
-    pub(crate) looked_at: u32,
-    /// Order of sealing: the lowest is the oldest.
-    pub(crate) sequence: u64,
-    /// Latest second at which one of its items dies; [`NEVER`] when one never does.
-    dead_at: u32,
-    /// Highest stamp of its items.
-    stamp: u64,
-}
-
-/// What an item takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Weight {
-    /// Bytes of the log.
-    pub(crate) bytes: usize,
-    /// Bytes of the budget outside the log.
-    pub(crate) outside: usize,
-    /// It is never evicted.
-    pub(crate) pinned: bool,
-}
-
-impl Weight {
-    /// Of a plain item whose value is in the log.
-    pub(crate) fn plain(bytes: usize) -> Self {
-        Self { bytes, outside: 0, pinned: false }
-    }
-
-    /// What it adds to the sums of pinned items, in the log and outside it.
-    fn pinned(self) -> (usize, usize) {
-        if self.pinned { (self.bytes, self.outside) } else { (0, 0) }
-    }
-}
-
-/// The state of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Takes appends.
-    Open,
-    /// Full: may be collected.
-    Sealed,
-    /// Being emptied.
-    Collected,
-}
+/// Ages of items are compared in ticks. Each item that is stored takes one, so that what is stored in one millisecond has an order.
+pub(crate) const TICKS_PER_MS: u64 = 1024;
 
 const NONE: u32 = u32::MAX;
 /// Segments that only the collector may take: it must be able to copy one segment's survivors.
@@ -144,9 +74,6 @@ const RESERVE: usize = 1;
 const PREFETCH_LINES: usize = 4;
 /// Spare segments that the log keeps.
 const SPARES: usize = 2;
-/// A segment is sealed when its items have outside the log this many times its size: an eighth of a shard of 256
-/// segments. If the rest of the segment stays empty, that adds 3 %.
-const HEAVY: usize = 32;
 /// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
 const OCTAVES: u32 = 22;
 
@@ -161,17 +88,21 @@ impl Log {
             segments: Vec::new(),
             by_number: Vec::new(),
             spare,
-            open: [vec![NONE; usize::from(classes)], vec![NONE; usize::from(classes)]],
+            open: [(); Queue::COUNT].map(|()| vec![NONE; usize::from(classes)]),
             sequence: 0,
-            queue_bytes: [0; 2],
-            queue_pinned: [0; 2],
-            queue_items: [0; 2],
+            queue_bytes: [0; Queue::COUNT],
+            queue_pinned: [0; Queue::COUNT],
+            queue_outside: [0; Queue::COUNT],
+            queue_items: [0; Queue::COUNT],
             live_bytes: 0,
+            stubs: (0, 0),
             used: 0,
             classes,
             collected: None,
             refuge: None,
             may_grow: true,
+            keeps_all: false,
+            now: 0,
             memory,
         })
     }
@@ -208,7 +139,7 @@ impl Log {
     }
 
     /// Room for an item that the collector keeps. The last spare is taken when nothing else of the queue has room; all later
-    /// survivors fit there, whatever their class, since it holds as much as one segment. The other queue is the last
+    /// survivors fit there, whatever their class, since it holds as much as one segment. The other queues are the last
     /// resort, in case a writer has used some of the spare; no writer uses the part of it that is kept for `pinned` items.
     pub(crate) fn append_survivor(
         &mut self,
@@ -223,7 +154,7 @@ impl Log {
         if let Some(location) = self.append_anywhere(queue, bytes) {
             return Some(location);
         }
-        if pinned
+        if (pinned || self.keeps_all)
             && let Some(refuge) = self.refuge
             && let Some(location) = self.take_in(refuge, bytes)
         {
@@ -236,7 +167,7 @@ impl Log {
             self.keep_room();
             return self.take_in(index, bytes);
         }
-        self.append_anywhere(queue.other(), bytes)
+        queue.others().find_map(|queue| self.append_anywhere(queue, bytes))
     }
 
     fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
@@ -256,10 +187,16 @@ impl Log {
         Some(offset as u64 / 8 + 1)
     }
 
-    /// Keeps room for the pinned items that are left in the segment that is collected.
+    /// Bytes of the items of the segment that is collected that must move: the pinned ones, or all if nothing is evicted.
+    fn must_move_bytes(&self) -> usize {
+        let collected = self.collected.and_then(|index| self.get(index));
+        collected.map_or(0, |segment| if self.keeps_all { segment.live_bytes } else { segment.pinned_bytes })
+    }
+
+    /// Keeps room for the items that are left in the segment that is collected and must move.
     fn keep_room(&mut self) {
         let Some(refuge) = self.refuge else { return };
-        let pinned = self.collected.and_then(|index| self.get(index)).map_or(0, |s| s.pinned_bytes);
+        let pinned = self.must_move_bytes();
         let most = self.segment_bytes();
         if let Some(segment) = self.segments[refuge as usize].as_mut() {
             segment.kept = pinned.min(most - segment.filled);
@@ -274,6 +211,12 @@ impl Log {
             && self.segments[open as usize]
                 .as_ref()
                 .is_some_and(|s| s.filled + bytes + s.kept <= self.segment_bytes())
+    }
+
+    /// Whether there are as many spare segments as there should be.
+    #[inline]
+    pub(crate) fn is_well(&self) -> bool {
+        self.spare.len() >= SPARES
     }
 
     /// Takes spare segments from the memory while it has some. True: there are as many as there should be.
@@ -309,6 +252,35 @@ impl Log {
         self.memory.aligned(self.segment_bytes())
     }
 
+    /// The present time in ticks.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The present time in milliseconds.
+    #[inline]
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now / TICKS_PER_MS
+    }
+
+    /// Moves the time on to these milliseconds, unless it is there.
+    #[inline]
+    pub(crate) fn advance(&mut self, now_ms: u64) {
+        self.now = self.now.max(now_ms * TICKS_PER_MS);
+    }
+
+    /// Moves the time on by a tick: one item was stored.
+    #[inline]
+    pub(crate) fn tick(&mut self) {
+        self.now += 1;
+    }
+
+    /// Whether nothing is evicted.
+    pub(crate) fn set_keeps_all(&mut self, keeps_all: bool) {
+        self.keeps_all = keeps_all;
+    }
+
     /// Allows or forbids to take segments from the memory.
     pub(crate) fn set_may_grow(&mut self, may_grow: bool) {
         self.may_grow = may_grow;
@@ -331,11 +303,14 @@ impl Log {
             outside_bytes: 0,
             pinned_bytes: 0,
             pinned_outside: 0,
+            stubs: (0, 0),
             kept: 0,
             reap_at: u32::MAX,
             looked: 0,
             looked_at: 0,
             sequence: u64::MAX,
+            opened: self.now,
+            byte_ticks: 0,
             dead_at: 1,
             stamp: 0,
         };
@@ -366,25 +341,25 @@ impl Log {
     }
 
     /// Seals the fullest open segment, for a collector that finds no sealed one. False: nothing is open that holds more
-    /// than pinned items.
+    /// than pinned items and stubs.
     pub(crate) fn seal_fullest(&mut self) -> bool {
         let fullest = self
             .iter()
-            .filter(|(_, s)| {
-                s.state == State::Open && s.filled + s.outside_bytes > s.pinned_bytes + s.pinned_outside
-            })
+            .filter(|(_, s)| s.state == State::Open && s.filled > s.pinned_bytes + s.stubs.1)
             .max_by_key(|(_, s)| s.filled)
             .map(|(index, _)| index);
         fullest.map(|index| self.seal(index)).is_some()
     }
 
-    /// Notes that an item at `location` has become live.
+    /// Notes that an item at `location` has become live, which counts as stored at `stored`, in ticks.
     #[inline]
-    pub(crate) fn add(&mut self, location: u64, weight: Weight, dead_at: u32, stamp: u64) {
+    pub(crate) fn add(&mut self, location: u64, weight: Weight, dead_at: u32, stamp: u64, stored: u64) {
         let segment = self.segment_of_mut(location);
         segment.live_bytes += weight.bytes;
         segment.live_items += 1;
         segment.cover(dead_at, stamp);
+        let age = i128::from(stored) - i128::from(segment.opened);
+        segment.byte_ticks += age * weight.bytes as i128;
         let (queue, outside) = (segment.queue, segment.outside_bytes + weight.outside);
         self.queue_items[queue as usize] += 1;
         self.live_bytes += weight.bytes;
@@ -409,13 +384,15 @@ impl Log {
         }
         let segment = self.segment_of_mut(location);
         segment.outside_bytes = segment.outside_bytes - before.outside + after.outside;
-        let (queue, weighs) = (segment.queue as usize, segment.outside_bytes);
+        let (was, is) = (before.stub(), after.stub());
+        segment.stubs = (segment.stubs.0 - was.0 + is.0, segment.stubs.1 - was.1 + is.1);
+        let queue = segment.queue as usize;
+        self.stubs = (self.stubs.0 - was.0 + is.0, self.stubs.1 - was.1 + is.1);
         self.queue_bytes[queue] = self.queue_bytes[queue] - before.outside + after.outside;
+        self.queue_outside[queue] =
+            self.queue_outside[queue] - before.evictable_outside() + after.evictable_outside();
         if after.pinned {
             self.pin(location, after, dead_at);
-        }
-        if weighs > 0 {
-            self.seal_if_heavy(location);
         }
     }
 
@@ -441,16 +418,6 @@ impl Log {
         }
     }
 
-    fn seal_if_heavy(&mut self, location: u64) {
-        let segment = self.segment_of_mut(location);
-        let (weighs, state) = (segment.outside_bytes, segment.state);
-        // Otherwise a queue of huge values would be one open segment, which would be evicted all at once. Without a spare
-        // the collector may still need it.
-        if state == State::Open && weighs > self.segment_bytes() * HEAVY && !self.spare.is_empty() {
-            self.seal(self.index_of(location) as u32);
-        }
-    }
-
     /// Notes that the item at `location` is no longer live.
     #[inline]
     pub(crate) fn remove(&mut self, location: u64, weight: Weight) {
@@ -461,9 +428,12 @@ impl Log {
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= weight.bytes;
         segment.live_items -= 1;
-        let queue = segment.queue;
+        let (queue, state) = (segment.queue, segment.state);
         self.queue_items[queue as usize] -= 1;
         self.live_bytes -= weight.bytes;
+        if state == State::Collected && self.keeps_all {
+            self.keep_room();
+        }
     }
 
     /// Notes that the item at `location` was changed in place.
@@ -556,7 +526,12 @@ impl Log {
         self.queue_bytes[queue as usize]
     }
 
-    /// Of these, bytes of pinned items.
+    /// Bytes of a queue that its items have outside the log and that may be evicted.
+    pub(crate) fn queue_outside(&self, queue: Queue) -> usize {
+        self.queue_outside[queue as usize]
+    }
+
+    /// Of the bytes of a queue, those of pinned items.
     pub(crate) fn queue_pinned(&self, queue: Queue) -> usize {
         self.queue_pinned[queue as usize]
     }
@@ -578,6 +553,11 @@ impl Log {
         self.queue_items[queue as usize]
     }
 
+    /// Items in the log of which not only a stub is there, and their bytes.
+    pub(crate) fn whole(&self) -> (usize, usize) {
+        (self.queue_items.iter().sum::<usize>() - self.stubs.0, self.live_bytes - self.stubs.1)
+    }
+
     /// Bytes of all live items in the log.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_bytes
@@ -585,7 +565,7 @@ impl Log {
 
     /// Bytes of the huge values and trees that items name.
     pub(crate) fn outside_bytes(&self) -> usize {
-        self.queue_bytes[0] + self.queue_bytes[1] - self.used * self.segment_bytes()
+        self.queue_bytes.iter().sum::<usize>() - self.used * self.segment_bytes()
     }
 
     /// Segments in use, spares not among them.
@@ -593,14 +573,14 @@ impl Log {
         self.used
     }
 
-    /// The segments that take appends: at most two for each class.
+    /// The segments that take appends: at most three for each class.
     pub(crate) fn open_segments(&self) -> impl Iterator<Item = u32> {
         self.open.iter().flatten().copied().filter(|index| *index != NONE)
     }
 
     /// Bytes of the budget it holds: segments, spares, and what its items have outside the log.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.queue_bytes[0] + self.queue_bytes[1] + self.spare.len() * self.segment_bytes()
+        self.queue_bytes.iter().sum::<usize>() + self.spare.len() * self.segment_bytes()
     }
 
     /// The bytes from `location` to the end of its segment: an item and what follows it.
@@ -664,7 +644,7 @@ impl Log {
     /// Checks the room that is kept for the pinned items of the segment that is collected.
     #[cfg(any(test, fuzzing, feature = "verify"))]
     pub(crate) fn verify_room(&self) {
-        let pinned = self.collected.and_then(|index| self.get(index)).map_or(0, |s| s.pinned_bytes);
+        let pinned = self.must_move_bytes();
         for (index, segment) in self.iter() {
             assert!(segment.filled + segment.kept <= self.segment_bytes());
             assert_eq!(self.collected == Some(index), segment.state == State::Collected);
@@ -680,33 +660,6 @@ impl Log {
     pub(crate) fn location(&self, index: u32, at: usize) -> Option<u64> {
         let segment = self.get(index)?;
         Some((segment.run.offset() + at) as u64 / 8 + 1)
-    }
-}
-
-impl Segment {
-    fn cover(&mut self, dead_at: u32, stamp: u64) {
-        if self.dead_at != NEVER {
-            self.dead_at = if dead_at == NEVER { NEVER } else { self.dead_at.max(dead_at) };
-        }
-        self.stamp = self.stamp.max(stamp);
-        self.looked = self.looked.min(stamp);
-    }
-
-    /// Notes when a pinned item dies.
-    pub(crate) fn reap_from(&mut self, dead_at: u32) {
-        if dead_at != NEVER {
-            self.reap_at = self.reap_at.min(dead_at);
-        }
-    }
-
-    /// Whether nothing in it can be served any more.
-    pub(crate) fn is_dead(&self, now: u32, floor: u64) -> bool {
-        self.live_items == 0 || self.dead_at != NEVER && self.dead_at <= now || self.stamp < floor
-    }
-
-    /// Bytes of items, in the log and outside it.
-    pub(crate) fn weight(&self) -> usize {
-        self.live_bytes + self.outside_bytes
     }
 }
 
@@ -746,7 +699,7 @@ mod tests {
             .map(|n| {
                 let (location, weight) =
                     (log.append(Queue::Main, 0, BYTES).unwrap(), weights[usize::from(n >= 4)]);
-                log.add(location, weight, NEVER, 1);
+                log.add(location, weight, NEVER, 1, 0);
                 (location, weight)
             })
             .collect();
@@ -756,14 +709,14 @@ mod tests {
         for (from, weight) in items {
             if let Some(to) = log.append_survivor(Queue::Main, 0, BYTES, weight.pinned) {
                 log.remove(from, weight);
-                log.add(to, weight, NEVER, 1);
+                log.add(to, weight, NEVER, 1, 0);
             } else {
                 assert!(!weight.pinned, "a pinned item has no room");
                 log.remove(from, weight);
             }
             log.verify_room();
             if let Some(location) = log.append_anywhere(Queue::Main, BYTES) {
-                log.add(location, weights[0], NEVER, 1);
+                log.add(location, weights[0], NEVER, 1, 0);
                 written += 1;
             }
             log.verify_room();

@@ -17,7 +17,7 @@ pub struct StoreHeld {
     pub log: usize,
     /// The index.
     pub index: usize,
-    /// The ghost queue.
+    /// The ghost queue and the recent misses.
     pub ghost: usize,
 }
 
@@ -39,10 +39,10 @@ impl Store {
             segment_bytes: (self.log.held_bytes() - outside_bytes) as u64,
             huge_bytes: outside_bytes as u64 - tree_bytes,
             tree_bytes: tree_bytes + self.graveyard.held_bytes() as u64,
-            ghost_bytes: self.ghost.bytes() as u64,
+            ghost_bytes: (self.ghost.bytes() + self.misses.bytes()) as u64,
             segments: self.log.used() as u64,
             hash_power: self.index.level(),
-            queue_items: [Queue::Small, Queue::Main].map(|queue| self.log.queue_items(queue) as u64),
+            queue_items: Queue::ALL.map(|queue| self.log.queue_items(queue) as u64),
             objects: objects.items,
             object_bytes: objects.held_bytes(),
             pinned_bytes: self.holdings.pinned_bytes() as u64,
@@ -98,7 +98,7 @@ impl Store {
         StoreHeld {
             log: self.log.held_bytes() + self.graveyard.held_bytes(),
             index: self.index.bytes(),
-            ghost: self.ghost.bytes(),
+            ghost: self.ghost.bytes() + self.misses.bytes(),
         }
     }
 

@@ -11,98 +11,20 @@
 
 use std::sync::Arc;
 
-use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
-
+use crate::config::StoreConfig;
 use crate::counters::StoreStats;
-use crate::ghost::Ghost;
+use crate::ghost::{From, Ghost};
 use crate::graveyard::Graveyard;
+use crate::hasher::KeyHasher;
 use crate::holdings::Holdings;
 use crate::huge::HugeValue;
 use crate::index::{Index, Slot};
 use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, SLACK_MAX};
 use crate::memory::Memory;
 use crate::outside::{Outside, OutsideTable};
+use crate::policy::Policy;
 use crate::segment::{Log, Queue, Weight};
 use crate::tree::Tree;
-
-/// Hashes keys with a seed of this process, so that clients cannot choose keys that collide.
-#[derive(Clone)]
-pub struct KeyHasher(Arc<RapidSecrets>);
-
-impl KeyHasher {
-    /// A hasher for this seed.
-    pub fn new(seed: u64) -> Self {
-        Self(Arc::new(RapidSecrets::seed(seed)))
-    }
-
-    /// The key's hash: rapidhash v3.
-    #[inline]
-    pub fn hash(&self, key: &[u8]) -> u64 {
-        rapidhash_v3_inline::<true, true, false>(key, &self.0)
-    }
-
-    /// The hash of an object's key: another than that of a plain item's key of the same bytes.
-    #[inline]
-    pub fn hash_object(&self, key: &[u8]) -> u64 {
-        self.hash(key) ^ OBJECT_DOMAIN
-    }
-
-    /// The hash of the key of an item in the log.
-    #[inline]
-    pub(crate) fn hash_item(&self, bytes: &[u8]) -> u64 {
-        let key = Item::new(bytes, None).key();
-        if item::is_object(bytes) { self.hash_object(key) } else { self.hash(key) }
-    }
-}
-
-/// Tells the hashes of objects from those of plain items: differs from 0 in each part of a hash that the index uses, and in
-/// its upper half, which chooses a shard. A hash is as good with it as without: the seed is secret.
-const OBJECT_DOMAIN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The layout of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// Bytes of a segment, a power of two of at least 16 KiB.
-    pub segment_bytes: usize,
-    /// Stores that share the memory.
-    pub shards: usize,
-    /// TTL classes: items that die at about the same time share segments.
-    pub ttl_classes: u8,
-    /// Make room by evicting live items; otherwise a write fails when there is none.
-    pub evictions: bool,
-}
-
-impl StoreConfig {
-    /// Number of shards and their layout for a server of `memory_bytes` and `threads` workers.
-    ///
-    /// Half the square of the workers, up to four for each: the chance that one meets another in a shard then stays about the
-    /// same, and few workers need few locks for a batch (one worker never waits). At least four for each 8 GiB,
-    /// since with many segments the choice of the next to empty would take too long; and each has 8 MiB. A shard
-    /// has 256 segments, so that the four or five that are spare, open or half emptied are 2 % of it, of 16 KiB to
-    /// 1 MiB: fewer in less memory, more in much. TTL classes: up to 23 (one an octave), one for 16 segments.
-    pub fn derive(memory_bytes: usize, threads: usize, evictions: bool) -> (usize, Self) {
-        const SEGMENTS: usize = 256;
-        let by_workers = (threads * threads / 2).min(threads * 4);
-        let by_memory = (memory_bytes >> 33) * 4;
-        let mut shards = by_workers.max(by_memory).max(1).next_power_of_two().min(256);
-        while shards > 1 && memory_bytes / shards < 8 << 20 {
-            shards /= 2;
-        }
-        let per_shard = memory_bytes / shards;
-        let segment_bytes = (per_shard / SEGMENTS).clamp(16 << 10, 1 << 20);
-        let segment_bytes = 1 << segment_bytes.ilog2();
-        let ttl_classes = (per_shard / segment_bytes / 16).clamp(1, 23) as u8;
-        (shards, Self { segment_bytes, shards, ttl_classes, evictions })
-    }
-
-    /// Longest value in bytes that goes into the log; longer ones are huge.
-    ///
-    /// A quarter of a segment, 32 KiB at most: from there on it costs less to receive and send a value in its pages than to
-    /// copy it, and the part of its last page that stays empty is a sixteenth of it on average.
-    pub fn inline_max(&self) -> usize {
-        (self.segment_bytes / 4).min(LONGEST_INLINE)
-    }
-}
 
 /// The result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,8 +77,8 @@ impl NewValue<'_> {
     }
 }
 
-/// See [`StoreConfig::inline_max`].
-const LONGEST_INLINE: usize = 32 << 10;
+/// Pages by which the ghost queue grows.
+const GHOST_PAGES: usize = 4;
 
 /// No room, and none could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,12 +118,19 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) log: Log,
     pub(crate) ghost: Ghost,
+    /// Keys that were missed of late: what is stored for one of them is a fill.
+    pub(crate) misses: Ghost,
+    pub(crate) policy: Policy,
     pub(crate) walk: Option<Walk>,
     /// Bytes walked without freeing anything: the bytes walked, less a multiple of those freed. From 0 to
     /// [`Store::most_barren`].
     pub(crate) barren: usize,
-    /// The last segment emptied was given to other shards.
-    pub(crate) donated: bool,
+    /// Its number among the stores of the memory.
+    pub(crate) number: usize,
+    /// It has offered nothing to others.
+    pub(crate) is_empty: bool,
+    /// Bytes of walks that other stores have been asked for since there was room.
+    pub(crate) waited: usize,
     pub(crate) evicted: Option<Vec<Evicted>>,
     pub(crate) stats: StoreStats,
     /// The second of the last use in the oldest sealed segment, as the last tick found it.
@@ -212,8 +141,6 @@ pub struct Store {
     pub(crate) graveyard: Graveyard,
     pub(crate) holdings: Holdings,
     hasher: KeyHasher,
-    /// The largest value or tree that recently entered the small queue; shrinks as segments leave that queue.
-    pub(crate) largest: usize,
     pub(crate) now: u32,
     pub(crate) floor: u64,
 }
@@ -222,13 +149,21 @@ impl Store {
     /// An empty store that takes its memory from `memory`, page by page. `None`: not even its reserve is
     /// available.
     pub fn new(memory: Arc<Memory>, hasher: KeyHasher, config: StoreConfig) -> Option<Self> {
+        let mut misses = Ghost::new(1);
+        misses.grow(&memory);
+        let mut log = Log::new(Arc::clone(&memory), config.segment_bytes, config.ttl_classes)?;
+        log.set_keeps_all(!config.evictions);
         Some(Self {
             index: Index::new(Arc::clone(&memory))?,
-            log: Log::new(Arc::clone(&memory), config.segment_bytes, config.ttl_classes)?,
-            ghost: Ghost::default(),
+            log,
+            ghost: Ghost::new(GHOST_PAGES),
+            misses,
+            policy: Policy::new(config.shards),
             walk: None,
             barren: 0,
-            donated: false,
+            number: memory.offers().enlist(),
+            is_empty: false,
+            waited: 0,
             evicted: None,
             stats: StoreStats::default(),
             oldest_use: None,
@@ -237,7 +172,6 @@ impl Store {
             graveyard: Graveyard::default(),
             holdings: Holdings::new(Arc::clone(&memory)),
             hasher,
-            largest: 0,
             now: 1,
             floor: 0,
             config,
@@ -245,11 +179,15 @@ impl Store {
         })
     }
 
-    /// Moves the store on to second `now`; items whose stamp is below `floor` are dead. Neither goes back.
+    /// Moves the store on to second `now`, and to `now_ms` milliseconds, by which it compares the ages of items; items whose stamp
+    /// is below `floor` are dead. None of them goes back. All stores of a memory have one clock.
     #[inline]
-    pub fn advance(&mut self, now: u32, floor: u64) {
+    pub fn advance(&mut self, now: u32, now_ms: u64, floor: u64) {
         // Written only when it changes: with several workers a write takes the line from the other's cache.
-        if now > self.now {
+        if now_ms > self.log.now_ms() {
+            self.log.advance(now_ms);
+            self.now = self.now.max(now);
+        } else if now > self.now {
             self.now = now;
         }
         if floor > self.floor {
@@ -348,10 +286,31 @@ impl Store {
         Item::new(bytes, item::outside_number(bytes).and_then(|n| self.outside.get(n)))
     }
 
+    /// Notes that a client has asked for a key that is not there: what is stored for it soon is a fill, anything else is blind.
+    #[inline]
+    pub fn note_miss(&mut self, hash: u64) {
+        self.misses.insert(hash, From::Others);
+        if let Some(from) = self.ghost.tell(hash) {
+            self.signal(from, self.mean_size());
+        }
+    }
+
+    /// The time in milliseconds of the last [`Store::advance`].
+    pub fn now_ms(&self) -> u64 {
+        self.log.now_ms()
+    }
+
     /// Counts a read: its use, its time, that it was fetched.
     #[inline]
     pub fn count_read(&mut self, found: Found) {
+        if self.index.uses(found.slot) == 0 {
+            self.note_first_use(found.location);
+        }
         self.index.count_use(found.slot);
+        if self.policy.count_hit() {
+            let is_outside = item::outside_number(self.log.bytes(found.location)).is_some();
+            self.policy.sample_hit(self.log.segment_of(found.location).queue, is_outside);
+        }
         item::set_used(self.log.bytes_mut(found.location), self.now);
     }
 
@@ -387,7 +346,8 @@ impl Store {
         let bytes = item::allotted(self.log.bytes(found.location));
         // Only while there is room: a touch must not evict other items.
         if class > old && self.log.has_room(queue, class, bytes) {
-            return self.relocate(hash, found, queue, class).unwrap_or(found);
+            let stored = self.log.segment_of(found.location).stored();
+            return self.relocate(hash, found, (queue, class), stored).unwrap_or(found);
         }
         found
     }
@@ -417,7 +377,7 @@ impl Store {
             self.index.count_use(found.slot);
             if self.fits_in_place(found, needed, class) {
                 let allotted = item::allotted(self.log.bytes(found.location));
-                self.write_in_place(found, allotted, key, attributes, value, dead_at);
+                self.write_in_place(hash, found, allotted, key, attributes, value, dead_at);
                 self.stats.total += 1;
                 return Ok(());
             }
@@ -426,11 +386,11 @@ impl Store {
         // A key that is rewritten once will probably be rewritten again: leave it some room. Pinned items have a bound.
         let slack = if old.is_some() && !pinned { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
         // A pinned item would leave the small queue only to be moved to the main one.
-        let queue =
-            queue.unwrap_or_else(|| if pinned || self.ghost.take(hash) { Queue::Main } else { Queue::Small });
-        if queue == Queue::Small && held > 0 {
-            self.largest = self.largest.max(value.len());
-        }
+        let (queue, returned) = match queue {
+            Some(queue) => (queue, false),
+            None if pinned => (Queue::Main, false),
+            None => self.queue_of_new(hash, needed, held),
+        };
         let bytes = (needed + slack).min(self.config.segment_bytes);
         let location = if self.log.has_room(queue, class, bytes) {
             self.log.append(queue, class, bytes).ok_or(Full)?
@@ -441,14 +401,31 @@ impl Store {
                     location
                 }
                 Err(full) => {
+                    // In its place it is of another TTL class than its segment: better than not stored.
+                    if let Some(found) = self.find(hash, key, objects)
+                        && self.has_size_for(found, needed)
+                    {
+                        let allotted = item::allotted(self.log.bytes(found.location));
+                        self.write_in_place(hash, found, allotted, key, attributes, value, dead_at);
+                        self.stats.total += 1;
+                        return Ok(());
+                    }
                     self.refuse(value);
                     return Err(full);
                 }
             }
         };
-        self.write(location, bytes, key, attributes, value);
+        self.write(hash, location, bytes, key, attributes, value);
+        if returned {
+            item::set_returned(self.log.bytes_mut(location));
+        }
         let weight = Weight { bytes, outside: held, pinned };
-        self.log.add(location, weight, dead_at, attributes.stamp.unwrap_or(attributes.cas));
+        self.log.tick();
+        let now = self.log.now();
+        self.log.add(location, weight, dead_at, attributes.stamp.unwrap_or(attributes.cas), now);
+        if held > 0 {
+            self.file(location, now);
+        }
         if objects {
             self.note_object(location);
         }
@@ -464,12 +441,44 @@ impl Store {
         Ok(())
     }
 
+    /// The queue of a key that is not there yet, for an item that takes `needed` bytes of the log and `held` outside it, and whether
+    /// the ghost queue has sent it there.
+    fn queue_of_new(&mut self, hash: u64, needed: usize, held: usize) -> (Queue, bool) {
+        if self.misses.take(hash).is_none() {
+            return (Queue::Blind, false);
+        }
+        self.policy.count_fill(held > 0);
+        let Some((from, is_told)) = self.ghost.take(hash) else { return (Queue::Small, false) };
+        if !is_told {
+            self.signal(from, needed + held);
+        }
+        match from {
+            From::Others => (Queue::Main, true),
+            // It was in the main queue once, and was not used there: that it comes back does not make it better.
+            From::Main => (Queue::Small, false),
+        }
+    }
+
+    /// Puts what the item at `location` has outside the log into the list of its queue, as stored at this time; of a pinned item
+    /// into none.
+    pub(crate) fn file(&mut self, location: u64, stored: u64) {
+        let Some(number) = item::outside_number(self.log.bytes(location)) else { return };
+        if self.weigh(location).is_stub() {
+            self.outside.list(number, self.log.segment_of(location).queue, stored);
+        } else {
+            self.outside.unlist(number);
+        }
+    }
+
     /// An item that needs this many bytes, of this TTL class, is written in the place of an old one.
     pub(crate) fn fits_in_place(&self, old: Found, needed: usize, class: u8) -> bool {
+        self.has_size_for(old, needed) && class <= self.log.segment_of(old.location).class
+    }
+
+    /// An item that needs this many bytes can be written in the place of an old one.
+    fn has_size_for(&self, old: Found, needed: usize) -> bool {
         let allotted = item::allotted(self.log.bytes(old.location));
-        needed <= allotted
-            && allotted - needed <= SLACK_MAX.min(needed)
-            && class <= self.log.segment_of(old.location).class
+        needed <= allotted && allotted - needed <= SLACK_MAX.min(needed)
     }
 
     /// Removes an item.
@@ -506,6 +515,7 @@ impl Store {
     /// Forbids or allows the eviction of live items.
     pub fn set_evictions(&mut self, on: bool) {
         self.config.evictions = on;
+        self.log.set_keeps_all(!on);
     }
 
     /// Times that the index has shrunk by a bucket: a scan that must miss nothing begins anew when this has changed.
@@ -550,15 +560,22 @@ impl Store {
         item::stamp(bytes) < self.floor || dead_at != NEVER && dead_at <= self.now
     }
 
-    /// Moves an item to the end of a queue; `None`: no room there.
-    pub(crate) fn relocate(&mut self, hash: u64, found: Found, queue: Queue, class: u8) -> Option<Found> {
+    /// Moves an item to the end of a queue, where it counts as stored at `stored`; `None`: no room there. What it has outside
+    /// the log stays in its list.
+    pub(crate) fn relocate(
+        &mut self,
+        hash: u64,
+        found: Found,
+        (queue, class): (Queue, u8),
+        stored: u64,
+    ) -> Option<Found> {
         let weight = self.weigh(found.location);
         let to = self.log.append_survivor(queue, class, weight.bytes, weight.pinned)?;
         self.log.copy(found.location, to, weight.bytes);
         let moved = self.log.bytes(to);
         let (dead_at, stamp) = (item::dead_at(moved), item::stamp(moved));
         self.log.remove(found.location, weight);
-        self.log.add(to, weight, dead_at, stamp);
+        self.log.add(to, weight, dead_at, stamp, stored);
         item::set_dead(self.log.bytes_mut(found.location));
         self.index.set_location(found.slot, to);
         debug_assert_eq!(self.hash_at(to), hash);
@@ -617,8 +634,10 @@ impl Store {
             return Ok(());
         }
         if self.config.evictions
-            && let Some(slot) =
-                self.index.least_used_of_chain(hash, |l| !item::marks(self.log.bytes(l)).is_pinned())
+            && let Some(slot) = self.index.least_used_of_chain(hash, |location| {
+                let is_pinned = item::marks(self.log.bytes(location)).is_pinned();
+                (!is_pinned).then(|| self.log.segment_of(location).stored())
+            })
         {
             self.evict(hash, Found { slot, location: self.index.location(slot) });
             if try_insert(self).is_ok() {
@@ -632,8 +651,10 @@ impl Store {
         Err(Full)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what is written, and where")]
     fn write_in_place(
         &mut self,
+        hash: u64,
         found: Found,
         allotted: usize,
         key: &[u8],
@@ -655,10 +676,11 @@ impl Store {
         self.forget_object(found.location);
         // Dropped after the write: a huge value that is written again in its place is not pinned meanwhile.
         let old = self.take_outside(found.location);
-        self.write(found.location, allotted, key, attributes, value);
+        self.write(hash, found.location, allotted, key, attributes, value);
         self.drop_outside(old);
         let after = Weight { outside, pinned, ..before };
         self.log.replace(found.location, before, after, dead_at, stamp);
+        self.file(found.location, self.log.now());
         self.note_object(found.location);
     }
 
@@ -673,6 +695,7 @@ impl Store {
     /// Writes an item.
     fn write(
         &mut self,
+        hash: u64,
         location: u64,
         allotted: usize,
         key: &[u8],
@@ -688,7 +711,7 @@ impl Store {
             NewValue::Tree(tree) => Outside::Tree(tree),
         };
         let len = outside.value_len();
-        let number = self.outside.insert(outside);
+        let number = self.outside.insert(outside, hash);
         let into = &mut self.log.bytes_mut(location)[..allotted];
         item::write(into, key, attributes, len, true, [&number.to_le_bytes(), &[]]);
     }

@@ -16,6 +16,7 @@ struct Sums {
     outside: usize,
     pinned_bytes: usize,
     pinned_outside: usize,
+    stubs: (usize, usize),
 }
 
 impl Store {
@@ -28,8 +29,9 @@ impl Store {
         named.sort_unstable();
         assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
         let mut found = Vec::new();
-        let (mut outside_count, mut queues, mut pinned) = (0, [0_usize; 2], [0_usize; 2]);
-        let mut counted = StoreUsage { queue_items: [0; 2], ..self.usage() };
+        let (mut outside_count, mut queues, mut pinned) =
+            (0, [0_usize; Queue::COUNT], [0_usize; Queue::COUNT]);
+        let mut counted = StoreUsage { queue_items: [0; 3], ..self.usage() };
         (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
         (counted.objects, counted.object_bytes, counted.pinned_bytes) = (0, 0, 0);
         counted.tree_bytes = self.graveyard.held_bytes() as u64;
@@ -59,6 +61,14 @@ impl Store {
                             "not reclaimed in time"
                         );
                     }
+                    if weight.is_stub() {
+                        sums.stubs = (sums.stubs.0 + 1, sums.stubs.1 + weight.bytes);
+                    }
+                    if let Some(number) = item::outside_number(content) {
+                        let queue = weight.is_stub().then_some(segment.queue);
+                        assert_eq!(self.outside.queue_of(number), queue, "the list of what is outside");
+                        assert_eq!(self.outside.hash_of(number), Some(self.hash_at(location)));
+                    }
                     let item = self.item_of(content);
                     outside_count += usize::from(item::outside_number(content).is_some());
                     counted.tree_bytes += item.tree().map_or(0, |tree| tree.held_bytes() as u64);
@@ -79,6 +89,9 @@ impl Store {
                 (segment.pinned_bytes, segment.pinned_outside),
                 "pinned items of a segment"
             );
+            assert_eq!(sums.stubs, segment.stubs, "stubs of a segment");
+            let mean = segment.stored();
+            assert!(mean <= self.log.now(), "stored in the future");
             assert_eq!(segment.state == State::Collected, self.walk.is_some_and(|w| w.segment == index));
             queues[segment.queue as usize] += self.log.segment_bytes() + sums.outside;
             pinned[segment.queue as usize] += sums.pinned_bytes + sums.pinned_outside;
@@ -92,7 +105,7 @@ impl Store {
         found.sort_unstable();
         assert_eq!(found, named, "the index and the log name different items");
         assert_eq!(outside_count, self.outside.verify(), "what is outside the log and its items");
-        let of_queues = [Queue::Small, Queue::Main];
+        let of_queues = Queue::ALL;
         assert_eq!(queues, of_queues.map(|queue| self.log.queue_bytes(queue)));
         assert_eq!(pinned, of_queues.map(|queue| self.log.queue_pinned(queue)));
         self.log.verify_room();

@@ -11,7 +11,12 @@ use nix::sys::signal::Signal;
 
 /// A server with three threads and objects.
 fn start(rules: &str) -> Server {
-    let words = ["-p", "-1", "-u", "root", "-t", "3", "-m", "64"];
+    start_with("64", rules)
+}
+
+/// With this memory limit in MiB.
+fn start_with(memory_limit: &str, rules: &str) -> Server {
+    let words = ["-p", "-1", "-u", "root", "-t", "3", "-m", memory_limit];
     let program = Path::new(env!("CARGO_BIN_EXE_cattlegrid"));
     Server::start(&Start { rules: Some(rules), ..Start::new(program, &words) }).unwrap()
 }
@@ -227,30 +232,29 @@ fn dumps_name_objects() {
 
 #[test]
 fn evicted_objects_are_watched_by_their_names() {
-    let server =
-        start("[objects]\ntypes = [\"counter\"]\n[server]\nmemory_limit = 4\nmax_item_size = \"1MiB\"\n");
+    let server = start_with("4", "[objects]\ntypes = [\"counter\"]\n[server]\nmax_item_size = \"1MiB\"\n");
     let (mut client, mut watcher) = (connect(&server), connect(&server));
     watcher.ask("watch evictions\r\n", "OK\r\n");
     client.ask("get counter:add:first:5\r\n", "VALUE counter:add:first:5 0 1\r\n5\r\nEND\r\n");
-    let value = "x".repeat(50_000);
     let seen = std::thread::spawn(move || {
         loop {
             let line = watcher.line().unwrap();
-            if line.contains("type=eviction key=counter%3A%3Afirst ") {
-                return;
+            if let Some((_, rest)) = line.split_once("type=eviction key=counter%3A%3Ak") {
+                let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                return number;
             }
         }
     });
-    for number in 0..4_000 {
-        client.send(format!("set k{number} 0 0 50000 noreply\r\n{value}\r\n")).unwrap();
+    for number in 0..200_000 {
+        let name = format!("counter:add:k{number}:1");
+        client.ask(&format!("get {name}\r\n"), &format!("VALUE {name} 0 1\r\n1\r\nEND\r\n"));
         if seen.is_finished() {
             break;
         }
     }
-    client.ask("mn\r\n", "MN\r\n");
     until("the eviction is told of", || seen.is_finished());
-    seen.join().unwrap();
-    client.ask("get counter:exists:first\r\n", "VALUE counter:exists:first 0 9\r\nNOT_FOUND\r\nEND\r\n");
+    let name = format!("counter:exists:k{}", seen.join().unwrap());
+    client.ask(&format!("get {name}\r\n"), &format!("VALUE {name} 0 9\r\nNOT_FOUND\r\nEND\r\n"));
     server.stop();
 }
 

@@ -147,7 +147,7 @@ impl Engine {
         while call.taken < call.objects.len() {
             call = Self::take_next(call, lock)?;
         }
-        match std::mem::replace(&mut call.work, Work::Method) {
+        let left = match std::mem::replace(&mut call.work, Work::Method) {
             Work::Method => self.run_method(call, lock, step),
             Work::Read(_) if call.caller.is_gone() => {
                 // History 3.
@@ -155,7 +155,9 @@ impl Engine {
                 None
             }
             Work::Read(listing) => self.read_on(call, listing, lock, step),
-        }
+        };
+        self.settle(lock, step);
+        left
     }
 
     /// Calls the method of a call that has waited.

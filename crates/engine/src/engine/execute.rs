@@ -71,6 +71,7 @@ impl Engine {
         if Self::may_call(names, request)
             && let Some(called) = self.execute_object(request, lock, cx)
         {
+            self.settle(lock, &mut cx.step);
             return called.into();
         }
         if let Some(Block::Here(bytes)) = request.block()
@@ -86,6 +87,7 @@ impl Engine {
         let mut shard = lock.shard(hash);
         if shard.names_now() != names {
             if let Some(called) = self.execute_object(request, lock, cx) {
+                self.settle(lock, &mut cx.step);
                 return called.into();
             }
             shard = lock.shard(hash);
@@ -107,6 +109,7 @@ impl Engine {
                 if let Flow::NeedsRoom(bytes) = flow { Err(bytes) } else { Ok(flow) }
             });
             if let Some(called) = called {
+                self.settle(lock, &mut cx.step);
                 return called.into();
             }
             flow = again.expect("a shard that insists always replies");

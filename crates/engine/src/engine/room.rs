@@ -16,8 +16,8 @@ use crate::sync::Ordering;
 pub(crate) enum Room {
     /// In other shards, once: the shard has evicted what it could.
     Others,
-    /// In the shard as well, which has evicted nothing, and more with each of several attempts: other threads may take what was
-    /// freed.
+    /// Wherever items are coldest, the shard included, which has evicted nothing; and more with each of several attempts: other
+    /// threads may take what was freed.
     Anywhere,
 }
 
@@ -43,8 +43,8 @@ impl Engine {
         request.block().is_some_and(|data| !self.fits_the_log(data.len()))
     }
 
-    /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts from the fullest
-    /// shards to get these, while none is locked. None: there is no memory.
+    /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts the coldest
+    /// items to get these, while none is locked. None: there is no memory.
     pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<Data<'d>> {
         if self.fits_the_log(bytes.len()) {
             return Some(Data::Inline(bytes));
@@ -95,19 +95,15 @@ impl Engine {
     }
 
     fn make_room(&self, place: Room, bytes: usize, hash: u64, lock: &mut ShardLock<'_>) {
-        if place == Room::Anywhere {
-            if self.evictions {
-                lock.shard(hash).store.give_back(bytes);
-            }
-            if self.memory.lacking_bytes(bytes) == 0 {
-                return;
-            }
-        }
         lock.release();
-        self.free(self.memory.lacking_bytes(bytes).max(bytes).max(self.segment_bytes), Some(hash));
+        let lacking = self.memory.lacking_bytes(bytes);
+        match place {
+            Room::Others => _ = self.free(lacking.max(bytes).max(self.segment_bytes), Some(hash)),
+            Room::Anywhere => _ = self.free(lacking.max(bytes), None),
+        }
     }
 
-    /// Takes pages for `bytes` more bytes of a value that arrives; evicts from the fullest shards to get them. No shard may be
+    /// Takes pages for `bytes` more bytes of a value that arrives; evicts the coldest items to get them. No shard may be
     /// locked by the caller. False: there is no memory, and nothing was taken.
     pub fn grow(&self, value: &mut ArrivingValue, bytes: usize) -> bool {
         self.with_free_pages(value.lacks(bytes), || value.grow(bytes).then_some(())).is_some()
@@ -128,30 +124,48 @@ impl Engine {
         take()
     }
 
-    /// Evicts until `bytes` bytes have gone back to the memory, from the fullest shards first; not from the shard of
-    /// the hash `except`. Returns the number of bytes freed.
+    /// Evicts until `bytes` bytes have gone back to the memory, where the items are coldest; not from the shard of the hash
+    /// `except`. Where nothing may be evicted, only what is dead makes room. Returns the number of bytes freed.
     fn free(&self, bytes: usize, except: Option<u64>) -> usize {
-        if !self.evictions {
-            return 0;
+        let mut dry = vec![false; self.shards.len()];
+        if let Some(hash) = except {
+            dry[self.shards.number(hash)] = true;
         }
-        let except = except.map(|hash| self.shards.number(hash));
+        // What shards would lose changes while they are asked: in the end the one that seemed to be the coldest is.
+        let mut doubts = 2 * self.shards.len();
         let mut freed = 0;
-        let mut by_size: Vec<(usize, usize)> = (0..self.shards.len())
-            .filter(|n| Some(*n) != except)
-            .map(|n| (self.shards.lock(n).store().held_bytes(), n))
-            .collect();
-        by_size.sort_unstable_by(|a, b| b.cmp(a));
-        // A small share from each shard first, so that one large value does not empty one shard.
-        let piece = bytes.div_ceil(by_size.len().max(1)).max(self.segment_bytes / 4);
-        for share in [piece, usize::MAX] {
-            for &(_, number) in &by_size {
-                if freed >= bytes {
-                    return freed;
-                }
-                freed += self.shards.lock(number).store_mut().give_back(share.min(bytes - freed));
+        while freed < bytes {
+            let coldest = self.memory.coldest_store(|number| !dry[number]);
+            // What has nothing as far as is known is asked last.
+            let Some(number) = coldest.or_else(|| dry.iter().position(|dry| !dry)) else { break };
+            let mut shard = self.shards.lock(number);
+            if doubts > 0 && coldest.is_some() && !shard.store_mut().is_coldest() {
+                doubts -= 1;
+                continue;
             }
+            let piece = (bytes - freed).min(self.segment_bytes);
+            let got = shard.store_mut().give_back(piece);
+            dry[number] = got == 0;
+            freed += got;
         }
         freed
+    }
+
+    /// Makes room in the coldest shard for another that has asked for it: a bounded piece of work.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_wanted_room(&self, lock: &mut ShardLock<'_>) {
+        let bytes = self.memory.take_wanted();
+        if let Some(number) = self.memory.coldest_store(|number| number < self.shards.len())
+            && bytes > 0
+        {
+            lock.numbered(number).store_mut().make_room_for_others(bytes);
+        }
+    }
+
+    /// Free bytes that no segment can have: they lie in pieces, and no more addresses are left.
+    pub fn stranded_bytes(&self) -> usize {
+        self.memory.stranded_bytes(self.segment_bytes)
     }
 
     /// Takes bytes of the budget for another use than items.

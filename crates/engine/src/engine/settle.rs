@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use cattlegrid_herd::Herd;
 
 use crate::engine::Engine;
+use crate::event::Interest;
 use crate::shards::ShardLock;
 use crate::step::Step;
 
@@ -53,6 +54,14 @@ impl Engine {
     pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
         if !step.effects.is_settled() {
             self.settle_some(lock, step);
+        }
+        if self.memory.wants_room() {
+            self.make_wanted_room(lock);
+        }
+        if step.interest.wants(Interest::EVICTIONS) && self.memory.take_evicted() {
+            for number in 0..self.shard_count() {
+                lock.numbered(number).note_evictions(step);
+            }
         }
     }
 

@@ -191,7 +191,7 @@ impl Engine {
         let mut more = more_names;
         for number in 0..self.shards.len() {
             let mut shard = self.shards.lock(number);
-            shard.store_mut().advance(now.second, floor);
+            shard.store_mut().advance(now.second, now.ms, floor);
             more |= shard.store_mut().tick();
             shard.reclaim_pinned(now);
             if let Some(herd) = &mut shard.herd {

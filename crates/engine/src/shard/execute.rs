@@ -9,7 +9,7 @@ use crate::event::{Event, EventKind, Interest, Looker};
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
 use crate::shard::put::{Data, Outcome, Write};
-use crate::step::Context;
+use crate::step::{Context, Step, Ticket};
 
 impl Shard {
     /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log; always if it is
@@ -49,12 +49,9 @@ impl Shard {
                 unreachable!("requests without one key stay outside the shard")
             }
         };
-        if watched {
-            if matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
-                // It is executed again, or as a call, and notes its look-up again.
-                cx.step.effects.events.truncate(noted);
-            }
-            self.note_evictions(cx);
+        if watched && matches!(flow, Flow::NeedsRoom(_) | Flow::Object) {
+            // It is executed again, or as a call, and notes its look-up again.
+            cx.step.effects.events.truncate(noted);
         }
         flow
     }
@@ -69,7 +66,7 @@ impl Shard {
         }
         let noted = cx.step.effects.events.len();
         self.note_lookup(write.key, write.hash, Looker::Other, cx);
-        let done = match self.write(write, cx) {
+        match self.write(write, cx) {
             Outcome::NoRoom(bytes) if last => {
                 self.refuse_write(write, cx);
                 Err(bytes)
@@ -79,9 +76,7 @@ impl Shard {
                 Err(bytes)
             }
             _ => Ok(()),
-        };
-        self.note_evictions(cx);
-        done
+        }
     }
 
     /// Notes the look-up with which a command other than a get begins: gets note theirs with its result.
@@ -101,10 +96,8 @@ impl Shard {
         self.note_lookup(key, hash, by, cx);
     }
 
-    fn note_evictions(&mut self, cx: &mut Context<'_>) {
-        if !cx.step.interest.wants(Interest::EVICTIONS) {
-            return;
-        }
+    /// Tells of the items that were evicted, whatever they made room for.
+    pub(crate) fn note_evictions(&mut self, step: &mut Step<'_>) {
         let objects = self.shared.objects();
         for evicted in self.store.drain_evicted() {
             let key = match evicted.object {
@@ -119,11 +112,11 @@ impl Shard {
             };
             let kind = EventKind::Evicted {
                 fetched: evicted.fetched,
-                ttl: cx.step.now.left(evicted.expiry),
-                idle: u64::from(cx.step.now.second.saturating_sub(evicted.accessed)),
+                ttl: step.now.left(evicted.expiry),
+                idle: u64::from(step.now.second.saturating_sub(evicted.accessed)),
                 size: evicted.value_len,
             };
-            cx.step.effects.events.push((cx.ticket, Event { key, kind }));
+            step.effects.events.push((Ticket::NONE, Event { key, kind }));
         }
     }
 }

@@ -28,11 +28,20 @@ impl Shard {
             Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
                 self.write_hit(asked, hash, found, cx)
             }
-            // A miss of a key that may have a rule, or an item that is more than a value.
+            // An item that is more than a value.
             Lookup::Found(_) => self.get_ruled(asked, hash, lookup, cx),
-            _ if self.herd.is_some() || self.names != Names::OFF => self.get_ruled(asked, hash, lookup, cx),
-            _ => miss(asked, lookup, cx),
+            _ => self.get_absent(asked, hash, lookup, cx),
         }
+    }
+
+    /// A get of a key that has no item, and may have a rule.
+    #[inline]
+    fn get_absent(&mut self, asked: &Asked<'_>, hash: u64, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+        if self.herd.is_some() || self.names != Names::OFF {
+            return self.get_ruled(asked, hash, lookup, cx);
+        }
+        self.store.note_miss(hash);
+        miss(asked, lookup, cx)
     }
 
     /// Writes a hit.
@@ -87,6 +96,9 @@ impl Shard {
             Lookup::Found(found) => self.invalidated(hash, found, &cx.step),
             _ => lookup,
         };
+        if !matches!(lookup, Lookup::Found(_)) {
+            self.store.note_miss(hash);
+        }
         let active = self.shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };

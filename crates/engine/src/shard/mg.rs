@@ -28,8 +28,11 @@ impl Shard {
         {
             lookup = self.invalidated(hash, found, &cx.step);
         }
-        if self.names != Names::OFF && !matches!(lookup, Lookup::Found(_)) && self.is_named(key) {
-            return Flow::Object;
+        if !matches!(lookup, Lookup::Found(_)) {
+            if self.names != Names::OFF && self.is_named(key) {
+                return Flow::Object;
+            }
+            self.store.note_miss(hash);
         }
         // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
         // tags.

@@ -123,7 +123,7 @@ impl Shard {
     /// Removes pinned objects of one segment that are over, by their expiry, by a flush or by their tags. None: there is no segment
     /// in which one may be.
     pub(crate) fn reclaim_pinned(&mut self, now: Now) -> Option<Reclaimed> {
-        self.store.advance(now.second, self.shared.floor(now.second));
+        self.store.advance(now.second, now.ms, self.shared.floor(now.second));
         let (tags, by_time) = (self.shared.tags(), self.shared.is_rolling());
         let is_over = |hash: u64, item: &Item<'_>| {
             (by_time || item.has_tags())

@@ -164,7 +164,7 @@ impl Shard {
 
     /// See [`KeyState`].
     pub(crate) fn key_state(&mut self, key: &[u8], hash: u64, now: Now) -> KeyState {
-        self.store.advance(now.second, self.shared.floor(now.second));
+        self.store.advance(now.second, now.ms, self.shared.floor(now.second));
         let active = self.shared.rules();
         let rule = active.as_ref().and_then(|active| active.find(key)).map(|ruled| &**ruled.state);
         let standing = match self.store.lookup(hash, key) {

@@ -55,9 +55,12 @@ pub(super) static ITEMS: &[Row<Items>] = &[
         "Items in the main queue, that of keys that were used again.",
         |_, s| s.base.usage.queue_items[1],
     )),
-    item(gauge("number_cold", Unit::Count, "Items in the small queue, where keys begin.", |_, s| {
-        s.base.usage.queue_items[0]
-    })),
+    item(gauge(
+        "number_cold",
+        Unit::Count,
+        "Items in the small and the blind queue, where keys begin.",
+        |_, s| s.base.usage.queue_items[0] + s.base.usage.queue_items[2],
+    )),
     item(zero("age_hot", Kind::Gauge, Unit::Seconds, NO_LRU)),
     item(zero("age_warm", Kind::Gauge, Unit::Seconds, NO_LRU)),
     item(gauge(

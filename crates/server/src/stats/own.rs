@@ -80,14 +80,30 @@ pub(super) static ROWS: &[Row<Own>] = &[
         |shared, _| shared.engine.memory().pinned_bytes() as u64,
     ),
     gauge(
+        "memory_stranded",
+        Unit::Bytes,
+        "Free bytes of `memory_limit` that no segment can have, since they lie in pieces. 0 unless four times `-m` of addresses are \
+         used up, or with `-k`.",
+        |shared, _| shared.engine.stranded_bytes() as u64,
+    ),
+    gauge(
         "ghost_bytes",
         Unit::Bytes,
-        "Bytes of the ghost queue, which remembers recently evicted keys.",
+        "Bytes of the ghost queue, which remembers recently evicted keys, and of recent misses.",
         |_, s| s.base.usage.ghost_bytes,
     ),
-    gauge("items_small", Unit::Count, "Items in the small queue, where keys begin.", |_, s| {
-        s.base.usage.queue_items[0]
-    }),
+    gauge(
+        "items_small",
+        Unit::Count,
+        "Items in the small queue, where keys begin that were missed before.",
+        |_, s| s.base.usage.queue_items[0],
+    ),
+    gauge(
+        "items_blind",
+        Unit::Count,
+        "Items in the blind queue, where keys begin that were stored without a miss.",
+        |_, s| s.base.usage.queue_items[2],
+    ),
     gauge(
         "items_main",
         Unit::Count,

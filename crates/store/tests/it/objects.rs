@@ -162,7 +162,7 @@ fn pinned_objects_stay_while_all_others_leave() {
     let left = (0..1_000).filter(|n| one.object(&key_of(1, &n.to_string())).is_some()).collect::<Vec<_>>();
     assert_eq!(left, (0..1_000).step_by(10).collect::<Vec<_>>());
     assert_eq!(one.memory.pinned_object_bytes() as u64, one.store.usage().pinned_bytes);
-    one.store.advance(5, one.cas + 1);
+    one.store.advance(5, 5_000, one.cas + 1);
     while one.store.tick() {}
     assert_eq!((one.memory.pinned_object_bytes(), one.store.usage().items), (0, 0), "a flush ends them too");
     one.store.verify();
@@ -249,7 +249,7 @@ fn pinned_objects_do_not_make_writes_wait() {
 #[test]
 fn pinned_objects_end_by_their_expiry() {
     let mut one = One::new(4 * MEBIBYTE, true);
-    one.store.advance(10, 0);
+    one.store.advance(10, 10_000, 0);
     for n in 0..1_000_u32 {
         // One of them stays: its segment does not die.
         let expiry = if n == 500 { 900_000 } else { 20 + n % 5 };
@@ -259,7 +259,7 @@ fn pinned_objects_end_by_their_expiry() {
     let each = one.memory.pinned_object_bytes() / 1_000;
     assert_eq!(one.store.reclaim_pinned(None), None, "nothing has died");
     for (second, left) in [(19, 1_000), (20, 801), (22, 401), (23, 201), (24, 1)] {
-        one.store.advance(second, 0);
+        one.store.advance(second, u64::from(second) * 1000, 0);
         for _ in 0..20 {
             one.store.reclaim_pinned(None);
         }

@@ -113,6 +113,7 @@ pub(crate) struct Model {
     /// Nothing more is pinned above this many bytes.
     pub(crate) pinned_max: usize,
     now: u32,
+    now_ms: u64,
     clock: u64,
     floor: u64,
     evictions: bool,
@@ -139,11 +140,24 @@ impl Model {
         let store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
         let (items, objects) = (HashMap::new(), HashMap::new());
         let pinned_max = bytes / 4;
-        Self { store, memory, hasher, items, objects, pinned_max, now: 2, clock: 0, floor: 0, evictions }
+        Self {
+            store,
+            memory,
+            hasher,
+            items,
+            objects,
+            pinned_max,
+            now: 2,
+            now_ms: 2_000,
+            clock: 0,
+            floor: 0,
+            evictions,
+        }
     }
 
     pub(crate) fn step(&mut self, op: &Op) {
-        self.store.advance(self.now, self.floor);
+        self.now_ms += self.clock % 3;
+        self.store.advance(self.now, self.now_ms, self.floor);
         match *op {
             Op::Put { key, len, ttl, flags } => self.put(key, len, ttl, flags),
             Op::Get { key } => self.get(key),
@@ -172,7 +186,10 @@ impl Model {
                     self.items.get_mut(&key).unwrap().4 = self.clock;
                 }
             }
-            Op::Wait { seconds } => self.now += seconds,
+            Op::Wait { seconds } => {
+                self.now += seconds;
+                self.now_ms += u64::from(seconds) * 1000;
+            }
             Op::Flush => {
                 self.clock += 1;
                 self.floor = self.clock;
@@ -313,6 +330,9 @@ impl Model {
             Lookup::Absent | Lookup::Expired | Lookup::Flushed => {
                 let live = expected.is_some_and(|e| e.2 == NEVER || e.2 > self.now);
                 assert!(self.evictions || !live, "a live item vanished with evictions off");
+                if !key.is_multiple_of(3) {
+                    self.store.note_miss(hash);
+                }
             }
         }
     }
