@@ -288,6 +288,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
     blind(&mut rows);
     changes(&mut rows);
     mixtures(&mut rows);
+    distances(&mut rows);
     for load in loads::loads(traces, false)? {
         let Some(replay) = load.replay else { continue };
         let bytes = |key: u64| 500 + (mix(key) % 1001) as u32;
@@ -540,6 +541,100 @@ fn mixtures(rows: &mut Rows) {
             zipf(&mut ranks, 60_000, if day > 1 { 0 } else { u32::MAX }, day << 32, |_| 2_000, each);
         }
     });
+}
+
+/// Values that are read again once, later, beside values in constant use.
+fn distances(rows: &mut Rows) {
+    // Bytes are those of the values that are filled in between.
+    for (name, least, most) in [
+        ("filled, read again after 45 MB, beside a hot set", 45_000_000, 45_000_001),
+        ("filled, read again after 25 to 50 MB, beside a hot set", 25_000_000, 50_000_000),
+    ] {
+        rows.add(name, 64, &["read again", "hot"], move |seed, each| {
+            let mut ranks = Zipf::new(20_000, 1.0, seed + 24);
+            let (mut random, mut due) = (Random::new(seed + 25), BTreeMap::<u64, Vec<u64>>::new());
+            for n in 0..300_000_u64 {
+                let (key, bytes) = (PAGES + n, 2_000);
+                let tally = |tally| (n > 100_000).then_some(tally);
+                each(fill(key, bytes, None));
+                due.entry(n + (least + random.next() % (most - least)) / 2_000).or_default().push(key);
+                for key in due.remove(&n).unwrap_or_default() {
+                    each(fill(key, bytes, tally(0)));
+                }
+                each(fill(ranks.next(), 300, tally(1)));
+            }
+        });
+    }
+    // Each session is written once and read once, when 13 to 26 MB of others were written.
+    for (name, session, hot, keys, share) in [
+        ("sessions of 5 KB beside Zipf 0.9 of 100 B", 5_000_u32, 100_u32, 750_000, (1, 50)),
+        ("sessions of 20 KB beside Zipf 0.9 of 100 B", 20_000, 100, 750_000, (1, 100)),
+        ("sessions of 50 KB beside Zipf 0.9 of 100 B", 50_000, 100, 750_000, (1, 150)),
+        ("sessions of 200 KB beside Zipf 0.9 of 2 KB", 200_000, 2_000, 60_000, (1, 50)),
+        ("sessions of 1 KB beside Zipf 0.9 of 10 KB", 1_000, 10_000, 12_000, (5, 1)),
+        ("sessions of 200 B beside Zipf 0.9 of 20 KB", 200, 20_000, 6_000, (32, 1)),
+        ("sessions of 1 KB beside Zipf 0.9 of 1 KB", 1_000, 1_000, 110_000, (1, 1)),
+    ] {
+        rows.add(name, 64, &["sessions", "Zipf"], move |seed, each| {
+            let mut ranks = Zipf::new(keys, 0.9, seed + 26);
+            let (mut random, mut due) = (Random::new(seed + 27), BTreeMap::<u64, Vec<u64>>::new());
+            let all = 220_000_000 / u64::from(session);
+            for n in 0..all {
+                let tally = |tally| (n > all / 2).then_some(tally);
+                each(Op::Set { key: SESSIONS + n, bytes: session });
+                let later = (13_000_000 + random.next() % 13_000_000) / u64::from(session);
+                due.entry(n + later).or_default().push(SESSIONS + n);
+                for key in due.remove(&n).unwrap_or_default() {
+                    each(Op::Read { key, bytes: session, tally: tally(0) });
+                }
+                let reads = if n % share.0 == 0 { share.1 } else { 0 };
+                (0..reads).for_each(|_| each(fill(ranks.next(), hot, tally(1))));
+            }
+        });
+    }
+    for (name, gap, share) in [
+        ("sessions, read 20 MB later, beside Zipf 0.9 of new keys", 20_000, 2),
+        ("sessions, read 26 MB later, beside a quarter as much Zipf 0.9 of new keys", 26_000, 4),
+    ] {
+        rows.add(name, 64, &["sessions", "Zipf"], move |seed, each| {
+            let mut ranks = Zipf::new(100_000, 0.9, seed + 28);
+            zipf(&mut ranks, 192_000, u32::MAX, 0, |_| 1_000, each);
+            for n in 0..250_000 {
+                let (key, bytes) = (SESSIONS + n, 1_000);
+                each(Op::Set { key, bytes });
+                if n >= gap {
+                    each(Op::Read { key: key - gap, bytes, tally: Some(0) });
+                }
+                if n % share == 0 {
+                    each(fill(PAGES + ranks.next(), bytes, Some(1)));
+                }
+            }
+        });
+    }
+    rows.add(
+        "sessions beside Zipf 1.0, read 4 MB later and then 16 MB later",
+        64,
+        &["sessions", "Zipf"],
+        |seed, each| {
+            let mut ranks = Zipf::new(300_000, 1.0, seed + 30);
+            zipf(&mut ranks, 1_000_000, u32::MAX, 0, |_| 1_000, each);
+            for n in 0..300_000_u64 {
+                let (key, bytes) = (SESSIONS + n, 1_000);
+                let tally = |tally| (n > 160_000).then_some(tally);
+                each(Op::Set { key, bytes });
+                if let Some(n) = n.checked_sub(if n < 120_000 { 4_000 } else { 16_000 }) {
+                    each(Op::Read { key: SESSIONS + n, bytes, tally: tally(0) });
+                }
+                (0..2).for_each(|_| each(fill(ranks.next(), bytes, tally(1))));
+            }
+        },
+    );
+    rows.add("100 B to 20 KB, Zipf 0.9", 64, &["hits"], |seed, each| {
+        #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "up to 20,000")]
+        let bytes = |key| (100.0 * 200_f64.powf(of_key(key))) as u32;
+        zipf(&mut Zipf::new(60_000, 0.9, seed + 29), 160_000, 60_000, 0, bytes, each);
+    })
+    .and_bytes();
 }
 
 /// Popularity that changes, deletes, loops and scans.

@@ -21,13 +21,13 @@
 //! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
 //! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk ends before it.
 
+use crate::choice::Victim;
 use crate::ghost::From;
 use crate::index::USES_MAX;
 use crate::item::{self, Item, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
 use crate::offers::{Offer, Rank};
 use crate::outside::Head;
-use crate::policy::Victim;
 use crate::segment::{Queue, Segment, State};
 use crate::store::{Evicted, Found, Full, Store, Walk};
 
@@ -407,7 +407,7 @@ impl Store {
             let needed = self.policy.needed(queue, false).saturating_add(self.extra_uses(weight.bytes));
             let stays = uses >= needed.min(NEEDED_MAX) + self.severity() || weight.pinned;
             if queue == Queue::Main {
-                self.met_in_main(location, uses, stays, weight.bytes);
+                self.met_in_main(location, uses, stays, (weight.bytes, false));
             }
             stays
         };
@@ -447,7 +447,7 @@ impl Store {
         // An object in use stays, however little the walk frees: it has used up its uses before it comes round again.
         let stays = uses >= if head.is_tree { needed.min(USES_MAX) } else { needed };
         if queue == Queue::Main {
-            self.met_in_main(found.location, uses, stays, head.held_bytes);
+            self.met_in_main(found.location, uses, stays, (head.held_bytes, true));
         }
         if stays {
             // An object that is in use is as good as new, however large: it is changed in its place.
@@ -470,16 +470,20 @@ impl Store {
     }
 
     /// Notes that the walk of the main queue has met an item.
-    fn met_in_main(&mut self, location: u64, uses: u8, stays: bool, bytes: usize) {
+    fn met_in_main(&mut self, location: u64, uses: u8, stays: bool, (bytes, is_outside): (usize, bool)) {
         if item::take_returned(self.log.bytes_mut(location)) {
             self.policy.returned(uses > 0);
         }
-        self.policy.met(stays, bytes, self.memory_bytes());
+        let share = self.of_memory(bytes);
+        self.policy.met(stays, (share, uses), is_outside);
     }
 
     /// Remembers an item that is evicted.
     fn remember(&mut self, hash: u64, queue: Queue) {
-        self.ghost.insert(hash, if queue == Queue::Main { From::Main } else { From::Others });
+        self.ghost.insert(hash, From::queue(queue));
+        if queue == Queue::Blind {
+            self.policy.lost_blind();
+        }
     }
 
     /// Removes a dead item.

@@ -15,6 +15,7 @@
 use std::sync::Arc;
 
 use crate::memory::{Memory, PAGE_BYTES, Run};
+use crate::segment::Queue;
 
 /// Fingerprints of recent keys. Empty until the first [`Ghost::grow`].
 pub(crate) struct Ghost {
@@ -27,20 +28,37 @@ pub(crate) struct Ghost {
 /// Where a key was evicted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum From {
-    /// The small or the blind queue.
-    Others = 0,
+    /// The small queue.
+    Small = 0,
     /// The main queue.
     Main = 1,
+    /// The blind queue.
+    Blind = 2,
+}
+
+impl From {
+    pub(crate) fn queue(queue: Queue) -> Self {
+        match queue {
+            Queue::Small => Self::Small,
+            Queue::Main => Self::Main,
+            Queue::Blind => Self::Blind,
+        }
+    }
+
+    /// The main queue is one side, the others are the other.
+    fn side(self) -> usize {
+        usize::from(self == Self::Main)
+    }
 }
 
 /// Bytes of a ring: 31 fingerprints and the place of the next one, 16 bits each.
 const RING: usize = 64;
 const PLACES: usize = RING / 2 - 1;
-/// Bit of a fingerprint: its key was evicted from the main queue.
-const FROM_MAIN: u16 = 1;
+/// Bits of a fingerprint: where its key was evicted from.
+const FROM: u16 = 3;
 /// The same: it was told that the key is wanted again.
-const IS_TOLD: u16 = 2;
-const MARKS: u16 = FROM_MAIN | IS_TOLD;
+const IS_TOLD: u16 = 4;
+const MARKS: u16 = FROM | IS_TOLD;
 
 impl Ghost {
     /// Without places; grows by `pages` pages at a time, a power of two.
@@ -73,7 +91,7 @@ impl Ghost {
         let old = get(ring, place);
         set(ring, place, wanted | from as u16);
         self.forget(old);
-        self.counts[from as usize] += 1;
+        self.counts[from.side()] += 1;
     }
 
     /// Where the key was evicted from, if it is remembered and this was not asked before.
@@ -108,7 +126,7 @@ impl Ghost {
     fn forget(&mut self, known: u16) {
         if known != 0 {
             // Those of a chunk that a growing table no longer reaches are still counted: never below 0.
-            let count = &mut self.counts[from(known) as usize];
+            let count = &mut self.counts[from(known).side()];
             *count = count.saturating_sub(1);
         }
     }
@@ -127,7 +145,11 @@ impl Ghost {
 }
 
 fn from(known: u16) -> From {
-    if known & FROM_MAIN == 0 { From::Others } else { From::Main }
+    match known & FROM {
+        1 => From::Main,
+        2 => From::Blind,
+        _ => From::Small,
+    }
 }
 
 /// The place of this fingerprint in a ring.
@@ -143,7 +165,7 @@ fn set(ring: &mut [u8], place: usize, known: u16) {
     ring[place * 2..place * 2 + 2].copy_from_slice(&known.to_le_bytes());
 }
 
-/// Hash bits 34..48 in the upper 14 bits, but never 0, which is an empty place.
+/// Hash bits 35..48 in the upper 13 bits, but never 0, which is an empty place.
 fn fingerprint(hash: u64) -> u16 {
     (((hash >> 32) as u16) & !MARKS).max(MARKS + 1)
 }
@@ -166,7 +188,7 @@ mod tests {
         }
         assert_eq!(ghost.bytes(), 3 * 4 * PAGE_BYTES);
         for n in 0..60_000 {
-            ghost.insert(hash(n), From::Others);
+            ghost.insert(hash(n), From::Small);
         }
         let mut taken =
             |from: u64, until: u64| (from..until).filter(|n| ghost.take(hash(*n)).is_some()).count();
@@ -182,7 +204,7 @@ mod tests {
         let memory = Memory::new(1 << 20).unwrap();
         let mut ghost = Ghost::new(1);
         ghost.grow(&memory);
-        ghost.insert(hash(1), From::Others);
+        ghost.insert(hash(1), From::Small);
         ghost.insert(hash(2), From::Main);
         assert_eq!((ghost.counts(), ghost.tell(hash(3))), ([1, 1], None));
         assert_eq!((ghost.tell(hash(2)), ghost.tell(hash(2))), (Some(From::Main), None));

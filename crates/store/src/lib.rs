@@ -10,6 +10,7 @@
 //! Memory whose size depends on the items comes from [`Memory`], so its limit bounds a store.
 
 mod arriving;
+mod choice;
 mod config;
 mod counters;
 mod evict;

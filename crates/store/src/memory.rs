@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::offers::Offers;
 use crate::pages::Pages;
+use crate::policy::Common;
 
 mod runs;
 
@@ -40,6 +41,7 @@ pub struct Memory {
     /// Bytes of the objects of all stores that are never evicted.
     pinned_objects: AtomicUsize,
     offers: Offers,
+    common: Arc<Common>,
     /// The system keeps all mapped pages resident.
     is_locked: AtomicBool,
     /// Whether evictions were recorded since the last call of [`Memory::take_evicted`].
@@ -94,6 +96,7 @@ impl Memory {
             arriving: AtomicUsize::new(0),
             pinned_objects: AtomicUsize::new(0),
             offers: Offers::new(),
+            common: Arc::new(Common::new()),
             is_locked: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
         };
@@ -188,6 +191,11 @@ impl Memory {
     /// Whether its stores have recorded evictions since the last call: see [`crate::Store::drain_evicted`].
     pub fn take_evicted(&self) -> bool {
         self.evicted.load(Relaxed) && self.evicted.swap(false, Relaxed)
+    }
+
+    /// What its stores have in common.
+    pub(crate) fn common(&self) -> &Arc<Common> {
+        &self.common
     }
 
     /// What its stores would lose next.

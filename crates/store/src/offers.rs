@@ -11,12 +11,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::policy::coldness;
+use crate::choice::coldness;
 
 /// Stores that can be told apart.
 const STORES: usize = 256;
-/// A store takes room from another one only if that is colder by this much, in the logarithm: five eighths.
-const LEAD: f64 = 0.7;
+/// A store takes room from another one only if that is colder by this much, in the logarithm: a third.
+const LEAD: f64 = 0.4;
 /// Bits of an offer for the size: its logarithm in 2048ths.
 const SIZE_BITS: u32 = 16;
 
@@ -31,6 +31,8 @@ pub(crate) enum Offer {
     Dead,
     /// Items of this mean size in bytes, which count as stored at this time in milliseconds.
     Items { stored_ms: u64, size: usize },
+    /// Blind items that count as stored then. Between these and main ones no sizes count, so they have the size of main ones.
+    Blind { stored_ms: u64 },
 }
 
 /// The offers of all stores. See the module's text.
@@ -39,6 +41,8 @@ pub(crate) struct Offers {
     words: [AtomicU64; STORES],
     /// The latest time of any store.
     now_ms: AtomicU64,
+    /// Mean size in bytes of the head of a main queue, the last that was seen.
+    main_size: AtomicUsize,
     /// Bytes of walks that are wanted from others than those that need the room.
     wanted: AtomicUsize,
 }
@@ -54,6 +58,7 @@ impl Offers {
             enlisted: AtomicUsize::new(0),
             words: [const { AtomicU64::new(UNKNOWN) }; STORES],
             now_ms: AtomicU64::new(0),
+            main_size: AtomicUsize::new(1),
             wanted: AtomicUsize::new(0),
         }
     }
@@ -65,14 +70,17 @@ impl Offers {
 
     /// Puts a store's offer in the place of its last one.
     pub(crate) fn publish(&self, store: usize, offer: Offer, now_ms: u64) {
+        // The lowest values of a word have other meanings.
+        let later = |stored_ms: u64| stored_ms.clamp(1, u64::MAX >> SIZE_BITS);
         let word = match offer {
             Offer::Unknown => UNKNOWN,
             Offer::Nothing => NOTHING,
             Offer::Dead => DEAD,
+            Offer::Blind { stored_ms } => later(stored_ms) << SIZE_BITS,
             Offer::Items { stored_ms, size } => {
                 #[expect(clippy::cast_sign_loss, reason = "a logarithm of 1 or more, below 32")]
                 let size = ((size.max(2) as f64).log2().min(31.0) * 2048.0) as u64;
-                stored_ms.min(u64::MAX >> SIZE_BITS) << SIZE_BITS | size
+                later(stored_ms) << SIZE_BITS | size
             }
         };
         self.words[store].store(word, Relaxed);
@@ -109,9 +117,19 @@ impl Offers {
             DEAD | UNKNOWN => f64::MAX,
             word => {
                 let age_ms = self.now_ms.load(Relaxed).saturating_sub(word >> SIZE_BITS);
-                let size = (word & ((1 << SIZE_BITS) - 1)) as f64 / 2048.0;
+                let size = match word & ((1 << SIZE_BITS) - 1) {
+                    0 => (self.main_size.load(Relaxed) as f64).log2(),
+                    size => size as f64 / 2048.0,
+                };
                 coldness(age_ms, size)
             }
+        }
+    }
+
+    /// Notes the size of the head of a main queue, in bytes.
+    pub(crate) fn note_main_size(&self, size: usize) {
+        if size != self.main_size.load(Relaxed) {
+            self.main_size.store(size.max(1), Relaxed);
         }
     }
 

@@ -158,7 +158,7 @@ impl Store {
             log,
             ghost: Ghost::new(GHOST_PAGES),
             misses,
-            policy: Policy::new(config.shards),
+            policy: Policy::new(config.shards, Arc::clone(memory.common())),
             walk: None,
             barren: 0,
             number: memory.offers().enlist(),
@@ -289,7 +289,7 @@ impl Store {
     /// Notes that a client has asked for a key that is not there: what is stored for it soon is a fill, anything else is blind.
     #[inline]
     pub fn note_miss(&mut self, hash: u64) {
-        self.misses.insert(hash, From::Others);
+        self.misses.insert(hash, From::Small);
         if let Some(from) = self.ghost.tell(hash) {
             self.signal(from, self.mean_size());
         }
@@ -453,7 +453,7 @@ impl Store {
             self.signal(from, needed + held);
         }
         match from {
-            From::Others => (Queue::Main, true),
+            From::Small | From::Blind => (Queue::Main, true),
             // It was in the main queue once, and was not used there: that it comes back does not make it better.
             From::Main => (Queue::Small, false),
         }

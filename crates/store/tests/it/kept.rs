@@ -182,6 +182,117 @@ fn a_large_value_does_not_cost_a_thousand_small_ones() {
     one.store.verify();
 }
 
+/// Blind values are read ever later: those that are evicted and asked for are missed.
+#[test]
+fn what_is_read_later_than_before_is_there_soon() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    popular(&mut one, 0);
+    let mut found = 0;
+    for n in 0..60_000 {
+        one.put(SESSIONS + n, 500);
+        let gap = if n < 30_000 { 1_000 } else { 7_000 };
+        found += u64::from(n >= 45_000 && one.get(SESSIONS + n - gap));
+        if n < 45_000 && n >= gap {
+            one.get(SESSIONS + n - gap);
+        }
+        for key in 0..2 {
+            let key = skewed(mixed(n * 2 + key), 50_000);
+            if !one.get(key) {
+                one.put(key, 500);
+            }
+        }
+    }
+    assert!(found > 14_800, "{found} of 15,000");
+    one.store.verify();
+}
+
+/// A number that follows from another one, and looks random.
+fn mixed(number: u64) -> u64 {
+    number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
+}
+
+/// One of this many keys, of which few are popular.
+fn skewed(random: u64, keys: u64) -> u64 {
+    #[expect(clippy::cast_precision_loss, reason = "ranks up to 100,000")]
+    let key = ((random % (1 << 30)) as f64 / f64::from(1 << 30)).powi(4) * keys as f64;
+    #[expect(clippy::cast_sign_loss, reason = "positive")]
+    let key = key as u64;
+    key
+}
+
+/// Fills that are read again once, when two thirds of the memory were filled since, beside keys in constant use.
+#[test]
+fn what_is_read_again_much_later_is_kept_in_the_end() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    let (gap, mut found) = (6_000, 0);
+    for n in 0..120_000 {
+        one.fill(SESSIONS + n, 1_800);
+        found += u64::from(n >= 90_000 && one.get(SESSIONS + n - gap));
+        if n < 90_000 && n >= gap && !one.get(SESSIONS + n - gap) {
+            one.put(SESSIONS + n - gap, 1_800);
+        }
+        let key = mixed(n) % 2_000;
+        if !one.get(key) {
+            one.put(key, 300);
+        }
+    }
+    assert!(found > 29_000, "{found} of 30,000");
+    one.store.verify();
+}
+
+/// What is blind and what was used have different sizes: neither pushes the other out.
+#[test]
+fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
+    if cfg!(miri) {
+        return;
+    }
+    for (session, popular, shards, least) in
+        [(5_000, 100, 1, 550), (1_000, 10_000, 1, 480), (300, 20_000, 1, 600), (300, 20_000, 8, 540)]
+    {
+        let mut stores = One::several(if shards == 1 { MEMORY } else { 4 * MEMORY }, shards);
+        let memory = if shards == 1 { MEMORY } else { 4 * MEMORY } as u64;
+        // Sessions are read when a third of the memory was written since; what may be asked for fills it twice.
+        let (gap, keys) = (memory / 3 / (session + 60), memory * 2 / (popular + 60));
+        let (mut found, mut hits, mut gets) = (0, 0, 0);
+        let count = 5 * memory / (session + 60);
+        for n in 0..count {
+            let of = |key: u64| mixed(key) as usize % shards;
+            stores[of(n)].put(SESSIONS + n, session as usize);
+            make_wanted_room(&mut stores);
+            if let Some(n) = n.checked_sub(gap) {
+                let is_there = stores[of(n)].get(SESSIONS + n);
+                found += u64::from(is_there && n > count / 2);
+            }
+            let reads = (session * 4).div_ceil(popular * 2).max(1);
+            for read in 0..reads {
+                let key = skewed(mixed(n * reads + read), keys);
+                let hit = stores[of(key)].get(key);
+                if !hit {
+                    stores[of(key)].put(key, popular as usize);
+                    make_wanted_room(&mut stores);
+                }
+                if n > count / 2 {
+                    gets += 1;
+                    hits += u64::from(hit);
+                }
+            }
+        }
+        let sessions = found * 1000 / (count - gap - count / 2);
+        assert!(sessions >= 950, "{sessions} of 1000 sessions of {session} bytes beside {popular}");
+        let hits = hits * 1000 / gets;
+        assert!(hits >= least, "{hits} of 1000 values of {popular} bytes beside {session}");
+        for one in &stores {
+            one.store.verify();
+        }
+    }
+}
+
 /// One shard is written, the others are idle and cold: it takes their room.
 #[test]
 fn room_is_taken_where_it_is_coldest() {

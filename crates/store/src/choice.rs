@@ -1,0 +1,286 @@
+//! What leaves a store first: a segment in which nothing lives, a segment that is half empty, or the coldest head of a queue.
+//!
+//! There are three queues ([`Queue`]): the small one for fills, which is kept at its target; the blind one for what was stored without
+//! a miss before; and the main one for what was used in these. Each is the row of its segments, and beside it the lists of its
+//! values outside the log, one an octave of their bytes ([`crate::outside`]). The first of each row and list are its *heads*. A
+//! head is the colder, the longer ago its items were stored and the larger they are: *coldness* is age x size^0.7, of a segment by
+//! the means of its items. A size counts for less than its bytes, since hits are what is counted, but bytes are what is fetched.
+//!
+//! Where the small queue has no more than its target, the main and the blind queue compete by the ages of their coldest heads. Larger
+//! blind items have no disadvantage, since they can often not be had again; smaller ones have the advantage of their size.
+//! Those that are older than any is when it is first read, lose that, and give way earlier if the main queue keeps much of what its walk
+//! meets; not where many of the evicted ones are asked for.
+//!
+//! The small queue is not emptied while the main one is stale: its bytes hit less than a quarter as often as those of the small
+//! one, which has a fifth of all gets. That is a deploy that has changed all keys, or a load that was not there before. Where the main
+//! queue has nothing at all, the small one competes with the blind one by age.
+
+#![expect(clippy::cast_precision_loss, reason = "shares of the memory and ages need no 52 bits")]
+
+use crate::ghost::From;
+use crate::offers::Offer;
+use crate::outside::Head;
+use crate::policy::ticks;
+use crate::segment::{Queue, Segment, State, TICKS_PER_MS};
+use crate::store::Store;
+
+/// A segment is compacted when less than this share of it is alive, in per cent.
+const COMPACT_PERCENT: usize = 60;
+/// While more than one in this many bytes of the memory is dead, also when more than one in [`COMPACT_DEAD`] of its bytes is.
+const DEAD_SHARE: usize = 20;
+/// See [`DEAD_SHARE`].
+const COMPACT_DEAD: usize = 5;
+/// Where nothing is evicted, a segment is compacted when one in this many of its bytes is dead.
+const COMPACT_DEAD_KEPT: usize = 20;
+/// A segment with pinned items or stubs is emptied for its space only if one in this many of its bytes is not theirs.
+const WORTH: usize = 8;
+/// Exponent of the size in the coldness.
+const SIZE_EXPONENT: f64 = 0.7;
+/// Above this severity nothing is taken from a main queue of which everything stays, as long as another has something.
+const BARREN: u8 = 1;
+
+/// What is emptied or evicted next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Victim {
+    /// A segment; with `compact` its live items stay.
+    Segment { index: u32, compact: bool },
+    /// A value outside the log, and its queue.
+    Large(Head, Queue),
+}
+
+/// A victim with its coldness in the logarithm, the time as which its items count as stored, and their size.
+#[derive(Debug, Clone, Copy)]
+struct Cold {
+    degree: f64,
+    stored: u64,
+    size: usize,
+    victim: Victim,
+}
+
+impl Store {
+    /// What to empty or evict next, `None`: nothing; and what to offer to other stores.
+    pub(crate) fn choose(&self, may_compact: bool) -> (Option<Victim>, Offer) {
+        let segment_bytes = self.config.segment_bytes;
+        // Live and dead bytes, and the segment.
+        let mut sparsest: Option<(usize, u32)> = None;
+        let mut deadest: Option<(usize, u32)> = None;
+        let mut oldest: [Option<(u64, u32)>; Queue::COUNT] = [None; Queue::COUNT];
+        let mut dead_bytes = 0;
+        for (index, segment) in self.log.iter() {
+            if self.is_dead_segment(segment) {
+                return (Some(Victim::Segment { index, compact: false }), Offer::Dead);
+            }
+            let is_worth = segment.evictable_bytes(segment_bytes) * WORTH >= segment_bytes;
+            // Without the spare a pinned item may have no place to move to.
+            let may_move = segment.pinned_bytes == 0 || !self.log.is_reserve_gone();
+            if segment.state != State::Sealed {
+                continue;
+            }
+            // Not with what is empty at its end, which compaction would not gain where items are long.
+            let dead = segment.filled - segment.live_bytes;
+            dead_bytes += dead;
+            if !may_move {
+                continue;
+            }
+            if sparsest.is_none_or(|(live, _)| segment.live_bytes < live) {
+                sparsest = Some((segment.live_bytes, index));
+            }
+            if deadest.is_none_or(|(most, _)| dead > most) {
+                deadest = Some((dead, index));
+            }
+            let first = &mut oldest[segment.queue as usize];
+            if is_worth && first.is_none_or(|(sequence, _)| segment.sequence < sequence) {
+                *first = Some((segment.sequence, index));
+            }
+        }
+        let sparsest = sparsest.filter(|(live, _)| live * 100 < segment_bytes * COMPACT_PERCENT);
+        let deadest = deadest.filter(|(dead, _)| dead * self.compact_dead(dead_bytes) > segment_bytes);
+        if let Some((_, index)) = sparsest.or(deadest)
+            && may_compact
+            && !self.log.is_reserve_gone()
+        {
+            return (Some(Victim::Segment { index, compact: true }), Offer::Dead);
+        }
+        if !self.config.evictions {
+            return (None, Offer::Nothing);
+        }
+        let log = Queue::ALL.map(|queue| self.coldest_segment(oldest[queue as usize]));
+        let outside = Queue::ALL.map(|queue| self.coldest_large(queue));
+        let first = self.first_of(&log, &outside);
+        (first.map(|head| head.victim), self.offer_of(&log, &outside))
+    }
+
+    /// Which of these heads goes first. Fills are compared with each other, in the log or outside it, wherever the colder head is; then
+    /// with what is blind.
+    fn first_of(&self, log: &Heads, outside: &Heads) -> Option<Cold> {
+        let severity = self.severity();
+        // Where the walk frees nearly nothing, a large value that is not used frees much at once.
+        let frees_large = severity > 0 && outside[0].or(outside[2]).is_some();
+        let is_outside = frees_large || fills(outside) > fills(log);
+        let [small, main, _] = if is_outside { *outside } else { *log };
+        let blind = if frees_large { outside[2] } else { colder(log[2], outside[2]) };
+        let rest = match (main, blind) {
+            (Some(main), Some(blind)) => {
+                let is_first = severity > BARREN || self.is_before(&blind, &main);
+                Some(if is_first { blind } else { main })
+            }
+            (main, blind) => main.or(blind),
+        };
+        let is_due = match (small, main, blind) {
+            _ if severity > 0 => true,
+            (Some(small), None, Some(blind)) => !self.is_before(&blind, &small),
+            _ => self.policy.is_due(is_outside, self.bytes()[usize::from(is_outside)]),
+        };
+        if is_due { small.or(rest) } else { rest.or(small) }
+    }
+
+    /// Whether blind items go before these others: by their ages, and while they are not late, by the sizes of those that are larger.
+    fn is_before(&self, blind: &Cold, other: &Cold) -> bool {
+        let [age, of_other] = [blind.stored, other.stored].map(|stored| self.age(stored));
+        let larger = (other.size as f64 / blind.size.max(1) as f64).max(1.0);
+        let lead = if self.policy.is_late(age) { 1.0 } else { larger.powf(SIZE_EXPONENT) };
+        ticks(age) * self.policy.bias(age) > ticks(of_other) * lead
+    }
+
+    /// What to offer to other stores: what the queues other than the small one would lose, since that is what stores have in common;
+    /// or what the small one would lose, where it has most of the memory.
+    fn offer_of(&self, log: &Heads, outside: &Heads) -> Offer {
+        let [small, main, blind] = [0, 1, 2].map(|queue| colder(log[queue], outside[queue]));
+        if let Some(main) = main {
+            self.memory.offers().note_main_size(main.size);
+        }
+        let offered = match (main, blind) {
+            _ if small.is_some() && self.memory.common().is_mostly_small() => small,
+            (Some(main), Some(blind)) if !self.is_before(&blind, &main) => Some(main),
+            (_, Some(blind)) => return Offer::Blind { stored_ms: blind.stored / TICKS_PER_MS },
+            (main, None) => main.or(small),
+        };
+        offered.map_or(Offer::Nothing, |head| Offer::Items {
+            stored_ms: head.stored / TICKS_PER_MS,
+            size: head.size,
+        })
+    }
+
+    /// A segment is compacted when one in this many of its bytes is dead; `dead_bytes` are those of sealed segments. 0: in none.
+    fn compact_dead(&self, dead_bytes: usize) -> usize {
+        if !self.config.evictions {
+            COMPACT_DEAD_KEPT
+        } else if dead_bytes * DEAD_SHARE > self.memory_bytes() {
+            COMPACT_DEAD
+        } else {
+            0
+        }
+    }
+
+    /// An equal part of the memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.memory.limit_bytes() / self.config.shards
+    }
+
+    /// Bytes of the queues that are not pinned: in the log and outside it.
+    fn bytes(&self) -> [[usize; Queue::COUNT]; 2] {
+        let outside = Queue::ALL.map(|queue| self.log.queue_outside(queue));
+        let log = Queue::ALL.map(|queue| {
+            self.log.queue_bytes(queue) - self.log.queue_pinned(queue) - outside[queue as usize]
+        });
+        [log, outside]
+    }
+
+    /// Notes that a key comes back that was evicted, for an item of `bytes`.
+    pub(crate) fn signal(&mut self, from: From, bytes: usize) {
+        let share = self.of_memory(bytes);
+        self.policy.signal(from, share, self.ghost.counts());
+    }
+
+    /// These bytes as a share of the whole memory.
+    pub(crate) fn of_memory(&self, bytes: usize) -> f64 {
+        bytes as f64 / self.memory.limit_bytes().max(1) as f64
+    }
+
+    /// Bytes of an item on average, in the log and outside it.
+    pub(crate) fn mean_size(&self) -> usize {
+        (self.log.live_bytes() + self.log.outside_bytes()) / self.index.len().max(1)
+    }
+
+    /// Notes how full the queues are.
+    pub(crate) fn note_choice(&mut self) {
+        let bytes = self.bytes();
+        self.policy.note_bytes(bytes);
+    }
+
+    /// The segment of this sequence and index, with its coldness.
+    fn coldest_segment(&self, oldest: Option<(u64, u32)>) -> Option<Cold> {
+        let (_, index) = oldest?;
+        let segment = self.log.get(index)?;
+        let victim = Victim::Segment { index, compact: false };
+        Some(self.cold(segment.stored(), segment.mean_bytes(), victim))
+    }
+
+    /// The coldest head of the lists of a queue.
+    fn coldest_large(&self, queue: Queue) -> Option<Cold> {
+        let heads = self.outside.heads(queue).map(|head| {
+            // An object is no value that can be had again: it goes by its age alone.
+            let size = if head.is_tree { self.mean_bytes() } else { head.held_bytes };
+            self.cold(head.stored, size, Victim::Large(head, queue))
+        });
+        heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
+    }
+
+    fn cold(&self, stored: u64, size: usize, victim: Victim) -> Cold {
+        let degree = coldness(self.age(stored), (size.max(1) as f64).log2());
+        Cold { degree, stored, size, victim }
+    }
+
+    /// Ticks since then.
+    pub(crate) fn age(&self, stored: u64) -> u64 {
+        self.log.now().saturating_sub(stored)
+    }
+
+    /// Bytes of an item whose value is in the log, on average.
+    pub(crate) fn mean_bytes(&self) -> usize {
+        let (items, bytes) = self.log.whole();
+        bytes / items.max(1)
+    }
+
+    /// Uses that an item of `bytes` in the log needs in addition: one for each doubling above the mean.
+    pub(crate) fn extra_uses(&self, bytes: usize) -> u8 {
+        (bytes / self.mean_bytes().max(1)).checked_ilog2().map_or(0, |doublings| doublings as u8)
+    }
+
+    /// Notes that the item at `location` is read, which was not read before.
+    #[cold]
+    pub(crate) fn note_first_use(&mut self, location: u64) {
+        let segment = self.log.segment_of(location);
+        if segment.queue == Queue::Blind {
+            let number = crate::item::outside_number(self.log.bytes(location));
+            let stored = number.map_or_else(|| segment.stored(), |number| self.outside.stored(number));
+            self.policy.reached(self.age(stored));
+        }
+    }
+
+    /// The time as which an item counts as stored that is moved, having been stored at this time.
+    pub(crate) fn moved_at(&self, stored: u64) -> u64 {
+        stored.midpoint(self.log.now())
+    }
+
+    pub(crate) fn is_dead_segment(&self, segment: &Segment) -> bool {
+        segment.state != State::Collected && segment.filled > 0 && segment.is_dead(self.now, self.floor)
+    }
+}
+
+/// The coldest heads of the queues.
+type Heads = [Option<Cold>; Queue::COUNT];
+
+/// The coldness of the coldest of the heads of fills.
+fn fills(heads: &Heads) -> f64 {
+    heads[..2].iter().flatten().map(|head| head.degree).fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn colder(one: Option<Cold>, other: Option<Cold>) -> Option<Cold> {
+    one.into_iter().chain(other).max_by(|a, b| a.degree.total_cmp(&b.degree))
+}
+
+/// See the module's text; in the logarithm, as the size.
+pub(crate) fn coldness(age: u64, size: f64) -> f64 {
+    ticks(age).log2() + SIZE_EXPONENT * size
+}
