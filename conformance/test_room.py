@@ -106,3 +106,17 @@ def test_without_evictions_deleted_room_is_stored_in_again(start):
         assert again >= len(deleted) * 0.95, f"{again} of {len(deleted)}"
         gone = set(deleted)
         assert all(get(c, [key for key in keys if key not in gone]))
+
+
+def test_what_large_values_are_received_into_goes_back_to_the_system(start):
+    """Values of 17 MB at 64 MiB, which are too large to be received into pages: the threads keep none of that memory."""
+    server = start("-m", "64", "-I", "32m", "-t", "4", ours=[])
+    value, clients = b"v" * (17 << 20), [server.raw() for _ in range(8)]
+    for n in range(40):
+        clients[n % 8].send(b"set k%d 0 0 %d\r\n%s\r\n" % (n, len(value), value))
+        reply = clients[n % 8].line()
+        assert reply == b"STORED", (n, reply)
+    resident = server.rss() >> 20
+    for client in clients:
+        client.close()
+    assert resident < 64 + 36, f"{resident} MiB"

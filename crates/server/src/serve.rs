@@ -40,6 +40,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     if settings.lock_memory {
         sys::raise_locked_memory();
     }
+    sys::return_large_blocks();
     sys::fit_address_space(settings.memory_bytes, settings.threads)?;
     warn_of_cgroup(&settings);
 

@@ -199,6 +199,14 @@ const THREAD_BYTES: usize = 3 << 20;
 /// Address space beside items and threads: tables, connections, and twice the room that is kept free.
 const OWN_BYTES: usize = 16 << 20;
 
+/// From this many bytes a block of the allocator is a mapping of its own.
+const LARGE_BLOCK: i32 = 4 << 20;
+
+// Options of `mallopt`, which other C libraries do not have.
+const M_TRIM_THRESHOLD: i32 = -1;
+const M_MMAP_THRESHOLD: i32 = -3;
+const M_ARENA_MAX: i32 = -8;
+
 /// Whether the system may refuse memory although the machine has some: a limit on address space, or strict accounting.
 pub(crate) fn memory_may_be_refused() -> bool {
     let limited = getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY);
@@ -259,14 +267,27 @@ pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysE
     )))
 }
 
-#[cfg(target_env = "gnu")]
 fn one_arena() {
-    // SAFETY: sets a number of the allocator, before other threads use it; a refusal changes nothing.
-    let _set = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
+    set_allocator(&[(M_ARENA_MAX, 1)]);
+}
+
+/// Has the allocator give large blocks back to the system when they are freed, such as those of values that are received into no
+/// pages. On its own it learns from the first ones to keep blocks of up to 32 MiB, twice for each thread. Must be called before
+/// threads start.
+pub fn return_large_blocks() {
+    set_allocator(&[(M_MMAP_THRESHOLD, LARGE_BLOCK), (M_TRIM_THRESHOLD, 2 * LARGE_BLOCK)]);
+}
+
+#[cfg(target_env = "gnu")]
+fn set_allocator(options: &[(i32, i32)]) {
+    for (option, value) in options {
+        // SAFETY: sets a number of the allocator, before other threads use it; a refusal changes nothing.
+        let _set = unsafe { nix::libc::mallopt(*option, *value) };
+    }
 }
 
 #[cfg(not(target_env = "gnu"))]
-fn one_arena() {}
+fn set_allocator(_options: &[(i32, i32)]) {}
 
 // ---- identity ---------------------------------------------------------------------------------------------
 
