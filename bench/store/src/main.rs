@@ -3,6 +3,7 @@
 mod cache;
 mod hits;
 mod mixes;
+mod peer;
 mod soak;
 mod stalls;
 mod trees;
@@ -17,7 +18,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use mixes::Mix;
+use peer::Kind;
 use soak::Length;
+use work::How;
 
 /// Measures the store alone, all shards of one worker in one thread.
 #[derive(Debug, Parser)]
@@ -54,6 +57,15 @@ enum What {
         /// Worker threads of a server, from which its shards follow.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
         threads: u64,
+        /// What keeps the items.
+        #[arg(long, value_enum, default_value = "cattlegrid")]
+        cache: Kind,
+        /// Segments of a peer in KiB; it keeps no longer values.
+        #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..=65536))]
+        segment: u64,
+        /// Bytes of an item of a peer, by which the size of its hash table is chosen.
+        #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u64).range(32..=65536))]
+        item: u64,
     },
     /// Random operations with the whole structure walked again and again; fails where memory is not as promised.
     Soak {
@@ -96,8 +108,11 @@ enum What {
 fn main() -> Result<()> {
     match Options::parse().what {
         What::Hits { traces, only, seeds } => say(&hits::run(&traces, &only, seeds)?),
-        What::Work { traces, only, seeds, threads } => {
-            say(&work::run(&traces, &only, seeds, threads as usize)?)
+        What::Work { traces, only, seeds, threads, cache: kind, segment, item } => {
+            let (segment_bytes, item_bytes) = ((segment << 10) as usize, item as usize);
+            let how = How { threads: threads as usize, kind, segment_bytes, item_bytes };
+            say(&work::run(&traces, &only, seeds, how)?)?;
+            say(&format!("Items with values of 100 bytes in a MiB: {}", work::items(how)?))
         }
         What::Soak { mixes, memory, seconds, operations, seed } => {
             let elapsed = Length::Elapsed(Duration::from_secs(seconds));

@@ -7,15 +7,26 @@ use anyhow::Result;
 use cattlegrid_compare::work::{Op, Tally, Work, name, works};
 
 use crate::cache::Cache;
+use crate::peer::{Kind, Peer};
 
 /// Requests per simulated second.
 const REQUESTS_A_SECOND: u64 = 100_000;
 
-/// The table. `only`: kinds of work whose name contains this; `threads`: of a server, from which its shards follow.
-pub(crate) fn run(traces: &Path, only: &str, seeds: u64, threads: usize) -> Result<String> {
+/// What runs: `threads` of a server, from which its shards follow; `kind` of cache, if it is a peer with segments of `segment_bytes` and
+/// a hash table for items of `item_bytes`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) threads: usize,
+    pub(crate) kind: Kind,
+    pub(crate) segment_bytes: usize,
+    pub(crate) item_bytes: usize,
+}
+
+/// The table. `only`: kinds of work whose name contains this.
+pub(crate) fn run(traces: &Path, only: &str, seeds: u64, how: How) -> Result<String> {
     let mut text = String::from("| work | -m in MiB | what | of gets or bytes, % |\n|---|---|---|---|\n");
     for work in works(traces)?.iter().filter(|work| work.name.contains(only)) {
-        let runs = (1..=seeds).map(|seed| tallies(work, seed, threads)).collect::<Result<Vec<_>>>()?;
+        let runs = (1..=seeds).map(|seed| tallies(work, seed, how)).collect::<Result<Vec<_>>>()?;
         for figure in &work.figures {
             let all = runs.iter().map(|tallies| tallies[figure.tally].percent(figure.by_bytes));
             #[expect(clippy::cast_precision_loss, reason = "at most 100")]
@@ -27,18 +38,72 @@ pub(crate) fn run(traces: &Path, only: &str, seeds: u64, threads: usize) -> Resu
     Ok(text)
 }
 
-fn tallies(work: &Work, seed: u64, threads: usize) -> Result<[Tally; 2]> {
-    let mut cache = Cache::of_threads((work.memory_mib << 20) as usize, seed, threads)?;
+/// Items with keys of 16 bytes and values of 100 that are kept of as many as fit twice, for each MiB of a limit of 64.
+pub(crate) fn items(how: How) -> Result<usize> {
+    const MIB: u64 = 64;
+    let mut cache = Kept::new(MIB, 1, How { item_bytes: 128, ..how })?;
+    let keys = MIB * 12_000;
+    (0..keys).for_each(|key| cache.set(&name(key), &[b'v'; 100], 0));
+    Ok((0..keys).filter(|key| cache.get(&name(*key))).count() / MIB as usize)
+}
+
+enum Kept {
+    Own(Box<Cache>),
+    Peer(Box<Peer>),
+}
+
+impl Kept {
+    fn new(memory_mib: u64, seed: u64, how: How) -> Result<Self> {
+        let bytes = (memory_mib << 20) as usize;
+        Ok(match how.kind.policy() {
+            None => Self::Own(Box::new(Cache::of_threads(bytes, seed, how.threads)?)),
+            Some(policy) => {
+                Self::Peer(Box::new(Peer::new(bytes, how.segment_bytes, how.item_bytes, policy)?))
+            }
+        })
+    }
+
+    fn get(&mut self, key: &[u8]) -> bool {
+        match self {
+            Self::Own(cache) => cache.get(key),
+            Self::Peer(peer) => peer.get(key),
+        }
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8], ttl: u32) {
+        match self {
+            Self::Own(cache) => _ = cache.set(key, value, ttl),
+            Self::Peer(peer) => peer.set(key, value, ttl),
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) {
+        match self {
+            Self::Own(cache) => cache.delete(key),
+            Self::Peer(peer) => peer.delete(key),
+        }
+    }
+
+    /// The time after this many requests. A peer has the system's clock.
+    fn advance(&mut self, requests: u64) {
+        if let Self::Own(cache) = self {
+            cache.now_ms = requests * 1000 / REQUESTS_A_SECOND;
+            if requests.is_multiple_of(REQUESTS_A_SECOND) {
+                cache.now += 1;
+                cache.tick();
+            }
+        }
+    }
+}
+
+fn tallies(work: &Work, seed: u64, how: How) -> Result<[Tally; 2]> {
+    let mut cache = Kept::new(work.memory_mib, seed, how)?;
     let value = vec![b'v'; 1 << 20];
     let (mut tallies, mut requests) = ([Tally::default(); 2], 0_u64);
     work.run(seed, |op| {
         requests += 1;
-        cache.now_ms = requests * 1000 / REQUESTS_A_SECOND;
-        if requests.is_multiple_of(REQUESTS_A_SECOND) {
-            cache.now += 1;
-            cache.tick();
-        }
-        let mut get = |cache: &mut Cache, key: u64, bytes, tally: Option<usize>| {
+        cache.advance(requests);
+        let mut get = |cache: &mut Kept, key: u64, bytes, tally: Option<usize>| {
             let hit = cache.get(&name(key));
             if let Some(tally) = tally {
                 tallies[tally].count(bytes, hit);
@@ -52,7 +117,7 @@ fn tallies(work: &Work, seed: u64, threads: usize) -> Result<[Tally; 2]> {
                 }
             }
             Op::Read { key, bytes, tally } => _ = get(&mut cache, key, bytes, tally),
-            Op::Set { key, bytes } => _ = cache.set(&name(key), &value[..bytes as usize], 0),
+            Op::Set { key, bytes } => cache.set(&name(key), &value[..bytes as usize], 0),
             Op::Delete { key } => cache.delete(&name(key)),
         }
     });
