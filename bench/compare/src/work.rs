@@ -611,6 +611,11 @@ fn distances(rows: &mut Rows) {
             }
         });
     }
+    changing(rows);
+}
+
+/// Sessions whose ways change, or that are written in other ways.
+fn changing(rows: &mut Rows) {
     rows.add(
         "sessions beside Zipf 1.0, read 4 MB later and then 16 MB later",
         64,
@@ -629,6 +634,51 @@ fn distances(rows: &mut Rows) {
             }
         },
     );
+    for (name, gap, share) in [
+        ("sessions whose clients get first and never fill, read 30 MB later", 30_000, 2),
+        ("the same, read 20 MB later beside a quarter as much Zipf", 20_000, 8),
+    ] {
+        rows.add(name, 64, &["sessions", "Zipf"], move |seed, each| {
+            let mut ranks = Zipf::new(100_000, 0.9, seed + 31);
+            zipf(&mut ranks, 128_000, u32::MAX, 0, |_| 400, each);
+            for n in 0..170_000_u64 {
+                let (key, bytes) = (SESSIONS + n, 1_000);
+                each(Op::Read { key, bytes, tally: None });
+                each(Op::Set { key, bytes });
+                if n >= gap {
+                    each(Op::Read { key: key - gap, bytes, tally: Some(0) });
+                }
+                if n % share == 0 {
+                    each(fill(ranks.next(), 400, Some(1)));
+                }
+            }
+        });
+    }
+    rows.add("keys set once and read in turn beside what is only written", 64, &["read"], |_, each| {
+        (0..20_000).for_each(|key| each(Op::Set { key, bytes: 1_000 }));
+        for n in 0..250_000_u64 {
+            each(Op::Set { key: SESSIONS + n, bytes: 1_000 });
+            // Each is read four times while 60 MB are written.
+            if n % 3 == 0 {
+                for read in 0..4 {
+                    let key = (n / 3 * 4 + read) % 20_000;
+                    each(Op::Read { key, bytes: 1_000, tally: Some(0) });
+                }
+            }
+        }
+    });
+    rows.add("sessions set twice, 1 MB apart, read 45 MB later", 64, &["sessions"], |_, each| {
+        for n in 0..200_000_u64 {
+            let (key, bytes) = (SESSIONS + n, 1_000);
+            each(Op::Set { key, bytes });
+            if n >= 1_000 {
+                each(Op::Set { key: key - 1_000, bytes });
+            }
+            if n >= 45_000 {
+                each(Op::Read { key: key - 45_000, bytes, tally: (n > 100_000).then_some(0) });
+            }
+        }
+    });
     rows.add("100 B to 20 KB, Zipf 0.9", 64, &["hits"], |seed, each| {
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "up to 20,000")]
         let bytes = |key| (100.0 * 200_f64.powf(of_key(key))) as u32;

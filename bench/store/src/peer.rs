@@ -55,7 +55,7 @@ impl Peer {
         self.0.get(key).is_some()
     }
 
-    /// Stores a value; one that does not fit into a segment is not kept.
+    /// Stores a value, unless it does not fit into a segment.
     pub(crate) fn set(&self, key: &[u8], value: &[u8], ttl: u32) {
         if self.0.insert(key, value, None, std::time::Duration::from_secs(ttl.into())).is_err() {
             self.0.delete(key);

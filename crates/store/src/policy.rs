@@ -40,7 +40,7 @@ const STEPS_UP: Steps = Steps { others: 8.0, main: 4.0, kept: 0.5 };
 const RETURNS: f64 = 0.06;
 /// The share of what came back and is used is a mean of this many, of all stores of a memory, and of one at least.
 const RETURNS_WINDOW: (f64, f64) = (8192.0, 1024.0);
-/// Above this multiple of its target one use is enough to leave the small queue for the main one.
+/// Above this multiple of its target one use is enough to leave the small queue for the main one, unless it is [`BUSY`].
 const EAGER: f64 = 1.5;
 /// Blind items are late from this multiple of the age at which others are first read.
 const REACH: f64 = 1.25;
@@ -58,8 +58,8 @@ const STALE: f64 = 4.0;
 const BUSY_HITS: f64 = 0.2;
 /// And no more than this share of all bytes.
 const STALE_BYTES: f64 = 0.8;
-/// What the main queue keeps counts only while the small one has less than this multiple of its hits for each byte, or less than
-/// [`BUSY_HITS`].
+/// The small queue is busy with this multiple of the main one's hits for each byte, and with [`BUSY_HITS`]. What the main one keeps
+/// does not count then.
 const BUSY: f64 = 1.3;
 /// The share of what main's walk keeps is a mean over one in this many bytes of the memory.
 const KEPT_WINDOW: f64 = 16.0;
@@ -200,7 +200,7 @@ impl Policy {
         let weight = (share * self.shards * KEPT_WINDOW).min(1.0);
         self.kept += (f64::from(u8::from(stays)) - self.kept) * weight;
         let place = usize::from(is_outside);
-        if stays && uses > 0 && !self.rates[place].is_busy(BUSY, self.bytes[place]) {
+        if stays && uses > 0 && !self.is_busy(place) {
             self.move_target(-self.steps().kept * f64::from(USES_MAX + 1 - uses.min(USES_MAX)) * share);
         }
     }
@@ -256,11 +256,18 @@ impl Policy {
     /// Uses that an item of this queue needs to leave it for the main one, or to stay in that; `is_outside`: its value is outside
     /// the log.
     pub(crate) fn needed(&self, queue: Queue, is_outside: bool) -> u8 {
+        let place = usize::from(is_outside);
         match queue {
-            Queue::Small if self.small[usize::from(is_outside)] > EAGER => 1,
+            // Where the small queue is used more than the main one, it is large for what is read once more, and no more then.
+            Queue::Small if self.small[place] > EAGER && !self.is_busy(place) => 1,
             Queue::Small | Queue::Blind => 2,
             Queue::Main => 1,
         }
+    }
+
+    /// Whether the bytes of the small queue are hit clearly more often than those of the main one.
+    fn is_busy(&self, place: usize) -> bool {
+        self.rates[place].is_busy(BUSY, self.bytes[place])
     }
 
     /// Whether blind items of this age are older than any is when it is first read, and few that were evicted are asked for.

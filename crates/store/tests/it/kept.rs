@@ -209,6 +209,36 @@ fn what_is_read_later_than_before_is_there_soon() {
     one.store.verify();
 }
 
+/// Sessions that are looked up before they are written, read once, and not written again when they are lost.
+#[test]
+fn what_is_missed_first_and_read_once_does_not_fill_the_main_queue() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    let (mut found, mut hits, mut gets) = (0, 0, 0);
+    for n in 0..60_000 {
+        assert!(!one.get(SESSIONS + n));
+        one.put(SESSIONS + n, 1_000);
+        let is_there = n >= 6_000 && one.get(SESSIONS + n - 6_000);
+        found += u64::from(is_there && n >= 30_000);
+        if n % 4 == 0 {
+            let key = skewed(mixed(n), 30_000);
+            let hit = one.get(key);
+            if !hit {
+                one.put(key, 400);
+            }
+            if n >= 30_000 {
+                gets += 1;
+                hits += u64::from(hit);
+            }
+        }
+    }
+    assert!(found > 29_000, "{found} of 30,000");
+    assert!(hits * 100 > gets * 57, "{hits} of {gets}");
+    one.store.verify();
+}
+
 /// A number that follows from another one, and looks random.
 fn mixed(number: u64) -> u64 {
     number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
