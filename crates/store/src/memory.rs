@@ -19,8 +19,10 @@ use crate::offers::Offers;
 use crate::pages::Pages;
 use crate::policy::Common;
 
+mod page_set;
 mod runs;
 
+pub(crate) use page_set::{Page, PageSet};
 pub use runs::Runs;
 
 /// Bytes of a page, the unit of allocation.
@@ -302,6 +304,11 @@ impl Memory {
         }
     }
 
+    /// Gives free pages back to the system that are resident beyond the limit: for a limit that was lowered.
+    pub fn hold(&self) {
+        self.hold_limit(&mut self.lock());
+    }
+
     /// Notes that the system keeps all pages resident that are mapped: then none is given back, and no more are mapped than may be
     /// handed out.
     pub fn set_locked(&self) {
@@ -461,114 +468,6 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// The bytes of one page.
-pub(crate) type Page = [u8; PAGE_BYTES];
-
-/// Single pages that belong to their owner alone, numbered from 0 on: four bytes for each, and one lock for as many as are
-/// taken or given back at once. Their first content is arbitrary.
-pub(crate) struct PageSet {
-    memory: Arc<Memory>,
-    /// Each page at most once.
-    pages: Vec<u32>,
-}
-
-impl PageSet {
-    /// Pages given back under one lock at most.
-    const BATCH: usize = 1024;
-
-    /// Without pages.
-    pub(crate) fn new(memory: &Arc<Memory>) -> Self {
-        Self { memory: Arc::clone(memory), pages: Vec::new() }
-    }
-
-    /// Where the pages come from.
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
-        &self.memory
-    }
-
-    /// Number of pages.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.pages.len()
-    }
-
-    /// Bytes outside the budget that hold the pages' numbers.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<u32>()
-    }
-
-    /// Adds `count` pages at the end; false, and none, when fewer are free.
-    pub(crate) fn grow(&mut self, count: usize) -> bool {
-        self.memory.take_pages(count, &mut self.pages)
-    }
-
-    /// Gives pages from the end back until `len` are left.
-    pub(crate) fn shrink(&mut self, len: usize) {
-        while self.pages.len() > len {
-            let rest = self.pages.len().saturating_sub(Self::BATCH).max(len);
-            let count = self.pages.len() - rest;
-            self.memory.lock().put_back(self.pages.drain(rest..));
-            self.memory.used.fetch_sub(count, Relaxed);
-        }
-        if self.pages.capacity() / 4 > self.pages.len() {
-            self.pages.shrink_to(self.pages.len() * 2);
-        }
-    }
-
-    /// The pages' places in the budget, in the order of their numbers.
-    pub(crate) fn order(&self) -> &[u32] {
-        &self.pages
-    }
-
-    /// Gives its pages other numbers: `order` has the same places.
-    ///
-    /// # Panics
-    /// It has others: pages of another set could be reached. In release builds, too: it is called only to take back what has
-    /// failed.
-    pub(crate) fn reorder(&mut self, order: Vec<u32>) {
-        let sorted = |places: &[u32]| {
-            let mut places = places.to_vec();
-            places.sort_unstable();
-            places
-        };
-        assert!(sorted(&order) == sorted(&self.pages), "the same pages");
-        self.pages = order;
-    }
-
-    /// Exchanges the numbers of two pages.
-    pub(crate) fn swap(&mut self, a: usize, b: usize) {
-        self.pages.swap(a, b);
-    }
-
-    /// The bytes of page `number`, below [`PageSet::len`].
-    #[inline]
-    pub(crate) fn page(&self, number: usize) -> &Page {
-        let offset = self.pages[number] as usize * PAGE_BYTES;
-        // SAFETY: the page is mapped and belongs to this set alone (`Memory::take_pages`), and `self` is borrowed.
-        unsafe { self.memory.base.add(offset).cast::<Page>().as_ref() }
-    }
-
-    /// The same, to write.
-    #[inline]
-    pub(crate) fn page_mut(&mut self, number: usize) -> &mut Page {
-        let offset = self.pages[number] as usize * PAGE_BYTES;
-        // SAFETY: as in `page`, and `self` is borrowed mutably.
-        unsafe { self.memory.base.add(offset).cast::<Page>().as_mut() }
-    }
-}
-
-impl Drop for PageSet {
-    fn drop(&mut self) {
-        self.shrink(0);
-    }
-}
-
-impl std::fmt::Debug for PageSet {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PageSet({} pages)", self.pages.len())
-    }
-}
-
 #[cfg(not(miri))]
 mod os {
     //! Address space from the system: reserved without memory, committed page by page as it is touched.
@@ -660,6 +559,19 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
+    fn what_is_free_beyond_a_lowered_limit_goes_back() {
+        let memory = Memory::new(8 * MIB).unwrap();
+        let mut pages = PageSet::new(&memory);
+        assert!(pages.grow(8 * MIB / PAGE_BYTES));
+        pages.shrink(MIB / PAGE_BYTES);
+        assert_eq!(memory.lock().touched(), 8 * MIB / PAGE_BYTES);
+        memory.set_limit(2 * MIB).unwrap();
+        memory.hold();
+        assert!(memory.lock().touched() <= 2 * MIB / PAGE_BYTES);
+        assert_eq!(memory.used_bytes(), MIB);
+    }
+
+    #[test]
     fn runs_are_disjoint_and_come_back() {
         let memory = Memory::new(MIB).unwrap();
         let mut runs: Vec<Run> = (0..8).map(|_| memory.aligned(128 << 10).unwrap()).collect();
@@ -745,11 +657,11 @@ mod tests {
         assert!((0..60).all(|number| set.page(number).iter().all(|byte| *byte == number as u8)));
         set.swap(0, 62);
         assert!(set.page(62).iter().all(|byte| *byte == 0));
-        let lowest = set.pages[40..].iter().copied().min().unwrap();
+        let lowest = set.order()[40..].iter().copied().min().unwrap();
         set.shrink(40);
         assert_eq!(memory.free_bytes(), 23 * PAGE_BYTES);
         assert!(set.grow(1));
-        assert_eq!(set.pages[40], lowest);
+        assert_eq!(set.order()[40], lowest);
         drop(set);
         assert_eq!(memory.used_bytes(), PAGE_BYTES);
         drop(run);

@@ -7,11 +7,10 @@
 //! the target grows faster: those are values that are filled, read once and no more. It is one for all stores of a memory
 //! ([`Common`]), which learn the sooner.
 //!
-//! The constants are those of a model in bytes at the level of segments, under some fifty loads; most change the hit ratios by less
-//! than a point when they are halved or doubled.
+//! The constants were found with a model in bytes at the level of segments, and then with the store itself under some fifty loads
+//! (`cattlegrid-store-bench work`).
 //!
 //! Source of the small and the main queue: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
-//!
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory, ages and counts need no 52 bits")]
 

@@ -194,6 +194,7 @@ impl Engine {
                 break;
             }
         }
+        self.memory.hold();
         Ok(())
     }
 }
