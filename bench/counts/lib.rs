@@ -106,14 +106,21 @@ const BUMPS: u64 = 1_000;
 /// What rules may take of the memory.
 fn rules_config() -> RulesConfig {
     let (ledger_bytes, fence_bytes, waiters) = (1 << 20, 1 << 20, 1 << 16);
-    RulesConfig { tag_bytes: TAG_BYTES, ledger_bytes, fence_bytes, waiters, control: Box::default() }
+    RulesConfig {
+        tag_bytes: TAG_BYTES,
+        ledger_bytes,
+        fence_bytes,
+        waiters,
+        control: Box::default(),
+        prefixes: Default::default(),
+    }
 }
 
 fn rules(tagged: bool) -> Arc<Rules> {
     let pattern = Pattern::parse("key:{id}").expect("a pattern");
     let tag = tagged.then(|| TagTemplate::parse("tag:{id}", Some(&pattern)).expect("a tag"));
     let (policy, tags) = (Policy::default(), tag.into_iter().collect());
-    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
+    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None };
     Arc::new(Rules::new(vec![rule], Vec::new()))
 }
 
@@ -382,7 +389,13 @@ impl Load {
                         got => debug_assert!(matches!(got, Got::Done), "of one key"),
                     }
                 } else if is_of_run(request) && is_quiet_get(request) {
-                    let got = self.engine.get_of_run(request, *hash, true, &mut lock, &mut cx);
+                    let got = self.engine.get_of_run(
+                        request,
+                        *hash,
+                        cattlegrid_engine::MayHold::Yes,
+                        &mut lock,
+                        &mut cx,
+                    );
                     debug_assert!(matches!(got, RunGet::Done), "nothing is leased");
                 } else {
                     let parked = self.engine.execute(request, *hash, &mut lock, &mut cx);

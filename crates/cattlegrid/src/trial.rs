@@ -63,12 +63,13 @@ pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
     let clock = Clock::new();
     let (sender, receiver) = channel();
     let host = Arc::new(Once { clock: clock.clone(), sender: Mutex::new(sender) });
-    let Trial { key, rule, loader, settings } = trial;
+    let Trial { key, prefix_len, rule, loader, settings } = trial;
     let name = loader.name.clone();
     // The first job should not wait for a worker.
     let loaders = Loaders::start(&[loader], settings.item_bytes_max, host)?;
     let load = Load {
         key: key.as_bytes().into(),
+        prefix_len,
         token: 1,
         rule: Arc::clone(&rule),
         hint: None,
@@ -87,7 +88,7 @@ pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
     let shown = finished.with_end(|end| match *end {
         LoadEnd::Value { data, flags, ttl_s: own, tags } => {
             let tags = tags.iter().map(|tag| tag.escape_ascii().to_string());
-            let captures = rule.pattern.match_key(key.as_bytes());
+            let captures = rule.pattern.match_key(&key.as_bytes()[prefix_len..]);
             let of_rule = rule.tags.iter().filter_map(|tag| Some(tag.name(captures.as_ref()?)));
             Ok(format!(
                 "value  {} bytes: {}\nflags  {flags}\nttl    {}\ntags   {}\ntime   {took}\n",

@@ -99,6 +99,11 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     {
         return text + &of_object(file, registry, &named);
     }
+    let (prefix, name) = file.rules.prefixes().split(key.as_bytes());
+    if !file.rules.prefixes().text(prefix).is_empty() {
+        let behind = String::from_utf8_lossy(file.rules.prefixes().text(prefix));
+        write_to(&mut text, format_args!("prefix {behind}: {}\n", String::from_utf8_lossy(name)));
+    }
     match file.rules.find(key.as_bytes()) {
         None => text.push_str("no rule\n"),
         Some((rule, captures)) => {
@@ -122,7 +127,8 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
             let mut all = file.rules.cascades(key.as_bytes(), change);
             all.any(|(other, _)| std::ptr::eq(other, cascade))
         });
-        let captures = cascade.pattern.as_ref().and_then(|pattern| pattern.match_key(key.as_bytes()));
+        let (_, name) = file.rules.prefixes().split(key.as_bytes());
+        let captures = cascade.pattern.as_ref().and_then(|pattern| pattern.match_key(name));
         if let Cascade { pattern: Some(pattern), bump, .. } = cascade
             && let Some(captures) = captures.filter(|_| applies)
         {

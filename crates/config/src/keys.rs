@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy};
+use cattlegrid_tags::PREFIX_BYTES_MAX;
 
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
@@ -53,6 +54,7 @@ pub(crate) fn not_yet<D, S>(keys: &[Key<D, S>]) -> impl Iterator<Item = (&'stati
 pub(crate) struct RuleDraft {
     pub(crate) pattern: Option<Text>,
     pub(crate) tags: Vec<Text>,
+    pub(crate) prefix: Option<Text>,
     pub(crate) hold_ms: Option<u32>,
     pub(crate) hold_many_ms: Option<u32>,
     pub(crate) negative_ttl_s: Option<u32>,
@@ -86,13 +88,22 @@ pub(crate) struct CascadeDraft {
 /// Keys by which a rule asks for leases.
 pub(crate) const PROTECTING: [&str; 6] = ["hold", "lease", "grace", "grace_on_error", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 8] =
-    ["match", "tags", "owner", "fill_window", "ambiguous", "after_start", "negative_ttl", "ttl_jitter"];
+pub(crate) const UNLEASED: [&str; 9] = [
+    "match",
+    "prefix",
+    "tags",
+    "owner",
+    "fill_window",
+    "ambiguous",
+    "after_start",
+    "negative_ttl",
+    "ttl_jitter",
+];
 /// Keys that say how a loader is used.
 pub(crate) const LOADING: [&str; 2] = ["ttl", "priority"];
 /// Keys about clients that compute: under a loader none does.
-pub(crate) const CLIENTS_COMPUTE: [&str; 5] =
-    ["close_grace", "reentry", "pass_after", "pass_for", "max_computers"];
+pub(crate) const CLIENTS_COMPUTE: [&str; 6] =
+    ["partial", "close_grace", "reentry", "pass_after", "pass_for", "max_computers"];
 
 /// Bytes of a loader's name.
 pub(crate) const LOADER_NAME_MAX: usize = 64;
@@ -164,14 +175,26 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "The keys, see Patterns. Needed.",
         set!(pattern, given => Some(given.placed().clone())),
         |rule| Some(toml_text(rule.pattern.text()))),
+    key("prefix", Kind::Text { what: "prefix", max: PREFIX_BYTES_MAX }, "",
+        "Only keys behind this one of `[server] prefixes`. Without it keys behind any of them, and those without one.",
+        set!(prefix, given => Some(given.placed().clone())),
+        |rule| rule.prefix.as_deref().map(toml_text)),
     key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names none of `hold`, `lease`, `grace_on_error`, `loader`",
         "Longest a get waits for the one that computes. Keep it below the clients' own timeout.",
         set!(hold_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_ms))),
-    key("hold_many", Kind::Ms { min: 0, max: MINUTE }, "\"100ms\", at most `hold`; under a loader as `hold`",
+    key("hold_many", Kind::Ms { min: 0, max: MINUTE }, "`hold`",
         "The same for a get of several keys.",
         set!(hold_many_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_many_ms))),
+    key("partial", choice(&["answer", "wait"]), "\"answer\"",
+        "What becomes of a get of several keys that is to compute some of them while others compute the rest: it is answered at once with \
+         what there is, or waits for the others first, for `hold_many`.",
+        set!(policy.partial, given => if given.text() == "wait" { Partial::Wait } else { Partial::Answer }),
+        |rule| computed(rule, match rule.policy.partial {
+            Partial::Answer => "\"answer\"",
+            Partial::Wait => "\"wait\"",
+        }.to_owned())),
     key("hold_behind", Kind::Ms { min: 0, max: MINUTE }, "\"50ms\"",
         "What is left of a wait once a finished reply of the same connection waits behind it.",
         set!(policy.hold_behind_ms, given => given.ms()),
@@ -184,7 +207,7 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
             LeaseTime::Fixed(given) => ms(given),
         })),
     key("close_grace", Kind::Ms { min: 0, max: MINUTE }, "\"50ms\"",
-        "How long a value is waited for after the connection of the one that computes was closed in order. An error under a loader, as are `reentry`, `pass_after`, `pass_for` and `max_computers`: no client computes.",
+        "How long a value is waited for after the connection of the one that computes was closed in order. An error under a loader, as are `partial`, `reentry`, `pass_after`, `pass_for` and `max_computers`: no client computes.",
         set!(policy.close_grace_ms, given => given.ms()),
         |rule| computed(rule, ms(rule.policy.close_grace_ms))),
     key("grace", Kind::Seconds { max: 30 * DAY }, "\"0s\"",
@@ -428,6 +451,11 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         "What control keys begin with. Empty: there are none.",
         set!(control, given => Some(given.text().to_owned())),
         |own| Some(toml_text(&own.control))),
+    key("prefixes", Kind::List { what: "prefixes" }, "[]",
+        "What clients put before every key: up to 32 texts of 1 to 64 bytes. A key that begins with one is matched, tagged, called and \
+         controlled as what follows; each is a namespace of its own. The longest counts.",
+        set!(prefixes, given => given.list().to_vec()),
+        |own| Some(list(own.prefixes.all().map(|(_, text)| str::from_utf8(text).unwrap_or_default())))),
     key("tag_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32 of the memory limit, at least \"8MiB\", at most 1/8",
         "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on.",
         set!(tag_bytes, given => Some(given.bytes())),

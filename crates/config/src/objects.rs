@@ -420,7 +420,8 @@ impl Settings {
                 self.memory_bytes >> 20
             )));
         }
-        let settings = Registered { pinned_max, result_max: self.item_bytes_max, ..settings };
+        let prefixes = self.protection.prefixes.clone();
+        let settings = Registered { pinned_max, prefixes, result_max: self.item_bytes_max, ..settings };
         if let Some(file) = file {
             check_control(&settings, &self.protection.control)?;
             let wrong = file.object_rules.iter().find(|rule| rule.is_wrong(&settings));

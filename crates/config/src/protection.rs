@@ -1,10 +1,20 @@
 //! What `[server]` says of rules and control keys.
 
+use cattlegrid_tags::{PrefixError, Prefixes};
+
+use crate::problems::Problems;
+use crate::value::Text;
+
+/// What control keys begin with by default.
+const CONTROL: &str = "@";
+
 /// Memory and limits of rules and control keys, with the defaults of what `[server]` leaves out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
     /// What control keys begin with; empty: there are none.
     pub control: String,
+    /// What clients put before every key.
+    pub prefixes: Prefixes,
     /// Memory for the numbers of tags, in bytes; a part of the memory limit, as the next two.
     pub tag_bytes: usize,
     /// Memory for open misses, in bytes.
@@ -21,6 +31,7 @@ pub struct Protection {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ServerDraft {
     pub(crate) control: Option<String>,
+    pub(crate) prefixes: Vec<Text>,
     pub(crate) tag_bytes: Option<usize>,
     pub(crate) ledger_bytes: Option<usize>,
     pub(crate) fence_bytes: Option<usize>,
@@ -29,6 +40,42 @@ pub(crate) struct ServerDraft {
 }
 
 impl ServerDraft {
+    /// The prefixes; none if they are refused.
+    pub(crate) fn prefixes(&self) -> Prefixes {
+        self.read_prefixes().unwrap_or_default()
+    }
+
+    fn read_prefixes(&self) -> Result<Prefixes, PrefixError> {
+        let texts: Vec<&str> = self.prefixes.iter().map(|text| &*text.text).collect();
+        Prefixes::new(&texts)
+    }
+
+    /// What is wrong with the prefixes.
+    pub(crate) fn check_prefixes(&self, problems: &mut Problems) {
+        let text = |place: usize| &self.prefixes[place];
+        match self.read_prefixes() {
+            Ok(_) => {}
+            Err(error @ PrefixError::TooMany(_)) => {
+                problems.add(text(0).offset, format!("[server]: prefixes: {error}"));
+            }
+            Err(error @ (PrefixError::Length(place) | PrefixError::Twice(place))) => {
+                let Text { text, offset } = text(place);
+                problems.add(*offset, format!("[server]: prefixes {text:?}: {error}"));
+            }
+            Err(error) => problems.add(0, format!("[server]: prefixes: {error}")),
+        }
+        let control = self.control.as_deref().unwrap_or(CONTROL);
+        for Text { text, offset } in &self.prefixes {
+            let is_like = text.starts_with(control) || control.starts_with(&**text);
+            if !control.is_empty() && !text.is_empty() && is_like {
+                let problem = format!(
+                    "[server]: prefixes {text:?}: control keys begin with {control:?} (control); choose another one of them"
+                );
+                problems.add(*offset, problem);
+            }
+        }
+    }
+
     /// With the defaults of what was not said, for a memory limit of `memory_bytes`.
     pub(crate) fn resolve(&self, memory_bytes: usize) -> Protection {
         let part = |usual: usize, least: usize, most: usize| {
@@ -41,7 +88,8 @@ impl ServerDraft {
         let share = memory_bytes / 32;
         let most = (memory_bytes / 8).min(left).max(share);
         Protection {
-            control: self.control.clone().unwrap_or_else(|| "@".to_owned()),
+            control: self.control.clone().unwrap_or_else(|| CONTROL.to_owned()),
+            prefixes: self.prefixes(),
             tag_bytes: self.tag_bytes.unwrap_or(share.max(8 << 20).min(most)),
             ledger_bytes,
             fence_bytes,

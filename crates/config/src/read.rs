@@ -126,7 +126,9 @@ impl RuleFile {
                 problems.add(rule.offset, rule.problem.as_str());
             }
         }
-        let rules = rules::read_rules(&rules, &loaders, text, problems);
+        server.own.check_prefixes(problems);
+        let prefixes = server.own.prefixes();
+        let rules = rules::read_rules(&rules, &loaders, &prefixes, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
         if !problems.is_empty() {
             return None;
@@ -134,7 +136,7 @@ impl RuleFile {
         let keyed = cascades.iter().filter(|(_, cascade)| cascade.pattern.is_some());
         let places: Vec<usize> = keyed.map(|(place, _)| *place).collect();
         let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
-        let rules = Arc::new(Rules::new(rules, cascades));
+        let rules = Arc::new(Rules::new(rules, cascades).with_prefixes(prefixes));
         rules::check_self_bumps(&rules, &places, problems);
         let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
         Some(Self { path: path.to_owned(), rules, loaders, objects, objects_dir, object_rules, server })

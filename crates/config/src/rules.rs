@@ -6,6 +6,7 @@ use cattlegrid_engine::rules::{
     Cascade, Change, Changes, Pattern, Rule, Rules, SelfBump, TAGS_MAX, TagTemplate,
 };
 use cattlegrid_herd::{LeaseTime, Policy};
+use cattlegrid_tags::Prefixes;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,6 +21,7 @@ use crate::value::Text;
 pub(crate) fn read_rules(
     tables: &[(usize, &DeTable<'_>)],
     loaders: &[LoaderSettings],
+    prefixes: &Prefixes,
     text: &str,
     problems: &mut Problems,
 ) -> Vec<Rule> {
@@ -33,6 +35,7 @@ pub(crate) fn read_rules(
         else {
             continue;
         };
+        check_prefix(draft.prefix.as_ref(), prefixes, &label, problems);
         let tags = read_tags("tags", &draft.tags, Some(&pattern), &label, problems);
         check_leases(table, &label, problems);
         check_graces(&draft.policy, table, &label, problems);
@@ -42,10 +45,11 @@ pub(crate) fn read_rules(
             draft.policy.lease =
                 LeaseTime::Fixed(lease_ms(draft.policy.lease, loader, table, &label, problems));
         }
-        let earlier = rules.iter().find(|(_, earlier)| earlier.pattern.covers(&pattern));
+        let rule = finish(number, pattern, tags, table, &draft, loader);
+        let earlier = rules.iter().find(|(_, earlier)| earlier.covers(&rule));
         if let Some((offset, earlier)) = earlier {
             let line = line_of(text, *offset);
-            let problem = if earlier.pattern.text() == pattern.text() {
+            let problem = if earlier.pattern.text() == rule.pattern.text() {
                 format!("{label}: is there already, in line {line}; leave one of them out")
             } else {
                 format!(
@@ -56,7 +60,7 @@ pub(crate) fn read_rules(
             };
             problems.add(pattern_text.offset, problem);
         }
-        rules.push((pattern_text.offset, finish(number, pattern, tags, table, &draft, loader)));
+        rules.push((pattern_text.offset, rule));
     }
     rules.into_iter().map(|(_, rule)| rule).collect()
 }
@@ -78,11 +82,27 @@ fn finish(
     // Old values and early refreshes keep gets from waiting; who wants both says so. A loader's clients wait.
     let holds = ["hold", "lease", "grace_on_error"].into_iter().any(named) || policy.loader;
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
-    let many_ms = if policy.loader { policy.hold_ms } else { policy.hold_many_ms.min(policy.hold_ms) };
-    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(many_ms);
+    policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_ms);
     let negative_ttl_s = draft.negative_ttl_s.unwrap_or(u32::from(policy.loader));
     let loading = loader.map(|loader| loading(draft, loader));
-    Rule { number, pattern, policy, tags, negative_ttl_s, loading }
+    let prefix = draft.prefix.as_ref().map(|prefix| prefix.text.as_str().into());
+    Rule { number, pattern, prefix, policy, tags, negative_ttl_s, loading }
+}
+
+/// A rule that is limited to a prefix which the server does not have would have no keys.
+fn check_prefix(prefix: Option<&Text>, prefixes: &Prefixes, label: &str, problems: &mut Problems) {
+    let Some(Text { text, offset }) = prefix.filter(|own| prefixes.find(own.text.as_bytes()).is_none())
+    else {
+        return;
+    };
+    let known: Vec<String> =
+        prefixes.all().map(|(_, own)| format!("{:?}", String::from_utf8_lossy(own))).collect();
+    let problem = if known.is_empty() {
+        format!("{label}: prefix {text:?}: the server has no prefixes; add prefixes = [{text:?}] to [server]")
+    } else {
+        format!("{label}: prefix {text:?}: is not one of [server] prefixes, which are {}", known.join(", "))
+    };
+    problems.add(*offset, problem);
 }
 
 /// A key that shapes leases in a rule that has none would do nothing.

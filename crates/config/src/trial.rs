@@ -17,6 +17,8 @@ pub struct Trial {
     pub key: String,
     /// Its rule, which names the loader.
     pub rule: Arc<Rule>,
+    /// Bytes of the server's prefix with which the key begins.
+    pub prefix_len: usize,
     /// The loader.
     pub loader: LoaderSettings,
     /// Those of a server that is started with the file and nothing else.
@@ -38,7 +40,7 @@ impl Trial {
         {
             return Err(wrong("must be a key, 1 to 250 bytes without blanks"));
         }
-        let Some((rule, _)) = file.rules.find(key.as_bytes()) else {
+        let Some((rule, captures)) = file.rules.find(key.as_bytes()) else {
             let loaded = file.rules.rules().iter().find(|rule| rule.loading.is_some());
             return Err(wrong(&match loaded {
                 None => "no [[rule]] of the file names a loader".to_owned(),
@@ -58,7 +60,8 @@ impl Trial {
                 "its rule {number}, {pattern}, names no loader; clients compute the value"
             )));
         };
-        Ok(Self { key: key.to_owned(), rule, loader, settings })
+        let prefix_len = key.len() - captures.name().len();
+        Ok(Self { key: key.to_owned(), prefix_len, rule, loader, settings })
     }
 }
 
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_key_has_the_loader_of_its_rule() {
-        let Trial { key, rule, loader, settings } = trial(TEXT, "page:7").unwrap();
+        let Trial { key, rule, loader, settings, prefix_len: _ } = trial(TEXT, "page:7").unwrap();
         assert_eq!((key.as_str(), rule.number, loader.name.as_str()), ("page:7", 1, "pages"));
         assert_eq!(settings.item_bytes_max, 2 << 20);
         let longest = format!("page:{}", "é".repeat(122) + "x");

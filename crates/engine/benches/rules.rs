@@ -50,6 +50,7 @@ fn rules(patterns: impl Iterator<Item = String>) -> Rules {
         tags: Vec::new(),
         negative_ttl_s: 0,
         loading: None,
+        prefix: None,
     };
     Rules::new((1..).zip(patterns).map(rule).collect(), Vec::new())
 }

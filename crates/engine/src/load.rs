@@ -31,6 +31,8 @@ pub enum LoadOrder {
 pub struct Load {
     /// The key.
     pub key: Box<[u8]>,
+    /// Bytes of the server's prefix with which it begins: the rule's pattern is that of what follows.
+    pub prefix_len: usize,
     /// The token of its lease. Each job has another.
     pub token: u64,
     /// The key's rule, which names the loader.
@@ -41,6 +43,13 @@ pub struct Load {
     pub stale: Option<DeliveredValue>,
     /// No client waits for it.
     pub is_refresh: bool,
+}
+
+impl Load {
+    /// The key without the server's prefix.
+    pub fn name(&self) -> &[u8] {
+        &self.key[self.prefix_len..]
+    }
 }
 
 /// The end of a job.

@@ -38,6 +38,8 @@ pub struct Parked {
     open: u16,
     /// A `gat`, or an `mg` with `T`: it is counted as a touch.
     touches: bool,
+    /// Hashes of the keys of which it has the lease, if it waits for the others nevertheless; None: a lease ends the wait.
+    computes: Option<Vec<u64>>,
     form: Form,
 }
 
@@ -71,7 +73,8 @@ impl Parked {
             Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
             Form::Call { .. } => 1,
         };
-        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open: open as u16, touches, form }
+        let open = open as u16;
+        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open, touches, computes: None, form }
     }
 
     /// The request.
@@ -96,6 +99,13 @@ impl Parked {
     #[must_use]
     pub(crate) fn on_trial(mut self, full_ms: Option<u64>) -> Self {
         self.full_ms = full_ms;
+        self
+    }
+
+    /// Lets it wait although it has the leases of these keys, or gets some.
+    #[must_use]
+    pub(crate) fn partial(mut self, computes: Vec<u64>) -> Self {
+        self.computes = Some(computes);
         self
     }
 
@@ -183,9 +193,11 @@ impl Parked {
         session.end_wait(self.request, slot);
         if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
-            // A client that got a lease must hear of it now, not when its other keys are there.
-            if record.leased {
-                self.deadline_ms = self.deadline_ms.min(now_ms);
+            match &mut self.computes {
+                Some(computes) if record.leased => computes.push(record.hash),
+                // A client that got a lease must hear of it now, not when its other keys are there.
+                None if record.leased => self.deadline_ms = self.deadline_ms.min(now_ms),
+                _ => {}
             }
         }
         let place = match &mut self.form {
@@ -199,6 +211,11 @@ impl Parked {
             count(&verdict, self.touches, counters);
             *place = Some(verdict);
             self.open -= 1;
+        }
+        if self.open == 0
+            && let Some(computes) = self.computes.take()
+        {
+            session.note_late(computes);
         }
     }
 

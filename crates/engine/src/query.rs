@@ -72,6 +72,8 @@ pub struct Holds {
     pub(crate) many_ms: u32,
     /// The remaining time as soon as a finished reply waits behind the get.
     pub(crate) behind_ms: u32,
+    /// A get that computes other keys waits for this one nevertheless.
+    pub(crate) partial_waits: bool,
     /// There is an old value, which is the answer when the wait is over.
     pub(crate) has_old: bool,
     /// The client that asks is the holder: the wait begins as a trial.

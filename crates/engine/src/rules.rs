@@ -18,30 +18,38 @@ mod index;
 
 pub(crate) mod active;
 mod example;
+pub(crate) mod unmatched;
 
 pub(crate) mod why;
 
 use std::sync::Arc;
 
 use cattlegrid_herd::Policy;
+use cattlegrid_tags::{PrefixId, Prefixes};
 
 pub use example::SelfBump;
 use index::{Index, KeyTraits};
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError};
 pub use template::{TAG_BYTES_MAX, TagTemplate};
+pub use unmatched::PrefixHint;
+
+/// A prefix that no key has.
+const NO_PREFIX: PrefixId = PrefixId::of_number(u8::MAX);
 
 /// Most tags of a rule.
 pub const TAGS_MAX: usize = 8;
 
 /// The terms for the keys of a pattern.
 ///
-/// The pattern's text identifies a rule across reloads: what was learned under it stays valid.
+/// The pattern's text and the prefix identify a rule across reloads: what was learned under it stays valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Its place among the rules, from 1.
     pub number: u32,
-    /// Its keys.
+    /// Its keys, behind their prefix.
     pub pattern: Pattern,
+    /// Only keys behind this one of the server's prefixes are its keys; None: keys behind any, and without one.
+    pub prefix: Option<Box<str>>,
     /// On which terms misses are leased and fills fenced.
     pub policy: Policy,
     /// Tags of the values stored, at most [`TAGS_MAX`].
@@ -50,6 +58,18 @@ pub struct Rule {
     pub negative_ttl_s: u32,
     /// How its loader computes missing values; `policy.loader` says whether there is one.
     pub loading: Option<Loading>,
+}
+
+impl Rule {
+    /// Whether another rule is for the same keys, so that what was learned under it stays valid.
+    pub(crate) fn is_for_keys_of(&self, other: &Self) -> bool {
+        self.pattern.text() == other.pattern.text() && self.prefix == other.prefix
+    }
+
+    /// Whether every key that could have the rule `later` has this one, if this one comes first. See [`Pattern::covers`].
+    pub fn covers(&self, later: &Self) -> bool {
+        (self.prefix.is_none() || self.prefix == later.prefix) && self.pattern.covers(&later.pattern)
+    }
 }
 
 /// How the values of a rule are computed by a loader of the server.
@@ -147,6 +167,9 @@ impl Changes {
 #[derive(Debug)]
 pub struct Rules {
     list: Box<[Arc<Rule>]>,
+    prefixes: Prefixes,
+    /// The prefix that each rule is limited to, if any; of a prefix that the server does not have: [`NO_PREFIX`].
+    limits: Box<[Option<PrefixId>]>,
     index: Index,
     /// The cascades with a pattern.
     cascades: Box<[Cascade]>,
@@ -168,10 +191,36 @@ impl Rules {
             index,
             cascade_index: Index::new(&patterns),
             changes: cascades.iter().fold(Changes::default(), |all, cascade| all.or(cascade.on)),
+            prefixes: Prefixes::default(),
+            limits: rules.iter().map(|rule| rule.prefix.as_ref().map(|_| NO_PREFIX)).collect(),
             list: rules.into_iter().map(Arc::new).collect(),
             cascades: cascades.into(),
             flush_cascades: flush_cascades.into(),
         }
+    }
+
+    /// The same for a server with these prefixes. A rule that is limited to another prefix has no keys.
+    #[must_use]
+    pub fn with_prefixes(mut self, prefixes: Prefixes) -> Self {
+        let limit = |rule: &Arc<Rule>| {
+            let text = rule.prefix.as_ref()?;
+            Some(prefixes.find(text.as_bytes()).unwrap_or(NO_PREFIX))
+        };
+        self.limits = self.list.iter().map(limit).collect();
+        self.prefixes = prefixes;
+        self
+    }
+
+    /// A copy for other prefixes.
+    pub(crate) fn for_prefixes(&self, prefixes: Prefixes) -> Self {
+        let rules = self.list.iter().map(|rule| Rule::clone(rule)).collect();
+        let cascades = self.cascades.iter().chain(&self.flush_cascades).cloned().collect();
+        Self::new(rules, cascades).with_prefixes(prefixes)
+    }
+
+    /// The prefixes that are told from keys.
+    pub fn prefixes(&self) -> &Prefixes {
+        &self.prefixes
     }
 
     /// The rules in their order.
@@ -182,13 +231,28 @@ impl Rules {
     /// The rule of a key, and what its pattern captures; None: the key has no rule.
     #[inline]
     pub fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
-        let traits = KeyTraits::of(key);
-        self.index.candidates(key).iter().filter(|candidate| candidate.may_match(traits)).find_map(
+        let (prefix, name) = self.prefixes.split(key);
+        let traits = KeyTraits::of(name);
+        self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(
             |candidate| {
-                let rule = &self.list[candidate.number as usize];
-                Some((rule, rule.pattern.match_key(key)?))
+                let place = candidate.number as usize;
+                if self.limits[place].is_some_and(|limit| limit != prefix) {
+                    return None;
+                }
+                let rule = &self.list[place];
+                Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
             },
         )
+    }
+
+    /// The rule that would match `name` as it is, whatever prefix it is limited to.
+    pub(crate) fn find_name(&self, name: &[u8]) -> Option<&Arc<Rule>> {
+        let traits = KeyTraits::of(name);
+        let mut all = self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits));
+        all.find_map(|candidate| {
+            let rule = &self.list[candidate.number as usize];
+            rule.pattern.match_key(name).map(|_| rule)
+        })
     }
 
     /// All cascades: first those with a pattern, then those of a flush, each in their order.
@@ -204,13 +268,14 @@ impl Rules {
         key: &'k [u8],
         change: Change,
     ) -> impl Iterator<Item = (&Cascade, Captures<'k>)> {
+        let (prefix, name) = self.prefixes.split(key);
         let candidates: &[_] =
-            if self.changes.has(change) { self.cascade_index.candidates(key) } else { &[] };
-        let traits = KeyTraits::of(key);
+            if self.changes.has(change) { self.cascade_index.candidates(name) } else { &[] };
+        let traits = KeyTraits::of(name);
         candidates.iter().filter(move |candidate| candidate.may_match(traits)).filter_map(move |candidate| {
             let cascade = &self.cascades[candidate.number as usize];
             let pattern = cascade.pattern.as_ref().filter(|_| cascade.on.has(change))?;
-            Some((cascade, pattern.match_key(key)?))
+            Some((cascade, pattern.match_key(name)?.behind(prefix)))
         })
     }
 
@@ -237,6 +302,7 @@ mod tests {
             tags: Vec::new(),
             negative_ttl_s: 0,
             loading: None,
+            prefix: None,
         };
         Rules::new(patterns.iter().enumerate().map(rule).collect(), Vec::new())
     }

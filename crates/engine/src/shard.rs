@@ -73,6 +73,8 @@ pub struct Shard {
     pub(crate) rolling: bool,
     /// When names of objects' calls are recognised: one of [`Names`].
     pub(crate) names: u8,
+    /// Misses of keys without a rule, for the choice of samples.
+    pub(crate) unmatched: u32,
     /// Answer "out of memory" rather than ask for room.
     insist: bool,
 }
@@ -89,6 +91,7 @@ impl Shard {
             busy: HashMap::new(),
             rolling: false,
             names: Names::OFF,
+            unmatched: 0,
             insist: false,
         }
     }

@@ -6,13 +6,14 @@ use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
-use cattlegrid_tags::{Kind as BumpKind, Purged, TagHash, TagHasher, Tags};
+use cattlegrid_tags::{Kind as BumpKind, PrefixId, Prefixes, Purged, TagHash, TagHasher, Tags};
 
 use crate::ages::Ages;
 use crate::delivered::DeliveredBytes;
 use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
-use crate::rules::{Rule, Rules};
+use crate::rules::unmatched::{self, Meant, Unmatched};
+use crate::rules::{PrefixHint, Rule, Rules};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 
@@ -26,6 +27,8 @@ pub struct Shared {
     tag_hasher: TagHasher,
     /// Prefix of control keys; none without a rule file.
     control: OnceLock<Box<[u8]>>,
+    /// What clients put before every key; none without a rule file.
+    prefixes: OnceLock<Prefixes>,
     /// The times at which numbers were given out.
     ages: Ages,
     /// The longest grace that any rule has had, in milliseconds.
@@ -40,6 +43,8 @@ pub struct Shared {
     limits: Limits,
     /// None: no rule file.
     rules: ArcSwapOption<ActiveRules>,
+    /// Keys without a rule that would have one behind a prefix.
+    unmatched: Unmatched,
     /// The types of objects; None: there are none.
     objects: ArcSwapOption<Registry>,
     /// One of [`Names`], and how many times the types have been changed: see [`Names::of`].
@@ -101,6 +106,7 @@ impl Shared {
             tags: Tags::new(tag_bytes),
             tag_hasher: TagHasher::new(seed),
             control: OnceLock::new(),
+            prefixes: OnceLock::new(),
             ages: Ages::default(),
             grace_max_ms: AtomicU64::new(0),
             window_max_ms: AtomicU64::new(0),
@@ -108,6 +114,7 @@ impl Shared {
             peers: Peers::default(),
             limits: Limits { max_item_bytes, ..Limits::default() },
             rules: ArcSwapOption::empty(),
+            unmatched: Unmatched::default(),
             objects: ArcSwapOption::empty(),
             names: AtomicU64::new(0),
             name_walk: Mutex::new(None),
@@ -194,7 +201,13 @@ impl Shared {
         let Some(active) = active.as_ref() else { return };
         for cascade in active.rules().flush_cascades() {
             for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
-                self.tags.bumps().bump(self.tag_hasher.hash_made(tag), BumpKind::Hard, || self.tick());
+                let tag = self.tag_hasher.hash_made(tag);
+                let behind = self.prefixes().all().map(|(prefix, _)| prefix);
+                for prefix in std::iter::once(PrefixId::NONE).chain(behind) {
+                    self.tags
+                        .bumps()
+                        .bump(self.tag_hasher.behind(prefix, tag), BumpKind::Hard, || self.tick());
+                }
             }
         }
         self.outside_event();
@@ -216,11 +229,84 @@ impl Shared {
         &self.tag_hasher
     }
 
-    /// A control key without its prefix; None: it is an ordinary key.
+    /// A control key: the prefix of its client, and what follows that of control keys. None: it is an ordinary key.
     #[inline]
-    pub(crate) fn control<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
-        let prefix = self.control.get().filter(|prefix| !prefix.is_empty())?;
-        key.strip_prefix(&**prefix)
+    pub(crate) fn control<'k>(&self, key: &'k [u8]) -> Option<(PrefixId, &'k [u8])> {
+        let control = self.control.get().filter(|control| !control.is_empty())?;
+        let (prefix, name) = self.prefixes().split(key);
+        Some((prefix, name.strip_prefix(&**control)?))
+    }
+
+    /// Whether it is a control key of a client without a prefix. The others are recognised where a hit costs nothing.
+    #[inline]
+    pub(crate) fn is_bare_control(&self, key: &[u8]) -> bool {
+        self.control.get().is_some_and(|control| !control.is_empty() && key.starts_with(control))
+    }
+
+    /// What clients put before every key.
+    #[inline]
+    pub fn prefixes(&self) -> &Prefixes {
+        static NONE: Prefixes = Prefixes::none();
+        self.prefixes.get().unwrap_or(&NONE)
+    }
+
+    /// Takes a sample of the keys that have no rule.
+    #[cold]
+    pub(crate) fn note_unmatched(&self, key: &[u8]) {
+        let (active, objects) = (self.rules(), self.objects());
+        self.unmatched.note(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()));
+    }
+
+    /// What keeps a key from having a rule, or from being a name: a prefix that the server does not know.
+    pub(crate) fn prefix_hint(&self, key: &[u8]) -> Option<String> {
+        let (active, objects) = (self.rules(), self.objects());
+        let (prefix, meant) =
+            unmatched::behind(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()))?;
+        let prefix = String::from_utf8_lossy(prefix);
+        let what = match meant {
+            Meant::Rule(number) => format!("have rule {number}"),
+            Meant::Control => "be a control key".to_owned(),
+            Meant::Object => "name an object".to_owned(),
+        };
+        Some(format!("it would {what} behind {prefix:?}: add prefixes = [{prefix:?}] to [server]"))
+    }
+
+    /// What a key would be.
+    fn meant(&self, key: &[u8], active: Option<&ActiveRules>, objects: Option<&Registry>) -> Option<Meant> {
+        let control = self.control.get().filter(|control| !control.is_empty());
+        if control.is_some_and(|control| key.starts_with(control)) {
+            return Some(Meant::Control);
+        }
+        if objects.is_some_and(|registry| registry.named(key).is_some()) {
+            return Some(Meant::Object);
+        }
+        active?.rules().find_name(key).map(|rule| Meant::Rule(rule.number))
+    }
+
+    /// Prefixes that the server should know, since keys without a rule would have one behind them.
+    pub fn prefix_hints(&self) -> Vec<PrefixHint> {
+        let active = self.rules();
+        let rule_of = |number: u32| active.as_ref()?.each().nth(number as usize - 1);
+        let hint = |(prefix, meant, count, sampled): (Box<[u8]>, Meant, u64, u64)| {
+            let prefix = String::from_utf8(prefix.into()).ok()?;
+            let ruled = match meant {
+                Meant::Rule(number) => Some(rule_of(number)?),
+                Meant::Control | Meant::Object => None,
+            };
+            Some(PrefixHint {
+                prefix,
+                rule: ruled.map(|(rule, _)| (rule.number, rule.pattern.text().to_owned())),
+                is_idle: ruled.is_some_and(|(_, state)| !state.has_matched()),
+                count,
+                sampled,
+            })
+        };
+        self.unmatched.frequent().into_iter().filter_map(hint).collect()
+    }
+
+    /// Sets what clients put before every key, once.
+    pub(crate) fn set_prefixes(&self, prefixes: &Prefixes) {
+        self.prefixes.get_or_init(|| prefixes.clone());
     }
 
     /// Sets the prefix of control keys, once.
@@ -394,8 +480,7 @@ impl Shared {
         // A key may have another rule, or other tags: its misses were recorded under the old ones if at all, and a fill of an
         // earlier miss would not be compared with bumps of the tags of before.
         let same = |old: &ActiveRules, new: &ActiveRules| {
-            let is_same =
-                |old: &Rule, new: &Rule| old.pattern.text() == new.pattern.text() && old.tags == new.tags;
+            let is_same = |old: &Rule, new: &Rule| old.is_for_keys_of(new) && old.tags == new.tags;
             old.each().count() == new.each().count()
                 && old.each().zip(new.each()).all(|((old, _), (new, _))| is_same(old, new))
         };
@@ -414,6 +499,7 @@ impl Shared {
         let windows = new.iter().flat_map(|new| new.each()).map(|(_, state)| state.fill_window_ms());
         self.window_max_ms.store(windows.max().unwrap_or(0).into(), Ordering::Relaxed);
         self.rules.store(new);
+        self.unmatched.clear();
         self.reruled.store(true, Ordering::Release);
         self.timeout_ms.store(0, Ordering::Release);
         if uncovers {

@@ -16,7 +16,7 @@ use crate::script_host::TestHost;
 fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
     let pattern = Pattern::parse(pattern).unwrap();
     let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
-    Rule { number, pattern, policy, tags, negative_ttl_s: 0, loading: None }
+    Rule { number, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None }
 }
 
 fn cascade(on: Change, pattern: &str, bump: &str) -> Cascade {

@@ -22,6 +22,8 @@ mod objects_sim;
 mod objects_types;
 mod old_values;
 mod orders;
+mod partial;
+mod prefixes;
 mod rules;
 mod runs;
 mod script_host;

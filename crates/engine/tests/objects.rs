@@ -287,7 +287,7 @@ fn a_get_that_mixes_all_kinds_of_keys() {
     world.expect(a, "delete page:1|get page:1|", "DELETED|END|");
     world.expect(b, "get page:1 plain counter:add:k:1 counter:add:k:1|", "");
     let reply = "VALUE plain 0 1|x|VALUE counter:add:k:1 0 1|2|VALUE counter:add:k:1 0 1|3|END|";
-    world.pass(101);
+    world.pass(401);
     assert_eq!(world.replies(b), reply);
     // The lease and a call in one get.
     let reply = "VALUE counter:add:k:1 0 1|4|END|";
@@ -356,7 +356,7 @@ fn tags_flushes_and_bumps() {
     let pattern = Pattern::parse("set::{k}").unwrap();
     let tags = vec![TagTemplate::parse("user:{k}", Some(&pattern)).unwrap()];
     let policy = Policy { leases: false, hold_ms: 0, grace_s: 600, ..Policy::default() };
-    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
+    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None };
     let mut world = World::under(Rules::new(vec![rule], Vec::new()));
     world.engine.set_objects(Some(settings(|_| ())));
     let client = world.connect();

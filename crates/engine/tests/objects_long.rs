@@ -185,7 +185,7 @@ fn an_object_that_goes_away_while_it_is_read() {
         let pattern = Pattern::parse("set::{k}").unwrap();
         let tags = vec![TagTemplate::parse("colour", Some(&pattern)).unwrap()];
         let policy = Policy { leases: false, hold_ms: 0, ..Policy::default() };
-        let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
+        let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None };
         let mut world = World::under(Rules::new(vec![rule], Vec::new()));
         world.holds_calls = true;
         world.engine.set_objects(Some(settings(|_| ())));

@@ -226,7 +226,7 @@ impl Sim {
         let pattern = Pattern::parse("set::{k}").unwrap();
         let tags = vec![TagTemplate::parse("of:{k}", Some(&pattern)).unwrap()];
         let policy = Policy { leases: false, hold_ms: 0, ..Policy::default() };
-        let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
+        let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None };
         w.set_rules_to(Rules::new(vec![rule], Vec::new()));
         w.holds_calls = true;
         let clients = (0..CLIENTS).map(|_| Client { number: w.connect(), asked: None }).collect();

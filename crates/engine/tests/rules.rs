@@ -129,6 +129,7 @@ proptest! {
             tags: Vec::new(),
             negative_ttl_s: 0,
             loading: None,
+            prefix: None,
         };
         let rules = Rules::new((1..).zip(&list).map(rule).collect(), Vec::new());
         for key in [&random, &seed.1] {

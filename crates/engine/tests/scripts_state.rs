@@ -129,7 +129,7 @@ fn an_object_gets_tags() {
     let pattern = Pattern::parse("tally::{k}").unwrap();
     let tags = vec![TagTemplate::parse("of:{k}", Some(&pattern)).unwrap()];
     let policy = Policy { leases: false, ..Policy::default() };
-    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None };
+    let rule = Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None };
     world.set_rules_to(Rules::new(vec![rule], Vec::new()));
     let reply = world.ask(client, "mg tally:mark:k:1:2:3:4:5:6:7:8 v|");
     assert!(

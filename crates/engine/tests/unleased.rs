@@ -16,7 +16,7 @@ fn unleased(owner: Owner, fill_window: FillWindow, tags: &[&str]) -> World {
     let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
     let policy = Policy { leases: false, hold_ms: 0, owner, fill_window, ..Policy::default() };
     World::under(Rules::new(
-        vec![Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None }],
+        vec![Rule { number: 1, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None }],
         Vec::new(),
     ))
 }

@@ -42,6 +42,16 @@ pub enum OnBusy {
     Error,
 }
 
+/// What becomes of a get of several keys that has the lease of one of them while other clients have those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Partial {
+    /// It is answered at once: the others' keys are misses.
+    #[default]
+    Answer,
+    /// It waits for the others' keys first. The time of its own leases begins when it is answered.
+    Wait,
+}
+
 /// To which miss a fill without a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Owner {
@@ -96,6 +106,8 @@ pub struct Policy {
     pub hold_ms: u32,
     /// The same for a get of several keys.
     pub hold_many_ms: u32,
+    /// Whether a get of several keys that computes some of them waits for the others.
+    pub partial: Partial,
     /// The remaining hold of a get as soon as a finished reply waits behind it.
     pub hold_behind_ms: u32,
     /// How long a holder may compute.
@@ -159,7 +171,8 @@ impl Default for Policy {
             leases: true,
             loader: false,
             hold_ms: 400,
-            hold_many_ms: 100,
+            hold_many_ms: 400,
+            partial: Partial::Answer,
             hold_behind_ms: 50,
             lease: LeaseTime::Auto,
             close_grace_ms: 50,

@@ -4,7 +4,7 @@
 //! `slots`, `minute`) are held for a few steps and never at the same time as one another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::account::Judgement;
 use crate::fill_times::FillTimes;
@@ -44,6 +44,8 @@ struct Running {
     granted: AtomicU64,
     counters: RuleCounters,
     minute: Mutex<Minute>,
+    /// A key had the rule.
+    matched: AtomicBool,
 }
 
 /// The learned times in milliseconds, computed when a time is learned: they are read under the shards' locks, at each
@@ -159,6 +161,21 @@ impl RuleState {
         let stored = self.graces.iter().find(|(kept, _)| *kept == kept_s).map(|(_, grace_s)| *grace_s);
         // It was stored under another rule, or its time was changed since.
         stored.unwrap_or_else(|| kept_s.min(self.policy.grace_s))
+    }
+
+    /// A key has the rule.
+    #[inline]
+    pub fn note_match(&self) {
+        // Written once: it is read at each miss, by all threads.
+        if !self.has_matched() {
+            self.running.matched.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a key has missed or was written under the rule, since the rule came into force.
+    #[inline]
+    pub fn has_matched(&self) -> bool {
+        self.running.matched.load(Relaxed)
     }
 
     /// The rule's terms.

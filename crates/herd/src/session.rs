@@ -64,6 +64,8 @@ pub struct Session {
     withheld: Vec<(u64, Withheld)>,
     /// Keys that requests had and did not send, because they were answered an error: to be recorded as misses.
     unseen: Vec<Withheld>,
+    /// Hashes of keys: a request was told only now that it has their leases.
+    late: Vec<u64>,
     /// One of the peer's free connections was taken for this one.
     counted: bool,
     /// The connection is in the graph of connections that both hold and wait.
@@ -89,6 +91,7 @@ impl Session {
             waits: Vec::new(),
             withheld: Vec::new(),
             unseen: Vec::new(),
+            late: Vec::new(),
             counted: false,
             in_graph: false,
         }
@@ -235,15 +238,28 @@ impl Session {
         self.unseen.extend(withheld);
     }
 
+    /// A request is told only now that it has the leases of these keys.
+    pub fn note_late(&mut self, hashes: Vec<u64>) {
+        self.late.extend(hashes);
+    }
+
+    /// Takes out what [`Session::note_late`] has noted.
+    pub fn take_late(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.late)
+    }
+
     /// Takes out what [`Session::note_unseen`] has noted.
     pub fn take_unseen(&mut self) -> Vec<Withheld> {
         std::mem::take(&mut self.unseen)
     }
 
-    /// Whether there is something to look at after a request was told what became of a key: keys that were not seen, or a circle
-    /// that it may be part of.
+    /// Whether there is something to look at after a request was told what became of a key: keys that were not seen, leases whose
+    /// time begins, or a circle that it may be part of.
     pub fn needs_a_look(&self) -> bool {
-        !self.waits.is_empty() || !self.unseen.is_empty() || self.is_published_in_vain()
+        !self.waits.is_empty()
+            || !self.unseen.is_empty()
+            || !self.late.is_empty()
+            || self.is_published_in_vain()
     }
 
     /// Takes all records out: the connection closes.

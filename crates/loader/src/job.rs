@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 /// The arguments of the job that computes `load`, for a loader of this mode.
 pub(crate) fn args(load: &Load, mode: LoaderMode) -> Args {
     // A load was made for a key that its rule matches.
-    let captures = load.rule.pattern.match_key(&load.key);
+    let captures = load.rule.pattern.match_key(load.name());
     match mode {
         LoaderMode::JsonLines => Args::from([object(load, captures.as_ref())]),
         LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => {
@@ -101,8 +101,17 @@ pub(crate) mod tests {
             tags: Vec::new(),
             negative_ttl_s: 1,
             loading: Some(loading),
+            prefix: None,
         };
-        Load { key: key.into(), token: 7, rule: Arc::new(rule), hint: None, stale: None, is_refresh: false }
+        Load {
+            key: key.into(),
+            prefix_len: 0,
+            token: 7,
+            rule: Arc::new(rule),
+            hint: None,
+            stale: None,
+            is_refresh: false,
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub use method::{Absent, Method, MethodId, ObjectType, Reads, Run};
 pub use name::{Name, Named, Spot};
 pub use number::{float as read_float, push_float};
 pub use object::{Change, FieldBase, Object, State, View};
-pub use registry::{OBJECT_KEY_MAX, Registry, Script};
+pub use registry::{OBJECT_KEY_MAX, Registry, Script, prefix_of, type_of};
 pub use script::{
     After, Host, HostType, HostUsage, Moved, NewState, NoWorld, ScriptCall, ScriptDone, ScriptMethod,
     ScriptMethodId, ScriptOutcome, World,

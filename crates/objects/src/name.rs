@@ -11,7 +11,7 @@ pub enum Named<'k> {
     Call(Name<'k>),
     /// `type::key`: the object itself.
     Object {
-        /// The type's number.
+        /// The number in the object's item: that of its type, and behind which prefix it is.
         type_id: u16,
         /// The object's key with its escapes undone, as it is in a call; never empty.
         key: Cow<'k, [u8]>,
@@ -21,7 +21,7 @@ pub enum Named<'k> {
 /// A call by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name<'k> {
-    /// The type's number.
+    /// The number in the object's item: that of its type, and behind which prefix it is.
     pub type_id: u16,
     /// The method.
     pub method: MethodId,

@@ -1,6 +1,7 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
 use cattlegrid_store::Memory;
+use cattlegrid_tags::{PREFIXES_MAX, PrefixId};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,6 +25,10 @@ const TYPE_NAME_MAX: usize = 16;
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 /// The types' numbers are below this.
 const IDS: usize = definitions::FIRST_ID as usize + definitions::TYPES_MAX;
+/// Bits of the number of a type in an object's item. Those above are the number of the prefix behind which the object is, so that
+/// each prefix has objects of its own.
+const ID_BITS: u32 = 10;
+const _: () = assert!(IDS <= 1 << ID_BITS && PREFIXES_MAX < 1 << (16 - ID_BITS));
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
 
@@ -246,7 +251,8 @@ impl Registry {
     /// None: no such type is switched on.
     pub fn object_name(&self, type_id: u16, key: &[u8]) -> Option<Vec<u8>> {
         let object_type = self.entry_of(type_id)?.object_type;
-        let mut name = [&*self.settings.prefix, object_type.name.as_bytes(), b"::"].concat();
+        let behind = self.settings.prefixes.text(prefix_of(type_id));
+        let mut name = [behind, &self.settings.prefix, object_type.name.as_bytes(), b"::"].concat();
         escape_key(key, &mut name);
         Some(name)
     }
@@ -259,12 +265,13 @@ impl Registry {
     /// Reads a key that may name an object or a call. None: it is an ordinary key.
     #[inline]
     pub fn named<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
-        let name = key.strip_prefix(&*self.settings.prefix)?;
+        let (behind, name) = self.settings.prefixes.split(key);
+        let name = name.strip_prefix(&*self.settings.prefix)?;
         let first = usize::from(*name.first()?);
         if self.by_first[first / 64] >> (first % 64) & 1 == 0 {
             return None;
         }
-        self.read(name)
+        self.read(name, behind)
     }
 
     /// The same, with what [`Registry::spot`] has found in this key.
@@ -286,11 +293,11 @@ impl Registry {
         Some(Spot { registry: self.number, type_id, method, rest: u16::try_from(rest).ok()? })
     }
 
-    fn read<'k>(&self, name: &'k [u8]) -> Option<Named<'k>> {
+    fn read<'k>(&self, name: &'k [u8], behind: PrefixId) -> Option<Named<'k>> {
         let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
         let (type_name, rest) = (&name[..end], &name[end + 1..]);
         let place = self.by_name.find(type_name, |place| self.types[place].object_type.name)?;
-        let type_id = self.types[place].object_type.id;
+        let type_id = self.types[place].object_type.id | u16::from(behind.number()) << ID_BITS;
         let (method, rest) = match colon(rest) {
             Some(0) => {
                 return (rest.len() > 1).then(|| Named::Object { type_id, key: unescaped(&rest[1..]) });
@@ -304,8 +311,7 @@ impl Registry {
 
     /// The method of a type by its name.
     pub fn method_of(&self, type_id: u16, name: &[u8]) -> Option<MethodId> {
-        let place = self.types.iter().position(|entry| entry.object_type.id == type_id)?;
-        self.method(place, name)
+        self.method(self.place_of(type_id)?, name)
     }
 
     fn method(&self, place: usize, name: &[u8]) -> Option<MethodId> {
@@ -483,9 +489,24 @@ impl Registry {
     }
 
     fn entry_of(&self, type_id: u16) -> Option<&Entry> {
-        let place = *self.by_id.get(usize::from(type_id))?;
-        self.types.get(usize::from(place?))
+        self.types.get(self.place_of(type_id)?)
     }
+
+    fn place_of(&self, type_id: u16) -> Option<usize> {
+        let place = *self.by_id.get(usize::from(type_of(type_id)))?;
+        place.map(usize::from)
+    }
+}
+
+/// The prefix behind which an object is, by the number in its item.
+pub fn prefix_of(type_id: u16) -> PrefixId {
+    // It has as many bits as fit.
+    PrefixId::of_number((type_id >> ID_BITS) as u8)
+}
+
+/// The number of an object's type, by the number in its item, which also says behind which prefix the object is.
+pub fn type_of(type_id: u16) -> u16 {
+    type_id & ((1 << ID_BITS) - 1)
 }
 
 /// `dump` of a host's type.

@@ -1,5 +1,7 @@
 //! What the rule file says about objects.
 
+use cattlegrid_tags::Prefixes;
+
 /// `[objects]`: see [`crate::Registry::new`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -7,6 +9,8 @@ pub struct Settings {
     pub types: Vec<TypeSettings>,
     /// Names of objects begin with this; may be empty.
     pub prefix: Vec<u8>,
+    /// What clients put before every key, and so before `prefix`: each has objects of its own.
+    pub prefixes: Prefixes,
     /// Bytes of objects that are never evicted, in all.
     pub pinned_max: usize,
     /// The zone in which days, weeks and months begin, a name of the IANA database.
@@ -24,6 +28,7 @@ impl Default for Settings {
         Self {
             types: crate::native::TYPES.iter().map(|one| TypeSettings::new(one.name)).collect(),
             prefix: Vec::new(),
+            prefixes: Prefixes::default(),
             pinned_max: 4 << 20,
             timezone: "UTC".to_owned(),
             json_flags: 0,

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::door::Entrance;
 use crate::error::ServeError;
 use crate::folder::Folder;
+use crate::idle_rules::IdleRules;
 use crate::listen::Listeners;
 use crate::poller::{Poller, Wish};
 use crate::reload::{Extent, Reloads};
@@ -113,6 +114,7 @@ struct Control<'a> {
     last_tick: u32,
     /// What was advised once already.
     advised: HashSet<String>,
+    idle_rules: IdleRules,
     reloads: Reloads,
     folder: Folder,
 }
@@ -137,6 +139,7 @@ impl<'a> Control<'a> {
             poller,
             last_tick,
             advised: HashSet::new(),
+            idle_rules: IdleRules::default(),
             reloads: Reloads::default(),
             folder: Folder::default(),
         })
@@ -240,6 +243,12 @@ impl<'a> Control<'a> {
         }
         let active = shared.rules();
         let Some(active) = active.as_ref() else { return };
+        let rules = active.each().map(|(rule, state)| (&**rule, &**state));
+        let counts = self.shared.counts();
+        let requests = counts.cmd_get + counts.cmd_set;
+        for line in self.idle_rules.look(&shared.prefix_hints(), rules, requests, now_ms) {
+            log::warning(line);
+        }
         for (rule, state) in active.each() {
             let (hold_ms, pattern) = (state.policy().hold_ms, rule.pattern.text());
             if state.end_minute(now_ms).is_some()

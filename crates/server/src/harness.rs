@@ -144,13 +144,15 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     let shared = share(settings, None, None, ground).expect("a small server can be made");
     let policy = Policy { lease: LeaseTime::Fixed(2_000), hold_ms: 3_000, ..Policy::default() };
     let pattern = Pattern::parse("r:{id}").expect("a pattern");
-    let rule = Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0, loading: None };
+    let rule =
+        Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0, loading: None, prefix: None };
     let config = RulesConfig {
         tag_bytes: 64 << 10,
         ledger_bytes: 64 << 10,
         fence_bytes: 64 << 10,
         waiters: 4,
         control: (*b"@").into(),
+        prefixes: Default::default(),
     };
     shared
         .engine

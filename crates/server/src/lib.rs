@@ -12,6 +12,7 @@ pub mod error;
 mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
+mod idle_rules;
 mod lane;
 pub mod listen;
 mod loading;

@@ -587,6 +587,7 @@ pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
         fence_bytes: protection.fence_bytes,
         waiters: protection.waiters,
         control: protection.control.as_bytes().into(),
+        prefixes: protection.prefixes.clone(),
     }
 }
 

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 
+use crate::prefix::PrefixId;
+
 /// Longest tag in bytes.
 pub const TAG_BYTES_MAX: usize = 200;
 /// Most tags of an item.
@@ -69,6 +71,18 @@ impl TagHasher {
         TagHash(rapidhash_v3_inline::<true, true, false>(name, &self.0))
     }
 
+    /// The hash of the tag with this hash behind a prefix: another tag than that without the prefix.
+    #[inline]
+    pub fn behind(&self, prefix: PrefixId, tag: TagHash) -> TagHash {
+        if prefix == PrefixId::NONE {
+            return tag;
+        }
+        let mut bytes = [0; 9];
+        bytes[..8].copy_from_slice(&tag.0.to_le_bytes());
+        bytes[8] = prefix.number();
+        self.hash_made(&bytes)
+    }
+
     /// The tags of `text`: names separated by commas, where `%2C` is a comma and `%25` a per cent sign. A tag
     /// that occurs twice counts once.
     ///
@@ -76,10 +90,18 @@ impl TagHasher {
     /// When a name is empty (so in an empty text) or too long, when there are more than [`TAGS_MAX`], and on
     /// any other use of `%`.
     pub fn parse_list(&self, text: &[u8]) -> Result<TagList, TagError> {
+        self.parse_list_behind(PrefixId::NONE, text)
+    }
+
+    /// The same behind a prefix.
+    ///
+    /// # Errors
+    /// As [`TagHasher::parse_list`].
+    pub fn parse_list_behind(&self, prefix: PrefixId, text: &[u8]) -> Result<TagList, TagError> {
         let mut list = TagList::new();
         for part in text.split(|&byte| byte == b',') {
             let mut room = [0; TAG_BYTES_MAX];
-            list.insert(self.hash(unescape(part, &mut room)?)?)?;
+            list.insert(self.behind(prefix, self.hash(unescape(part, &mut room)?)?))?;
         }
         Ok(list)
     }

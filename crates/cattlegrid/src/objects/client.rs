@@ -76,6 +76,7 @@ impl Client {
                 fence_bytes: own.fence_bytes,
                 waiters: own.waiters,
                 control: own.control.as_bytes().into(),
+                prefixes: own.prefixes.clone(),
             };
             engine.set_rules(Some(Arc::clone(&file.rules)), &config, 0)?;
         }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy};
+use cattlegrid_tags::Prefixes;
 use proptest::prelude::*;
 
 use crate::check::check;
@@ -309,17 +310,17 @@ fn a_rule_is_leased_and_held_by_what_it_names() {
     assert_eq!(terms("grace = \"30s\""), (true, 0, 0));
     assert_eq!(terms("early = \"auto\""), (true, 0, 0));
     assert_eq!(terms("early = { share = 0.1 }"), (true, 0, 0));
-    assert_eq!(terms("grace_on_error = \"1h\""), (true, 400, 100));
+    assert_eq!(terms("grace_on_error = \"1h\""), (true, 400, 400));
     assert_eq!(terms("ttl_jitter = \"10%\""), (false, 0, 0));
-    assert_eq!(terms("lease = \"auto\""), (true, 400, 100));
+    assert_eq!(terms("lease = \"auto\""), (true, 400, 400));
     assert_eq!(terms("hold = \"70ms\""), (true, 70, 70));
-    assert_eq!(terms("hold = \"1s\"\ngrace = \"30s\""), (true, 1000, 100));
+    assert_eq!(terms("hold = \"1s\"\ngrace = \"30s\""), (true, 1000, 1000));
     assert_eq!(terms("grace = \"30s\"\nhold_many = \"20ms\""), (true, 0, 20));
 }
 
 #[test]
 fn every_key_of_a_rule_reaches_it() {
-    let keys = "hold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
+    let keys = "partial = \"wait\"\nhold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
                 grace = \"6s\"\ngrace_on_error = \"1h\"\nwait = \"60ms\"\nearly = { share = 0.25 }\nttl_jitter = \"15%\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
                 owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
@@ -329,6 +330,7 @@ fn every_key_of_a_rule_reaches_it() {
         loader: false,
         hold_ms: 1000,
         hold_many_ms: 2000,
+        partial: Partial::Wait,
         hold_behind_ms: 3000,
         lease: LeaseTime::Fixed(4000),
         close_grace_ms: 5000,
@@ -351,8 +353,8 @@ fn every_key_of_a_rule_reaches_it() {
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {
-        // The loader's are read in a test of their own.
-        let is_other = ["match", "loader", "ttl", "priority"].contains(&key.name);
+        // The loader's and the prefix are read in tests of their own.
+        let is_other = ["match", "prefix", "loader", "ttl", "priority"].contains(&key.name);
         assert!(is_other || keys.contains(&format!("{} = ", key.name)), "{}", key.name);
     }
 }
@@ -362,6 +364,7 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     let protection = |text: &str| parse(text).unwrap().settings().unwrap().protection;
     let expected = Protection {
         control: "@".to_owned(),
+        prefixes: Prefixes::default(),
         tag_bytes: 32 << 20,
         ledger_bytes: 32 << 20,
         fence_bytes: 8 << 20,
@@ -387,11 +390,12 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
     assert_eq!(tag_bytes("64\nledger_memory = \"26MiB\""), 5 << 20);
     assert_eq!(tag_bytes("64\nledger_memory = \"29MiB\""), 2 << 20);
     let given = protection(
-        "[server]\ncontrol = \"\"\ntag_memory = \"2MiB\"\nledger_memory = \"3m\"\nfence_memory = 65536\n\
+        "[server]\ncontrol = \"\"\nprefixes = [\":1:\", \"shop:\"]\ntag_memory = \"2MiB\"\nledger_memory = \"3m\"\nfence_memory = 65536\n\
          waiters = 5\nread_ahead = 6",
     );
     let expected = Protection {
         control: String::new(),
+        prefixes: Prefixes::new(&[":1:", "shop:"]).unwrap(),
         tag_bytes: 2 << 20,
         ledger_bytes: 3 << 20,
         fence_bytes: 1 << 16,
@@ -412,6 +416,7 @@ fn check_shows_every_default() {
 [server]
 threads = 2
 control = \"@\"
+prefixes = []
 tag_memory = \"8MiB\"
 ledger_memory = \"4MiB\"
 fence_memory = \"1MiB\"
@@ -422,6 +427,7 @@ read_ahead = 64
 match = \"page:{id}\"
 hold = \"0s\"
 hold_many = \"0s\"
+partial = \"answer\"
 hold_behind = \"50ms\"
 lease = \"auto\"
 close_grace = \"50ms\"
@@ -565,4 +571,52 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn prefixes_are_checked() {
+    let problem = |server: &str, keys: &str| {
+        let text = format!("[server]\n{server}\n[[rule]]\nmatch = \"page:{{id}}\"\n{keys}");
+        parse(&text).unwrap_err().to_string()
+    };
+    let long = "x".repeat(65);
+    for (server, keys, expected) in [
+        ("prefixes = [\"\"]", "", "f.toml:2: [server]: prefixes \"\": a prefix has 1 to 64 bytes"),
+        (&*format!("prefixes = [\"{long}\"]"), "", "a prefix has 1 to 64 bytes"),
+        (
+            "prefixes = [\"a:\", \"b:\", \"a:\"]",
+            "",
+            "f.toml:2: [server]: prefixes \"a:\": a prefix is there twice",
+        ),
+        ("prefixes = [\"@a\"]", "", "control keys begin with \"@\" (control); choose another one of them"),
+        ("", "prefix = \":1:\"", "the server has no prefixes; add prefixes = [\":1:\"] to [server]"),
+        (
+            "prefixes = [\":1:\"]",
+            "prefix = \":2:\"",
+            "f.toml:5: rule page:{id}: prefix \":2:\": is not one of [server] prefixes, which are \":1:\"",
+        ),
+    ] {
+        let error = problem(server, keys);
+        assert!(error.contains(expected), "{error}");
+    }
+    let many: Vec<String> = (0..33).map(|number| format!("\"{number}:\"")).collect();
+    let error = problem(&format!("prefixes = [{}]", many.join(", ")), "");
+    assert!(error.contains("33 prefixes; at most 32"), "{error}");
+}
+
+#[test]
+fn a_rule_may_be_limited_to_a_prefix() {
+    let text = "[server]\nprefixes = [\":1:\", \"shop:\"]\n\
+                [[rule]]\nmatch = \"page:{id}\"\nprefix = \":1:\"\ntags = [\"one\"]\n\
+                [[rule]]\nmatch = \"page:{id}\"\ntags = [\"any\"]\n";
+    let file = parse(text).unwrap();
+    let number = |key: &str| file.rules.find(key.as_bytes()).map(|(rule, _)| rule.number);
+    assert_eq!(number(":1:page:7"), Some(1));
+    assert_eq!((number("shop:page:7"), number("page:7")), (Some(2), Some(2)));
+    assert_eq!(number(":2:page:7"), None);
+    // The other way round the second has no keys.
+    let text = "[server]\nprefixes = [\":1:\"]\n[[rule]]\nmatch = \"{x*}\"\ntags = [\"any\"]\n\
+                [[rule]]\nmatch = \"page:{id}\"\nprefix = \":1:\"\ntags = [\"one\"]\n";
+    let error = parse(text).unwrap_err().to_string();
+    assert!(error.contains("can never apply"), "{error}");
 }

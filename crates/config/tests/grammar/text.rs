@@ -232,6 +232,8 @@ const NOT_JITTER: &[&str] =
 const RULE_KEYS: &[(&str, Takes)] = &[
     ("hold", Takes::Time),
     ("hold_many", Takes::Time),
+    ("partial", Takes::Words(&["answer", "wait"])),
+    ("prefix", Takes::Words(&[":1:", "shop:", ""])),
     ("hold_behind", Takes::Time),
     ("lease", Takes::Time),
     ("close_grace", Takes::Time),
@@ -308,6 +310,13 @@ const CASCADE_KEYS: &[(&str, Takes)] =
 
 const SERVER_KEYS: &[(&str, Takes)] = &[
     ("control", Takes::Anything),
+    (
+        "prefixes",
+        Takes::Raw(
+            &["[]", "[\":1:\", \"shop:\"]"],
+            &["[\"\"]", "[1]", "\":1:\"", "[\"a\", \"a\"]", "[\"@\"]"],
+        ),
+    ),
     ("tag_memory", Takes::Size),
     ("ledger_memory", Takes::Size),
     ("fence_memory", Takes::Size),

@@ -136,7 +136,7 @@ impl Engine {
         })
     }
 
-    /// An `mg` whose key has no item and names a call or an object.
+    /// An `mg` whose key has no item and names a call or an object, or is a control key behind a prefix.
     #[cold]
     pub(crate) fn meta_get_object(
         &self,
@@ -145,6 +145,11 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
         let key = meta.key.bytes();
+        if self.shared().control(key).is_some() {
+            lock.release();
+            self.execute_tags(&Request::MetaGet(meta.clone()), cx);
+            return None;
+        }
         let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));
         let called = if let Some((registry, named)) = named {

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use cattlegrid_objects::Named;
+use cattlegrid_objects::Named as NamedObject;
 use cattlegrid_protocol::{Keys, Meta, MetaFlags, Request, reply};
-use cattlegrid_tags::{Kind, Purged, TagError, TagHash};
+use cattlegrid_tags::{Kind, PrefixId, Purged, TagError, TagHash};
 
 use crate::engine::Engine;
 use crate::engine::pending::{Got, Pending};
@@ -30,14 +30,24 @@ const UNKNOWN: &str = "CLIENT_ERROR unknown control key";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control<'k> {
     /// `tag:T`.
-    Tag(&'k [u8]),
+    Tag(Named<'k>),
     /// `bump:T`.
-    Bump(&'k [u8]),
+    Bump(Named<'k>),
     /// `flush:SECONDS`.
     Flush(u64),
     /// `why:KEY`.
-    Why(&'k [u8]),
+    Why(Named<'k>),
 }
+
+/// What a control key names, behind the prefix of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Named<'k> {
+    prefix: PrefixId,
+    name: &'k [u8],
+}
+
+/// The reply to a flush behind a prefix.
+const NO_FLUSH: &str = "CLIENT_ERROR no flush of a prefix";
 
 /// The reply to a purge with a period that is not soft.
 const NOT_SOFT: &str = "CLIENT_ERROR a gradual purge is soft: T needs I";
@@ -56,15 +66,20 @@ struct Obeyed {
 struct OfText(usize);
 
 impl<'k> Control<'k> {
-    /// `rest`: the key without the prefix.
-    fn parse(rest: &'k [u8]) -> Result<Self, String> {
+    /// `rest`: the key without the prefix of its client and that of control keys.
+    fn parse((prefix, rest): (PrefixId, &'k [u8])) -> Result<Self, String> {
+        let named = |name| Named { prefix, name };
         if let Some(tag) = rest.strip_prefix(b"tag:") {
-            Ok(Self::Tag(tag))
+            Ok(Self::Tag(named(tag)))
         } else if let Some(tag) = rest.strip_prefix(b"bump:") {
-            Ok(Self::Bump(tag))
+            Ok(Self::Bump(named(tag)))
         } else if let Some(key) = rest.strip_prefix(b"why:").filter(|key| !key.is_empty()) {
-            Ok(Self::Why(key))
+            Ok(Self::Why(named(key)))
         } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
+            if prefix != PrefixId::NONE {
+                // Floors are the server's.
+                return Err(NO_FLUSH.to_owned());
+            }
             let seconds = std::str::from_utf8(seconds).ok().and_then(|text| text.parse().ok());
             match seconds.filter(|seconds| (1..=ROLLING_FLUSH_MAX_S).contains(seconds)) {
                 Some(seconds) => Ok(Self::Flush(seconds)),
@@ -87,7 +102,8 @@ impl Engine {
         self.shared().flush(second, now.second);
     }
 
-    /// Whether a request other than a classic `get` is about a tag or a control key.
+    /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key behind a prefix is
+    /// recognised when it has found no item: see [`Flow::Object`](crate::shard::flow::Flow::Object).
     #[inline]
     pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
         let key: &[u8] = match request {
@@ -98,6 +114,9 @@ impl Engine {
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
                 if meta.set.has(b'G') {
                     return true;
+                }
+                if matches!(request, Request::MetaGet(_)) {
+                    return self.shared().is_bare_control(meta.key.bytes());
                 }
                 meta.key.bytes()
             }
@@ -122,12 +141,14 @@ impl Engine {
         };
         let asked = self.control(key);
         let text = match (request, asked) {
-            (Request::Delete(_), Ok(Control::Tag(tag))) => match self.bump(tag, Kind::Hard, cx.step.now) {
-                Ok(_) => "DELETED".to_owned(),
-                Err(error) => format!("CLIENT_ERROR {error}"),
-            },
+            (Request::Delete(_), Ok(Control::Tag(tag))) => {
+                match self.bump_named(tag, Kind::Hard, cx.step.now) {
+                    Ok(_) => "DELETED".to_owned(),
+                    Err(error) => format!("CLIENT_ERROR {error}"),
+                }
+            }
             (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
-                match self.bump(tag, Kind::Hard, cx.step.now) {
+                match self.bump_named(tag, Kind::Hard, cx.step.now) {
                     Ok(number) => number.to_string(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
@@ -148,7 +169,8 @@ impl Engine {
             return reply::line(&mut cx.out.bytes, reply::error::INVALID_FLAG);
         }
         let asked = if flags.has(b'G') {
-            let tag = Control::Tag(meta.key.bytes());
+            let (prefix, name) = self.shared().prefixes().split(meta.key.bytes());
+            let tag = Control::Tag(Named { prefix, name });
             self.check_names(tag).map(|()| tag)
         } else {
             self.check(meta.key.bytes())
@@ -215,11 +237,11 @@ impl Engine {
 
     /// Invalidates a tag as the flags of a meta command say: `I` softly, and with `T` gradually. Returns the number, and whether
     /// it took effect at once instead.
-    fn bump_as(&self, name: &[u8], flags: &MetaFlags, now: Now) -> Result<(u64, bool), String> {
+    fn bump_as(&self, named: Named<'_>, flags: &MetaFlags, now: Now) -> Result<(u64, bool), String> {
         let failed = |error: TagError| format!("CLIENT_ERROR {error}");
         let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
         if !flags.has(b'T') {
-            return self.bump(name, kind, now).map(|number| (number, false)).map_err(failed);
+            return self.bump_named(named, kind, now).map(|number| (number, false)).map_err(failed);
         }
         if kind == Kind::Hard {
             return Err(NOT_SOFT.to_owned());
@@ -227,7 +249,7 @@ impl Engine {
         let seconds = u64::try_from(flags.exptime).ok().filter(|s| (1..=ROLLING_FLUSH_MAX_S).contains(s));
         let seconds = seconds
             .ok_or_else(|| format!("CLIENT_ERROR gradual purge: T must be 1 to {ROLLING_FLUSH_MAX_S}"))?;
-        let tag = self.shared().tag_hasher().hash(name).map_err(failed)?;
+        let tag = self.tag(named).map_err(failed)?;
         self.use_tags();
         let purged = self.shared().purge(tag, seconds * 1000, now);
         Ok((purged.number(), matches!(purged, Purged::AtOnce(_))))
@@ -236,23 +258,26 @@ impl Engine {
     /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been checked.
     fn tell(&self, control: Control<'_>, cx: &mut Context<'_>) -> String {
         match control {
-            Control::Tag(tag) => {
-                let tag = self.shared().tag_hasher().hash_made(tag);
-                self.describe_tag(tag, cx.step.now)
+            Control::Tag(Named { prefix, name }) => {
+                let hasher = self.shared().tag_hasher();
+                self.describe_tag(hasher.behind(prefix, hasher.hash_made(name)), cx.step.now)
             }
-            Control::Bump(tag) => {
+            Control::Bump(Named { prefix, name }) => {
                 self.use_tags();
-                let tag = self.shared().tag_hasher().hash_made(tag);
+                let hasher = self.shared().tag_hasher();
+                let tag = hasher.behind(prefix, hasher.hash_made(name));
                 self.shared().bump(tag, Kind::Hard, cx.step.now).to_string()
             }
             Control::Flush(seconds) => {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
-            Control::Why(key) => {
-                let named = self.why_object(key, &cx.step);
+            Control::Why(Named { prefix, name }) => {
+                // The client's prefix is before the control key; that of the key is the same.
+                let key = [self.shared().prefixes().text(prefix), name].concat();
+                let named = self.why_object(&key, &cx.step);
                 let (key, own) = named
                     .as_ref()
-                    .map_or((key, None), |(name, _, tags, hash)| (&**name, Some((&**tags, *hash))));
+                    .map_or((&*key, None), |(name, _, tags, hash)| (&**name, Some((&**tags, *hash))));
                 let hash = self.hash_key(key);
                 let mut why = self.shards.lock(self.shards.number(hash)).why(key, hash, own, &cx.step);
                 why.object = named.map(|(_, object, ..)| object);
@@ -261,10 +286,20 @@ impl Engine {
         }
     }
 
-    pub(crate) fn bump(&self, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
-        let tag = self.shared().tag_hasher().hash(name)?;
+    /// Invalidates the tag of this name behind a prefix. Returns the number.
+    pub(crate) fn bump(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
+        self.bump_named(Named { prefix, name }, kind, now)
+    }
+
+    fn bump_named(&self, named: Named<'_>, kind: Kind, now: Now) -> Result<u64, TagError> {
+        let tag = self.tag(named)?;
         self.use_tags();
         Ok(self.shared().bump(tag, kind, now))
+    }
+
+    fn tag(&self, Named { prefix, name }: Named<'_>) -> Result<TagHash, TagError> {
+        let hasher = self.shared().tag_hasher();
+        Ok(hasher.behind(prefix, hasher.hash(name)?))
     }
 
     /// Takes the arrays' memory out of the limit, since they are in use. A failure to do so is no reason to refuse the
@@ -355,7 +390,7 @@ impl Engine {
     /// Whether the key's tag is valid, and its command allowed.
     fn check_names(&self, control: Control<'_>) -> Result<(), String> {
         match control {
-            Control::Tag(tag) | Control::Bump(tag) => match self.shared().tag_hasher().hash(tag) {
+            Control::Tag(named) | Control::Bump(named) => match self.tag(named) {
                 Ok(_) => Ok(()),
                 Err(error) => Err(format!("CLIENT_ERROR {error}")),
             },
@@ -403,8 +438,8 @@ impl Engine {
         let mut buffer = Vec::new();
         let named = registry.named(key)?;
         let (type_id, method, own) = match &named {
-            Named::Object { type_id, key } => (*type_id, None, &**key),
-            Named::Call(name) => {
+            NamedObject::Object { type_id, key } => (*type_id, None, &**key),
+            NamedObject::Call(name) => {
                 let (key, _) = registry.split(name, &mut buffer).ok()?;
                 (name.type_id, Some(registry.names(name.method).1), key)
             }

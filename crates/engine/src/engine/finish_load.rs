@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cattlegrid_herd::{Filler, Herd, JobFailure, Kind, OnBusy, Waiter};
 use cattlegrid_store::NEVER;
-use cattlegrid_tags::TagList;
+use cattlegrid_tags::{PrefixId, TagList};
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
@@ -55,7 +55,7 @@ impl Engine {
             }
             LoadEnd::Value { data, flags, ttl_s, tags } => {
                 let ttl_s = ttl_s.unwrap_or_else(|| load.rule.loading.as_ref().map_or(0, |l| l.ttl_s.into()));
-                let Some(tags) = self.tag_list(tags) else {
+                let Some(tags) = self.tag_list(self.shared().prefixes().split(&load.key).0, tags) else {
                     let shard = lock.shard(hash);
                     if !shard.finish_job(load, hash, true, step) {
                         return Landed::Late;
@@ -125,11 +125,13 @@ impl Engine {
         })
     }
 
-    /// Tags that a loader names; None: there are too many, or a name is empty or too long.
-    fn tag_list(&self, names: &[&[u8]]) -> Option<TagList> {
+    /// Tags that a loader names, behind a prefix; None: there are too many, or a name is empty or too long.
+    fn tag_list(&self, prefix: PrefixId, names: &[&[u8]]) -> Option<TagList> {
+        let hasher = self.shared().tag_hasher();
         let mut list = TagList::new();
         for name in names {
-            list.insert(self.shared().tag_hasher().hash(name).ok()?).ok()?;
+            let tag = hasher.hash(name).ok()?;
+            list.insert(hasher.behind(prefix, tag)).ok()?;
         }
         Some(list)
     }
@@ -171,7 +173,7 @@ impl Shard {
 
     fn count_late(&self, load: &Load) {
         let active = self.shared.rules();
-        if let Some(state) = active.as_ref().and_then(|active| active.state_of(load.rule.pattern.text())) {
+        if let Some(state) = active.as_ref().and_then(|active| active.state_as(&load.rule)) {
             state.counters().loads_late.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
     }

@@ -40,15 +40,18 @@ impl Engine {
         }
         for one in after {
             match one {
-                After::Set { key, value, ttl_s } => self.set_after(call, &key, &value, ttl_s, lock, step),
+                After::Set { key, value, ttl_s } => {
+                    self.set_after(call, &call.behind(&key), &value, ttl_s, lock, step);
+                }
                 After::Invalidate(tag) => {
                     // The first use of tags takes memory from all shards.
                     lock.release();
                     // A name that is not valid was refused before.
-                    let bumped = self.bump(&tag, Kind::Hard, step.now);
+                    let bumped = self.bump(call.prefix(), &tag, Kind::Hard, step.now);
                     debug_assert!(bumped.is_ok(), "the host has checked it");
                 }
                 After::Load(key) => {
+                    let key = call.behind(&key);
                     let hash = self.hash_key(&key);
                     self.without_client(step, |cx| lock.shard(hash).load_missing(&key, hash, cx));
                     self.settle(lock, step);

@@ -99,7 +99,7 @@ impl Engine {
             }
             return Got::Done;
         }
-        // A client that got a lease must hear of it now; and a get that was sent in part is not held.
+        // A client that got a lease must hear of it now, unless its rule lets it wait; and a get that was sent in part is not held.
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
@@ -107,7 +107,7 @@ impl Engine {
         // (history 8).
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let too_many = too_many || many && !cx.session.can_withhold(keys);
-        if pending.computes || !pending.busy.is_empty() || begun || too_many || many_on_trial {
+        if pending.must_answer() || !pending.busy.is_empty() || begun || too_many || many_on_trial {
             Self::answer_leased(pending, lock, cx);
             if let Some(left) = left {
                 return Got::More(left);
@@ -175,7 +175,8 @@ impl Engine {
             cuts.push(cx.out.split_off(leased.at));
         }
         cuts.push(cx.out.split_off(pending.from));
-        let (mut parts, mut waits, mut computes, mut busy) = (Vec::new(), 0, false, false);
+        let (mut parts, mut waits, mut busy) = (Vec::new(), 0, false);
+        let (mut computes, partial_waits) = (pending.computes.clone(), pending.partial_waits());
         for (slot, leased) in pending.leased.iter().enumerate() {
             push_done(&mut parts, cuts.pop());
             let slot = slot as u16;
@@ -187,7 +188,7 @@ impl Engine {
                 }
                 Held::Written => done_part(&mut parts, cx, pending.from),
                 Held::Compute => {
-                    computes = true;
+                    computes.push(leased.hash);
                     done_part(&mut parts, cx, pending.from);
                 }
                 Held::Busy if end == End::Classic => busy = true,
@@ -198,7 +199,7 @@ impl Engine {
             }
         }
         push_done(&mut parts, cuts.pop());
-        if waits > 0 && !computes && !busy {
+        if waits > 0 && (computes.is_empty() || partial_waits) && !busy {
             if many {
                 self.withhold(all, pending, lock, cx);
             }
@@ -210,6 +211,7 @@ impl Engine {
             let form = Form::Get { parts, end };
             self.check_circle(lock, cx);
             let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
+            let parked = if partial_waits { parked.partial(computes) } else { parked };
             return Some(Box::new(parked.on_trial(full_ms)));
         }
         let mut withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
@@ -288,10 +290,19 @@ impl Engine {
     }
 
     /// To be called when requests of this connection were told what became of their keys ([`needs_a_look`](cattlegrid_herd::Session::needs_a_look)): records what
-    /// its client does not see, and ends circles.
+    /// its client does not see, begins the time of leases of which it hears only now, and ends circles.
     pub fn look_at_waits(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let unseen = cx.session.take_unseen();
         Self::record_withheld(unseen, lock, cx);
+        let connection = cx.session.caller().number();
+        let late = cx.session.take_late();
+        if !late.is_empty() {
+            for hash in late {
+                lock.shard(hash)
+                    .with_herd(&mut cx.step, |herd, step| herd.begin_holder_again(hash, connection, step));
+            }
+            self.settle(lock, &mut cx.step);
+        }
         self.check_circle(lock, cx);
     }
 

@@ -43,8 +43,8 @@ pub enum Got<'k> {
 pub(crate) struct Pending<'k> {
     /// Where its output begins.
     pub(crate) from: (usize, usize),
-    /// The `get` has the lease of one of its keys.
-    pub(crate) computes: bool,
+    /// Hashes of the keys of which the `get` has the lease.
+    pub(crate) computes: Vec<u64>,
     /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
     pub(crate) busy: Vec<(Asked<'k>, u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
@@ -66,7 +66,7 @@ impl<'k> Pending<'k> {
     /// Of a `get` whose output begins there.
     #[inline]
     pub(crate) fn at(from: (usize, usize)) -> Self {
-        Self { from, computes: false, busy: Vec::new(), leased: Vec::new(), control: Vec::new() }
+        Self { from, computes: Vec::new(), busy: Vec::new(), leased: Vec::new(), control: Vec::new() }
     }
 
     #[inline]
@@ -74,7 +74,7 @@ impl<'k> Pending<'k> {
         match answer {
             // Calls of objects are executed at once.
             Answer::Hit | Answer::Miss | Answer::Object(_) => {}
-            Answer::Compute => self.computes = true,
+            Answer::Compute => self.computes.push(hash),
             Answer::Busy => self.busy.push((asked, hash)),
             Answer::Control => self.control.push((asked.key, cx.out.place())),
             Answer::Leased(holds) => {
@@ -87,7 +87,23 @@ impl<'k> Pending<'k> {
     pub(crate) fn of_part(&self) -> Self {
         let of_part = |key: &LeasedKey<'k>| LeasedKey { asked: key.asked.of_part(), ..*key };
         let leased = self.leased.iter().map(of_part).collect();
-        Self { from: self.from, computes: false, busy: Vec::new(), leased, control: Vec::new() }
+        Self {
+            from: self.from,
+            computes: self.computes.clone(),
+            busy: Vec::new(),
+            leased,
+            control: Vec::new(),
+        }
+    }
+
+    /// Whether its client must hear of a lease now, before the keys that others compute are there.
+    pub(crate) fn must_answer(&self) -> bool {
+        !self.computes.is_empty() && !self.partial_waits()
+    }
+
+    /// Whether a lease of it is no reason not to wait for the keys that others compute.
+    pub(crate) fn partial_waits(&self) -> bool {
+        self.leased.iter().all(|leased| leased.holds.partial_waits)
     }
 
     #[inline]

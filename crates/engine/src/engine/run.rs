@@ -7,7 +7,8 @@
 //! client.
 //!
 //! # Invariants
-//! * A run that has the lease of a key is not held: its client must hear of it now.
+//! * A run that has the lease of a key is not held, since its client must hear of it now, unless the rule of the key that is
+//!   waited for says otherwise.
 //! * A get that is left for [`Engine::get_run`] has written and counted nothing.
 
 use cattlegrid_herd::Withheld;
@@ -37,6 +38,17 @@ pub enum RunGet {
     Held,
 }
 
+/// Whether a run may be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MayHold {
+    /// It is too long, or a part of it was held.
+    No,
+    /// It computes some of its keys: only if the rule of a key that another client computes says that it waits.
+    IfPartial,
+    /// It computes none of its keys so far.
+    Yes,
+}
+
 /// Whether a request may be part of a run that is held as one.
 pub fn is_of_run(request: &Request<'_>) -> bool {
     match request {
@@ -57,12 +69,12 @@ pub fn is_quiet_get(request: &Request<'_>) -> bool {
 }
 
 impl Engine {
-    /// Executes a get of a run: see [`is_of_run`]. `may_hold`: the run does not compute any key so far.
+    /// Executes a get of a run: see [`is_of_run`].
     pub fn get_of_run(
         &self,
         request: &Request<'_>,
         hash: u64,
-        may_hold: bool,
+        may_hold: MayHold,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> RunGet {
@@ -73,7 +85,7 @@ impl Engine {
             Executed::Leased(holds) => {
                 let shard = lock.shard(hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(hash));
-                if may_hold {
+                if may_hold == MayHold::Yes || may_hold == MayHold::IfPartial && holds.partial_waits {
                     uncount(request, cx);
                     self.settle(lock, &mut cx.step);
                     return RunGet::Held;
@@ -106,7 +118,7 @@ impl Engine {
             }
             let at = cx.out.place();
             match self.execute_with(request, *hash, None, true, lock, cx) {
-                Executed::Computes => pending.computes = true,
+                Executed::Computes => pending.computes.push(*hash),
                 Executed::Leased(holds) => {
                     pending.leased.push(LeasedKey { asked: asked_of(request), hash: *hash, at, holds });
                 }
@@ -126,7 +138,7 @@ impl Engine {
         let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
         let held = !pending.leased.is_empty()
             && (is_all || done < KEYS_HELD_MAX)
-            && !pending.computes
+            && !pending.must_answer()
             && !on_trial
             && (!many || cx.session.can_withhold(done + seen.len()));
         if held {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::LeaseView;
+use cattlegrid_objects::type_of;
 use cattlegrid_store::{Item, ObjectUsage, StoreStats, StoreUsage};
 
 use crate::engine::Engine;
@@ -128,7 +129,7 @@ impl Engine {
             let shard = self.shards.lock(number);
             usage.busy += shard.busy.len();
             for (type_id, own) in shard.store().object_usage() {
-                usage.types.entry(*type_id).or_default().add(own);
+                usage.types.entry(type_of(*type_id)).or_default().add(own);
             }
         }
         usage

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseLimit};
 use cattlegrid_objects::Registry;
 use cattlegrid_store::Reclaimed;
+use cattlegrid_tags::Prefixes;
 
 use crate::engine::Engine;
 use crate::names::{Cursor, NameWalk, Names};
@@ -50,6 +51,8 @@ pub struct RulesConfig {
     pub waiters: usize,
     /// Prefix of control keys; empty: there are none.
     pub control: Box<[u8]>,
+    /// What clients put before every key.
+    pub prefixes: Prefixes,
 }
 
 impl Engine {
@@ -215,6 +218,7 @@ impl Engine {
         if let Some(rules) = &rules {
             let shared = self.shared();
             shared.set_control(&config.control);
+            shared.set_prefixes(&config.prefixes);
             shared.set_shards(self.shard_count());
             shared.waiting_max.store(config.waiters, Ordering::Relaxed);
             if rules.has_cascades() {
@@ -238,7 +242,12 @@ impl Engine {
                 locked.herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone()))).restart_failed();
             }
         }
-        self.shared().set_rules(rules, now_ms);
+        // Those of the start: a file that is read again may name others.
+        let under = |rules: Arc<Rules>| {
+            let prefixes = self.shared().prefixes();
+            if rules.prefixes() == prefixes { rules } else { Arc::new(rules.for_prefixes(prefixes.clone())) }
+        };
+        self.shared().set_rules(rules.map(under), now_ms);
         Ok(())
     }
 }

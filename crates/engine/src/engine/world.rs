@@ -3,6 +3,8 @@
 //! An object of the call is shown only as long as it has the CAS with which its plain state was copied, so that all that a
 //! method sees of it belongs together.
 
+use std::borrow::Cow;
+
 use cattlegrid_objects::{After, Moved, View};
 
 use crate::engine::Engine;
@@ -51,32 +53,34 @@ impl<'a, 's> World<'a, 's> {
         Self { engine, call, seen, others, step }
     }
 
-    /// Whether a client could use the key for a plain value.
-    fn check_key(&self, key: &[u8]) -> Result<(), String> {
-        let wrong = |what: &str| Err(format!("the key {:?} {what}", String::from_utf8_lossy(key)));
-        if key.is_empty() || key.len() > cattlegrid_protocol::KEY_MAX {
+    /// The key behind the prefix of the call's client, if a client could use it for a plain value.
+    fn check_key<'k>(&self, key: &'k [u8]) -> Result<Cow<'k, [u8]>, String> {
+        let name = key;
+        let key = self.call.behind(key);
+        let wrong = |what: &str| Err(format!("the key {:?} {what}", String::from_utf8_lossy(name)));
+        if name.is_empty() || key.len() > cattlegrid_protocol::KEY_MAX {
             return Err(format!("a key must have 1 to {} bytes", cattlegrid_protocol::KEY_MAX));
         }
         if key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
             return wrong("has a blank or a control character");
         }
-        if self.engine.shared().control(key).is_some() {
+        if self.engine.shared().control(&key).is_some() {
             return wrong("is a control key");
         }
-        if self.engine.objects().is_some_and(|registry| registry.named(key).is_some()) {
+        if self.engine.objects().is_some_and(|registry| registry.named(&key).is_some()) {
             return wrong("names an object or a method");
         }
-        Ok(())
+        Ok(key)
     }
 
     fn check_load(&self, key: &[u8]) -> Result<(), String> {
-        self.check_key(key)?;
+        let key = self.check_key(key)?;
         let active = self.engine.shared().rules();
-        let ruled = active.as_ref().and_then(|active| active.find(key));
+        let ruled = active.as_ref().and_then(|active| active.find(&key));
         if ruled.is_some_and(|ruled| ruled.rule.loading.is_some()) {
             return Ok(());
         }
-        Err(format!("no rule with a loader matches the key {:?}", String::from_utf8_lossy(key)))
+        Err(format!("no rule with a loader matches the key {:?}", String::from_utf8_lossy(&key)))
     }
 }
 
@@ -105,17 +109,17 @@ impl cattlegrid_objects::World for World<'_, '_> {
     }
 
     fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Option<u32> {
-        self.check_key(key).ok()?;
-        let hash = self.engine.hash_key(key);
+        let key = self.check_key(key).ok()?;
+        let hash = self.engine.hash_key(&key);
         let mut shard = self.engine.shards.lock(self.engine.shards.number(hash));
-        shard.read_plain(key, hash, self.step, out)
+        shard.read_plain(&key, hash, self.step, out)
     }
 
     fn check(&self, after: &After) -> Result<(), String> {
         match after {
             After::Set { key, value, ttl_s: _ } => {
-                self.check_key(key)?;
-                if !self.engine.shared().fits(key, 0, value.len()) {
+                let key = self.check_key(key)?;
+                if !self.engine.shared().fits(&key, 0, value.len()) {
                     return Err(format!("a value of {} bytes is larger than an item may be", value.len()));
                 }
             }

@@ -37,7 +37,7 @@ impl ActiveRules {
             .rules()
             .iter()
             .map(|rule| {
-                let before = old.and_then(|old| old.state_of(rule.pattern.text()));
+                let before = old.and_then(|old| old.state_as(rule));
                 Arc::new(match before {
                     Some(state) => state.with_policy(rule.policy),
                     None => RuleState::new(rule.policy),
@@ -47,15 +47,17 @@ impl ActiveRules {
         Self { rules, states }
     }
 
-    pub(crate) fn state_of(&self, pattern: &str) -> Option<&Arc<RuleState>> {
-        self.each().find(|(rule, _)| rule.pattern.text() == pattern).map(|(_, state)| state)
+    /// The state of the rule for the same keys: of the same pattern and prefix.
+    pub(crate) fn state_as(&self, rule: &Rule) -> Option<&Arc<RuleState>> {
+        self.each().find(|(own, _)| own.is_for_keys_of(rule)).map(|(_, state)| state)
     }
 
     /// The rule of a key.
     #[inline]
     pub(crate) fn find<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {
         let (rule, captures) = self.rules.find(key)?;
-        Some(Match { rule, state: &self.states[rule.number as usize - 1], captures })
+        let state = &self.states[rule.number as usize - 1];
+        Some(Match { rule, state, captures })
     }
 
     /// Rules and cascades.

@@ -101,7 +101,15 @@ mod tests {
             } else {
                 vec![TagTemplate::parse(tag, Some(&pattern)).unwrap()]
             };
-            Rule { number, pattern, policy: Policy::default(), tags, negative_ttl_s: 0, loading: None }
+            Rule {
+                number,
+                pattern,
+                policy: Policy::default(),
+                tags,
+                negative_ttl_s: 0,
+                loading: None,
+                prefix: None,
+            }
         };
         let pattern = Pattern::parse(pattern).unwrap();
         let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];

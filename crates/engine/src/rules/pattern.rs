@@ -9,6 +9,7 @@
 //! `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
 
 use cattlegrid_protocol::KEY_MAX;
+use cattlegrid_tags::PrefixId;
 
 /// Most captures of a pattern.
 pub const CAPTURES_MAX: usize = 8;
@@ -187,7 +188,8 @@ impl Pattern {
         if key.len() > KEY_MAX || !key.starts_with(&self.prefix) {
             return None;
         }
-        let mut captures = Captures { key, spans: [(0, 0); CAPTURES_MAX], len: self.captures.len() as u8 };
+        let (spans, len) = ([(0, 0); CAPTURES_MAX], self.captures.len() as u8);
+        let mut captures = Captures { key, spans, len, prefix: PrefixId::NONE };
         let mut at = self.prefix.len();
         for (capture, span) in self.captures.iter().zip(&mut captures.spans) {
             let end = capture.end(key, at)?;
@@ -226,6 +228,8 @@ pub struct Captures<'k> {
     /// Begin and end in the key.
     spans: [(u8, u8); CAPTURES_MAX],
     len: u8,
+    /// What the key stands behind.
+    prefix: PrefixId,
 }
 
 impl<'k> Captures<'k> {
@@ -234,6 +238,22 @@ impl<'k> Captures<'k> {
     pub fn get(&self, index: usize) -> Option<&'k [u8]> {
         let (begin, end) = *self.spans[..usize::from(self.len)].get(index)?;
         Some(&self.key[usize::from(begin)..usize::from(end)])
+    }
+
+    /// The same of a key behind this prefix.
+    pub(crate) fn behind(mut self, prefix: PrefixId) -> Self {
+        self.prefix = prefix;
+        self
+    }
+
+    /// The key that was matched, without the prefix.
+    pub fn name(&self) -> &'k [u8] {
+        self.key
+    }
+
+    /// The prefix before the key that was matched.
+    pub fn prefix(&self) -> PrefixId {
+        self.prefix
     }
 
     /// The captures in order.

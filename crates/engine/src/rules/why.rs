@@ -18,6 +18,9 @@ pub struct Why {
     pub fence: Option<Numbers>,
     /// Items with a smaller stamp were flushed.
     pub floor: u64,
+    /// What keeps the key from having a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// The item under the key.
     pub item: Option<WhyItem>,
     /// The key, as text.
@@ -35,6 +38,9 @@ pub struct Why {
     pub fails_for_ms: Option<u64>,
     /// The last events from outside its shard: flushes, bumps of its tags.
     pub outside: Numbers,
+    /// The server's prefix with which the key begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
     /// Flushes that are being phased in.
     pub rolling: Vec<WhyRolling>,
     /// The key's rule.

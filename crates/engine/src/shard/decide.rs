@@ -1,6 +1,6 @@
 //! The answer to a client that asks for a key under a rule, before it is written.
 
-use cattlegrid_herd::{Ask, Kind, Role};
+use cattlegrid_herd::{Ask, Kind, Partial, Role};
 use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
@@ -34,6 +34,7 @@ impl Shard {
             }
             _ => (Kind::Absent, None),
         };
+        ruled.state.note_match();
         let policy = *ruled.state.policy();
         if !policy.leases || query.probes {
             let fails = self.herd.as_ref().is_some_and(|herd| herd.is_failing(query.hash));
@@ -74,6 +75,7 @@ impl Shard {
             (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
                 one_ms: if kind == Kind::Stale { policy.wait_ms } else { hold_ms },
                 many_ms: if kind == Kind::Stale { policy.wait_ms } else { policy.hold_many_ms },
+                partial_waits: policy.partial == Partial::Wait,
                 has_old: kind == Kind::Stale,
                 behind_ms: policy.hold_behind_ms,
                 on_trial: matches!(role, Role::Trial),

@@ -56,6 +56,7 @@ impl Shard {
             reply::DELETED
         } else {
             cx.step.counters.delete_misses.add(1);
+            self.note_unmatched(delete.key);
             reply::NOT_FOUND
         };
         if !delete.noreply {
@@ -78,6 +79,7 @@ impl Shard {
                 // Under a condition there was no item to delete.
                 cascades = !flags.has(b'C');
                 cx.step.counters.delete_misses.add(1);
+                self.note_unmatched(key);
                 Some(reply::NF)
             }
             Some(found) if flags.has(b'C') && self.store.item(found).cas() != flags.compare_cas => {

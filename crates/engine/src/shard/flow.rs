@@ -20,7 +20,7 @@ pub enum Flow {
     /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try again; after
     /// [`Shard::insist`] it is answered in any case.
     NeedsRoom(usize),
-    /// An `mg` without an item, whose key may name a call or an object.
+    /// An `mg` without an item, whose key may name a call or an object, or is a control key behind a prefix.
     Object,
     /// As `Replied`; this connection has the lease of the key now.
     Computes,

@@ -105,7 +105,10 @@ impl Shard {
         let Some(ruled) = ruled else {
             return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
                 Some((found, Standing::Fresh)) => self.write_hit(asked, hash, found, cx),
-                _ => miss(asked, lookup, cx),
+                _ => {
+                    self.note_unmatched(key);
+                    miss(asked, lookup, cx)
+                }
             };
         };
         match self.decide(&asked.query(hash), &ruled, lookup, cx) {

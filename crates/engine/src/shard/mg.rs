@@ -29,7 +29,7 @@ impl Shard {
             lookup = self.invalidated(hash, found, &cx.step);
         }
         if !matches!(lookup, Lookup::Found(_)) {
-            if self.names != Names::OFF && self.is_named(key) {
+            if self.names != Names::OFF && self.is_named(key) || self.shared.control(key).is_some() {
                 return Flow::Object;
             }
             self.store.note_miss(hash);
@@ -69,8 +69,9 @@ impl Shard {
             cx.step.counters.cmd_touch.add(1);
         }
         let Some(found) = found else {
-            if let Some(ruled) = &unleased {
-                self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
+            match &unleased {
+                Some(ruled) => self.record_miss_of(hash, &ruled.state, &ruled.tags, cx),
+                None => self.note_unmatched(key),
             }
             meta_get_miss(meta, lookup, touches, cx);
             return Flow::Replied;

@@ -3,17 +3,18 @@
 //! The method runs on a copy of the item's bytes, or on a tree for which it has reserved room: if there is no room for what
 //! it leaves, nothing has changed.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_objects::{
-    Arguments, Change, Done, Listing, MethodId, NewState, Object, Outcome, Registry, State, View,
+    Arguments, Change, Done, Listing, MethodId, NewState, Object, Outcome, Registry, State, View, prefix_of,
 };
 use cattlegrid_store::{
     Attributes, Ends, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Reclaimed, Store,
     TAGS_MAX, Tree, Value,
 };
-use cattlegrid_tags::{Kind, TagHash, TagList, Validity};
+use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList, Validity};
 
 use crate::names::Names;
 use crate::rules::Change as RuleChange;
@@ -70,6 +71,19 @@ impl<'a> Call<'a> {
     /// The object's key.
     pub(crate) fn key(&self) -> &'a [u8] {
         &self.item_key[2..]
+    }
+
+    /// The prefix of the client that calls, behind which its object is.
+    pub(crate) fn prefix(&self) -> PrefixId {
+        prefix_of(self.type_id)
+    }
+
+    /// A key that its method names, behind the prefix of the client that calls.
+    pub(crate) fn behind<'k>(&self, key: &'k [u8]) -> Cow<'k, [u8]> {
+        match self.prefix() {
+            PrefixId::NONE => Cow::Borrowed(key),
+            prefix => Cow::Owned([self.registry.settings().prefixes.text(prefix), key].concat()),
+        }
     }
 
     /// Whether it makes the object, also in the place of an old one.
@@ -340,7 +354,8 @@ impl Shard {
         }
         for name in &new.tags {
             // A name that is not valid was refused before.
-            let tag = self.shared.tag_hasher().hash_made(name);
+            let hasher = self.shared.tag_hasher();
+            let tag = hasher.behind(call.prefix(), hasher.hash_made(name));
             if insert(tag)? > count {
                 count += 1;
                 added.push(tag.get());

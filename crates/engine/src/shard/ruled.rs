@@ -15,12 +15,16 @@ use crate::delivered::{Delivered, DeliveredValue, Verdict};
 use crate::load::{Load, LoadOrder};
 use crate::rules::active::{Match, Ruled};
 
-use crate::rules::{Captures, Change, Rule};
+use crate::rules::{Captures, Change, Rule, TagTemplate};
 use crate::shard::Shard;
 use crate::shard::put::Fill;
 use crate::shard::standing::Standing;
 use crate::step::{Context, Step};
 use crate::time::Now;
+
+/// Of a shard's misses without a rule, this many are sampled first, and then one in this many.
+const SAMPLED_FIRST: u32 = 64;
+const SAMPLED_EVERY: u32 = 32;
 
 impl Shard {
     /// A change of a key invalidates what was derived from it. To be called after the change: a refused command has no
@@ -44,9 +48,7 @@ impl Shard {
         let mut bumped = Vec::new();
         for (cascade, captures) in active.rules().cascades(key, change) {
             for template in &cascade.bump {
-                self.scratch.clear();
-                template.render(&captures, &mut self.scratch);
-                let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+                let tag = self.tag_made(template, &captures);
                 if !bumped.contains(&tag) {
                     bumped.push(tag);
                 }
@@ -83,7 +85,8 @@ impl Shard {
             return Ok(TagList::new());
         }
         let token = meta.flags.into_iter().find(|token| token[0] == b'G').unwrap_or(b"G");
-        let named = self.shared.tag_hasher().parse_list(&token[1..])?;
+        let (prefix, _) = self.shared.prefixes().split(meta.key.bytes());
+        let named = self.shared.tag_hasher().parse_list_behind(prefix, &token[1..])?;
         match self.rule_of(meta.key.bytes()) {
             Some(ruled) => ruled.tags.union(&named).map(|_| named),
             None => Ok(named),
@@ -194,7 +197,9 @@ impl Shard {
                     let wants_old = loading.stale;
                     let terms = ruled.as_ref().map(|ruled| &**ruled.state);
                     let stale = if wants_old { self.old_value(&key, hash, terms, step) } else { None };
-                    LoadOrder::Start(Load { key, token, rule, hint, stale, is_refresh })
+                    let prefix_len =
+                        key.len() - ruled.as_ref().map_or(key.len(), |ruled| ruled.captures.name().len());
+                    LoadOrder::Start(Load { key, prefix_len, token, rule, hint, stale, is_refresh })
                 }
             };
             step.effects.order(order);
@@ -223,8 +228,21 @@ impl Shard {
         self.herd.as_ref()?;
         let active = self.shared.rules();
         let Match { rule, state, captures } = active.as_ref()?.find(key)?;
+        state.note_match();
         let tags = self.tags_of(rule, &captures);
         Some(Ruled { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
+    }
+
+    /// A key without a rule was not there: it may have one behind a prefix that the server does not know.
+    #[inline]
+    pub(crate) fn note_unmatched(&mut self, key: &[u8]) {
+        if self.herd.is_none() && !self.shared.has_objects() {
+            return;
+        }
+        self.unmatched = self.unmatched.wrapping_add(1);
+        if self.unmatched < SAMPLED_FIRST || self.unmatched.is_multiple_of(SAMPLED_EVERY) {
+            self.shared.note_unmatched(key);
+        }
     }
 
     pub(crate) fn holds(&self, hash: u64, by: Filler) -> bool {
@@ -269,13 +287,19 @@ impl Shard {
         }
     }
 
+    /// The tag that a template makes of what a key's pattern captures, behind the key's prefix.
+    fn tag_made(&mut self, template: &TagTemplate, captures: &Captures<'_>) -> TagHash {
+        self.scratch.clear();
+        template.render(captures, &mut self.scratch);
+        let hasher = self.shared.tag_hasher();
+        hasher.behind(captures.prefix(), hasher.hash_made(&self.scratch))
+    }
+
     /// Hashes of the tags that a rule gives a key.
     pub(crate) fn tags_of(&mut self, rule: &Rule, captures: &Captures<'_>) -> TagList {
         let mut list = TagList::new();
         for template in &rule.tags {
-            self.scratch.clear();
-            template.render(captures, &mut self.scratch);
-            let tag = self.shared.tag_hasher().hash_made(&self.scratch);
+            let tag = self.tag_made(template, captures);
             // A rule has at most as many tags as fit.
             let fits = list.insert(tag);
             debug_assert!(fits.is_ok(), "a rule has at most eight tags");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cattlegrid_herd::{Events, RuleState, Surroundings};
 use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
-use cattlegrid_tags::{Kind, TagHash, TagList};
+use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
 
 use crate::rules::active::Match;
 use crate::rules::why::{
@@ -22,13 +22,15 @@ impl Shard {
         let shared = Arc::clone(&self.shared);
         let active = shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
+        let (prefix, _) = shared.prefixes().split(key);
         self.advance(step);
         let (mut names, mut hashes) = (Vec::new(), TagList::new());
         if let Some(Match { rule, captures, .. }) = &ruled {
             for template in &rule.tags {
                 let mut name = Vec::new();
                 template.render(captures, &mut name);
-                let hash = shared.tag_hasher().hash_made(&name).get();
+                let hasher = shared.tag_hasher();
+                let hash = hasher.behind(captures.prefix(), hasher.hash_made(&name)).get();
                 names.push((hash, Some(String::from_utf8_lossy(&name).into_owned())));
             }
             hashes = self.tags_of(rule, captures);
@@ -78,6 +80,7 @@ impl Shard {
             clock: shared.clock(),
             fence,
             floor: floors.hard(),
+            hint: if ruled.is_none() && own.is_none() { shared.prefix_hint(key) } else { None },
             item,
             key: String::from_utf8_lossy(key).into_owned(),
             lease,
@@ -85,6 +88,8 @@ impl Shard {
             oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
             fails_for_ms: self.herd.as_ref().and_then(|herd| herd.fails_for_ms(hash, now.ms)),
             outside: Numbers { hard, soft },
+            prefix: (prefix != PrefixId::NONE)
+                .then(|| String::from_utf8_lossy(shared.prefixes().text(prefix)).into_owned()),
             rolling: floors
                 .rolling()
                 .map(|floor| WhyRolling {

@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 use crate::world::World;
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{
-    Ambiguous, Early, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, PeerKey, Policy, RECORDS_MAX,
-    RuleCounters,
+    Ambiguous, Early, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, Partial, PeerKey, Policy,
+    RECORDS_MAX, RuleCounters,
 };
 use cattlegrid_tags::Kind as BumpKind;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
@@ -303,6 +303,7 @@ impl Sim {
         let config = RulesConfig {
             tag_bytes: if tiny { 128 } else { 1 << 12 },
             control: (*b"@").into(),
+            prefixes: Default::default(),
             ledger_bytes: if tiny { 2048 } else { 1 << 16 },
             fence_bytes: if tiny { 64 } else { 1 << 16 },
             waiters: if rng.one_in(4) { 3 } else { 1000 },
@@ -726,6 +727,7 @@ fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
         loader: rng.one_in(3),
         hold_ms: rng.of(&[0, 50, 400, 400, 800]),
         hold_many_ms: rng.of(&[0, 100]),
+        partial: rng.of(&[Partial::Answer, Partial::Wait]),
         hold_behind_ms: rng.of(&[0, 50]),
         lease: rng.of(&[
             LeaseTime::Auto,

@@ -13,11 +13,12 @@ use cattlegrid_engine::rules::{
 };
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
-    Load, LoadEnd, LoadFailure, LoadOrder, Now, Output, Parked, Piece, ReplyQueue, RulesConfig, RunGet,
-    RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
+    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, ReplyQueue, RulesConfig,
+    RunGet, RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
+use cattlegrid_tags::Prefixes;
 #[cfg(shuttle)]
 use shuttle::sync::Mutex;
 
@@ -120,6 +121,7 @@ pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
             tags,
             negative_ttl_s: u32::from(policy.loader),
             loading: policy.loader.then(loading),
+            prefix: None,
         }
     };
     Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), cascades()))
@@ -153,6 +155,7 @@ pub(crate) fn config() -> RulesConfig {
         fence_bytes: 1 << 20,
         waiters: 65_536,
         control: (*b"@").into(),
+        prefixes: Default::default(),
     }
 }
 
@@ -204,6 +207,12 @@ impl World {
     /// Under other rules.
     pub(crate) fn under(rules: Rules) -> Self {
         Self::with_rules(Arc::new(rules), &config(), 64 << 20, 4)
+    }
+
+    /// Under other rules, for clients with these prefixes.
+    pub(crate) fn behind(prefixes: &[&str], rules: Rules) -> Self {
+        let config = RulesConfig { prefixes: Prefixes::new(prefixes).unwrap(), ..config() };
+        Self::with_rules(Arc::new(rules), &config, 64 << 20, 4)
     }
 
     fn around(engine: Engine, config: &RulesConfig) -> Self {
@@ -400,7 +409,9 @@ impl World {
             }
         }
         let connection = self.connections.get_mut(&number).unwrap();
-        let (mut done, mut computes) = (0, std::mem::take(&mut connection.run_computes));
+        let mut done = 0;
+        let mut may_hold =
+            if std::mem::take(&mut connection.run_computes) { MayHold::No } else { MayHold::Yes };
         let mut seen = Vec::new();
         while done < gets.len() {
             let (now, most) = (self.now(), self.most);
@@ -416,18 +427,18 @@ impl World {
             let mut lock = self.engine.shard_lock();
             let (request, hash) = &gets[done];
             let mut parked = None;
-            match self.engine.get_of_run(request, *hash, !computes, &mut lock, &mut cx) {
+            match self.engine.get_of_run(request, *hash, may_hold, &mut lock, &mut cx) {
                 RunGet::Done => {
                     seen.push(*hash);
                     done += 1;
                 }
-                RunGet::Computes => (done, computes) = (done + 1, true),
+                RunGet::Computes => (done, may_hold) = (done + 1, may_hold.min(MayHold::IfPartial)),
                 RunGet::Parked(call) => (done, parked) = (done + 1, Some(call)),
                 RunGet::Held => {
                     let (some, waits) =
                         self.engine.get_run(&gets[done..], &seen, end, most, &mut lock, &mut cx);
                     assert!(some > 0, "no key names a call here");
-                    (done, parked, computes) = (done + some, waits, true);
+                    (done, parked, may_hold) = (done + some, waits, MayHold::No);
                     if done == gets.len() {
                         end = End::Nothing;
                     }

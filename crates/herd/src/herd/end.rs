@@ -470,6 +470,22 @@ impl Herd {
         }
     }
 
+    /// The client that holds a lease is told of it only now: its time begins again.
+    pub fn begin_holder_again<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) {
+        let is_its = |lease: &Lease| lease.holder.is(connection) && !lease.closing && lease.begun.is_some();
+        if !self.leases.get(hash).is_some_and(is_its) {
+            return;
+        }
+        let Some(mut removed) = self.leases.remove(hash) else { return };
+        let lease = &mut *removed.lease;
+        let rule = Arc::clone(&lease.rule);
+        lease.deadline_ms = lease.deadline_ms.max(step.now_ms + u64::from(rule.lease_ms()));
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
+        }
+        self.leases.put_back(hash, removed);
+    }
+
     /// The connection that holds this lease is closed (history 1). `orderly`: its client said so.
     pub fn holder_closed<V>(&mut self, hash: u64, connection: u64, orderly: bool, step: &mut Step<'_, V>) {
         let Some(lease) = self.leases.get(hash) else { return };

@@ -3,7 +3,7 @@
 //! Their gets are executed one by one until the first whose key another client computes. From there on the run must be known up
 //! to its end: what has arrived of it stays in `input` until the rest has come, for a short time at most.
 
-use cattlegrid_engine::{End, RunGet, ShardLock, is_of_run, is_quiet_get};
+use cattlegrid_engine::{End, MayHold, RunGet, ShardLock, is_of_run, is_quiet_get};
 use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 
 use super::Connection;
@@ -20,8 +20,10 @@ pub(super) enum Run {
     None,
     /// It may still be held.
     Open,
-    /// It is not held: this connection computes one of its keys, or it was too long.
+    /// This connection computes one of its keys: only rules that say so let it wait for others.
     Computes,
+    /// It is not held: it was too long.
+    Long,
 }
 
 /// Whether the rest of a run that must be held is waited for.
@@ -58,7 +60,11 @@ impl Connection {
         lock: &mut ShardLock<'_>,
         turn: &mut Turn<'_>,
     ) -> bool {
-        let may_hold = self.run != Run::Computes;
+        let may_hold = match self.run {
+            Run::None | Run::Open => MayHold::Yes,
+            Run::Computes => MayHold::IfPartial,
+            Run::Long => MayHold::No,
+        };
         let rest = self.input.take_run();
         let (shared, mut cx) = self.context(turn);
         let computes = match shared.engine.get_of_run(request, hash, may_hold, lock, &mut cx) {
@@ -67,18 +73,18 @@ impl Connection {
                 return false;
             }
             RunGet::Computes => true,
-            RunGet::Done => !may_hold,
+            RunGet::Done => false,
             RunGet::Parked(parked) => {
                 self.park(parked, len, turn);
-                !may_hold
+                false
             }
         };
         if !is_quiet_get(request) {
             self.leave_run();
-        } else if computes || self.run_seen.len() >= GETS_MAX {
-            self.run = Run::Computes;
+        } else if self.run == Run::Long || self.run_seen.len() >= GETS_MAX {
+            self.run = Run::Long;
         } else {
-            self.run = Run::Open;
+            self.run = if computes || self.run == Run::Computes { Run::Computes } else { Run::Open };
             if turn.shared.engine.shared().window_max_ms() > 0 {
                 self.run_seen.push(hash);
             }
@@ -162,7 +168,7 @@ impl Connection {
             self.has_more = false;
             self.replies.set_blocked(true);
         }
-        self.run = if is_all && is_whole { Run::None } else { Run::Computes };
+        self.run = if is_all && is_whole { Run::None } else { Run::Long };
         Some(Batch { used, commands: done, paused })
     }
 

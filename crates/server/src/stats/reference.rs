@@ -37,7 +37,11 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
         Group::Rules => {
             add(&mut all, rules::TERMS);
             all.extend(
-                rules::COUNTERS.iter().chain([&rules::WAITS, &rules::WAITS_LONGER]).chain(&rules::TOTALS),
+                rules::COUNTERS
+                    .iter()
+                    .chain([&rules::WAITS, &rules::WAITS_LONGER])
+                    .chain(&rules::TOTALS)
+                    .chain([&rules::HINT]),
             );
         }
         Group::Tags => {

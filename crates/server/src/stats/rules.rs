@@ -36,6 +36,9 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     for (definition, sum) in TOTALS.iter().zip(sums) {
         sink.put(definition, &[], &sum.into());
     }
+    for (number, hint) in (1..).zip(shared.engine.shared().prefix_hints()) {
+        sink.put(&HINT, &[&number], &Value::text(hint.to_string()));
+    }
 }
 
 /// The last bucket has no upper bound.
@@ -140,6 +143,20 @@ pub(super) static WAITS: Definition = Definition {
 pub(super) static WAITS_LONGER: Definition =
     Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
         .labelled(PREFIX, LABELS);
+
+/// Prefixes that keep keys from their rules.
+pub(super) static HINT: Definition = Definition {
+    suffix: "_{number}",
+    when: "when there are such keys",
+    labels: &["number"],
+    ..Definition::new(
+        "hint",
+        Kind::Text,
+        Unit::None,
+        "A prefix that clients put before every key and that the server does not know: keys behind it have no rule. Found in samples of \
+         misses without a rule.",
+    )
+};
 
 /// What helps a rule of which many fills are dropped though they may be newer than the last invalidation of their key, or served
 /// for a limited time only.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use cattlegrid_herd::{
-    AfterStart, Ambiguous, Clock, Early, FillWindow, How, LeaseTime, OnBusy, Owner, Policy,
+    AfterStart, Ambiguous, Clock, Early, FillWindow, How, LeaseTime, OnBusy, Owner, Partial, Policy,
 };
 
 use crate::draw::Draw;
@@ -34,6 +34,7 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
         loader: false,
         hold_ms: draw.choose(&[0, 10, 400, 60_000]),
         hold_many_ms: draw.choose(&[0, 10, 100]),
+        partial: Partial::Answer,
         hold_behind_ms: 50,
         lease: draw.choose(&[
             LeaseTime::Auto,

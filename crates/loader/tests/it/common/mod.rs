@@ -104,6 +104,7 @@ impl World {
         let file = self.file();
         let (rule, _) = file.rules.find(key.as_bytes()).expect("the key has a rule");
         Load {
+            prefix_len: 0,
             key: key.as_bytes().into(),
             token: self.tokens.fetch_add(1, Ordering::Relaxed),
             rule: Arc::clone(rule),

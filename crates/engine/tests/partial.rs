@@ -1,0 +1,124 @@
+//! Gets of several keys that compute some of them while other clients compute the rest.
+
+use crate::world;
+
+use cattlegrid_herd::{LeaseTime, Partial, Policy};
+use world::World;
+
+fn waits() -> Policy {
+    Policy {
+        lease: LeaseTime::Fixed(1000),
+        hold_ms: 400,
+        hold_many_ms: 400,
+        partial: Partial::Wait,
+        ..Policy::default()
+    }
+}
+
+/// A client computes `page:1`.
+fn scene(policy: Policy) -> (World, u64, u64) {
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b] = [(); 2].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    (w, a, b)
+}
+
+#[test]
+fn it_is_answered_at_once_unless_its_rule_says_otherwise() {
+    let (mut w, a, b) = scene(Policy { partial: Partial::Answer, ..waits() });
+    w.expect(b, "get page:1 page:2|", "END|");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+
+    let (mut w, a, b) = scene(waits());
+    w.expect(b, "get page:2 page:1 page:3|", "");
+    w.pass(300);
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:1 0 1|x|END|");
+    // Others wait for what it computes, and it for none.
+    let c = w.connect();
+    w.expect(c, "get page:2|", "");
+    w.expect(b, "set page:2 0 0 1|y|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE page:2 0 1|y|END|");
+    assert_eq!(w.count("leases"), 3);
+}
+
+#[test]
+fn the_time_of_its_leases_begins_when_it_is_answered() {
+    let (mut w, a, b) = scene(waits());
+    let c = w.connect();
+    w.expect(b, "get page:1 page:2|", "");
+    w.pass(390);
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:1 0 1|x|END|");
+    // It computes for almost its whole second.
+    w.pass(700);
+    w.expect(c, "get page:2|", "");
+    w.pass(290);
+    assert_eq!(w.replies(c), "");
+    w.expect(b, "set page:2 0 0 1|y|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE page:2 0 1|y|END|");
+    // Without a fill it passes to the next one then.
+    let (mut w, a, b) = scene(Policy { lease: LeaseTime::Fixed(500), ..waits() });
+    let c = w.connect();
+    w.expect(b, "get page:1 page:2|", "");
+    w.pass(390);
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    w.pass(300);
+    w.expect(c, "get page:2|", "");
+    w.pass(150);
+    assert_eq!(w.replies(c), "");
+    w.pass(100);
+    assert_eq!(w.replies(c), "END|");
+}
+
+#[test]
+fn its_hold_ends() {
+    let (mut w, _, b) = scene(waits());
+    w.expect(b, "get page:1 page:2|", "");
+    w.pass(399);
+    assert_eq!(w.replies(b), "");
+    w.pass(2);
+    assert_eq!(w.replies(b), "END|");
+}
+
+#[test]
+fn a_circle_of_lists_is_cut() {
+    let mut w = World::new(&[("page:{id}", waits())]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(a, "get page:9 page:2|", "END|");
+    w.expect(b, "get page:2 page:3|", "");
+    // It has page:4, and waits for page:3 of the one that waits for the first.
+    w.expect(c, "get page:3 page:4|", "");
+    // The first would wait for the third, and so for itself.
+    w.expect(a, "get page:4|", "END|");
+    w.expect(a, "set page:2 0 0 1|2|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:2 0 1|2|END|");
+    w.expect(b, "set page:3 0 0 1|3|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE page:3 0 1|3|END|");
+    assert!(w.count("cycles_avoided") >= 1);
+}
+
+#[test]
+fn a_lease_that_passes_to_it_does_not_end_its_wait() {
+    let (mut w, a, b) = scene(waits());
+    let d = w.connect();
+    w.expect(d, "get page:2|", "END|");
+    w.expect(b, "get page:1 page:2|", "");
+    w.close(a, false);
+    assert_eq!(w.replies(b), "", "it computes page:1 now, and waits for page:2");
+    w.expect(d, "set page:2 0 0 1|y|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:2 0 1|y|END|");
+    w.expect(b, "set page:1 0 0 1|x|", "STORED|");
+    w.expect(d, "get page:1|", "VALUE page:1 0 1|x|END|");
+}
+
+#[test]
+fn a_run_of_quiet_gets_is_such_a_get() {
+    let (mut w, a, b) = scene(waits());
+    w.expect(b, "mg page:2 k v q|mg page:1 k v q|mg page:3 k v q|mn|", "");
+    w.pass(100);
+    assert_eq!(w.replies(b), "");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VA 1 kpage:1|x|MN|");
+}
