@@ -34,6 +34,12 @@ need ruby ruby
 ruby -rdalli -e 0 2>/dev/null || missing="$missing ruby-dalli"
 need php php-cli
 php -r 'exit(class_exists("Memcached") ? 0 : 1);' >/dev/null 2>&1 || missing="$missing php-memcached"
+# Frameworks: those of Ruby, PHP and Go in Debian's versions.
+ruby -ractive_support -e 0 2>/dev/null || missing="$missing ruby-activesupport"
+need /usr/share/php/Symfony/Component/Cache/autoload.php php-symfony-cache
+need /usr/share/php/Illuminate/Cache/autoload.php php-illuminate-cache
+need go golang-go
+need /usr/share/gocode/src/github.com/bradfitz/gomemcache/memcache/memcache.go golang-github-bradfitz-gomemcache-dev
 # With it libmemcached logs in, that of PHP and that of pylibmc.
 ls /usr/lib/*/sasl2/libplain.so >/dev/null 2>&1 || missing="$missing libsasl2-modules"
 if [ -n "$missing" ]; then

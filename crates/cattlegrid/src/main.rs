@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cattlegrid_config::{self as config, AS_MEMCACHED, Command};
+use cattlegrid_config::{self as config, AS_MEMCACHED, Command, Topic};
 use cattlegrid_load::{BenchCommand, BenchError};
 use cattlegrid_server::log;
 
@@ -37,7 +37,7 @@ fn act(command: Command, first: &str) -> ExitCode {
                 flushed(ExitCode::from(error.exit_status()))
             }
         },
-        Command::Demo { keep } => done(demo::demo(keep)),
+        Command::Demo { keep, picture } => done(demo::demo(keep, picture.as_deref())),
         Command::Bench(words) => match bench(&words) {
             Ok(text) => print(&text),
             Err(error @ BenchError::Usage(_)) => usage_error(&format_args!("bench: {error}")),
@@ -70,7 +70,9 @@ fn act(command: Command, first: &str) -> ExitCode {
                 flushed(ExitCode::from(error.exit_status()))
             }
         },
-        Command::Help => print(&format!("{first}{}", config::help())),
+        // Scripts look there for options of memcached.
+        Command::Help(Topic::Program) if !first.is_empty() => print(&format!("{first}{}", Topic::All.text())),
+        Command::Help(topic) => print(&format!("{first}{}", topic.text())),
         Command::Version => print(&format!("{first}{}\n", config::version())),
         Command::License => print(&config::license()),
     }

@@ -3,6 +3,7 @@
 use crate::error::UsageError;
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
+use crate::problems::meant;
 use crate::settings::Settings;
 use crate::table::Class;
 use crate::value::{Kind, Place};
@@ -11,6 +12,7 @@ use crate::value::{Kind, Place};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Help,
+    HelpAll,
     Version,
     License,
 }
@@ -62,7 +64,7 @@ fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError>
                 Name::Family(prefix) => name.starts_with(prefix),
                 Name::Switch { .. } => false,
             })
-            .ok_or_else(|| UsageError::new(format!("-o {name}: unknown option; --help lists all")))?;
+            .ok_or_else(|| unknown("-o ", name, extended_names()))?;
         let shown = format!("-o {name}");
         if !row.kind.is_optional() && value.is_none() {
             return Err(missing(row, &shown));
@@ -71,6 +73,22 @@ fn parse_extended(list: &str, settings: &mut Settings) -> Result<(), UsageError>
         apply(row, &shown, value.filter(|_| row.kind.is_wanted()), settings)?;
     }
     Ok(())
+}
+
+fn extended_names() -> impl Iterator<Item = &'static str> {
+    rows().filter_map(|row| match row.name {
+        Name::Extended(name) => Some(name),
+        _ => None,
+    })
+}
+
+/// What is said of an option that does not exist, of which `known` are those that do; `prefix`: how it is written.
+pub(crate) fn unknown(prefix: &str, name: &str, known: impl Iterator<Item = &'static str>) -> UsageError {
+    let help = match meant(name, known) {
+        Some(meant) => format!("did you mean {prefix}{meant}?"),
+        None => "--help-all lists all".to_owned(),
+    };
+    UsageError::new(format!("{prefix}{name}: unknown option; {help}"))
 }
 
 /// What is said of an option that lacks its value.

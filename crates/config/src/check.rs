@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::objects::Objects;
+use crate::origins;
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 use crate::trial::KEY_BYTES_MAX;
@@ -39,6 +40,13 @@ pub fn explain(file: &RuleFile, key: Option<&str>) -> Result<String, ConfigError
     Ok(key.map_or_else(|| as_toml(file, &settings), |key| of_key(file, settings.objects.as_ref(), key)))
 }
 
+/// What a rule says, defaults and what follows from others included: each key that has a meaning there, and its value as a rule
+/// file has it.
+pub fn parameters(rule: &Rule) -> Vec<(&'static str, String)> {
+    let shown = keys::RULE.iter().filter_map(|key| Some((key.row.name, (key.show)(rule)?)));
+    shown.collect()
+}
+
 /// Whether a client can send it.
 fn is_key(key: &str) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && !key.contains(|c: char| c == ' ' || c.is_ascii_control())
@@ -64,6 +72,7 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         write_keys(&mut text, keys::LOADER, loader);
     }
     let mut warnings = file.warns_of_loaders();
+    warnings.extend(file.warns_of_patterns());
     if let Some(objects) = &settings.objects {
         text.push_str("\n[objects]\n");
         write_keys(&mut text, OBJECTS, objects);
@@ -73,13 +82,32 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         }
         warnings.extend(objects.warns(Some(file)));
     }
-    if !warnings.is_empty() {
-        text.push('\n');
+    text.push('\n');
+    for line in &warnings {
+        write_to(&mut text, format_args!("# warning: {line}\n"));
     }
-    for line in warnings {
-        write_to(&mut text, format_args!("# {line}\n"));
-    }
+    write_to(&mut text, format_args!("# ok: {}\n", summary(file, settings, warnings.len())));
     text
+}
+
+/// How much there is of everything: `3 rules, 1 loader`.
+fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
+    let types = settings.objects.as_ref().map_or(0, |objects| objects.settings.types.len());
+    let counts = [
+        (file.rules.rules().len(), "rule", "rules"),
+        (file.loaders.len(), "loader", "loaders"),
+        (file.rules.all_cascades().count(), "cascade", "cascades"),
+        (types, "type of objects", "types of objects"),
+        (warnings, "warning", "warnings"),
+    ];
+    let mut texts = Vec::new();
+    for (index, (count, one, many)) in counts.into_iter().enumerate() {
+        // Rules are always counted: that there is none is worth knowing.
+        if count > 0 || index == 0 {
+            texts.push(format!("{count} {}", if count == 1 { one } else { many }));
+        }
+    }
+    texts.join(", ")
 }
 
 fn write_keys<D, S>(text: &mut String, keys: &[Key<D, S>], shown: &S) {
@@ -107,18 +135,7 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
     match file.rules.find(key.as_bytes()) {
         None => text.push_str("no rule\n"),
         Some((rule, captures)) => {
-            let Rule { number, pattern, tags, loading, .. } = &**rule;
-            write_to(&mut text, format_args!("rule {number}: {}\n", pattern.text()));
-            write_captures(&mut text, pattern, &captures);
-            if let Some(loading) = loading {
-                let names: Vec<&str> = pattern.names().collect();
-                let gets =
-                    if names.is_empty() { String::new() } else { format!(", gets {}", names.join(", ")) };
-                write_to(&mut text, format_args!("  loader {}{gets}\n", loading.loader));
-            }
-            for tag in tags {
-                write_to(&mut text, format_args!("  tag {}\n", tag.name(&captures)));
-            }
+            write_rule(&mut text, file, rule, &captures);
         }
     }
     for cascade in file.rules.all_cascades() {
@@ -181,6 +198,31 @@ fn of_object(file: &RuleFile, registry: &Registry, named: &Named<'_>) -> String 
         }
     }
     text
+}
+
+/// A key's rule: what its pattern captures, what follows from that, and every parameter with where it comes from.
+fn write_rule(text: &mut String, file: &RuleFile, rule: &Rule, captures: &Captures<'_>) {
+    let Rule { number, pattern, tags, loading, .. } = rule;
+    let lines = file.places.rule(*number).cloned().unwrap_or_default();
+    write_to(text, format_args!("rule {number}: {} (line {})\n", pattern.text(), lines.table));
+    write_captures(text, pattern, captures);
+    if let Some(loading) = loading {
+        let names: Vec<&str> = pattern.names().collect();
+        let gets = if names.is_empty() { String::new() } else { format!(", gets {}", names.join(", ")) };
+        write_to(text, format_args!("  loader {}{gets}\n", loading.loader));
+    }
+    for tag in tags {
+        write_to(text, format_args!("  tag {}\n", tag.name(captures)));
+    }
+    origins::of_rule(text, rule, &lines);
+    let named = loading.as_ref().and_then(|loading| {
+        let mut named = file.loaders.iter().filter(|loader| *loader.name == *loading.loader);
+        Some((named.next()?, file.places.loader(&loading.loader)?))
+    });
+    if let Some((loader, lines)) = named {
+        write_to(text, format_args!("loader {} (line {})\n", loader.name, lines.table));
+        origins::of_loader(text, loader, lines);
+    }
 }
 
 fn write_captures(text: &mut String, pattern: &Pattern, captures: &Captures<'_>) {

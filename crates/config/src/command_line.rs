@@ -11,11 +11,13 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::apply::{Stop, apply, missing};
+use crate::apply::{Stop, apply, missing, unknown};
 use crate::error::UsageError;
+use crate::help::Topic;
 use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
+use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 
@@ -28,6 +30,8 @@ pub enum Command {
     Demo {
         /// Leave the server of the tour running at its end.
         keep: bool,
+        /// Write a picture of the stampedes, SVG, to this file.
+        picture: Option<PathBuf>,
     },
     /// Load a server: the subcommand and its words, which the load driver reads.
     Bench(Vec<String>),
@@ -47,8 +51,8 @@ pub enum Command {
     },
     /// Show types of objects, or make calls without a server.
     Objects(ObjectsCommand),
-    /// `-h`: print [`crate::help`] and leave with status 0.
-    Help,
+    /// `-h`, `help`: print this and leave with status 0.
+    Help(Topic),
     /// `-V`: print [`crate::version`] and leave with status 0.
     Version,
     /// `-i`: print [`crate::license`] and leave with status 0.
@@ -58,7 +62,8 @@ pub enum Command {
 impl From<Stop> for Command {
     fn from(stop: Stop) -> Self {
         match stop {
-            Stop::Help => Self::Help,
+            Stop::Help => Self::Help(Topic::Program),
+            Stop::HelpAll => Self::Help(Topic::All),
             Stop::Version => Self::Version,
             Stop::License => Self::License,
         }
@@ -85,23 +90,58 @@ where
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
-        Some(word) if !word.starts_with('-') => Err(UsageError::new(format!(
-            "{word}: no such subcommand; there are serve, demo, bench, check and objects, and options start with - (see --help)"
-        ))),
+        Some("help") => parse_help(&words[1..]),
+        Some("version") => match words.get(1) {
+            None => Ok(Command::Version),
+            Some(word) => Err(UsageError::new(format!("version {word}: unexpected; version takes nothing"))),
+        },
+        Some(word) if !word.starts_with('-') => Err(no_subcommand("", word)),
         _ => parse_serve(&words),
     }
 }
 
+const SUBCOMMANDS: [&str; 7] = ["serve", "demo", "bench", "check", "objects", "help", "version"];
+
+fn no_subcommand(before: &str, word: &str) -> UsageError {
+    let near = nearest(word, SUBCOMMANDS.into_iter());
+    UsageError::new(format!(
+        "{before}{word}: no such subcommand, and options start with - (see --help); {near}"
+    ))
+}
+
+/// `help [SUBCOMMAND]`; a command of `objects` may follow.
+fn parse_help(words: &[String]) -> Result<Command, UsageError> {
+    let topic = match words.first().map(String::as_str) {
+        None | Some("serve" | "help" | "version" | "-h" | "--help") => Topic::Program,
+        Some("--help-all") => Topic::All,
+        Some("demo") => Topic::Demo,
+        Some("check") => Topic::Check,
+        Some("objects") => Topic::Objects,
+        Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
+        Some(word) => return Err(no_subcommand("help ", word)),
+    };
+    Ok(Command::Help(topic))
+}
+
 fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
-    let mut keep = false;
-    for word in words {
+    let (mut keep, mut picture) = (false, None);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
         match word.as_str() {
             "--keep" => keep = true,
-            "-h" | "--help" => return Ok(Command::Help),
-            _ => return Err(UsageError::new(format!("demo {word}: unknown option; demo takes only --keep"))),
+            "--picture" => {
+                let file = words.next().ok_or_else(|| UsageError::new("demo --picture: needs a file"))?;
+                picture = Some(PathBuf::from(file));
+            }
+            "-h" | "--help" => return Ok(Command::Help(Topic::Demo)),
+            _ => {
+                return Err(UsageError::new(format!(
+                    "demo {word}: unknown option; demo takes only --keep and --picture FILE"
+                )));
+            }
         }
     }
-    Ok(Command::Demo { keep })
+    Ok(Command::Demo { keep, picture })
 }
 
 /// `FILE [--key K | --try K]`, in either order.
@@ -110,7 +150,7 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-h" | "--help" => return Ok(Command::Help),
+            "-h" | "--help" => return Ok(Command::Help(Topic::Check)),
             name @ ("--key" | "--try") => {
                 let missing = || UsageError::new(format!("check {name}: needs a value: a key"));
                 let given = Some(words.next().ok_or_else(missing)?.clone());
@@ -119,9 +159,11 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             word if word.starts_with("--key=") => key = Some(word["--key=".len()..].to_owned()),
             word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                return Err(UsageError::new(format!(
-                    "check {word}: unknown option; there are --key <key> and --try <key>"
-                )));
+                let near = match meant(word, ["--key", "--try"].into_iter()) {
+                    Some(meant) => format!("did you mean {meant} <key>?"),
+                    None => "there are --key <key> and --try <key>".to_owned(),
+                };
+                return Err(UsageError::new(format!("check {word}: unknown option; {near}")));
             }
             _ if file.is_some() => {
                 return Err(UsageError::new(format!("check {word}: unexpected; check takes one file")));
@@ -195,6 +237,9 @@ fn stray(word: &str, settings: &mut Settings) {
     settings.notices.push(format!("{word}: ignored: every option starts with - (see --help)"));
 }
 
+/// The whole help. It is in no table: an abbreviation of it is one of `help`.
+const HELP_ALL: &str = "help-all";
+
 /// `port=11211` or `port` with its value in the next word, without the two dashes.
 fn parse_long(
     text: &str,
@@ -205,6 +250,9 @@ fn parse_long(
         Some((name, value)) => (name, Some(value)),
         None => (text, None),
     };
+    if name == HELP_ALL && attached.is_none() {
+        return Ok(Some(Stop::HelpAll));
+    }
     let row = find_long(name)?;
     let shown = row.name.shown();
     if !row.kind.is_wanted() {
@@ -236,7 +284,7 @@ fn find_long(name: &str) -> Result<&'static OptionRow, UsageError> {
         (Some((one, _)), Some((two, _))) => {
             Err(UsageError::new(format!("--{name}: could be --{one} or --{two}; write it out")))
         }
-        _ => Err(UsageError::new(format!("--{name}: unknown option; --help lists all"))),
+        _ => Err(unknown("--", name, longs().map(|(long, _)| long).chain([HELP_ALL]))),
     }
 }
 
@@ -251,7 +299,7 @@ fn parse_cluster(
         rest = &rest[letter.len_utf8()..];
         let row = rows()
             .find(|row| matches!(row.name, Name::Switch { short: Some(short), .. } if short == letter))
-            .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help lists all")))?;
+            .ok_or_else(|| UsageError::new(format!("-{letter}: unknown option; --help-all lists all")))?;
         let shown = format!("-{letter}");
         if !row.kind.is_wanted() {
             if let Some(stop) = apply(row, &shown, None, settings)? {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue};
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
 use crate::loader::{LoaderMode, LoaderSettings};
@@ -88,10 +88,12 @@ pub(crate) struct CascadeDraft {
 /// Keys by which a rule asks for leases.
 pub(crate) const PROTECTING: [&str; 6] = ["hold", "lease", "grace", "grace_on_error", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 9] = [
+pub(crate) const UNLEASED: [&str; 11] = [
     "match",
     "prefix",
     "tags",
+    "tags_in_value",
+    "announced_tags",
     "owner",
     "fill_window",
     "ambiguous",
@@ -307,6 +309,23 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "Up to 8 names by which what is stored can be invalidated, made of text and captures of the pattern.",
         set!(tags, given => given.list().to_vec()),
         |rule| Some(list(rule.tags.iter().map(TagTemplate::text)))),
+    key("tags_in_value", Kind::FlagOr { word: "required" }, "false",
+        "Whether a value may begin with a line that names its tags, `@tags:user:7,product:9` and a line break: it is stored without that line. \
+         required: a value without it is refused.",
+        set!(policy.tags_in_value, given => match given.flag_or_word() {
+            Some(false) => TagsInValue::No,
+            Some(true) => TagsInValue::Taken,
+            None => TagsInValue::Required,
+        }),
+        |rule| Some(match rule.policy.tags_in_value {
+            TagsInValue::No => "false",
+            TagsInValue::Taken => "true",
+            TagsInValue::Required => "\"required\"",
+        }.to_owned())),
+    key("announced_tags", choice(&["required"]), "",
+        "required: a value is not stored unless its tags were announced before, by a set of the control key `@tags:KEY`. Without it they may be.",
+        set!(policy.needs_announced_tags, given => given.text() == "required"),
+        |rule| rule.policy.needs_announced_tags.then(|| "\"required\"".to_owned())),
     key("loader", Kind::Text { what: "loader's name", max: LOADER_NAME_MAX }, "",
         "The loader that computes missing values of these keys. Clients wait for its job and never compute.",
         set!(loader, given => Some(given.placed().clone())),
@@ -472,7 +491,7 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         "Gets that wait at most, of all keys together.",
         set!(waiters, given => Some(given.number())),
         |own| Some(own.waiters.to_string())),
-    key("read_ahead", number(1, MANY), "64",
+    key("read_ahead", number(1, MANY), "1024",
         "Commands, and at most 256 KiB of them, that are taken from a connection behind a get that waits.",
         set!(read_ahead, given => Some(given.number())),
         |own| Some(own.read_ahead.to_string())),

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use crate::command_line::Command;
 use crate::error::UsageError;
+use crate::help::Topic;
 use crate::moment::{parse_moment, parse_step};
+use crate::problems::meant;
 
 /// What `cattlegrid objects` is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
         return Err(UsageError::new(format!("objects: needs to know what to do; {FORMS}")));
     };
     if help(first) || words.iter().any(help) {
-        return Ok(Command::Help);
+        return Ok(Command::Help(Topic::Objects));
     }
     match first.as_str() {
         "list" => parse_list(words),
@@ -87,7 +89,11 @@ pub(crate) fn parse_objects(words: &[String]) -> Result<Command, UsageError> {
         }
         "lint" => Ok(ObjectsCommand::Lint { paths: parse_paths("lint", "a directory or a source", words)? }),
         "bench" => parse_bench(words),
-        other => Err(UsageError::new(format!("objects {other}: unknown; {FORMS}"))),
+        other => {
+            let near = meant(other, ["list", "call", "test", "lint", "bench"].into_iter());
+            let near = near.map_or_else(String::new, |near| format!("did you mean {near}? "));
+            Err(UsageError::new(format!("objects {other}: unknown; {near}{FORMS}")))
+        }
     }
     .map(Command::Objects)
 }
@@ -316,7 +322,7 @@ mod tests {
             assert_eq!(parse(&format!("objects bench {words}")), Ok(bench), "{words}");
         }
         for line in ["objects --help", "objects list -h", "objects call --at --help"] {
-            assert_eq!(parse(line), Err("Help".to_owned()), "{line}");
+            assert_eq!(parse(line), Err("Help(Objects)".to_owned()), "{line}");
         }
     }
 

@@ -120,7 +120,7 @@ const ROWS: &[OptionRow] = &[
         doc: "Memory for replies that clients have not taken yet, of all connections together. Near it connections whose clients do not read are no longer served, and closed after 10 s; beyond it those with most are closed at once.",
         class: set!(unsent_bytes, given => given.bytes()) },
     Row { name: both('h', "help"), kind: Kind::None, default: "",
-        doc: "Print this help and exit.", class: Class::Help },
+        doc: "Print the most used options and exit; --help-all prints all.", class: Class::Help },
     Row { name: both('V', "version"), kind: Kind::None, default: "",
         doc: "Print the version and exit.", class: Class::Version },
     Row { name: both('i', "license"), kind: Kind::None, default: "",

@@ -75,13 +75,18 @@ pub(crate) fn newlines(text: &[u8]) -> usize {
 }
 
 /// The name that was probably meant, or all there are.
-pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
     let known: Vec<&str> = known.collect();
-    let similarity = |other: &str| strsim::jaro_winkler(name, other);
-    let best = known.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    match best {
-        // Names that share a beginning are near; below this they have little in common.
-        Some(best) if similarity(best) >= 0.75 => format!("did you mean {best}?"),
-        _ => format!("there are {}", known.join(", ")),
+    match meant(name, known.iter().copied()) {
+        Some(best) => format!("did you mean {best}?"),
+        None => format!("there are {}", known.join(", ")),
     }
+}
+
+/// The name that was probably meant.
+pub(crate) fn meant<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let similarity = |other: &str| strsim::jaro_winkler(name, other);
+    let best = known.max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    // Names that share a beginning are near; below this they have little in common.
+    best.filter(|best| similarity(best) >= 0.75)
 }

@@ -94,7 +94,7 @@ impl ServerDraft {
             ledger_bytes,
             fence_bytes,
             waiters: self.waiters.unwrap_or(1 << 16),
-            read_ahead: self.read_ahead.unwrap_or(64),
+            read_ahead: self.read_ahead.unwrap_or(1024),
         }
     }
 }

@@ -16,8 +16,10 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
+use crate::hints;
 use crate::loaders::read_loaders;
 use crate::objects::{self, Given, read_objects};
+use crate::places::Places;
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
@@ -25,6 +27,9 @@ use crate::settings::Settings;
 
 /// Bytes a rule file may have.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
+/// What is said of a file in another format.
+const IS_TOML: &str =
+    "a rule file is TOML: a line [[rule]], then lines such as match = \"page:{id}\" and hold = \"400ms\"";
 /// Rules a file may have, and cascades.
 pub const RULES_MAX: usize = 1000;
 
@@ -80,7 +85,11 @@ impl RuleFile {
             Ok(table) => Self::read(path, table.get_ref(), text, given, &mut problems),
             Err(error) => {
                 let offset = error.span().map_or(0, |span| span.start);
-                problems.add(offset, error.message().replace('\n', ", "));
+                if let Some(format) = hints::other_format(text) {
+                    problems.add(0, format!("looks like {format}; {IS_TOML}"));
+                } else {
+                    problems.add(offset, error.message().replace('\n', ", "));
+                }
                 None
             }
         };
@@ -126,6 +135,7 @@ impl RuleFile {
                 problems.add(rule.offset, rule.problem.as_str());
             }
         }
+        let lines = Places::of(&rules, table.get("loader").map(Spanned::get_ref), text);
         server.own.check_prefixes(problems);
         let prefixes = server.own.prefixes();
         let rules = rules::read_rules(&rules, &loaders, &prefixes, text, problems);
@@ -139,7 +149,16 @@ impl RuleFile {
         let rules = Arc::new(Rules::new(rules, cascades).with_prefixes(prefixes));
         rules::check_self_bumps(&rules, &places, problems);
         let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
-        Some(Self { path: path.to_owned(), rules, loaders, objects, objects_dir, object_rules, server })
+        Some(Self {
+            path: path.to_owned(),
+            rules,
+            loaders,
+            objects,
+            objects_dir,
+            object_rules,
+            server,
+            places: lines,
+        })
     }
 
     /// Reads the same file again.

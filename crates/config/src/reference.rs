@@ -14,7 +14,7 @@ pub fn version() -> String {
     format!("cattlegrid {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What [`version`] and [`help`] begin with when the program is called as `memcached`, a line: scripts read the
+/// What [`version`] and the help begin with when the program is called as `memcached`, a line: scripts read the
 /// version from there.
 pub const AS_MEMCACHED: &str = "memcached 1.6.45\n";
 
@@ -27,32 +27,23 @@ pub fn license() -> String {
     )
 }
 
-/// What `-h` prints.
-pub fn help() -> String {
+/// What `--help-all` prints, and `-h` of a program that is called `memcached`.
+pub(crate) fn help_all() -> String {
     let mut text = format!("{}\n\n", version());
-    text.push_str("Usage: cattlegrid [serve] [options]    be the server\n");
-    text.push_str("       cattlegrid demo [--keep]        a tour of what it does\n");
-    text.push_str("       cattlegrid bench ADDR [options]  load a server; see bench --help\n");
-    text.push_str("       cattlegrid check FILE [--key KEY]  what a rule file means\n");
-    text.push_str("       cattlegrid check FILE --try KEY  run the loader of a key once\n");
-    text.push_str("       cattlegrid objects list [DIR] [TYPE]  types of objects and their methods\n");
-    text.push_str("       cattlegrid objects call [DIR] [--at TIME] NAME...  calls without a server\n");
-    text.push_str("       cattlegrid objects test PATH...  run transcripts of calls and tests of types\n");
-    text.push_str(
-        "       cattlegrid objects lint PATH...  check sources of types of your own, without their tests\n",
-    );
-    text.push_str("       cattlegrid objects bench [DIR] [--count N] NAME...  time calls without a server\n");
-    text.push_str(
-        "         DIR: a directory of types of your own, with a /, or --objects DIR; or --config FILE\n\nOptions:\n",
-    );
-    help_rows(&mut text, |row| is_switch(row) && !is_refused(row));
+    text.push_str("Usage: cattlegrid [serve] [OPTION]...\n\nOptions:\n");
+    help_rows(&mut text, is_plain);
     text.push_str("\nOptions of -o:\n");
     help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Honoured(_)));
-    text.push_str("\nOptions of -o that are accepted for memcached's scripts and have no effect:\n");
-    help_rows(&mut text, |row| !is_switch(row) && matches!(row.class, Class::Inert { .. }));
+    text.push_str("\nAccepted for memcached's scripts, without effect:\n");
+    help_rows(&mut text, |row| matches!(row.class, Class::Inert { .. }));
     text.push_str("\nRefused:\n");
     help_rows(&mut text, is_refused);
     text
+}
+
+/// A switch that does something.
+fn is_plain(row: &OptionRow) -> bool {
+    is_switch(row) && !is_refused(row) && !matches!(row.class, Class::Inert { .. })
 }
 
 fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
@@ -73,7 +64,7 @@ fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
         if usage(row).len() >= 28 {
             write_to(text, format_args!("\n{:28}", ""));
         }
-        wrap(text, &doc, 28, 100);
+        wrap(text, &doc, 28, 80);
     }
 }
 
@@ -95,7 +86,7 @@ fn wrap(text: &mut String, doc: &str, indent: usize, width: usize) {
 }
 
 /// `-p, --port=<num>`, or `  ext_*=<value>` for those of `-o`.
-fn usage(row: &OptionRow) -> String {
+pub(crate) fn usage(row: &OptionRow) -> String {
     // A switch or a value: scripts have both, and neither is read.
     let value = match (row.kind, row.name) {
         (Kind::Any, Name::Extended(_)) => String::new(),
@@ -240,11 +231,11 @@ mod tests {
 
     #[test]
     fn the_help_and_the_reference_name_every_option() {
-        let (help, reference) = (help(), reference_markdown());
+        let (help, reference) = (help_all(), reference_markdown());
         for row in rows() {
             assert!(help.contains(&usage(row)), "help lacks {}", usage(row));
             assert!(reference.contains(&row.name.shown()), "reference lacks {}", row.name.shown());
         }
-        assert!(help.lines().all(|line| line.len() <= 100));
+        assert!(help.lines().all(|line| line.len() <= 80));
     }
 }

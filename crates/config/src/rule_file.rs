@@ -7,8 +7,10 @@ use std::sync::Arc;
 use cattlegrid_engine::rules::Rules;
 
 use crate::error::UsageError;
+use crate::hints;
 use crate::loader::LoaderSettings;
 use crate::objects::{ObjectRule, ObjectsSection};
+use crate::places::Places;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
 
@@ -28,6 +30,7 @@ pub struct RuleFile {
     /// Rules that say too much of objects, if their types are switched on.
     pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,
+    pub(crate) places: Places,
 }
 
 /// `[server]` as it was read.
@@ -48,6 +51,18 @@ impl RuleFile {
         is_empty.then(|| {
             format!("{}: has no [[rule]] and no [[cascade]]: no key has a rule now", self.path.display())
         })
+    }
+
+    /// A line for each pattern that looks like one of another program, and means something else here.
+    pub fn warns_of_patterns(&self) -> Vec<String> {
+        let of_rules = self.rules.rules().iter().map(|rule| ("rule", &rule.pattern));
+        let of_cascades =
+            self.rules.all_cascades().filter_map(|cascade| Some(("cascade", cascade.pattern.as_ref()?)));
+        let each = of_rules.chain(of_cascades).flat_map(|(what, pattern)| {
+            let hints = hints::of_pattern(pattern).into_iter();
+            hints.map(move |hint| format!("{what} {}: {hint}", pattern.text()))
+        });
+        each.collect()
     }
 
     /// A line for each loader that no rule names: it would have no work.

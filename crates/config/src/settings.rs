@@ -371,6 +371,7 @@ impl Settings {
         if let Some(file) = &self.rule_file {
             file.check_loaders(self)?;
             self.notices.extend(file.warns_of_loaders());
+            self.notices.extend(file.warns_of_patterns());
         }
         self.objects = self.objects_under(self.rule_file.as_ref())?;
         if let Some(objects) = &self.objects {

@@ -19,6 +19,10 @@ impl Kind {
             Self::Text { max, .. } => text_of(value).filter(|text| is_word(&text.text, max)).map(Given::Text),
             Self::Free { max, .. } => text_of(value).filter(|text| text.text.len() <= max).map(Given::Text),
             Self::Flag => given.as_bool().map(Given::Flag),
+            Self::FlagOr { word } => match given.as_bool() {
+                Some(is) => Some(Given::Flag(is)),
+                None => text_of(value).filter(|text| text.text == word).map(Given::Text),
+            },
             Self::List { .. } => match given {
                 DeValue::Array(list) => list.iter().map(text_of).collect::<Option<_>>().map(Given::List),
                 _ => None,
@@ -69,7 +73,11 @@ impl Kind {
             }
             Self::None | Self::Any | Self::Octal => unreachable!("only options are of this kind"),
         };
-        read.ok_or_else(|| format!("{}: must be {}", show(given), self.describe(Place::RuleFile)))
+        read.ok_or_else(|| {
+            let is_time = matches!(self, Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. });
+            let unit = if is_time && given.is_integer() { ", with its unit and in quotes" } else { "" };
+            format!("{}: must be {}{unit}", show(given), self.describe(Place::RuleFile))
+        })
     }
 }
 

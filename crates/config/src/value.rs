@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Free { what: &'static str, max: usize },
     /// `true` or `false`.
     Flag,
+    /// `true`, `false` or a word.
+    FlagOr { word: &'static str },
 }
 
 /// A value that was read.
@@ -85,6 +87,8 @@ pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
 const TIMES: &[Unit] = &[("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1)];
+/// As messages name them.
+const UNITS: &str = "ms, s, m, h or d";
 /// As memcached has them, in either case.
 const LETTERS: &[Unit] = &[
     ("g", 1 << 30),
@@ -161,6 +165,11 @@ impl Given {
         if let Self::List(list) = self { Some(&list[..]) } else { None }.expect(FITS)
     }
 
+    /// Whether a [`Kind::FlagOr`] is true; None for its word.
+    pub(crate) fn flag_or_word(&self) -> Option<bool> {
+        if let Self::Flag(is) = self { Some(*is) } else { None }
+    }
+
     /// Whether a [`Kind::Flag`] is true.
     pub(crate) fn flag(&self) -> bool {
         if let Self::Flag(is) = self { Some(*is) } else { None }.expect(FITS)
@@ -194,6 +203,7 @@ impl Kind {
             | Self::Words { what }
             | Self::Free { what, .. } => format!("<{what}>"),
             Self::Flag => "<true|false>".to_owned(),
+            Self::FlagOr { word } => format!("<true|false|{word}>"),
         }
     }
 
@@ -221,11 +231,15 @@ impl Kind {
                 format!("bytes, or with a suffix k, m or g; {} to {}", short(min), short(max))
             }
             Self::Ms { .. } if !quoted => "a whole number with ms, s, m, h or d (plain: seconds)".to_owned(),
-            Self::Ms { min, max } => format!("a time, \"{}\" to \"{}\"", show_ms(min), show_ms(max)),
-            Self::AutoMs { min, max } => {
-                format!("\"auto\" or a time, \"{}\" to \"{}\"", show_ms(min), show_ms(max))
+            Self::Ms { min, max } => {
+                format!("a time in {UNITS}, \"{}\" to \"{}\"", show_ms(min), show_ms(max))
             }
-            Self::Seconds { max } => format!("a time of whole seconds, \"0s\" to \"{}\"", show_ms(max)),
+            Self::AutoMs { min, max } => {
+                format!("\"auto\" or a time in {UNITS}, \"{}\" to \"{}\"", show_ms(min), show_ms(max))
+            }
+            Self::Seconds { max } => {
+                format!("a time of whole seconds, in s, m, h or d, \"0s\" to \"{}\"", show_ms(max))
+            }
             Self::Percent { max } => format!("a share in per cent, \"0%\" to \"{max}%\""),
             Self::Share { min, max } => {
                 format!("\"off\", \"auto\" or {{ share = {} to {} }}", show_share(min), show_share(max))
@@ -239,6 +253,7 @@ impl Kind {
             Self::Words { what } => format!("a list of {what}: texts and numbers"),
             Self::Free { what, max } => format!("a {what}, up to {max} bytes"),
             Self::Flag => "true or false".to_owned(),
+            Self::FlagOr { word } => format!("true, false or \"{word}\""),
         }
     }
 
@@ -287,7 +302,8 @@ impl Kind {
             | Self::List { .. }
             | Self::Words { .. }
             | Self::Free { .. }
-            | Self::Flag => {
+            | Self::Flag
+            | Self::FlagOr { .. } => {
                 unreachable!("only keys of the rule file are of this kind")
             }
         }

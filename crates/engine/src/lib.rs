@@ -16,6 +16,7 @@ mod sync;
 mod time;
 
 mod ages;
+mod announced;
 mod delivered;
 mod running;
 

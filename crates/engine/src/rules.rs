@@ -22,6 +22,7 @@ pub(crate) mod unmatched;
 
 pub(crate) mod why;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use cattlegrid_herd::Policy;
@@ -61,8 +62,16 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Its pattern, behind its prefix if it is limited to one: what tells it from other rules.
+    pub fn name(&self) -> Cow<'_, str> {
+        match &self.prefix {
+            None => Cow::Borrowed(self.pattern.text()),
+            Some(prefix) => Cow::Owned(format!("{prefix}{}", self.pattern.text())),
+        }
+    }
+
     /// Whether another rule is for the same keys, so that what was learned under it stays valid.
-    pub(crate) fn is_for_keys_of(&self, other: &Self) -> bool {
+    pub fn is_for_keys_of(&self, other: &Self) -> bool {
         self.pattern.text() == other.pattern.text() && self.prefix == other.prefix
     }
 

@@ -25,6 +25,8 @@ mod fill;
 
 mod write_ruled;
 
+mod named_tags;
+
 // Objects.
 pub(crate) mod object;
 
@@ -48,6 +50,7 @@ use std::sync::atomic::Ordering;
 use cattlegrid_herd::Herd;
 use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
+use crate::announced::Announced;
 use crate::event::Interest;
 use crate::names::Names;
 use crate::running::Queue;
@@ -63,6 +66,8 @@ pub struct Shard {
     /// The leases of its keys; None until there are rules.
     pub(crate) herd: Option<Box<Herd>>,
     pub(crate) shared: Arc<Shared>,
+    /// The tags that are announced for its keys.
+    pub(crate) announced: Announced,
     /// A buffer for values that are put together from parts.
     pub(crate) scratch: Vec<u8>,
     /// The value of the reply to a call of an object.
@@ -86,6 +91,7 @@ impl Shard {
             store,
             herd: None,
             shared,
+            announced: Announced::default(),
             scratch: Vec::new(),
             value: Vec::new(),
             busy: HashMap::new(),

@@ -61,6 +61,8 @@ pub struct Shared {
     pub(crate) waiting: AtomicUsize,
     /// Bytes of values copied for them that are not written yet.
     pub(crate) delivered: DeliveredBytes,
+    /// Keys for which tags are announced.
+    pub(crate) announced: AtomicUsize,
     /// Limit of `waiting`.
     pub(crate) waiting_max: AtomicUsize,
     /// Until when what calls have looked at to make room for pinned objects is paid for, in milliseconds since the start.
@@ -127,6 +129,7 @@ impl Shared {
             shards: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             delivered: DeliveredBytes::default(),
+            announced: AtomicUsize::new(0),
             waiting_max: AtomicUsize::new(0),
             pinned_looks_paid_ms: AtomicU64::new(0),
             timeout_ms: AtomicU64::new(u64::MAX),

@@ -267,3 +267,35 @@ fn a_value_for_an_older_cas_marks_the_newer_one() {
     w.expect(writer, "ms page:1 3 C1 I|odd|get page:1|", "HD|END|");
     w.expect(reader, "mg page:1 v N30|", "VA 0 Z||");
 }
+
+/// `@why:` says what is left of the grace: all of it until the value expires.
+#[test]
+fn why_shows_the_grace_that_is_left() {
+    let graces = |w: &mut World, key: &str| {
+        let c = w.connect();
+        let said = w.ask(c, &format!("get @why:{key}|"));
+        let why: serde_json::Value = serde_json::from_str(said.split('|').nth(1).unwrap()).unwrap();
+        ["ttl", "grace", "grace_on_error"].map(|name| why["item"][name].as_u64())
+    };
+    let policy = Policy { leases: true, hold_ms: 0, grace_s: 30, ..Policy::default() };
+    let mut w = World::new(&[
+        ("page:{id}", policy),
+        ("long:{id}", Policy { grace_on_error_s: 3600, ..policy }),
+        ("none:{id}", Policy { grace_s: 0, ..policy }),
+    ]);
+    let a = w.connect();
+    for key in ["page:1", "long:1", "none:1"] {
+        w.expect(a, &format!("set {key} 0 60 1|1|"), "STORED|");
+    }
+    w.expect(a, "set page:2 0 0 1|1|set page:3 0 60 1|1|incr page:3 1|", "STORED|STORED|2|");
+    assert_eq!(graces(&mut w, "page:1"), [Some(60), Some(30), None]);
+    assert_eq!(graces(&mut w, "long:1"), [Some(60), Some(30), Some(3600)]);
+    assert_eq!(graces(&mut w, "none:1"), [Some(60), None, None]);
+    assert_eq!(graces(&mut w, "page:2"), [None, Some(30), None], "it can be invalidated softly");
+    assert_eq!(graces(&mut w, "page:3"), [Some(60), None, None], "it was changed in place");
+    w.pass(70_000);
+    assert_eq!(graces(&mut w, "page:1"), [Some(0), Some(20), None]);
+    assert_eq!(graces(&mut w, "long:1"), [Some(0), Some(20), Some(3590)]);
+    w.pass(30_000);
+    assert_eq!(graces(&mut w, "long:1"), [Some(0), Some(0), Some(3560)]);
+}

@@ -115,7 +115,31 @@ fn a_hold_that_would_not_help_is_refused_after_the_first_stampede() {
     w.expect(a, "get page:2|", "END|");
     w.expect(b, "get page:2|", "END|");
     w.expect(c, "get page:2|", "END|");
-    assert_eq!(w.count("busy_prediction"), 2);
+    assert_eq!((w.count("busy_prediction"), w.count("busy_prediction_many")), (2, 0));
+}
+
+#[test]
+fn gets_of_several_keys_are_counted_by_themselves() {
+    let policy = Policy { hold_many_ms: 100, ..policy() };
+    let mut w = World::new(&[("page:{id}", policy)]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:1|", "");
+    w.expect(c, "get page:1 other|", "");
+    w.pass(100);
+    assert_eq!(w.replies(c), "END|");
+    assert_eq!((w.count("hold_expired"), w.count("hold_expired_many")), (1, 1));
+    w.pass(200);
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VALUE page:1 0 1|x|END|");
+    w.expect(a, "get page:3|", "END|");
+    w.pass(300);
+    // 300 ms fit into hold, not into hold_many.
+    w.expect(a, "set page:3 0 0 1|x|", "STORED|");
+    w.expect(a, "get page:2|", "END|");
+    w.expect(b, "get page:2|", "");
+    w.expect(c, "get page:2 other|", "END|");
+    assert_eq!((w.count("busy_prediction"), w.count("busy_prediction_many")), (1, 1));
 }
 
 #[test]

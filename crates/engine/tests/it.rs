@@ -3,6 +3,7 @@
 //! compiled with other locks for it.
 
 mod account;
+mod announced_tags;
 mod cascades;
 mod deadlines;
 #[path = "../../../fuzz/draw.rs"]
@@ -15,6 +16,7 @@ mod floors;
 mod grace;
 mod herd;
 mod loads;
+mod named_tags;
 mod names;
 mod objects;
 mod objects_long;

@@ -90,6 +90,8 @@ pub struct Hold {
     pub touch: Option<i64>,
     /// Whether the server has room for another waiter.
     pub room: bool,
+    /// Whether it is a get of several keys.
+    pub many: bool,
 }
 
 /// A value that is older than a soft event of its key when it comes.

@@ -456,6 +456,9 @@ impl Herd {
                 return Waited::Old;
             }
             count(counter);
+            if hold.many && std::ptr::eq(counter, &raw const counters.busy_prediction) {
+                count(&counters.busy_prediction_many);
+            }
             self.drop_if_deserted(ask.hash);
             return self.send_away(ask, step);
         }
@@ -475,6 +478,7 @@ impl Herd {
             softened,
             found: ask.found,
             touch: hold.touch,
+            many: hold.many,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
         session.begin_wait(Wait { hash: ask.hash, request: hold.request, slot: hold.slot, waiter: id });
@@ -563,6 +567,9 @@ impl Herd {
             (false, true) => &counters.held_reentered,
             (false, false) => &counters.hold_expired,
         });
+        if waiter.many && !released && !on_trial {
+            count(&counters.hold_expired_many);
+        }
         let queued = !lease.holder.computes();
         let by_loader = rule.policy().loader;
         let full = queued || by_loader || lease.computers >= rule.policy().max_computers;
@@ -736,12 +743,12 @@ impl Herd {
 
     /// The lease of the key with this hash.
     pub fn view(&self, hash: u64, now_ms: u64) -> Option<LeaseView> {
-        self.leases.get(hash).map(|lease| view(lease, now_ms))
+        self.leases.get(hash).map(|lease| lease.view(now_ms))
     }
 
     /// The key's lease.
     pub fn lease(&self, hash: u64, key: &[u8], now_ms: u64) -> Option<LeaseView> {
-        self.leases.get(hash).filter(|lease| *lease.key == *key).map(|lease| view(lease, now_ms))
+        self.leases.get(hash).filter(|lease| *lease.key == *key).map(|lease| lease.view(now_ms))
     }
 
     /// Walks everything: for tests.
@@ -774,21 +781,5 @@ impl Herd {
         assert!(self.ended_order.len() <= self.ended_max, "ended tokens are bounded");
         let few = |jobs: &load::Jobs| (1..=load::JOBS_MAX).contains(&jobs.len());
         assert!(self.jobs.values().all(few), "two jobs of a key at most");
-    }
-}
-
-fn view(lease: &Lease, now_ms: u64) -> LeaseView {
-    LeaseView {
-        key: lease.key.clone(),
-        token: lease.token,
-        kind: lease.kind,
-        holder: lease.holder.connection(),
-        explicit: lease.holder.is_named(),
-        loader: lease.holder.is_loader(),
-        job_out: lease.job_out,
-        age_ms: lease.begun.map_or(0, |begun| now_ms.saturating_sub(begun.ms)),
-        left_ms: lease.deadline_ms.saturating_sub(now_ms),
-        waiters: lease.queue.len(),
-        computers: lease.computers,
     }
 }

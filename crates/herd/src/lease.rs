@@ -94,6 +94,23 @@ impl Lease {
         self.computers += 1;
         self.joined_ms.get_or_insert(now_ms);
     }
+
+    /// As `stats leases` shows it.
+    pub(crate) fn view(&self, now_ms: u64) -> LeaseView {
+        LeaseView {
+            key: self.key.clone(),
+            token: self.token,
+            kind: self.kind,
+            holder: self.holder.connection(),
+            explicit: self.holder.is_named(),
+            loader: self.holder.is_loader(),
+            job_out: self.job_out,
+            age_ms: self.begun.map_or(0, |begun| now_ms.saturating_sub(begun.ms)),
+            left_ms: self.deadline_ms.saturating_sub(now_ms),
+            waiters: self.queue.len(),
+            computers: self.computers,
+        }
+    }
 }
 
 /// A lease, as `stats leases` shows it.

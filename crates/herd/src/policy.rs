@@ -72,6 +72,18 @@ pub enum Ambiguous {
     Drop,
 }
 
+/// Whether the first line of a value may name the value's tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TagsInValue {
+    /// The value is stored as it comes.
+    #[default]
+    No,
+    /// A line of tags is taken off the value.
+    Taken,
+    /// The same, and a value without such a line is refused.
+    Required,
+}
+
 /// What becomes of a fill without a record, for one fill window after a start or a change of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterStart {
@@ -146,6 +158,10 @@ pub struct Policy {
     pub ambiguous: Ambiguous,
     /// What becomes of a fill that may be older than the start.
     pub after_start: AfterStart,
+    /// Whether a value's first line may name its tags.
+    pub tags_in_value: TagsInValue,
+    /// A value whose tags were not announced before is not stored.
+    pub needs_announced_tags: bool,
 }
 
 impl Policy {
@@ -192,6 +208,8 @@ impl Default for Policy {
             fill_window: FillWindow::Auto,
             ambiguous: Ambiguous::Serve,
             after_start: AfterStart::Keep,
+            tags_in_value: TagsInValue::No,
+            needs_announced_tags: false,
         }
     }
 }

@@ -536,6 +536,8 @@ rule_counters! {
     promoted_slot,
     /// Held gets whose hold ended without a value.
     hold_expired,
+    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts in `hold_expired` as well.
+    hold_expired_many,
     /// Held gets that got the old value when their `wait` had passed, or because waiting did not help any more.
     held_old,
     /// Held gets of the holder itself, answered as misses after 10 ms in which nothing else came on their connection.
@@ -561,6 +563,8 @@ rule_counters! {
     busy_waiters_total,
     /// Gets not held because the computation is expected to take longer than the hold.
     busy_prediction,
+    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts in `busy_prediction` as well.
+    busy_prediction_many,
     /// Gets not held because the rule's `hold` is 0.
     busy_no_hold,
     /// Gets not held because 8,192 keys wait for a slot of `rule_computers` already.
@@ -644,6 +648,15 @@ rule_counters! {
     negatives,
     /// Values stored with a time to live that was shortened (`ttl_jitter`).
     ttl_shortened,
+    /// Tags announced for a key (`@tags:KEY`).
+    tags_announced,
+    /// Values not stored because no tags were announced for their key (`announced_tags`).
+    stores_unannounced,
+    /// Values refused because they do not begin with a line of tags (`tags_in_value`).
+    stores_without_tags,
+    /// Values refused because the tags in their first line, or together with those of the rule, the command and the announcements,
+    /// are invalid or more than 8.
+    stores_tags_invalid,
 }
 
 impl RuleCounters {

@@ -36,6 +36,8 @@ pub struct Waiter {
     pub found: Kind,
     /// The exptime of a `gat`: the value of the reply is touched.
     pub touch: Option<i64>,
+    /// The request is a get of several keys.
+    pub many: bool,
 }
 
 impl Waiter {

@@ -10,11 +10,12 @@ use cattlegrid_server::sys;
 use clap::Parser;
 use serde::Serialize;
 
+use crate::identity::identity;
 use crate::progress::Progress;
 use crate::stampede::stampede_over;
 use crate::{
-    BenchError, Binary, Cpu, Memcached, Meter, Plan, Popularity, Replay, Report, Shape, Sizes, Spread, Tally,
-    Target, Tls, Ttls, Until, Wire, count,
+    BenchError, Binary, Cpu, Memcached, Meter, Peer, Plan, Popularity, Replay, Report, Shape, Sizes, Spread,
+    Tally, Target, Tls, Ttls, Until, Wire, count,
 };
 
 /// Loads a memcached-protocol server and verifies every reply.
@@ -314,6 +315,8 @@ fn single<W: Wire + Clone + Send>(
 struct Comparison<'a> {
     /// The whole of each server's turns.
     servers: [(&'a str, Report); 2],
+    /// What each server says it is.
+    identities: [Option<String>; 2],
     /// The first server's figure divided by the second one's, turn by turn.
     throughput_ratio: Option<Spread>,
     p50_ratio: Option<Spread>,
@@ -332,9 +335,13 @@ fn versus<W: Wire + Clone + Send>(
 ) -> Result<String, BenchError> {
     let plan = options.plan(options.keys, false);
     let names = [&options.address, other];
+    // Over TLS they are not asked.
+    let ask =
+        |address| Peer::new(address, &plan).ok().filter(|_| !options.tls).and_then(|peer| identity(&peer));
+    let identities = names.map(ask);
     let mut targets = [
         options.open(wire, plan.clone(), names[0], options.pid, meter)?,
-        options.open(wire, plan, names[1], options.vs_pid, meter)?,
+        options.open(wire, plan.clone(), names[1], options.vs_pid, meter)?,
     ];
     if options.warmup > 0.0 {
         for target in &mut targets {
@@ -366,6 +373,7 @@ fn versus<W: Wire + Clone + Send>(
     };
     let comparison = Comparison {
         servers: std::array::from_fn(|place| (names[place], Report::new(&sums[place], cpus[place]))),
+        identities,
         throughput_ratio: ratio(&|report| Some(report.requests_per_second)),
         p50_ratio: ratio(&|report| Some(report.p50_us)),
         p99_ratio: ratio(&|report| Some(report.p99_us)),
@@ -379,11 +387,17 @@ fn versus<W: Wire + Clone + Send>(
 impl Comparison<'_> {
     fn text(&self) -> String {
         let mut text = String::new();
-        for (name, report) in &self.servers {
+        let names: [String; 2] = std::array::from_fn(|place| {
+            let address = self.servers[place].0;
+            self.identities[place]
+                .as_ref()
+                .map_or_else(|| address.to_owned(), |is| format!("{address} ({is})"))
+        });
+        for (name, (_, report)) in names.iter().zip(&self.servers) {
             write!(text, "{name}\n{report}\n\n").expect("writing to a String cannot fail");
         }
         let turns = count(self.turns.len() as u64);
-        writeln!(text, "{} / {}, median of {turns} turns (quartiles)", self.servers[0].0, self.servers[1].0)
+        write!(text, "{}\n  / {}\nmedian of {turns} turns (quartiles)\n", names[0], names[1])
             .expect("writing to a String cannot fail");
         for (name, ratio) in [
             ("throughput", self.throughput_ratio),

@@ -9,6 +9,7 @@
 mod cli;
 mod driver;
 pub mod harness;
+mod identity;
 mod link;
 mod process;
 mod progress;

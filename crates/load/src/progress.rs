@@ -50,7 +50,9 @@ fn show(meter: &Meter, stopped: &mpsc::Receiver<()>) {
         let answered = meter.answered.load(Relaxed);
         let line = line(answered, answered - before, every);
         let mut out = std::io::stderr().lock();
-        let written = if terminal { write!(out, "\r{line}\x1b[K") } else { writeln!(out, "{line}") };
+        // Without wrapping it stays one line, however narrow the terminal is.
+        let written =
+            if terminal { write!(out, "\r\x1b[?7l{line}\x1b[K\x1b[?7h") } else { writeln!(out, "{line}") };
         if written.and_then(|()| out.flush()).is_err() {
             return;
         }

@@ -176,7 +176,7 @@ impl Display for Report {
         }
         writeln!(
             out,
-            "latency       p50 {}, p90 {}, p99 {}, p99.9 {}, longest {}",
+            "latency       p50 {}, p90 {}, p99 {}, p99.9 {}\nlongest       {}",
             micros(self.p50_us),
             micros(self.p90_us),
             micros(self.p99_us),
@@ -194,7 +194,7 @@ impl Display for Report {
             write!(out, "server CPU    {cpu:.2} us per key got or set")?;
             if let Some((user, system)) = self.user_cpu_us_per_operation.zip(self.system_cpu_us_per_operation)
             {
-                write!(out, " ({user:.2} in user mode, {system:.2} in the kernel)")?;
+                write!(out, " (user {user:.2}, kernel {system:.2})")?;
             }
             writeln!(out)?;
         }
@@ -260,9 +260,7 @@ mod tests {
         assert!(text.starts_with("requests      1,000 in 2.00 s\nthroughput    500 requests/s\n"), "{text}");
         assert!(text.contains("hit ratio     25.00 %\n"), "{text}");
         assert!(
-            text.contains(
-                "\nserver CPU    3.00 us per key got or set (0.75 in user mode, 2.25 in the kernel)\n"
-            ),
+            text.contains("\nserver CPU    3.00 us per key got or set (user 0.75, kernel 2.25)\n"),
             "{text}"
         );
         let greeted = Tally { handshakes: 1200, resumed: 1199, ..tally(1..=10) };

@@ -147,7 +147,7 @@ impl Loaders {
         for (program, settings, gone, starting) in starting {
             let pool = starting
                 .wait()
-                .map_err(|error| StartError { loader: settings.name.clone(), reason: error.to_string() })?;
+                .map_err(|error| StartError { loader: settings.name.clone(), reason: program.why(&error) })?;
             let name = Arc::clone(program.name());
             let running = Running { program, settings: settings.clone(), pool, gone };
             prepared.set.insert(name, Arc::new(running));

@@ -21,6 +21,7 @@ mod limiter;
 mod loaders;
 mod pool;
 mod program;
+mod starts;
 mod table;
 
 pub use counts::Counts;

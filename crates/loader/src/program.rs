@@ -2,13 +2,14 @@
 //! its lines in the log.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cattlegrid_pool::{Budget, LogChunk, PoolError};
+use cattlegrid_pool::{Budget, Error, LogChunk, PoolError};
 
 use crate::counts::Counts;
 use crate::host::{Host, Severity};
 use crate::limiter::Limiter;
+use crate::starts::{Output, Starts};
 
 /// See the module's text.
 pub(crate) struct Program {
@@ -30,11 +31,16 @@ struct Limits {
     reports: Limiter,
     /// Of lines of workers' output.
     output: Limiter,
+    starts: Starts,
 }
 
 impl Program {
     pub(crate) fn new(name: &str, max: usize, host: Arc<dyn Host>) -> Arc<Self> {
-        let limits = Limits { reports: Limiter::new(REPORTS), output: Limiter::new(OUTPUT_LINES) };
+        let limits = Limits {
+            reports: Limiter::new(REPORTS),
+            output: Limiter::new(OUTPUT_LINES),
+            starts: Starts::default(),
+        };
         Arc::new(Self {
             name: name.into(),
             counts: Arc::default(),
@@ -67,6 +73,9 @@ impl Program {
         };
         let text = String::from_utf8_lossy(chunk.bytes);
         let lines: Vec<&str> = text.lines().collect();
+        if self.is_known(&lines) {
+            return;
+        }
         let (admitted, before) = self.admit(lines.len(), |limits| &mut limits.output);
         if admitted == 0 {
             return;
@@ -82,7 +91,17 @@ impl Program {
         for line in &lines[..admitted] {
             said.extend([&*from, ": ", line, "\n"]);
         }
+        self.limits().starts.pass(&lines[..admitted]);
         self.host.log(severity, said.trim_end());
+    }
+
+    /// Whether lines are those of a worker that could not start, and are in the log. They are counted as left out.
+    fn is_known(&self, lines: &[&str]) -> bool {
+        let is_known = self.limits().starts.is_known(lines, self.host.now());
+        if is_known {
+            self.counts.log_left_out.fetch_add(lines.len() as u64, Relaxed);
+        }
+        is_known
     }
 
     /// Something is wrong with a worker, or with all.
@@ -93,8 +112,39 @@ impl Program {
         };
         match error {
             // Once for each series of failures: no failure of a job keeps it out of the log.
-            PoolError::CrashLoop { .. } | PoolError::PoolLost => self.write(severity, &error.to_string(), 0),
+            PoolError::CrashLoop { reason, .. } => {
+                // The last words of the last start; its report came before.
+                let (text, more) = (error.to_string(), reason.split_once(OUTPUT_ENDS));
+                let words = more.map_or(0, |(_, words)| OUTPUT_ENDS.len() + words.len());
+                let is_known =
+                    more.is_some_and(|(_, words)| self.is_known(&words.lines().collect::<Vec<_>>()));
+                self.write(severity, if is_known { &text[..text.len() - words] } else { &text }, 0);
+            }
+            PoolError::PoolLost => self.write(severity, &error.to_string(), 0),
+            PoolError::StartFailed { reason, stderr_tail } => {
+                let output = self.limits().starts.fail(stderr_tail, self.host.now());
+                let text = match output {
+                    Output::New => error.to_string(),
+                    Output::Passed => format!("start failed: {reason}"),
+                    Output::Repeated if stderr_tail.is_empty() => format!("start failed again: {reason}"),
+                    Output::Repeated => format!("start failed again: {reason}; its output was as before"),
+                };
+                self.say(severity, &text);
+            }
             _ => self.say(severity, &error.to_string()),
+        }
+    }
+
+    /// Why no worker could be started, as the start of the server or a reload says: without what the program wrote if that is in the log
+    /// just before.
+    pub(crate) fn why(&self, error: &Error) -> String {
+        match error {
+            Error::StartFailed { reason, stderr_tail, .. }
+                if self.limits().starts.fail(stderr_tail, self.host.now()) == Output::Passed =>
+            {
+                format!("no worker could be started: {reason}; its output is above")
+            }
+            _ => error.to_string(),
         }
     }
 
@@ -129,13 +179,19 @@ impl Program {
 
     fn admit(&self, lines: usize, of: impl FnOnce(&mut Limits) -> &mut Limiter) -> (usize, u64) {
         let now = self.host.now();
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        let (admitted, before) = of(&mut limits).admit(lines, now);
+        let (admitted, before) = of(&mut self.limits()).admit(lines, now);
         let left_out = (lines - admitted) as u64;
         self.counts.log_left_out.fetch_add(left_out, Relaxed);
         (admitted, before)
     }
+
+    fn limits(&self) -> MutexGuard<'_, Limits> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// What the pool puts between a reason and a program's last words.
+const OUTPUT_ENDS: &str = "; output ends: ";
 
 /// Reports of failures a second.
 const REPORTS: usize = 1;
@@ -180,5 +236,24 @@ mod tests {
         assert!(second.contains("loader pages: last words"), "{second}");
         assert!(third.starts_with("loader pages: "), "{third}");
         assert_eq!(program.counts().log_left_out.load(Relaxed), 2);
+    }
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn a_program_that_cannot_start_is_heard_once() {
+        let host = Arc::new(Stopped { now: std::time::Instant::now(), log: Mutex::default() });
+        let program = Program::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
+        let failed = || PoolError::StartFailed {
+            reason: "exited with status 1".to_owned(),
+            stderr_tail: "Traceback\nRuntimeError\n".to_owned(),
+        };
+        program.report(&failed());
+        program.report(&failed());
+        assert!(program.is_known(&["Traceback", "RuntimeError"]), "what the next one writes");
+        let reason = "no worker could be started: exited with status 1; output ends: Traceback\nRuntimeError";
+        program.report(&PoolError::CrashLoop { failures: 5, reason: reason.to_owned() });
+        let log = host.log.lock().unwrap();
+        let all = log.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n");
+        assert_eq!(all.matches("Traceback").count(), 1, "{all}");
+        assert!(all.ends_with("backing off: no worker could be started: exited with status 1"), "{all}");
     }
 }

@@ -15,6 +15,7 @@ use crate::door::Entrance;
 use crate::error::ServeError;
 use crate::folder::Folder;
 use crate::idle_rules::IdleRules;
+use crate::holds::HoldReports;
 use crate::listen::Listeners;
 use crate::poller::{Poller, Wish};
 use crate::reload::{Extent, Reloads};
@@ -115,6 +116,7 @@ struct Control<'a> {
     /// What was advised once already.
     advised: HashSet<String>,
     idle_rules: IdleRules,
+    holds: HoldReports,
     reloads: Reloads,
     folder: Folder,
 }
@@ -140,6 +142,7 @@ impl<'a> Control<'a> {
             last_tick,
             advised: HashSet::new(),
             idle_rules: IdleRules::default(),
+            holds: HoldReports::default(),
             reloads: Reloads::default(),
             folder: Folder::default(),
         })
@@ -229,9 +232,8 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Says once what would help: of each rule whose `hold` is shorter than its computations, of crowded tags, and of gradual
-    /// purges that were not. And once a minute, while it lasts, of each rule of which many fills are dropped though they may be
-    /// new.
+    /// Says once what would help: of crowded tags, and of gradual purges that were not. And once a minute, while it lasts, of each
+    /// rule of which many fills are dropped though they may be new, or whose holds end without the value.
     fn advise(&mut self, now_ms: u64) {
         let shared = self.shared.engine.shared();
         let stats = shared.tags().stats();
@@ -250,21 +252,15 @@ impl<'a> Control<'a> {
             log::warning(line);
         }
         for (rule, state) in active.each() {
-            let (hold_ms, pattern) = (state.policy().hold_ms, rule.pattern.text());
             if state.end_minute(now_ms).is_some()
                 && let Some(advice) = stats::advice(state)
             {
-                log::warning(format_args!("rule {pattern}: {advice}"));
+                log::warning(format_args!("rule {}: {advice}", rule.pattern.text()));
             }
-            let given_up = state.counters().busy_prediction.load(Relaxed) > 0;
-            if let Some(p90) = state.p90_ms().filter(|p90| given_up && hold_ms > 0 && *p90 > hold_ms)
-                && self.advised.insert(pattern.to_owned())
-            {
-                log::warning(format_args!(
-                    "rule {pattern}: hold ({hold_ms} ms) is shorter than the computation (p90 {p90} ms), so clients are \
-                     not held: add grace, or raise hold if the clients' own timeout allows it"
-                ));
+            if let Some(line) = self.holds.look(rule, state, now_ms) {
+                log::warning(line);
             }
         }
+        self.holds.retain(active);
     }
 }

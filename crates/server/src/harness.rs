@@ -26,7 +26,7 @@ use std::time::Duration;
 use cattlegrid_config::Settings;
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules};
-use cattlegrid_herd::{LeaseTime, PeerKey, Policy};
+use cattlegrid_herd::{LeaseTime, PeerKey, Policy, TagsInValue};
 use socket2::SockRef;
 
 use crate::lane::Lane;
@@ -142,7 +142,12 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     settings.protection.read_ahead = 3;
     let ground = Ground::with(&settings, Clock::standing(), caps()).expect("a small server can be made");
     let shared = share(settings, None, None, ground).expect("a small server can be made");
-    let policy = Policy { lease: LeaseTime::Fixed(2_000), hold_ms: 3_000, ..Policy::default() };
+    let policy = Policy {
+        lease: LeaseTime::Fixed(2_000),
+        hold_ms: 3_000,
+        tags_in_value: TagsInValue::Taken,
+        ..Policy::default()
+    };
     let pattern = Pattern::parse("r:{id}").expect("a pattern");
     let rule =
         Rule { number: 1, pattern, policy, tags: Vec::new(), negative_ttl_s: 0, loading: None, prefix: None };

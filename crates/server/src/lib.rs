@@ -13,6 +13,7 @@ mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 mod idle_rules;
+mod holds;
 mod lane;
 pub mod listen;
 mod loading;
@@ -35,6 +36,7 @@ mod turns;
 mod unsent;
 mod uploads;
 mod watch;
+mod why;
 mod wire_log;
 
 pub use error::ServeError;

@@ -27,6 +27,7 @@ use crate::tls::TlsAcceptor;
 use crate::unsent::Unsent;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
+use crate::why;
 
 /// What is there before anything is shared: loaders run, and the lanes can be told of their jobs.
 pub(crate) struct Ground {
@@ -111,7 +112,7 @@ pub(crate) fn share(
         large_pages: settings.large_pages,
         tag_bytes: if extensions { settings.protection.tag_bytes } else { 0 },
         allows_flush: settings.flush,
-        explain: |why| serde_json::to_string(why).unwrap_or_default(),
+        explain: why::text,
         nanos: crate::time::nanos,
         seed: random_seed(),
     })

@@ -430,6 +430,7 @@ impl Shared {
             newer.check_loaders(&self.settings)?;
             let loaders = self.loaders.prepare(&newer.loaders)?;
             log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
+            log::lines(log::Level::Warning, newer.warns_of_patterns().join("\n"));
             log::lines(log::Level::Warning, file.needs_restart(newer).join("\n"));
             if let Some(text) = newer.warns_of_no_rules() {
                 log::warning(text);
@@ -443,7 +444,13 @@ impl Shared {
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
-        self.set_objects(rule_file.map(|(_, newer)| newer), objects, registry);
+        let before = self.in_force().rule_file.clone();
+        let newer = rule_file.map(|(_, newer)| newer);
+        if let (Some(before), Some(newer)) = (&before, &newer) {
+            let changes = before.changes(newer).into_iter().map(|line| format!("reload: {line}"));
+            log::lines(log::Level::Notice, changes.collect::<Vec<_>>().join("\n"));
+        }
+        self.set_objects(newer, objects, registry);
         if let Some((auth, users)) = users {
             auth.replace(users);
         }

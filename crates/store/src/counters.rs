@@ -9,6 +9,10 @@ pub struct StoreStats {
     pub evictions: u64,
     /// Of these, never read.
     pub evicted_unfetched: u64,
+    /// Of these, those that had a time to live.
+    pub evicted_nonzero: u64,
+    /// The last one of them.
+    pub last_evicted: LastEvicted,
     /// Dead items removed, by a look-up or by the collector.
     pub reclaimed: u64,
     /// Of those, removed by the collector: expired or flushed and never read.
@@ -21,12 +25,44 @@ pub struct StoreStats {
     pub no_free_segment: u64,
 }
 
+/// When an item was evicted last, and for how long it had not been used. Of several stores: of those that have evicted in the last
+/// second in which any has, the item that each evicted last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastEvicted {
+    /// The second; 0: nothing was evicted.
+    second: u32,
+    idle_seconds: u64,
+    stores: u64,
+}
+
+impl LastEvicted {
+    pub(crate) fn of(second: u32, accessed: u32) -> Self {
+        Self { second, idle_seconds: second.saturating_sub(accessed).into(), stores: 1 }
+    }
+
+    /// Seconds for which it had not been used, the mean if there are several; 0 if nothing was evicted.
+    pub fn idle_seconds(&self) -> u64 {
+        self.idle_seconds.checked_div(self.stores).unwrap_or(0)
+    }
+
+    fn add(&mut self, other: &Self) {
+        if other.second > self.second {
+            *self = *other;
+        } else if other.second == self.second {
+            self.idle_seconds += other.idle_seconds;
+            self.stores += other.stores;
+        }
+    }
+}
+
 impl StoreStats {
     /// Adds another store's.
     pub fn add(&mut self, other: &Self) {
         self.total += other.total;
         self.evictions += other.evictions;
         self.evicted_unfetched += other.evicted_unfetched;
+        self.evicted_nonzero += other.evicted_nonzero;
+        self.last_evicted.add(&other.last_evicted);
         self.reclaimed += other.reclaimed;
         self.expired_unfetched += other.expired_unfetched;
         self.moved += other.moved;
@@ -82,5 +118,29 @@ impl StoreUsage {
         self.objects += other.objects;
         self.object_bytes += other.object_bytes;
         self.pinned_bytes += other.pinned_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_eviction_of_several_stores() {
+        let sum = |all: &[LastEvicted]| {
+            let mut sum = StoreStats::default();
+            for one in all {
+                sum.add(&StoreStats { last_evicted: *one, ..StoreStats::default() });
+            }
+            sum.last_evicted.idle_seconds()
+        };
+        let none = LastEvicted::default();
+        assert_eq!(sum(&[none, none]), 0);
+        let (early, late, also_late) =
+            (LastEvicted::of(10, 1), LastEvicted::of(20, 15), LastEvicted::of(20, 17));
+        assert_eq!(sum(&[early, none]), 9);
+        assert_eq!([sum(&[early, late]), sum(&[late, early, none])], [5, 5], "the later one");
+        assert_eq!(sum(&[late, early, also_late]), 4, "the mean of 5 and 3");
+        assert_eq!(LastEvicted::of(5, 7).idle_seconds(), 0);
     }
 }

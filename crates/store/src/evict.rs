@@ -22,6 +22,7 @@
 //! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk ends before it.
 
 use crate::choice::Victim;
+use crate::counters::LastEvicted;
 use crate::ghost::From;
 use crate::index::USES_MAX;
 use crate::item::{self, Item, Marks, NEVER};
@@ -506,6 +507,7 @@ impl Store {
     pub(crate) fn evict(&mut self, hash: u64, found: Found) {
         let item = self.item(found);
         let fetched = item.marks().has(Marks::FETCHED);
+        let (expires, accessed) = (item.expiry() != NEVER, item.accessed());
         if self.evicted.is_some() {
             let object = item.object();
             let record = Evicted {
@@ -513,7 +515,7 @@ impl Store {
                 object: object.map(|(type_id, _)| type_id),
                 fetched,
                 expiry: item.expiry(),
-                accessed: item.accessed(),
+                accessed,
                 value_len: item.value_len(),
             };
             self.evicted.iter_mut().for_each(|e| e.push(record.clone()));
@@ -521,6 +523,8 @@ impl Store {
         }
         self.stats.evictions += 1;
         self.stats.evicted_unfetched += u64::from(!fetched);
+        self.stats.evicted_nonzero += u64::from(expires);
+        self.stats.last_evicted = LastEvicted::of(self.now, accessed);
         self.remove(hash, found);
     }
 

@@ -17,6 +17,8 @@ use crate::memory::{Memory, Runs};
 #[derive(Debug)]
 pub struct HugeValue {
     runs: Runs,
+    /// Bytes before the value, which are not part of it any more.
+    front: usize,
     len: usize,
     memory: Arc<Memory>,
     /// Items of the store that have it; two for the moment in which an item is written again.
@@ -57,7 +59,39 @@ impl HugeValue {
         runs.truncate(len);
         debug_assert!(runs.len() >= len, "the runs hold the value");
         let memory = Arc::clone(memory);
-        Arc::new(Self { runs, len, memory, items: AtomicUsize::new(0), pinned: AtomicBool::new(false) })
+        Arc::new(Self {
+            runs,
+            front: 0,
+            len,
+            memory,
+            items: AtomicUsize::new(0),
+            pinned: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes its first `bytes` bytes off. They stay before it: [`HugeValue::front`].
+    ///
+    /// # Panics
+    /// It has no byte more.
+    pub fn cut(&mut self, bytes: usize) {
+        assert!(bytes < self.len, "{bytes} bytes of {}", self.len);
+        self.front += bytes;
+        self.len -= bytes;
+    }
+
+    /// The bytes that were taken off, in pieces.
+    pub fn front(&self) -> impl Iterator<Item = &[u8]> {
+        let mut left = self.front;
+        self.runs.from(0).map_while(move |run| {
+            let n = left.min(run.len());
+            left -= n;
+            (n > 0).then(|| &run[..n])
+        })
+    }
+
+    /// Number of bytes that were taken off.
+    pub fn front_len(&self) -> usize {
+        self.front
     }
 
     /// Notes that an item has it now.
@@ -106,7 +140,7 @@ impl HugeValue {
     #[inline]
     pub fn slices_from(&self, offset: usize) -> impl Iterator<Item = &[u8]> {
         let mut left = self.len - offset;
-        self.runs.from(offset).map_while(move |run| {
+        self.runs.from(self.front + offset).map_while(move |run| {
             let n = left.min(run.len());
             left -= n;
             (n > 0).then(|| &run[..n])
@@ -150,6 +184,28 @@ mod tests {
         let used = memory.used_bytes();
         drop(huge);
         assert_eq!(memory.used_bytes(), used - held);
+    }
+
+    #[test]
+    fn bytes_taken_off_are_no_part_of_it() {
+        let memory = Memory::new(64 * PAGE_BYTES).unwrap();
+        let mut pages: Vec<_> = (0..64).map(|_| memory.aligned(PAGE_BYTES)).collect();
+        pages.iter_mut().skip(1).step_by(2).for_each(|p| *p = None);
+        let bytes: Vec<u8> = (0..30_000_u32).map(|i| (i % 251) as u8).collect();
+        for front in [1, 2048, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 29_999] {
+            let mut huge = HugeValue::new(&memory, &[&bytes]).unwrap();
+            let held = huge.held_bytes();
+            Arc::get_mut(&mut huge).unwrap().cut(front);
+            assert_eq!((huge.len(), huge.front_len(), huge.held_bytes()), (30_000 - front, front, held));
+            assert_eq!(huge.front().flatten().copied().collect::<Vec<u8>>(), &bytes[..front]);
+            assert_eq!(huge.slices().flatten().copied().collect::<Vec<u8>>(), &bytes[front..]);
+            let (mut at, mut read) = (0, Vec::new());
+            while !huge.slice_from(at).is_empty() {
+                read.extend_from_slice(huge.slice_from(at));
+                at = read.len();
+            }
+            assert_eq!(read, &bytes[front..]);
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod verify;
 
 pub use arriving::ArrivingValue;
 pub use config::StoreConfig;
-pub use counters::{StoreStats, StoreUsage};
+pub use counters::{LastEvicted, StoreStats, StoreUsage};
 pub use evict::{Ends, Reclaimed};
 pub use hasher::KeyHasher;
 pub use holdings::ObjectUsage;

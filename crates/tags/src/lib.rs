@@ -78,5 +78,7 @@ pub use check::{CROWDED, TagStats, Tags};
 pub use gradual::{GRADUAL_MAX, Purge, Purged};
 pub use prefix::{PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
-pub use tag::{TAG_BYTES_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagList};
+pub use tag::{
+    TAG_BYTES_MAX, TAG_LINE, TAG_LINE_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagLine, TagList,
+};
 pub use validity::Validity;

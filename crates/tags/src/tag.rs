@@ -18,6 +18,39 @@ pub const TAG_BYTES_MAX: usize = 200;
 /// Most tags of an item.
 pub const TAGS_MAX: usize = 8;
 
+/// Longest line of tags at the beginning of a value in bytes, with [`TAG_LINE`] and the line break.
+pub const TAG_LINE_MAX: usize = 2048;
+/// What a line of tags at the beginning of a value begins with.
+pub const TAG_LINE: &[u8] = b"@tags:";
+
+/// The first line of a value, if it names the value's tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TagLine<'v> {
+    /// It does not.
+    None,
+    /// It names these, and has so many bytes with its line break.
+    Names(&'v [u8], usize),
+    /// It does not end within [`TAG_LINE_MAX`] bytes.
+    Endless,
+}
+
+impl<'v> TagLine<'v> {
+    /// The first line of a value that begins with `head`: at least [`TAG_LINE_MAX`] bytes of it, or all of it. The line break is
+    /// `\n` or `\r\n`.
+    #[inline]
+    pub fn of(head: &'v [u8]) -> Self {
+        if head.starts_with(TAG_LINE) { Self::read(head) } else { Self::None }
+    }
+
+    #[cold]
+    fn read(head: &'v [u8]) -> Self {
+        let head = &head[..head.len().min(TAG_LINE_MAX)];
+        let Some(end) = head.iter().position(|&byte| byte == b'\n') else { return Self::Endless };
+        let names = &head[TAG_LINE.len()..end];
+        Self::Names(names.strip_suffix(b"\r").unwrap_or(names), end + 1)
+    }
+}
+
 /// A tag's hash: what items hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TagHash(u64);
@@ -105,6 +138,18 @@ impl TagHasher {
         }
         Ok(list)
     }
+
+    /// The same of a text that is not part of a command, behind a prefix: a name with a blank or a control character, by which no command could
+    /// invalidate it, is refused.
+    ///
+    /// # Errors
+    /// As [`TagHasher::parse_list`], and when there is such a name.
+    pub fn parse_text(&self, prefix: PrefixId, text: &[u8]) -> Result<TagList, TagError> {
+        if text.iter().any(|&byte| byte <= b' ' || byte == 0x7f) {
+            return Err(TagError::Blank);
+        }
+        self.parse_list_behind(prefix, text)
+    }
 }
 
 /// Up to [`TAGS_MAX`] tags of an item, none twice, in the order in which they came.
@@ -176,6 +221,10 @@ pub enum TagError {
     TooMany,
     /// A `%` is followed by something other than `2C` or `25`.
     Escape,
+    /// It has a blank or a control character.
+    Blank,
+    /// The line that names it does not end.
+    Endless,
 }
 
 impl Display for TagError {
@@ -185,6 +234,10 @@ impl Display for TagError {
             Self::TooLong => write!(f, "invalid tag: it is longer than {TAG_BYTES_MAX} bytes"),
             Self::TooMany => write!(f, "invalid tag: an item has at most {TAGS_MAX}"),
             Self::Escape => f.write_str("invalid tag: write a comma as %2C and a per cent sign as %25"),
+            Self::Blank => f.write_str("invalid tag: it has a blank or a control character"),
+            Self::Endless => {
+                write!(f, "invalid tag: a line of tags ends with a line break, within {TAG_LINE_MAX} bytes")
+            }
         }
     }
 }
@@ -282,6 +335,38 @@ mod tests {
     }
 
     #[test]
+    fn a_text_has_no_blanks_or_control_characters() {
+        assert_eq!(hasher().parse_text(PrefixId::NONE, b"user:1,a%2Cb"), hasher().parse_list(b"user:1,a%2Cb"));
+        for text in [&b"a b"[..], b"a, b", b"a\r", b"a\tb", b"\x7f", b"a\0", b"a\n"] {
+            assert_eq!(hasher().parse_text(PrefixId::NONE, text), Err(TagError::Blank), "{}", text.escape_ascii());
+        }
+        assert_eq!(hasher().parse_text(PrefixId::NONE, b""), Err(TagError::Empty));
+        assert!(hasher().parse_text(PrefixId::NONE, "k\u{e4}se".as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn the_first_line_of_a_value() {
+        for (value, line) in [
+            (&b""[..], TagLine::None),
+            (b"@tags", TagLine::None),
+            (b"@tag:a\nx", TagLine::None),
+            (b" @tags:a\nx", TagLine::None),
+            (b"@tags:\n", TagLine::Names(b"", 7)),
+            (b"@tags:a\n", TagLine::Names(b"a", 8)),
+            (b"@tags:a,b\r\nx\n", TagLine::Names(b"a,b", 11)),
+            (b"@tags:a\r\r\nx", TagLine::Names(b"a\r", 10)),
+            (b"@tags:a", TagLine::Endless),
+            (b"@tags:", TagLine::Endless),
+        ] {
+            assert_eq!(TagLine::of(value), line, "{}", value.escape_ascii());
+        }
+        let mut long = [TAG_LINE, &[b'x'; TAG_LINE_MAX - TAG_LINE.len() - 1], b"\n"].concat();
+        assert!(matches!(TagLine::of(&long), TagLine::Names(_, TAG_LINE_MAX)));
+        long.insert(7, b'x');
+        assert_eq!(TagLine::of(&long), TagLine::Endless);
+    }
+
+    #[test]
     fn hashes_depend_on_seed_and_name() {
         let other = TagHasher::new(8);
         assert_ne!(hasher().hash(b"a"), other.hash(b"a"));
@@ -293,7 +378,14 @@ mod tests {
 
     #[test]
     fn messages_name_the_tag() {
-        for error in [TagError::Empty, TagError::TooLong, TagError::TooMany, TagError::Escape] {
+        for error in [
+            TagError::Empty,
+            TagError::TooLong,
+            TagError::TooMany,
+            TagError::Escape,
+            TagError::Blank,
+            TagError::Endless,
+        ] {
             assert!(error.to_string().starts_with("invalid tag"), "{error}");
         }
     }

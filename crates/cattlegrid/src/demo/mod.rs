@@ -8,6 +8,7 @@
 mod crowd;
 mod invalidation;
 mod loading;
+mod picture;
 mod plain;
 mod protection;
 mod quota;
@@ -17,6 +18,7 @@ mod table;
 pub(crate) mod worker;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, ScopedJoinHandle};
@@ -88,8 +90,8 @@ const RULES: &str = include_str!("rules.toml");
 const CONNECTIONS_MAX: usize = 2200;
 const STEP: Duration = Duration::from_millis(100);
 
-/// Runs the tour; `keep` leaves its server with rules running.
-pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
+/// Runs the tour; `keep` leaves its server with rules running, `picture` is a file for that of the stampedes.
+pub(crate) fn demo(keep: bool, picture: Option<&Path>) -> Result<(), DemoError> {
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
@@ -116,7 +118,11 @@ pub(crate) fn demo(keep: bool) -> Result<(), DemoError> {
         }
         text = format!("{text}\n{table}");
     }
+    if let (Some(file), [without, with]) = (picture, &stage.stampedes[..]) {
+        std::fs::write(file, picture::svg(without, with)).map_err(DemoError::io("the picture"))?;
+    }
     drop(stage);
+    let notes: Vec<String> = notes.iter().map(|note| table::wrapped(note)).collect();
     Screen::line(&format!("{text}\n{}", notes.join("\n")));
     loaded.stop();
     if keep {
@@ -138,7 +144,7 @@ fn watch(
     let mut poller = Poller::new().map_err(DemoError::io("no epoll"))?;
     poller.add(&*signals, 0, Wish::Read).map_err(DemoError::io("epoll"))?;
     let before = meter.answered.load(Ordering::Relaxed);
-    screen.start(head);
+    screen.start();
     while !running.is_finished() {
         poller.wait(Some(STEP), |_| {}).map_err(DemoError::io("epoll"))?;
         let signal = signals.next().map_err(DemoError::io("signals cannot be received"))?;
@@ -175,16 +181,14 @@ impl Screen {
         Self::write(&format!("{text}\n"));
     }
 
-    fn start(&mut self, head: &str) {
+    fn start(&mut self) {
         self.started = self.clock.now();
-        if !self.terminal {
-            Self::line(&format!("{head} ..."));
-        }
     }
 
     fn progress(&self, head: &str, answered: u64) {
         if self.terminal {
-            Self::write(&format!("\r\x1b[K{}", self.state(head, answered)));
+            // Without wrapping it stays one line, however narrow the terminal is.
+            Self::write(&format!("\r\x1b[?7l{}\x1b[K\x1b[?7h", self.state(head, answered)));
         }
     }
 

@@ -6,6 +6,7 @@ use cattlegrid_load::{Peer, count, micros};
 use serde_json::Value as Json;
 
 use super::crowd::{Backend, Crowd, Play, Seen, value};
+use super::picture::Curve;
 use super::plain::Plain;
 use super::scenes::Stage;
 use super::{Act, DemoError, Outcome, Scene};
@@ -52,11 +53,14 @@ fn protected(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome("1,000 clients, a cold key under a rule", &seen, None))
 }
 
-fn stampede(stage: &Stage, key: &str) -> Result<Seen, DemoError> {
+fn stampede(stage: &mut Stage, key: &str) -> Result<Seen, DemoError> {
     let mut crowd = open(stage, CROWD)?;
     all_accepted(stage)?;
     crowd.ask(key)?;
-    crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })
+    let seen = crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    drop(crowd);
+    stage.stampedes.push(Curve::new(&seen));
+    Ok(seen)
 }
 
 fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {

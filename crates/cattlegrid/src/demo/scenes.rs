@@ -12,6 +12,7 @@ use cattlegrid_load::{
 use cattlegrid_server::poller::Poller;
 use cattlegrid_server::time::Clock;
 
+use super::picture::Curve;
 use super::server::MEMORY_MIB;
 use super::{Act, DemoError, Outcome, Scene};
 
@@ -44,6 +45,8 @@ pub(super) struct Stage {
     /// The items of the first scene, which the next ones ask for.
     plan: Plan,
     peer: Arc<Peer>,
+    /// Without the rule, and with it.
+    pub(super) stampedes: Vec<Curve>,
 }
 
 const ITEMS: u64 = 200_000;
@@ -76,6 +79,7 @@ impl Stage {
             meter,
             peer: Arc::new(Peer::new(server.address(), &plan)?),
             plan,
+            stampedes: Vec::new(),
         })
     }
 

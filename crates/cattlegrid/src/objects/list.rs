@@ -1,6 +1,6 @@
 //! `cattlegrid objects list`: what the registry knows, as text.
 
-use cattlegrid_config::UsageError;
+use cattlegrid_config::{UsageError, nearest};
 use cattlegrid_objects::{Method, ObjectType, Registry, native};
 
 /// All types that are switched on, or the one of this name, with their methods, arguments and replies.
@@ -11,12 +11,9 @@ pub(super) fn list(registry: &Registry, name: Option<&str>) -> Result<String, Us
     let types: Vec<&ObjectType> =
         registry.types().filter(|one| name.is_none_or(|name| one.name == name)).collect();
     if types.is_empty() {
-        let all: Vec<&str> = registry.types().map(|one| one.name).collect();
-        return Err(UsageError::new(format!(
-            "objects list {}: there is no such type; there are {}",
-            name.unwrap_or_default(),
-            all.join(", ")
-        )));
+        let name = name.unwrap_or_default();
+        let near = nearest(name, registry.types().map(|one| one.name));
+        return Err(UsageError::new(format!("objects list {name}: there is no such type; {near}")));
     }
     let mut text = String::new();
     let prefix = String::from_utf8_lossy(&registry.settings().prefix);
@@ -74,6 +71,6 @@ mod tests {
     #[test]
     fn an_unknown_type() {
         let error = list(Some("quote")).unwrap_err().to_string();
-        assert!(error.starts_with("objects list quote: there is no such type; there are "), "{error}");
+        assert_eq!(error, "objects list quote: there is no such type; did you mean quota?");
     }
 }

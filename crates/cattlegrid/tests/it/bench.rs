@@ -161,6 +161,9 @@ fn two_servers_by_turns() {
         "--json",
     ]);
     assert_eq!(comparison["turns"].as_array().unwrap().len(), 4);
+    for identity in comparison["identities"].as_array().unwrap() {
+        assert_eq!(identity, concat!("cattlegrid ", env!("CARGO_PKG_VERSION")));
+    }
     for server in comparison["servers"].as_array().unwrap() {
         assert!((number(&server[1], "requests") - 2000.0).abs() < 0.5);
     }

@@ -44,10 +44,16 @@ fn send(pid: u32, signal: Signal) {
 #[test]
 fn the_tour_to_its_end_and_interrupted() {
     let temporary = tempfile::tempdir().unwrap();
-    let (mut child, mut output, server) = start(&[], temporary.path());
+    let pictures = tempfile::tempdir().unwrap();
+    let picture = pictures.path().join("stampede.svg");
+    let (mut child, mut output, server) = start(&["--picture", picture.to_str().unwrap()], temporary.path());
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
     assert!(child.wait().unwrap().success(), "{text}");
+    let picture = std::fs::read_to_string(picture).unwrap();
+    for part in ["no rule: 1,000 computations", "under a rule: 1 computation,"] {
+        assert!(picture.contains(part), "{part}: {picture}");
+    }
     for part in [
         "[1/",
         "computed",
@@ -61,6 +67,11 @@ fn the_tour_to_its_end_and_interrupted() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+    assert!(wide.is_empty(), "wider than a terminal: {wide:?}");
+    let scenes = text.lines().filter(|line| line.starts_with('[')).count();
+    let last = format!("[{scenes}/{scenes}] ");
+    assert!(text.contains(&last) && !text.contains(&format!("[{}/", scenes + 1)), "a line a scene: {text}");
     assert!(!runs(server), "the server has been stopped and collected");
 
     let (mut child, _output, server) = start(&[], temporary.path());

@@ -115,6 +115,9 @@ fn called_as_memcached_it_says_which() {
         }
         let help = said(name, &["-h"]);
         assert!(help.starts_with("memcached 1.6.45\ncattlegrid "), "{help}");
+        for option in ["enable-sasl", "enable-ssl", "no_drop_privileges", "udp-port", "slab_reassign"] {
+            assert!(help.contains(option), "scripts look for {option}");
+        }
         assert_eq!(said(name, &["demo", "-V"]), said(name, &["-V"]), "it has no subcommands");
     }
     assert_eq!(said("memcached.old", &["-V"]), own);
@@ -125,6 +128,9 @@ fn help_version_and_license_leave_with_0() {
     for (word, start) in [
         ("-h", concat!("cattlegrid ", env!("CARGO_PKG_VERSION"), "\n\nUsage: cattlegrid")),
         ("--help", "cattlegrid "),
+        ("--help-all", "cattlegrid "),
+        ("version", concat!("cattlegrid ", env!("CARGO_PKG_VERSION"), "\n")),
+        ("help", "cattlegrid "),
         ("-V", concat!("cattlegrid ", env!("CARGO_PKG_VERSION"), "\n")),
         ("-i", "cattlegrid "),
     ] {

@@ -144,6 +144,33 @@ fn ask(kind: Kind) {
 }
 on_servers!(ask);
 
+/// Items with a tag can be on any server of a ring.
+#[test]
+#[ignore = "needs servers: cargo xtask test --stage client"]
+fn an_invalidation_reaches_every_server() {
+    let all = [(); 3].map(|()| Kind::Rules.start());
+    servers::run(async {
+        let client = patient(all.each_ref().map(|server| server.address())).build().unwrap();
+        let tags = ["user:12543".to_owned()];
+        let keys: Vec<String> = (0..60).map(|n| format!("page:{n}")).collect();
+        for key in &keys {
+            let write = Write { tags: &tags, ..write(key.as_bytes(), b"x") };
+            assert!(Cache::set(&client, write).await.unwrap().is_stored());
+        }
+        assert!(client.set("other", &"x".to_owned(), 0).await.is_ok());
+        for server in &all {
+            let one = patient([server.address()]).build().unwrap();
+            let got = one.get_many::<String>(&keys).await;
+            let held = got.into_iter().filter(|value| matches!(value, Ok(Some(_)))).count();
+            assert!((1..60).contains(&held), "each server has a part: {held}");
+        }
+        client.invalidate(&tags).await.unwrap();
+        let left = client.get_many::<String>(&keys).await;
+        assert!(left.into_iter().all(|value| value.unwrap().is_none()));
+        assert!(client.get::<String>("other").await.unwrap().is_some());
+    });
+}
+
 /// One client computes, others wait, are told of failures, or take the lease over.
 #[test]
 #[ignore = "needs servers: cargo xtask test --stage client"]

@@ -137,7 +137,8 @@ fn good(kind: Kind) -> Option<String> {
         | Kind::List { .. }
         | Kind::Words { .. }
         | Kind::Free { .. }
-        | Kind::Flag => {
+        | Kind::Flag
+        | Kind::FlagOr { .. } => {
             panic!("for rule files: {kind:?}")
         }
     }
@@ -169,7 +170,8 @@ fn bad(kind: Kind) -> Vec<String> {
         | Kind::List { .. }
         | Kind::Words { .. }
         | Kind::Free { .. }
-        | Kind::Flag => {
+        | Kind::Flag
+        | Kind::FlagOr { .. } => {
             panic!("for rule files: {kind:?}")
         }
     }
@@ -314,7 +316,25 @@ fn what_is_unknown_is_named() {
         (&["check", "f", "--try"], "check --try: needs a value"),
         (&["check", "--try", "k"], "check: needs a rule file"),
         (&["check", "f", "--try", "k", "--key=k"], "check: takes one of --key and --try"),
-        (&["fooble"], "fooble: no such subcommand"),
+        (
+            &["fooble"],
+            "fooble: no such subcommand, and options start with - (see --help); there are serve, demo, ",
+        ),
+        (
+            &["chek", "f"],
+            "chek: no such subcommand, and options start with - (see --help); did you mean check?",
+        ),
+        (
+            &["help", "benhc"],
+            "help benhc: no such subcommand, and options start with - (see --help); did you mean bench?",
+        ),
+        (&["version", "x"], "version x: unexpected"),
+        (&["--memory-limt=5"], "--memory-limt: unknown option; did you mean --memory-limit?"),
+        (&["--zzz"], "--zzz: unknown option; --help-all lists all"),
+        (&["-o", "idle_timout=1"], "-o idle_timout: unknown option; did you mean -o idle_timeout?"),
+        (&["-o", "zzz"], "-o zzz: unknown option; --help-all lists all"),
+        (&["check", "--kee", "k", "f"], "check --kee: unknown option; did you mean --key <key>?"),
+        (&["objects", "tset"], "objects tset: unknown; did you mean test? objects takes list"),
         (&["demo", "--kep"], "demo --kep: unknown option"),
     ] {
         let error = parse(words).expect_err(part);
@@ -424,13 +444,39 @@ fn where_to_listen() {
 #[test]
 fn the_other_commands() {
     let command = |words: &[&str]| parse_args(words.iter().copied().map(OsString::from)).unwrap();
-    assert!(matches!(command(&["-h"]), Command::Help));
-    assert!(matches!(command(&["-vh", "--fooble"]), Command::Help));
-    assert!(matches!(command(&["--help"]), Command::Help));
+    for (words, expected) in [
+        (&["-h"][..], Topic::Program),
+        (&["-vh", "--fooble"], Topic::Program),
+        (&["--help"], Topic::Program),
+        (&["--hel"], Topic::Program),
+        (&["serve", "--help"], Topic::Program),
+        (&["help"], Topic::Program),
+        (&["help", "serve"], Topic::Program),
+        (&["--help-all"], Topic::All),
+        (&["serve", "-v", "--help-all"], Topic::All),
+        (&["demo", "--help"], Topic::Demo),
+        (&["help", "demo"], Topic::Demo),
+        (&["check", "-h"], Topic::Check),
+        (&["check", "f", "--help"], Topic::Check),
+        (&["help", "check"], Topic::Check),
+        (&["objects", "--help"], Topic::Objects),
+        (&["objects", "list", "-h"], Topic::Objects),
+        (&["help", "objects", "list"], Topic::Objects),
+    ] {
+        assert!(matches!(command(words), Command::Help(topic) if topic == expected), "{words:?}");
+    }
+    assert!(matches!(command(&["help", "bench"]), Command::Bench(words) if words == ["bench", "--help"]));
+    assert!(matches!(command(&["version"]), Command::Version));
     assert!(matches!(command(&["serve", "-V"]), Command::Version));
     assert!(matches!(command(&["-i"]), Command::License));
-    assert!(matches!(command(&["demo"]), Command::Demo { keep: false }));
-    assert!(matches!(command(&["demo", "--keep"]), Command::Demo { keep: true }));
+    assert!(matches!(command(&["demo"]), Command::Demo { keep: false, picture: None }));
+    assert!(matches!(command(&["demo", "--keep"]), Command::Demo { keep: true, picture: None }));
+    assert!(matches!(
+        command(&["demo", "--picture", "a.svg"]),
+        Command::Demo { keep: false, picture: Some(file) } if file.as_os_str() == "a.svg"
+    ));
+    let refused = parse_args(["demo", "--picture"]).unwrap_err().to_string();
+    assert!(refused.ends_with("demo --picture: needs a file"), "{refused}");
     let bench = &["bench", "localhost:11211", "--depth", "32"];
     assert!(matches!(command(bench), Command::Bench(words) if words == bench));
     assert!(matches!(command(&["check", "f"]), Command::Check { key: None, .. }));

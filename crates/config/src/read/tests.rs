@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy};
+use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue};
 use cattlegrid_tags::Prefixes;
 use proptest::prelude::*;
 
@@ -70,15 +70,21 @@ fn mistakes_of_rules() {
         ),
         (&with("hodl = \"1s\""), "f.toml:3: rule page:{id}: hodl: is unknown; did you mean hold?"),
         (&with("Grace = \"1s\""), "f.toml:3: rule page:{id}: Grace: is unknown; did you mean grace?"),
-        (&with("hold = 5"), "f.toml:3: rule page:{id}: hold 5: must be a time, \"0s\" to \"1m\""),
-        (&with("hold = \"61s\""), "f.toml:3: rule page:{id}: hold \"61s\": must be a time, \"0s\" to \"1m\""),
+        (
+            &with("hold = 5"),
+            "f.toml:3: rule page:{id}: hold 5: must be a time in ms, s, m, h or d, \"0s\" to \"1m\", with its unit and in quotes",
+        ),
+        (
+            &with("hold = \"61s\""),
+            "f.toml:3: rule page:{id}: hold \"61s\": must be a time in ms, s, m, h or d, \"0s\" to \"1m\"",
+        ),
         (
             &with("lease = \"9ms\""),
-            "f.toml:3: rule page:{id}: lease \"9ms\": must be \"auto\" or a time, \"10ms\" to \"1h\"",
+            "f.toml:3: rule page:{id}: lease \"9ms\": must be \"auto\" or a time in ms, s, m, h or d, \"10ms\" to \"1h\"",
         ),
         (
             &with("grace = \"500ms\""),
-            "f.toml:3: rule page:{id}: grace \"500ms\": must be a time of whole seconds, \"0s\" to \"30d\"",
+            "f.toml:3: rule page:{id}: grace \"500ms\": must be a time of whole seconds, in s, m, h or d, \"0s\" to \"30d\"",
         ),
         (
             &with("early = true"),
@@ -91,6 +97,18 @@ fn mistakes_of_rules() {
         (
             &with("early = { part = 0.1 }"),
             "f.toml:3: rule page:{id}: early { part = 0.1 }: must be \"off\", \"auto\" or { share = 0.001 to 0.9 }",
+        ),
+        (
+            &with("tags_in_value = \"yes\""),
+            "f.toml:3: rule page:{id}: tags_in_value \"yes\": must be true, false or \"required\"",
+        ),
+        (
+            &with("tags_in_value = 1"),
+            "f.toml:3: rule page:{id}: tags_in_value 1: must be true, false or \"required\"",
+        ),
+        (
+            &with("announced_tags = true"),
+            "f.toml:3: rule page:{id}: announced_tags true: must be \"required\"",
         ),
         (
             &with("ttl_jitter = \"91%\""),
@@ -312,6 +330,8 @@ fn a_rule_is_leased_and_held_by_what_it_names() {
     assert_eq!(terms("early = { share = 0.1 }"), (true, 0, 0));
     assert_eq!(terms("grace_on_error = \"1h\""), (true, 400, 400));
     assert_eq!(terms("ttl_jitter = \"10%\""), (false, 0, 0));
+    assert_eq!(terms("tags_in_value = true"), (false, 0, 0));
+    assert_eq!(terms("announced_tags = \"required\""), (false, 0, 0));
     assert_eq!(terms("lease = \"auto\""), (true, 400, 400));
     assert_eq!(terms("hold = \"70ms\""), (true, 70, 70));
     assert_eq!(terms("hold = \"1s\"\ngrace = \"30s\""), (true, 1000, 1000));
@@ -323,7 +343,7 @@ fn every_key_of_a_rule_reaches_it() {
     let keys = "partial = \"wait\"\nhold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
                 grace = \"6s\"\ngrace_on_error = \"1h\"\nwait = \"60ms\"\nearly = { share = 0.25 }\nttl_jitter = \"15%\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
-                owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\n";
+                owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\ntags_in_value = true\nannounced_tags = \"required\"\n";
     let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
     let expected = Policy {
         leases: true,
@@ -350,6 +370,8 @@ fn every_key_of_a_rule_reaches_it() {
         fill_window: FillWindow::Fixed(13_000),
         ambiguous: Ambiguous::Drop,
         after_start: AfterStart::Drop,
+        tags_in_value: TagsInValue::Taken,
+        needs_announced_tags: true,
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {
@@ -369,7 +391,7 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
         ledger_bytes: 32 << 20,
         fence_bytes: 8 << 20,
         waiters: 65_536,
-        read_ahead: 64,
+        read_ahead: 1024,
     };
     assert_eq!(protection("[server]\nmemory_limit = \"1GiB\""), expected);
     let small = protection("[server]\nmemory_limit = 32");
@@ -421,7 +443,7 @@ tag_memory = \"8MiB\"
 ledger_memory = \"4MiB\"
 fence_memory = \"1MiB\"
 waiters = 65536
-read_ahead = 64
+read_ahead = 1024
 
 [[rule]]
 match = \"page:{id}\"
@@ -448,6 +470,7 @@ ambiguous = \"serve\"
 after_start = \"keep\"
 negative_ttl = \"0s\"
 tags = [\"p:{id}\"]
+tags_in_value = false
 
 [[rule]]
 match = \"last:{user}:{rest*}\"
@@ -458,6 +481,7 @@ ambiguous = \"serve\"
 after_start = \"keep\"
 negative_ttl = \"0s\"
 tags = []
+tags_in_value = false
 
 [[cascade]]
 on = [\"delete\", \"set\"]
@@ -467,6 +491,8 @@ bump = [\"user:{u}\"]
 [[cascade]]
 on = [\"flush\"]
 bump = [\"all\"]
+
+# ok: 2 rules, 2 cascades
 ";
     let shown = checked(text, None);
     assert_eq!(shown, expected);
@@ -492,14 +518,101 @@ fn check_says_what_applies_to_a_key() {
     let text = include_str!("../../../../docs/example.toml");
     assert_eq!(
         checked(text, Some("last-watched:7:9")),
-        "key last-watched:7:9\nrule 3: last-watched:{user}:{product}\n  user = 7\n  product = 9\n  \
-         tag user:7\n  tag product:9\n"
+        "\
+key last-watched:7:9
+rule 3: last-watched:{user}:{product} (line 25)
+  user = 7
+  product = 9
+  tag user:7
+  tag product:9
+  ttl_jitter = \"0%\"            # default
+  owner = \"key\"                # default
+  fill_window = \"auto\"         # default
+  ambiguous = \"serve\"          # default
+  after_start = \"keep\"         # default
+  negative_ttl = \"0s\"          # default
+  tags = [\"user:{user}\", \"product:{product}\"] # line 27
+"
     );
     assert_eq!(
         checked(text, Some("user:7")),
         "key user:7\nno rule\ncascade on delete, set: user:{user}\n  user = 7\n  bump user:7\n"
     );
     assert_eq!(checked(text, Some("user:7_lock")), "key user:7_lock\nno rule\n");
+}
+
+#[test]
+fn check_says_where_each_parameter_comes_from() {
+    let shown = checked(
+        "[[rule]]\nmatch = \"page:{id}\"\n\nhold = \"50ms\"\ngrace = \"30s\"\n[[rule]]\nmatch = \"old:{id}\"\ngrace = \"1h\"\n\
+         [[rule]]\nmatch = \"user:{id}\"\nloader = \"users\"\n[loader.users]\nmode = \"stdio\"\ncommand = [\"sh\"]\n\
+         timeout = \"3s\"\n",
+        Some("page:1"),
+    );
+    let has = |shown: &str, lines: &[(&str, &str)]| {
+        for (said, origin) in lines {
+            let line = shown.lines().find(|line| line.trim_start().starts_with(said)).unwrap_or_default();
+            assert_eq!(line.split(" # ").nth(1), Some(*origin), "{said} in {shown}");
+        }
+    };
+    let text = "[[rule]]\nmatch = \"old:{id}\"\ngrace = \"1h\"\n[[rule]]\nmatch = \"user:{id}\"\nloader = \"users\"\n\
+                [loader.users]\nmode = \"stdio\"\ncommand = [\"sh\"]\ntimeout = \"3s\"\n";
+    has(
+        &shown,
+        &[
+            ("hold = \"50ms\"", "line 4"),
+            ("hold_many = \"50ms\"", "follows from hold"),
+            ("grace = \"30s\"", "line 5"),
+            ("grace_on_error = \"30s\"", "follows from grace"),
+            ("lease = \"auto\"", "default"),
+            ("max_computers = 4", "default"),
+        ],
+    );
+    let none = "follows: none of hold, lease, grace_on_error, loader is named";
+    has(&checked(text, Some("old:1")), &[("hold = \"0s\"", none), ("grace = \"1h\"", "line 3")]);
+    let loaded = checked(text, Some("user:1"));
+    assert!(loaded.contains("\nrule 2: user:{id} (line 4)\n"), "{loaded}");
+    assert!(loaded.contains("\nloader users (line 7)\n"), "{loaded}");
+    has(
+        &loaded,
+        &[
+            ("hold = \"400ms\"", "default"),
+            ("lease = \"4s\"", "follows from the loader's timeout, and 1 s"),
+            ("negative_ttl = \"1s\"", "follows from loader"),
+            ("mode = \"stdio\"", "line 8"),
+            ("timeout = \"3s\"", "line 10"),
+            ("load = 1", "follows from mode"),
+            ("max = 4", "default"),
+        ],
+    );
+}
+
+#[test]
+fn patterns_of_other_programs_and_the_number_of_everything() {
+    let text = "[[rule]]\nmatch = \"page:*\"\n[[rule]]\nmatch = \"a:{x}\"\n[[cascade]]\non = [\"set\"]\nmatch = \"^b:{x}\"\nbump = [\"b\"]\n\
+                [loader.l]\ncommand = [\"sh\"]\n";
+    let shown = checked(text, None);
+    let expected = "
+# warning: loader l: no [[rule]] names it
+# warning: rule page:*: * stands for itself, there are no wildcards; write a capture: {name} for a part up to what follows it, {name*} for the rest
+# warning: cascade ^b:{x}: ^ and $ stand for themselves; a pattern is always that of the whole key
+# ok: 2 rules, 1 loader, 1 cascade, 3 warnings
+";
+    assert!(shown.ends_with(expected), "{shown}");
+    assert!(checked("", None).ends_with("\n# ok: 0 rules\n"));
+}
+
+#[test]
+fn files_in_other_formats_are_recognised() {
+    let is_toml =
+        "a rule file is TOML: a line [[rule]], then lines such as match = \"page:{id}\" and hold = \"400ms\"";
+    let yaml = format!("f.toml:1: looks like YAML; {is_toml}");
+    let json = format!("f.toml:1: looks like JSON; {is_toml}");
+    check_mistakes(&[
+        ("rule:\n  - match: page:{id}\n    hold: 400ms\n", &yaml),
+        ("---\nrule: []\n", &yaml),
+        ("{\"rule\": [{\"match\": \"page:{id}\"}]}\n", &json),
+    ]);
 }
 
 /// Pieces that make up rule files, so that random ones get past the first line.

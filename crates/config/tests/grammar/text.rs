@@ -229,6 +229,9 @@ const JITTER: &[&str] = &["\"10%\"", "'0%'", "0", "\"90%\""];
 const NOT_JITTER: &[&str] =
     &["\"91%\"", "10", "\"10\"", "\"-1%\"", "\"%\"", "\"1.5%\"", "\"1000%\"", "0.1", "\"10 %\""];
 
+const IN_VALUE: &[&str] = &["true", "false", "\"required\"", "'required'"];
+const NOT_IN_VALUE: &[&str] = &["\"true\"", "\"\"", "1", "[true]", "\"Required\""];
+
 const RULE_KEYS: &[(&str, Takes)] = &[
     ("hold", Takes::Time),
     ("hold_many", Takes::Time),
@@ -255,6 +258,8 @@ const RULE_KEYS: &[(&str, Takes)] = &[
     ("wait", Takes::Time),
     ("grace_on_error", Takes::Time),
     ("tags", Takes::Tags),
+    ("tags_in_value", Takes::Raw(IN_VALUE, NOT_IN_VALUE)),
+    ("announced_tags", Takes::Raw(&["\"required\"", "'required'"], &["\"\"", "true", "\"no\""])),
     ("match", Takes::Pattern),
     ("loader", Takes::Words(&["a", "b-2", "", "c d"])),
     ("ttl", Takes::Time),

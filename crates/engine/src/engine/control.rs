@@ -7,13 +7,15 @@
 use std::collections::VecDeque;
 
 use cattlegrid_objects::Named as NamedObject;
-use cattlegrid_protocol::{Keys, Meta, MetaFlags, Request, reply};
+use cattlegrid_protocol::{Block, Keys, Meta, MetaFlags, Request, StoreVerb, reply};
 use cattlegrid_tags::{Kind, PrefixId, Purged, TagError, TagHash};
 
 use crate::engine::Engine;
 use crate::engine::pending::{Got, Pending};
 use crate::reply::get::Asked;
-use crate::reply::meta::{OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags};
+use crate::reply::meta::{
+    OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags, status_line,
+};
 use crate::rules::why::WhyObject;
 use crate::running::item_key;
 use crate::shard::object::left;
@@ -135,7 +137,17 @@ impl Engine {
             }
             Request::Delete(delete) => delete.key,
             Request::Arith(arith) => arith.key,
-            Request::Store(store) => store.key,
+            Request::Store(store) => match self.announced_key(store.key) {
+                Some(key) if store.verb == StoreVerb::Set => {
+                    let said = self.announce(key, store.data, cx.step.now).err();
+                    let said = said.as_deref().unwrap_or("STORED");
+                    return refusals_of(request).write(said, &mut cx.out.bytes);
+                }
+                _ => store.key,
+            },
+            Request::MetaSet(meta, data) if !meta.set.has(b'A') => {
+                return self.execute_meta_set(meta, *data, cx);
+            }
             Request::Touch(touch) => touch.key,
             _ => return refusals_of(request).write(UNKNOWN, &mut cx.out.bytes),
         };
@@ -158,6 +170,44 @@ impl Engine {
         };
         // A packet is never answered otherwise than by an error here.
         refusals_of(request).write(&text, &mut cx.out.bytes);
+    }
+
+    /// `tags:KEY`: the key for which tags are announced, behind the prefix of the client.
+    fn announced_key<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
+        let (prefix, rest) = self.shared().control(key)?;
+        let name = rest.strip_prefix(b"tags:").filter(|name| !name.is_empty())?;
+        Some(Named { prefix, name })
+    }
+
+    /// Announces the tags that `data` names for a key. An error: the reply.
+    fn announce(&self, Named { prefix, name }: Named<'_>, data: Block<'_>, now: Now) -> Result<(), String> {
+        let key = [self.shared().prefixes().text(prefix), name].concat();
+        // A key that is named as a whole may begin with a prefix of its own.
+        let (prefix, _) = self.shared().prefixes().split(&key);
+        let tags = self.shared().tag_hasher().parse_text(prefix, data.here().unwrap_or_default());
+        let tags = tags.map_err(|error| format!("CLIENT_ERROR {error}"))?;
+        let hash = self.hash_key(&key);
+        self.shards.lock(self.shards.number(hash)).announce(&key, hash, &tags, now)
+    }
+
+    /// An `ms`, or a packet that stores, with a control key: tags are announced.
+    fn execute_meta_set(&self, meta: &Meta<'_>, data: Block<'_>, cx: &mut Context<'_>) {
+        count_meta(meta, cx);
+        let key = self.announced_key(meta.key.bytes());
+        let key = key.filter(|_| meta.set.store_verb() == StoreVerb::Set && !meta.set.has(b'C'));
+        let is_announcement = key.is_some();
+        let announced = match key {
+            Some(key) => self.announce(key, data, cx.step.now),
+            None => Err(UNKNOWN.to_owned()),
+        };
+        let out = &mut cx.out.bytes;
+        match (announced, meta.packet) {
+            (Err(error), packet) if is_announcement => Refusals::of(packet).write_not_stored(&error, out),
+            (Err(error), packet) => Refusals::of(packet).write(&error, out),
+            (Ok(()), Some(packet)) => reply::packet::done(out, packet, 0),
+            (Ok(()), None) if meta.set.has(b'q') => {}
+            (Ok(()), None) => status_line(out, reply::HD, meta),
+        }
     }
 
     /// `mg md ma` with `G`, where the key is a tag, or with a control key.

@@ -83,6 +83,9 @@ impl Engine {
             };
             huge = Some(pages);
         }
+        if let Some(pages) = &mut huge {
+            self.cut_line_of(request, pages);
+        }
         // Types may have been switched on in between, and the search for items under their names may have passed this shard.
         let mut shard = lock.shard(hash);
         if shard.names_now() != names {
@@ -171,6 +174,17 @@ impl Engine {
         self.stores_in_pages(request)
             && !matches!(verb, StoreVerb::Append | StoreVerb::Prepend)
             && !self.is_about_tags(request)
+    }
+
+    /// Takes the line of tags off the value of a request that stores, where a rule says so.
+    fn cut_line_of(&self, request: &Request<'_>, pages: &mut Arc<HugeValue>) {
+        match request {
+            Request::Store(store) => self.cut_line(store.key, Mode::of(store.verb), pages),
+            Request::MetaSet(meta, _) => {
+                self.cut_line(meta.key.bytes(), Mode::of(meta.set.store_verb()), pages);
+            }
+            _ => {}
+        }
     }
 
     /// There are no pages for a value: answers an error.

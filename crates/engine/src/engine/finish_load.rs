@@ -197,7 +197,7 @@ impl Shard {
         let landed = match self.store_value(write, found, filling, &ruled, step) {
             Outcome::Stored { .. } => Landed::Stored,
             Outcome::NoRoom(bytes) => return Err(bytes),
-            Outcome::NotStored | Outcome::Exists | Outcome::NotFound => {
+            Outcome::NotStored | Outcome::Exists | Outcome::NotFound | Outcome::Refused(_) => {
                 self.count_late(load);
                 Landed::Late
             }

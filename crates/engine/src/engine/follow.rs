@@ -15,7 +15,7 @@ use crate::output::Output;
 use crate::query::Query;
 use crate::shard::Shard;
 use crate::shard::object::Call;
-use crate::shard::put::{Mode, Write};
+use crate::shard::put::{Data, Mode, Write};
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
 use crate::step::{Context, Step, Ticket};
@@ -68,7 +68,7 @@ impl Engine {
         lock.release();
     }
 
-    /// `set` without a reply. That there is no memory for it, only the log is told, once a second.
+    /// `set` without a reply. Why it is refused, only the log is told, once a second.
     fn set_after(
         &self,
         call: &Call<'_>,
@@ -87,37 +87,47 @@ impl Engine {
             drops_old: true,
             ..Write::set(key, self.hash_key(key), data)
         };
-        let mut has_room = true;
-        self.without_client(step, |cx| has_room = self.set(write, data, lock, cx));
-        if !has_room && TOLD.replace(Some(step.now.second)) != Some(step.now.second) {
+        let mut failed = None;
+        self.without_client(step, |cx| failed = self.set(write, data, lock, cx).err());
+        if let Some(why) = failed
+            && TOLD.replace(Some(step.now.second)) != Some(step.now.second)
+        {
             let (object_type, method) = call.registry.names(call.method);
-            let key = String::from_utf8_lossy(key);
-            step.effects.line(format!("{object_type}.{method}: cg.set: no memory for the value of {key}"));
+            step.effects.line(format!("{object_type}.{method}: cg.set: {why}"));
         }
     }
 
-    /// False: there is no memory for the data.
+    /// An error: why it is not stored.
     fn set<'a>(
         &self,
         mut write: Write<'a>,
         data: &'a [u8],
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> bool {
+    ) -> Result<(), String> {
+        let text = String::from_utf8_lossy(write.key);
+        let no_memory = || format!("no memory for the value of {text}");
         let is_named = || self.objects().is_some_and(|registry| registry.named(write.key).is_some());
         if self.shared().control(write.key).is_some() || is_named() {
             // There was no rule file, or there were other types, when the method was run.
-            return true;
+            return Ok(());
         }
         let stored = match self.data(data, lock) {
             None => {
                 drop_write(&write, (Mode::Set, true), lock, cx);
-                false
+                Err(no_memory())
             }
-            Some(data) => {
+            Some(mut data) => {
+                if let Data::Huge(pages) = &mut data {
+                    self.cut_line(write.key, Mode::Set, pages);
+                }
                 write.data = data;
                 let run = |lock: &mut ShardLock<'_>, last| lock.shard(write.hash).set(&write, last, cx);
-                self.with_room(Room::Others, write.hash, lock, run).is_ok()
+                match self.with_room(Room::Others, write.hash, lock, run) {
+                    Ok(None) => Ok(()),
+                    Ok(Some(refused)) => Err(format!("the value of {text} is refused: {refused}")),
+                    Err(_) => Err(no_memory()),
+                }
             }
         };
         self.settle(lock, &mut cx.step);

@@ -181,7 +181,13 @@ impl Engine {
             push_done(&mut parts, cuts.pop());
             let slot = slot as u16;
             let shard = lock.shard(leased.hash);
-            match shard.hold_key(&leased.asked, leased.hash, slot, (hold_ms, leased.holds.has_old), cx) {
+            match shard.hold_key(
+                &leased.asked,
+                leased.hash,
+                (slot, many),
+                (hold_ms, leased.holds.has_old),
+                cx,
+            ) {
                 Held::Waits => {
                     parts.push(Part::Key { slot, asked: leased.asked.to_owned(), verdict: None });
                     waits += 1;

@@ -1,8 +1,12 @@
 //! Room: which values are kept in the log and which in pages of their own, and what is evicted in other shards when there is
 //! none.
 
+use std::sync::Arc;
+
+use cattlegrid_herd::TagsInValue;
 use cattlegrid_protocol::Request;
 use cattlegrid_store::{ArrivingValue, HugeValue, PAGE_BYTES};
+use cattlegrid_tags::{TAG_LINE, TAG_LINE_MAX, TagLine};
 
 use crate::engine::Engine;
 use crate::event::Looker;
@@ -52,6 +56,26 @@ impl Engine {
         lock.release();
         let copied = self.with_free_pages(bytes.len(), || HugeValue::new(&self.memory, &[bytes]));
         copied.map(Data::Huge)
+    }
+
+    /// Takes the line of tags off a value in pages of its own, of a command in this mode, if the key's rule says so. The line stays
+    /// before the value, for the shard.
+    pub(crate) fn cut_line(&self, key: &[u8], mode: Mode, huge: &mut Arc<HugeValue>) {
+        let is_whole = !matches!(mode, Mode::Append | Mode::Prepend);
+        if !is_whole || !huge.slice_from(0).starts_with(TAG_LINE) {
+            return;
+        }
+        let active = self.shared().rules();
+        let ruled = active.as_ref().and_then(|active| active.find(key));
+        if ruled.is_none_or(|ruled| ruled.rule.policy.tags_in_value == TagsInValue::No) {
+            return;
+        }
+        let head: Vec<u8> = huge.slices().flatten().take(TAG_LINE_MAX).copied().collect();
+        if let TagLine::Names(_, bytes) = TagLine::of(&head)
+            && let Some(value) = Arc::get_mut(huge)
+        {
+            value.cut(bytes);
+        }
     }
 
     /// Calls `run`, which uses the shard of this hash, until it finds room there. Its error is the number of bytes for which

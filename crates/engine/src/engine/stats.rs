@@ -37,6 +37,8 @@ pub struct HerdUsage {
     pub leases_bytes: usize,
     /// Keys with outstanding misses.
     pub outstanding: usize,
+    /// Keys for which tags are announced.
+    pub announced: usize,
     /// Slots that stand for misses that found no room.
     pub slots_in_loss: usize,
     /// Slots of the fence.
@@ -156,7 +158,8 @@ impl Engine {
 
     /// Contents of the shards' herds: exact, except for misses that have become too old since the last [`Engine::tick`].
     pub fn herd_usage(&self) -> HerdUsage {
-        let mut usage = HerdUsage::default();
+        let announced = self.shared().announced.load(Ordering::Relaxed);
+        let mut usage = HerdUsage { announced, ..HerdUsage::default() };
         for number in 0..self.shard_count() {
             if let Some(herd) = &self.shards.lock(number).herd {
                 usage.leases += herd.len();

@@ -200,6 +200,7 @@ impl Engine {
             if let Some(herd) = &mut shard.herd {
                 herd.ledger.settle(now.ms);
             }
+            shard.announced.settle(now.ms, &self.shared.announced);
         }
         more
     }

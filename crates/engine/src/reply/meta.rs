@@ -171,6 +171,15 @@ impl Refusals {
             Self::Packet(packet) => reply::packet::error_line(out, packet, line),
         }
     }
+
+    /// Writes the error for which a value or an announcement of tags is not stored.
+    #[cold]
+    pub(crate) fn write_not_stored(self, line: &str, out: &mut Vec<u8>) {
+        match self {
+            Self::Packet(packet) => reply::packet::not_stored_line(out, packet, line),
+            Self::None | Self::Line => self.write(line, out),
+        }
+    }
 }
 
 /// How a request is told that it was refused.

@@ -1,8 +1,12 @@
 //! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and the server
 //! writes it.
 
+use std::sync::Arc;
+
 use cattlegrid_herd::{AccountView, LeaseView};
 use serde::Serialize;
+
+use crate::rules::Rule;
 
 /// Writes a [`Why`] as text, on one line.
 pub type Explain = fn(&Why) -> String;
@@ -12,6 +16,9 @@ pub type Explain = fn(&Why) -> String;
 pub struct Why {
     /// Its open misses; `None`: there are no rules.
     pub account: Option<WhyAccount>,
+    /// Milliseconds for which the tags announced for the key count, unless more are announced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announced_for_ms: Option<u64>,
     /// The last number given out.
     pub clock: u64,
     /// The last events of the key that its shard has noted; `None`: there are no rules.
@@ -45,7 +52,7 @@ pub struct Why {
     pub rolling: Vec<WhyRolling>,
     /// The key's rule.
     pub rule: Option<WhyRule>,
-    /// Its tags: those of its rule, then those of its item.
+    /// Its tags: those of its rule, then those announced for it, then those of its item.
     pub tags: Vec<WhyTag>,
 }
 
@@ -65,7 +72,8 @@ pub struct WhyItem {
     pub cas: u64,
     /// It was changed in place: it is not served when it is stale.
     pub edited: bool,
-    /// Seconds for which it may be served as a stale value.
+    /// Seconds for which it may be served as a stale value: from now on if it has expired, otherwise from its expiry on; `None`: it
+    /// has no grace.
     pub grace: Option<u64>,
     /// The same while computing fails.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,12 +211,9 @@ pub struct WhyRule {
     pub number: u32,
     /// The loader that computes its values; `None`: clients do.
     pub loader: Option<String>,
-    /// Up to which share a time to live is shortened, in per cent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_jitter: Option<u8>,
-    /// Milliseconds for which a get waits before it gets the old value.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wait_ms: Option<u32>,
+    /// All of it. The text shows its parameters as a rule file has them.
+    #[serde(skip)]
+    pub all: Arc<Rule>,
 }
 
 /// A tag of a key.
@@ -223,7 +228,7 @@ pub struct WhyTag {
     pub hash: String,
     /// Number of the last soft bump.
     pub soft: u64,
-    /// Its name; `None`: it was named when the value was stored, and only its hash is kept.
+    /// Its name; `None`: a client has named it, and only its hash is kept.
     pub tag: Option<String>,
 }
 

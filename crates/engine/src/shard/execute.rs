@@ -8,7 +8,7 @@ use cattlegrid_store::HugeValue;
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::put::{Data, Outcome, Write};
+use crate::shard::put::{Data, Outcome, TagsRefused, Write};
 use crate::step::{Context, Step, Ticket};
 
 impl Shard {
@@ -57,12 +57,17 @@ impl Shard {
     }
 
     /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has
-    /// changed then; the `last` time the write is refused.
-    pub(crate) fn set(&mut self, write: &Write<'_>, last: bool, cx: &mut Context<'_>) -> Result<(), usize> {
+    /// changed then; the `last` time the write is refused. Returns why its tags are refused, if they are.
+    pub(crate) fn set(
+        &mut self,
+        write: &Write<'_>,
+        last: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<TagsRefused>, usize> {
         self.advance(&cx.step);
         if self.is_named(write.key) {
             // Types were switched on in between.
-            return Ok(());
+            return Ok(None);
         }
         let noted = cx.step.effects.events.len();
         self.note_lookup(write.key, write.hash, Looker::Other, cx);
@@ -75,7 +80,8 @@ impl Shard {
                 cx.step.effects.events.truncate(noted);
                 Err(bytes)
             }
-            _ => Ok(()),
+            Outcome::Refused(refused) => Ok(Some(refused)),
+            _ => Ok(None),
         }
     }
 

@@ -23,13 +23,13 @@ use crate::step::Context;
 
 impl Shard {
     /// After [`Decision::Leased`]: waits for the key, if that can help. `found`: the value that it has; `slot`: which of the request's
-    /// keys it is; `touch`: the exptime that the value gets.
+    /// keys it is; `many`: that has several; `touch`: the exptime that the value gets.
     fn hold(
         &mut self,
         query: &Query<'_>,
         ruled: &Match<'_>,
         found: Kind,
-        (slot, touch): (u16, Option<i64>),
+        (slot, many, touch): (u16, bool, Option<i64>),
         cx: &mut Context<'_>,
     ) -> Waited {
         let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
@@ -37,7 +37,7 @@ impl Shard {
         let ask = self.ask(query, ruled, &tags, found, hold_ms, cx);
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
         let room = waiting < self.shared.waiting_max.load(Ordering::Relaxed);
-        let hold = Hold { request: cx.ticket.request, slot, touch, room };
+        let hold = Hold { request: cx.ticket.request, slot, touch, room, many };
         let session = &mut *cx.session;
         let waited = self.with_herd(&mut cx.step, |herd, step| herd.wait(&ask, &hold, session, step));
         let waited = waited.expect("rules come with herds");
@@ -47,13 +47,13 @@ impl Shard {
         waited
     }
 
-    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds; `has_old`: it had an old value. The shard's lock may have been
+    /// After [`Answer::Leased`]: waits for the key, for at most `hold_ms` milliseconds; `many`: as one of several; `has_old`: it had an old value. The shard's lock may have been
     /// released since, so the key is looked up again (history 1 of `engine/hold.rs`).
     pub(crate) fn hold_key(
         &mut self,
         asked: &Asked<'_>,
         hash: u64,
-        slot: u16,
+        (slot, many): (u16, bool),
         (hold_ms, has_old): (u32, bool),
         cx: &mut Context<'_>,
     ) -> Held {
@@ -82,7 +82,7 @@ impl Shard {
             }
         }
         let query = Query { hold_ms: Some(hold_ms), ..asked.query(hash) };
-        match self.hold(&query, &ruled, kind, (slot, asked.touch), cx) {
+        match self.hold(&query, &ruled, kind, (slot, many, asked.touch), cx) {
             Waited::Waits(_) => Held::Waits,
             Waited::Old => {
                 self.answer_old(asked, hash, cx);
@@ -159,7 +159,7 @@ impl Shard {
             return meta_miss(meta, cx);
         };
         let found = if holds.has_old { Kind::Stale } else { Kind::Absent };
-        match self.hold(&meta_query(meta, hash, cx), &ruled, found, (0, asked.touch), cx) {
+        match self.hold(&meta_query(meta, hash, cx), &ruled, found, (0, false, asked.touch), cx) {
             Waited::Old => {
                 self.answer_old(&asked, hash, cx);
                 Flow::Replied

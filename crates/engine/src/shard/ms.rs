@@ -9,7 +9,7 @@ use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
 use crate::shard::mg_header::{OfItem, Served};
-use crate::shard::put::{Data, Mode, Outcome, Sum, Write};
+use crate::shard::put::{Data, Mode, Outcome, Sum, TagsRefused, Write};
 use crate::step::Context;
 
 impl Shard {
@@ -57,6 +57,17 @@ impl Shard {
             Outcome::Exists => (reply::EX, 0, len),
             Outcome::NotFound => (reply::NF, 0, len),
             Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, Refusals::of(meta.packet), cx),
+            Outcome::Refused(TagsRefused::Unannounced) => match meta.packet {
+                Some(packet) => {
+                    reply::packet::error(&mut cx.out.bytes, packet, PacketStatus::NotStored);
+                    return Flow::Replied;
+                }
+                None => (reply::NS, 0, len),
+            },
+            Outcome::Refused(refused) => {
+                Refusals::of(meta.packet).write_not_stored(&refused.line(), &mut cx.out.bytes);
+                return Flow::Replied;
+            }
         };
         count_meta(meta, cx);
         if flags.has(b'q') && status == reply::HD {
@@ -172,6 +183,8 @@ impl Shard {
     ) -> Option<Found> {
         let (cas, stamp) = self.numbers(explicit_cas);
         let tags = self.rule_of(key).map(|ruled| ruled.tags).unwrap_or_default();
+        let announced = self.announced.of(hash, cx.step.now.ms);
+        let tags = announced.and_then(|(announced, _)| tags.union(announced).ok()).unwrap_or(tags);
         let attributes = Attributes {
             accessed: cx.step.now.second,
             cas,

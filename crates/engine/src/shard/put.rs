@@ -1,12 +1,13 @@
 //! What a write is, and how the store puts its value in the place of what is there: what `set add replace append prepend cas`,
 //! `ms`, fills and loads share.
 
+use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use cattlegrid_herd::{Filler, Session};
 use cattlegrid_protocol::{Block, Limits, StoreVerb};
 use cattlegrid_store::{Attributes, Found, HugeValue, Item, Life, Marks, NEVER, NewValue, TAGS_MAX, Value};
-use cattlegrid_tags::TagList;
+use cattlegrid_tags::{TagError, TagList};
 
 use crate::event::{EventKind, Interest};
 use crate::shard::Shard;
@@ -104,6 +105,18 @@ pub(crate) enum Outcome {
     NotFound,
     /// The value would be longer than 4 GiB.
     NoRoom(usize),
+    /// Its tags cannot be taken. It is counted as any refused value.
+    Refused(TagsRefused),
+}
+
+/// Why a value is refused for its tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TagsRefused {
+    Invalid(TagError),
+    /// It names none, and must.
+    Missing,
+    /// None were announced for its key, and must be. The client is told that the value is not stored.
+    Unannounced,
 }
 
 /// The result of an addition.
@@ -156,6 +169,29 @@ impl Fill {
     }
 }
 
+impl Display for TagsRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(error) => error.fmt(f),
+            Self::Missing => f.write_str("no tags"),
+            Self::Unannounced => f.write_str("no tags were announced"),
+        }
+    }
+}
+
+impl From<TagError> for TagsRefused {
+    fn from(error: TagError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl TagsRefused {
+    /// The error that the client gets.
+    pub(crate) fn line(self) -> String {
+        format!("CLIENT_ERROR {self}")
+    }
+}
+
 impl<'a> Data<'a> {
     /// A data block; `huge`, if it is in pages of its own.
     ///
@@ -174,6 +210,12 @@ impl<'a> Data<'a> {
             Self::Inline(bytes) => bytes.len(),
             Self::Huge(huge) => huge.len(),
         }
+    }
+
+    /// A line of tags was taken off it.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        if let Self::Huge(huge) = self { huge.front_len() > 0 } else { false }
     }
 
     /// As a value to store.

@@ -11,7 +11,7 @@ use crate::reply::meta::Refusals;
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::put::{Data, Mode, Outcome, Sum, WHOLE, Write, note_refused};
+use crate::shard::put::{Data, Mode, Outcome, Sum, TagsRefused, WHOLE, Write, note_refused};
 use crate::step::Context;
 
 impl Shard {
@@ -40,6 +40,11 @@ impl Shard {
             Outcome::NoRoom(bytes) => {
                 return self.refuse(&write, bytes, Refusals::classic(request.noreply), cx);
             }
+            Outcome::Refused(TagsRefused::Unannounced) => reply::NOT_STORED,
+            Outcome::Refused(refused) => {
+                Refusals::classic(request.noreply).write(&refused.line(), &mut cx.out.bytes);
+                return Flow::Replied;
+            }
         };
         if !request.noreply {
             cx.out.bytes.extend_from_slice(text);
@@ -50,15 +55,23 @@ impl Shard {
     /// Writes an item as its mode says. Counts and notes the write; the reply is the caller's.
     pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
         let outcome = match self.rule_of(write.key) {
-            Some(ruled) => self.write_ruled(write, &ruled, cx),
+            Some(ruled) => self.write_tagged(write, &ruled, cx),
             // A negative answer counts as absent for every command, but a new item replaces it.
             None => match self.find(write.hash, write.key, &cx.step) {
                 Some(found) => self.write_over(write, found, cx),
                 None => self.write_new(write, cx),
             },
         };
-        if let Outcome::NoRoom(_) = outcome {
-            return outcome;
+        match outcome {
+            Outcome::NoRoom(_) => return outcome,
+            Outcome::Refused(refused) => {
+                if refused == TagsRefused::Unannounced {
+                    cx.step.counters.cmd_set.add(1);
+                }
+                note_refused(write.key, write.mode, !write.takes_token, "not_stored", cx);
+                return outcome;
+            }
+            _ => {}
         }
         cx.step.counters.cmd_set.add(1);
         if let Outcome::Stored { .. } = outcome {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::{Events, RuleState, Surroundings};
-use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER};
+use cattlegrid_store::{Found, Item, Lookup, Marks};
 use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
 
 use crate::rules::active::Match;
@@ -37,6 +37,12 @@ impl Shard {
         }
         let (own_tags, phase_hash) = own.unwrap_or((&[], hash));
         let mut stored = own_tags.to_vec();
+        let announced = self.announced.of(hash, now.ms).filter(|_| own.is_none() && ruled.is_some());
+        let announced_for_ms = announced.map(|(_, until_ms)| until_ms - now.ms);
+        if let Some((tags, _)) = announced {
+            stored.extend(tags.hashes());
+            hashes = hashes.union(tags).unwrap_or(hashes);
+        }
         let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
             let state = ruled.as_ref().map(|ruled| &**ruled.state);
             stored.extend(self.store().item(found).tags());
@@ -77,6 +83,7 @@ impl Shard {
         let floors = shared.tags().floors();
         Why {
             account: view.as_ref().map(WhyAccount::from),
+            announced_for_ms,
             clock: shared.clock(),
             fence,
             floor: floors.hard(),
@@ -102,8 +109,7 @@ impl Shard {
                 pattern: rule.pattern.text().to_owned(),
                 number: rule.number,
                 loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
-                ttl_jitter: Some(rule.policy.ttl_jitter).filter(|percent| *percent > 0),
-                wait_ms: Some(rule.policy.wait_ms).filter(|ms| *ms > 0),
+                all: Arc::clone(rule),
             }),
             tags: names.into_iter().map(tag).collect(),
         }
@@ -114,15 +120,17 @@ impl Shard {
         let item = self.store().item(found);
         let kept_s = item.grace_s();
         let grace_s = state.map_or(kept_s, |state| state.grace_s(kept_s));
+        let edited = item.marks().has(Marks::EDITED);
+        let (kept_s, grace_s) = if edited { (0, 0) } else { (kept_s, grace_s) };
         WhyItem {
             cas: item.cas(),
-            edited: item.marks().has(Marks::EDITED),
+            edited,
             life: item.life().map(|life| WhyLife {
                 ends_in_ms: life.ends_ms.saturating_sub(now.ms),
                 provisional: life.provisional,
             }),
             grace: grace_left(&item, grace_s, now),
-            grace_on_error: (kept_s > grace_s).then(|| now.left(item.dead_at())).flatten(),
+            grace_on_error: if kept_s > grace_s { grace_left(&item, kept_s, now) } else { None },
             refresh_in: item.refresh_at().and_then(|second| now.left(second)),
             size: item.value_len(),
             stale: item.marks().has(Marks::STALE),
@@ -133,12 +141,14 @@ impl Shard {
     }
 }
 
-/// Seconds until the end of a grace of `grace_s` seconds.
+/// What is left of a grace of `grace_s` seconds, which begins when the item expires; all of it as long as it has not expired.
 fn grace_left(item: &Item<'_>, grace_s: u32, now: Now) -> Option<u64> {
-    if grace_s == 0 || item.expiry() == NEVER {
-        return None;
-    }
-    now.left(item.expiry().saturating_add(grace_s))
+    let whole = (grace_s > 0).then_some(u64::from(grace_s))?;
+    // What never expires can be invalidated softly.
+    let until_end = now
+        .left(item.expiry())
+        .map(|_| u64::from(item.expiry().saturating_add(grace_s).saturating_sub(now.second)));
+    Some(until_end.map_or(whole, |left| left.min(whole)))
 }
 
 pub(crate) fn name(standing: Standing) -> &'static str {

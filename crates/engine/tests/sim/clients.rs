@@ -163,7 +163,7 @@ impl Sim {
                 self.version[n] += 1;
                 self.floor[n] = self.version[n];
                 let line = match self.rng.below(5) {
-                    0..3 if self.names_tags => {
+                    0..3 if self.named_by.is_some() => {
                         self.note("bump of a named tag");
                         if self.rng.one_in(2) {
                             format!("md named:{n} G|")
@@ -362,34 +362,23 @@ impl Sim {
             self.stored.len() - 1
         };
         let (k, value) = (key(n), format!("{version}.{number}."));
-        let len = value.len();
         let line = match verb {
             Verb::Negative(token) => {
                 self.note("negative answer");
                 self.negative_until[n] = self.negative_until[n].max(until);
                 // Its flags tell which one it is.
                 let by = token.map_or_else(String::new, |token| format!(" C{token}"));
-                let tag = if self.names_tags { format!(" Gnamed:{n}") } else { String::new() };
+                let tag = match self.named_by {
+                    None => String::new(),
+                    Some(NamedBy::Announcement(_)) if !self.unruled => {
+                        self.announce(at, n);
+                        String::new()
+                    }
+                    Some(_) => format!(" Gnamed:{n}"),
+                };
                 format!("ms {k} 0 n T{exptime} F{}{by}{tag}||", number + 1)
             }
-            _ if self.names_tags => {
-                if job.is_some() {
-                    self.note("fill with a named tag");
-                }
-                let mode = match verb {
-                    Verb::Set => String::new(),
-                    Verb::Add => " ME".to_owned(),
-                    Verb::Replace => " MR".to_owned(),
-                    Verb::Cas(number) | Verb::Token(number) => format!(" C{number}"),
-                    Verb::Negative(_) => unreachable!("it has no value"),
-                };
-                format!("ms {k} {len} T{exptime} Gnamed:{n}{mode}|{value}|")
-            }
-            Verb::Token(token) => format!("ms {k} {len} T{exptime} C{token}|{value}|"),
-            Verb::Cas(cas) => format!("cas {k} 0 {exptime} {len} {cas}|{value}|"),
-            Verb::Set => format!("set {k} 0 {exptime} {len}|{value}|"),
-            Verb::Add => format!("add {k} 0 {exptime} {len}|{value}|"),
-            Verb::Replace => format!("replace {k} 0 {exptime} {len}|{value}|"),
+            _ => self.line_of(at, n, &value, exptime, verb, job.is_some()),
         };
         self.send(at, &line, Want::Line { accepted: verb == Verb::Set });
     }
@@ -505,6 +494,9 @@ impl Sim {
             (token, 3) if self.rng.one_in(4) => {
                 self.note("a value is refused");
                 self.withheld[n] = 0;
+                if self.named_by == Some(NamedBy::Line) && !self.unruled {
+                    return self.store_malformed(at, n, token);
+                }
                 return self.w.refuse(number, &k, token);
             }
             (Some(token), 0) => {

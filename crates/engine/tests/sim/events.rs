@@ -21,7 +21,7 @@ impl Sim {
         self.policy = Policy { ambiguous, ..draw_policy(&mut self.rng, owner) };
         self.hold_max_ms = self.longest_hold();
         self.trace(|| format!("{:?}", self.policy));
-        let policies = [("page:{id}", self.policy), ("count:{id}", Policy { grace_s: 20, ..self.policy })];
+        let policies = NamedBy::rules(self.named_by, self.policy);
         let was_unruled = self.unruled;
         if self.unruled {
             self.unruled = false;
@@ -87,8 +87,8 @@ impl Sim {
         }
         self.note("soft invalidation");
         let line = match self.rng.below(3) {
-            0 if self.names_tags => format!("md named:{n} G I|"),
-            0 | 1 if !self.names_tags => format!("md {} G I|", key(n)),
+            0 if self.named_by.is_some() => format!("md named:{n} G I|"),
+            0 | 1 if self.named_by.is_none() => format!("md {} G I|", key(n)),
             _ => format!("md {} I|", key(n)),
         };
         // Without rules only the values with the tag are concerned, and they are misses.
@@ -102,7 +102,7 @@ impl Sim {
     fn purge(&mut self, n: usize, at: usize) {
         self.note("gradual purge");
         let seconds = 1 + self.rng.below(2);
-        let tag = if self.names_tags { format!("named:{n}") } else { key(n) };
+        let tag = if self.named_by.is_some() { format!("named:{n}") } else { key(n) };
         if !self.unruled {
             // In the last of these seconds it may still be valid.
             let second = self.second() + seconds + 1;

@@ -104,7 +104,7 @@ impl Sim {
             stored.soften(*second);
         }
         let (data, tag) = (format!("{}.{number}.", load.version), format!("named:{n}"));
-        let tags: &[&[u8]] = if self.names_tags { &[tag.as_bytes()] } else { &[] };
+        let tags: &[&[u8]] = if self.named_by.is_some() { &[tag.as_bytes()] } else { &[] };
         self.stored.push(stored);
         self.of_key[n].push(number);
         let end = LoadEnd::Value { data: data.as_bytes(), flags: 0, ttl_s: Some(ttl_s), tags };

@@ -13,6 +13,7 @@
 mod clients;
 mod events;
 mod loads;
+mod named;
 mod replies;
 mod table;
 
@@ -24,9 +25,10 @@ use crate::world::World;
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{
     Ambiguous, Early, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, Partial, PeerKey, Policy,
-    RECORDS_MAX, RuleCounters,
+    RECORDS_MAX, RuleCounters, TagsInValue,
 };
 use cattlegrid_tags::Kind as BumpKind;
+use named::NamedBy;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
 
 const STEPS: u64 = 2_600_000;
@@ -262,7 +264,9 @@ struct Sim {
     /// connection's miss.
     dropped: BTreeMap<(u64, usize), (u64, u64)>,
     /// Values carry a tag that their clients name; the rule gives them none.
-    names_tags: bool,
+    named_by: Option<NamedBy>,
+    /// Until when the tag of each key is announced, in milliseconds.
+    announced_until_ms: [u64; KEYS],
     /// There are no rules at present.
     unruled: bool,
     /// Times that there were none: rules that come back know nothing of jobs from before.
@@ -308,8 +312,8 @@ impl Sim {
             fence_bytes: if tiny { 64 } else { 1 << 16 },
             waiters: if rng.one_in(4) { 3 } else { 1000 },
         };
-        let list = [("page:{id}", policy), ("count:{id}", Policy { grace_s: 20, ..policy })];
-        let mut w = World::with(&list, &config, 1 << 20, 1);
+        let named_by = rng.one_in(2).then(|| NamedBy::draw(&mut rng, promise));
+        let mut w = World::with(&NamedBy::rules(named_by, policy), &config, 1 << 20, 1);
         // Replies with several keys are sent in parts.
         w.most = rng.of(&[usize::MAX, usize::MAX, 1]);
         // A miss that a connection forgets is protected as a pool's is.
@@ -336,7 +340,8 @@ impl Sim {
             softs: Default::default(),
             negative_until: [0; KEYS],
             dropped: BTreeMap::new(),
-            names_tags: rng.one_in(3),
+            named_by,
+            announced_until_ms: [0; KEYS],
             unruled: false,
             era: 0,
             mixed: false,

@@ -38,7 +38,7 @@ pub(crate) const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-pub(crate) const STEPS_OF: [&str; 50] = [
+pub(crate) const STEPS_OF: [&str; 53] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -56,6 +56,9 @@ pub(crate) const STEPS_OF: [&str; 50] = [
     "a busy error is taken for misses",
     "a computer asks for a slot",
     "fill with a named tag",
+    "fill with a line of tags",
+    "fill with an announced tag",
+    "a malformed line of tags",
     "soft invalidation",
     "soft invalidation, twice",
     "negative answer",

@@ -54,7 +54,7 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         hold_ms: 400,
         wait_ms: 0,
     };
-    let hold = Hold { request: 1, slot: 0, touch: None, room: true };
+    let hold = Hold { request: 1, slot: 0, touch: None, room: true, many: false };
     let mut effects = Effects::default();
     let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Step<'_, ()>)| {
         act(&mut herd, &mut Step { now_ms, clock: &Seven, effects: &mut effects });

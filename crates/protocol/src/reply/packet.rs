@@ -115,7 +115,13 @@ pub fn error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     error(out, packet, status);
 }
 
-/// The same for a get: a quiet one has no reply. Clients that read the replies of quiet gets up to that of their noop take an
+/// A store that is refused with this line: not stored, and the line says why. libmemcached takes a server out of use for two seconds
+/// after an error that it does not know from a store.
+pub fn not_stored_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
+    error_text(out, packet, PacketStatus::NotStored, line);
+}
+
+/// The same as [`error_line`] for a get: a quiet one has no reply. Clients that read the replies of quiet gets up to that of their noop take an
 /// error for the reply to another key, or for the noop's.
 pub fn get_error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     if !packet.is_quiet() {

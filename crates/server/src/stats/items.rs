@@ -77,8 +77,17 @@ pub(super) static ITEMS: &[Row<Items>] = &[
         |_, s| s.base.usage.bytes,
     )),
     item(counter("evicted", Unit::Count, "Live items dropped to make room.", |_, s| s.base.store.evictions)),
-    item(zero("evicted_nonzero", Kind::Counter, Unit::Count, NO_LRU)),
-    item(zero("evicted_time", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    item(counter("evicted_nonzero", Unit::Count, "Items evicted that had a time to live.", |_, s| {
+        s.base.store.evicted_nonzero
+    })),
+    item(gauge(
+        "evicted_time",
+        Unit::Seconds,
+        "Seconds for which the item that was evicted last had not been used; 0 before the first eviction. Of shards that have evicted in \
+         the same second it is the mean. If it is short, the cache is too small for what is used, unless `evicted_unfetched` grows as fast as \
+         `evicted`: keys that are not read again leave early, and make room for the others, which `age` tells about.",
+        |_, s| s.base.store.last_evicted.idle_seconds(),
+    )),
     item(counter("outofmemory", Unit::Count, help("store_no_memory"), |_, s| s.base.counts.store_no_memory)),
     item(zero("tailrepairs", Kind::Counter, Unit::Count, NO_LRU)),
     item(counter(
@@ -116,13 +125,21 @@ const fn slab(row: Row<Snapshot>) -> Row<Snapshot> {
     row.labelled("{class}:", &["class"])
 }
 
-/// One class: its pages are segments, its chunks the items in them.
+/// A page of memcached's: dashboards multiply `total_pages` by it.
+const PAGE_BYTES: u64 = 1 << 20;
+
+/// One class: its pages are of memcached's size, its chunks the items in them.
 pub(super) static SLABS: &[Row<Snapshot>] = &[
     slab(gauge("chunk_size", Unit::Bytes, "Mean bytes of an item.", |_, s| chunk(s))),
-    slab(gauge("chunks_per_page", Unit::Count, "Items of that size that a segment has room for.", |_, s| {
-        (s.usage.segment_bytes / s.usage.segments.max(1)).checked_div(chunk(s)).unwrap_or(0)
+    slab(gauge("chunks_per_page", Unit::Count, "Items of that size that a MiB has room for.", |_, s| {
+        PAGE_BYTES.checked_div(chunk(s)).unwrap_or(0)
     })),
-    slab(gauge("total_pages", Unit::Count, "Segments that hold items.", |_, s| s.usage.segments)),
+    slab(gauge(
+        "total_pages",
+        Unit::Count,
+        "Memory of items, in MiB, rounded up: segments, large values and objects.",
+        |_, s| (s.usage.segment_bytes + s.usage.huge_bytes + s.usage.tree_bytes).div_ceil(PAGE_BYTES),
+    )),
     slab(gauge("total_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
     slab(gauge("used_chunks", Unit::Count, "Items stored.", |_, s| s.usage.items)),
     slab(zero("free_chunks", Kind::Gauge, Unit::Count, "Always 0: there are no chunks.")),

@@ -144,6 +144,12 @@ pub(super) static ROWS: &[Row<Own>] = &[
         "Uploads that gave way to uploads of other clients.",
         |shared, _| shared.uploads.displaced(),
     ),
+    gauge(
+        "announced_keys",
+        Unit::Count,
+        "Keys for which tags are announced (`@tags:KEY`), at most 65,536. Those that have ended go within a second.",
+        |_, s| s.herd.announced as u64,
+    ),
     counter("auth_closed", Unit::Count, "Connections closed after five wrong logins.", |shared, _| {
         shared.gauges.auth_closed.load(Relaxed)
     }),

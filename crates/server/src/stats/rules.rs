@@ -72,6 +72,10 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
     of_rule(text("match", "The rule's pattern.", |_, one| {
         Some(Value::text(one.rule.pattern.text().to_owned()))
     })),
+    of_rule(text("prefix", "The prefix of the server behind which its keys are.", |_, one| {
+        one.rule.prefix.as_deref().map(|prefix| Value::text(prefix.to_owned()))
+    }))
+    .when("when it is limited to one"),
     of_rule(text("lease", "Whether the lease is learned (auto) or fixed.", |_, one| {
         let lease = match one.state.policy().lease {
             LeaseTime::Auto => "auto",

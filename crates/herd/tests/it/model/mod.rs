@@ -311,7 +311,8 @@ impl World {
                 continue;
             }
             let ask = self.ask(key, &rule, found, how, keys.len() > 1);
-            let hold = Hold { request, slot: slot as u16, touch: None, room: !draw.once_in(8) };
+            let many = keys.len() > 1;
+            let hold = Hold { request, slot: slot as u16, touch: None, room: !draw.once_in(8), many };
             match self.wait_herd(connection, &ask, &hold) {
                 Waited::Waits(_) => {
                     let new = self.open.insert((connection, request, hold.slot), key);

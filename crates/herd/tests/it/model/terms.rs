@@ -65,6 +65,7 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
         ]),
         ambiguous: draw.choose(&[Ambiguous::Serve, Ambiguous::Drop]),
         after_start: draw.choose(&[AfterStart::Keep, AfterStart::Drop]),
+        ..Policy::default()
     }
 }
 

@@ -1,0 +1,184 @@
+//! The help of the program and of each subcommand.
+//!
+//! That of the server has the options that are needed most, in less than a screen; [`crate::help_all`] has all of them. That of
+//! `bench` is the load driver's own.
+
+use std::fmt::Write as _;
+
+use crate::option_row::{Name, OptionRow};
+use crate::options::rows;
+use crate::reference::{usage, version};
+use crate::table::Class;
+
+/// Whose help is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topic {
+    /// The program and the server.
+    Program,
+    /// The server, every option.
+    All,
+    /// `demo`.
+    Demo,
+    /// `check`.
+    Check,
+    /// `objects`.
+    Objects,
+}
+
+impl Topic {
+    /// Its text.
+    pub fn text(self) -> String {
+        match self {
+            Self::Program => help(),
+            Self::All => crate::reference::help_all(),
+            Self::Demo => DEMO.to_owned(),
+            Self::Check => CHECK.to_owned(),
+            Self::Objects => OBJECTS.to_owned(),
+        }
+    }
+}
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+/// Where the words about an option begin.
+const INDENT: usize = 31;
+
+/// What `-h` prints.
+fn help() -> String {
+    let mut text = format!("{}\n\n", version());
+    text.push_str(
+        "Usage: cattlegrid [serve] [OPTION]...     the server, with memcached's options\n\
+         \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
+         \x20      cattlegrid demo                    a tour of what the server does\n\
+         \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
+         \x20      cattlegrid objects COMMAND ...     objects with methods, without a server\n\
+         \x20      cattlegrid help [SUBCOMMAND]       this, or the help of a subcommand\n\
+         \x20      cattlegrid version                 the version\n\n\
+         Options of the server; --help-all has all that each does, and those of -o:\n",
+    );
+    for row in rows().filter(|row| is_shown(row)) {
+        let mut line = format!("{:<INDENT$}", usage(row));
+        if !line.ends_with(' ') {
+            line.push(' ');
+        }
+        line.push_str(brief(row));
+        let default = format!(" [{}]", row.default);
+        if !row.default.is_empty() && line.len() + default.len() <= WIDTH {
+            line.push_str(&default);
+        }
+        writeln!(text, "{line}").expect("writing to a String cannot fail");
+    }
+    text
+}
+
+/// Those that do something.
+fn is_shown(row: &OptionRow) -> bool {
+    matches!(row.name, Name::Switch { .. }) && !matches!(row.class, Class::Inert { .. } | Class::Refused(_))
+}
+
+/// What an option does, in a few words: those of its text up to the first stop, unless they are too many.
+fn brief(row: &OptionRow) -> &'static str {
+    let long = match row.name {
+        Name::Switch { long: Some(long), .. } => long,
+        _ => "",
+    };
+    match long {
+        "listen" => "Addresses to listen on; * is every address",
+        "listen-backlog" => "Connections that the kernel may hold",
+        "disable-evictions" => "Answer an error when memory is full",
+        "max-reqs-per-event" => "Requests of a connection in one turn",
+        "protocol" => "ascii, binary, or auto",
+        "auth-file" => "Text clients log in: file of user:password",
+        "enable-sasl" => "Binary clients log in, by SASL PLAIN",
+        "config" => "Rule file: protection, tags, loaders, options",
+        "objects" => "Types of objects on, and those of this dir",
+        "log-format" => "text or json",
+        "drain" => "Longest wait of SIGTERM for held requests",
+        "unsent-memory" => "Memory for replies that are not taken yet",
+        "stat-delimiter" => "What ends the prefix in stats detail",
+        "extended" => "More options, by commas; see --help-all",
+        _ => row.doc.split(['.', ';']).next().unwrap_or_default(),
+    }
+}
+
+const DEMO: &str = "\
+Usage: cattlegrid demo [--keep] [--picture FILE]
+
+Starts two servers on free ports of this machine, puts loads on them that show
+what a rule file is good for, and prints what happened: herd protection,
+loaders, tags, a rolling flush, an object with methods, and a plain load. Each
+scene checks what is promised. It takes about a minute; Ctrl-C ends it.
+
+      --keep           leave the server with rules running at the end, and say
+                       how to try it and how to stop it
+      --picture FILE   draw the first scene as an SVG
+  -h, --help           print this
+
+Status: 0, or 1 if a scene failed.
+";
+
+const CHECK: &str = "\
+Usage: cattlegrid check FILE
+       cattlegrid check FILE --key KEY
+       cattlegrid check FILE --try KEY
+
+Reads a rule file as the server does. Prints it with all defaults, itself a rule
+file, then warnings and the number of rules, loaders and cascades; or every
+mistake with its line and what would be right.
+
+      --key KEY   what applies to a key: its rule, the captures, tags and
+                  cascades, and each parameter with where it comes from
+      --try KEY   run the loader of a key once, without a server, and print the
+                  value
+  -h, --help      print this
+
+Status: 0, 2 for a file with mistakes, 1 for a loader that has failed.
+";
+
+const OBJECTS: &str = "\
+Usage: cattlegrid objects list [DIR] [TYPE]
+       cattlegrid objects call [DIR] [--at TIME] NAME...
+       cattlegrid objects test PATH...
+       cattlegrid objects lint PATH...
+       cattlegrid objects bench [DIR] [--count N] NAME...
+
+Types of objects and their methods, without a server.
+
+  list    all types, or the methods of one
+  call    make calls, such as counter:add:visits:1, on objects of its own; +90s
+          moves the clock, --at sets it
+  test    run transcripts of calls, and the tests of types of your own
+  lint    check sources of types of your own, without their tests
+  bench   time calls
+
+DIR is a directory of types of your own, written with a slash (own/), or
+--objects DIR; --config FILE takes the types of a rule file.
+
+  -h, --help   print this
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_fits_a_screen() {
+        let text = help();
+        assert!(text.lines().count() < 60, "{} lines", text.lines().count());
+        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Objects] {
+            let text = topic.text();
+            let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
+            assert!(wide.is_empty() && text.ends_with('\n'), "{topic:?}: {wide:?}");
+        }
+    }
+
+    #[test]
+    fn each_option_that_does_something_is_in_it() {
+        let text = help();
+        for row in rows() {
+            let is_there = text.lines().any(|line| line.starts_with(&usage(row)));
+            assert_eq!(is_there, is_shown(row), "{}", usage(row));
+        }
+        assert!(rows().filter(|row| is_shown(row)).all(|row| !brief(row).is_empty()));
+    }
+}

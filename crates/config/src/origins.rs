@@ -1,0 +1,56 @@
+//! Where each parameter of a rule or a loader comes from, for `check --key`: a line of the file, the default, or what it follows
+//! from.
+
+use std::fmt::Write as _;
+
+use cattlegrid_engine::rules::Rule;
+
+use crate::keys::{self, Key};
+use crate::loader::LoaderSettings;
+use crate::places::Lines;
+
+/// The rule's parameters that are in force, a line each.
+pub(crate) fn of_rule(text: &mut String, rule: &Rule, lines: &Lines) {
+    write(text, keys::RULE, rule, lines, |name| follows(name, rule, lines));
+}
+
+/// The loader's.
+pub(crate) fn of_loader(text: &mut String, loader: &LoaderSettings, lines: &Lines) {
+    let follows = |name: &str| (name == "load" && loader.mode.takes_one()).then_some("follows from mode");
+    write(text, keys::LOADER, loader, lines, follows);
+}
+
+fn write<D, S>(
+    text: &mut String,
+    keys: &[Key<D, S>],
+    shown: &S,
+    lines: &Lines,
+    follows: impl Fn(&str) -> Option<&'static str>,
+) {
+    for key in keys {
+        let name = key.row.name;
+        // The pattern is there already.
+        let Some(value) = (key.show)(shown).filter(|_| name != "match") else { continue };
+        let origin = match (lines.of_key(name), follows(name)) {
+            (Some(line), _) => format!("line {line}"),
+            (None, Some(follows)) => follows.to_owned(),
+            (None, None) => "default".to_owned(),
+        };
+        let assigned = format!("{name} = {value}");
+        writeln!(text, "  {assigned:<28} # {origin}").expect("writing to a String cannot fail");
+    }
+}
+
+/// What a key that the rule does not name follows from.
+fn follows(name: &str, rule: &Rule, lines: &Lines) -> Option<&'static str> {
+    let policy = &rule.policy;
+    let named = |name: &str| lines.of_key(name).is_some();
+    Some(match name {
+        "hold" if policy.hold_ms == 0 => "follows: none of hold, lease, grace_on_error, loader is named",
+        "hold_many" if policy.loader || policy.hold_many_ms == policy.hold_ms => "follows from hold",
+        "grace_on_error" if named("grace") => "follows from grace",
+        "lease" if policy.loader => "follows from the loader's timeout, and 1 s",
+        "negative_ttl" if policy.loader => "follows from loader",
+        _ => return None,
+    })
+}

@@ -1,0 +1,62 @@
+//! Where the tables of a rule file and their keys are: the lines that `check --key` names.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+
+/// The lines of a rule file's rules and loaders.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Places {
+    /// By the rule's place in the file.
+    rules: Vec<Lines>,
+    /// By name.
+    loaders: BTreeMap<String, Lines>,
+}
+
+/// The lines of a table, from 1.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lines {
+    /// Where it begins.
+    pub(crate) table: usize,
+    keys: BTreeMap<String, usize>,
+}
+
+impl Places {
+    /// Of the tables of `[[rule]]` and of `[loader]`, in a file with this text.
+    pub(crate) fn of(rules: &[(usize, &DeTable<'_>)], loaders: Option<&DeValue<'_>>, text: &str) -> Self {
+        let ends: Vec<usize> = memchr::memchr_iter(b'\n', text.as_bytes()).collect();
+        let line = |offset: usize| ends.partition_point(|end| *end < offset) + 1;
+        let lines = |offset: usize, table: &DeTable<'_>| Lines {
+            table: line(offset),
+            keys: table.keys().map(|key| (key.get_ref().to_string(), line(key.span().start))).collect(),
+        };
+        let loaders = match loaders {
+            Some(DeValue::Table(all)) => Some(all),
+            _ => None,
+        };
+        let each = loaders.into_iter().flat_map(|all| all.iter()).filter_map(|(name, value)| {
+            let DeValue::Table(table) = value.get_ref() else { return None };
+            Some((name.get_ref().to_string(), lines(name.span().start, table)))
+        });
+        Self {
+            rules: rules.iter().map(|(offset, table)| lines(*offset, table)).collect(),
+            loaders: each.collect(),
+        }
+    }
+
+    /// Of the rule with this number.
+    pub(crate) fn rule(&self, number: u32) -> Option<&Lines> {
+        self.rules.get(number as usize - 1)
+    }
+
+    pub(crate) fn loader(&self, name: &str) -> Option<&Lines> {
+        self.loaders.get(name)
+    }
+}
+
+impl Lines {
+    /// The line of a key; None: the table does not have it.
+    pub(crate) fn of_key(&self, name: &str) -> Option<usize> {
+        self.keys.get(name).copied()
+    }
+}

@@ -1,0 +1,98 @@
+//! What workers write that cannot start: a program that is broken writes the same at each try, and the log has it once.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// After this time without a failed start the same output is new again.
+const FORGET: Duration = Duration::from_secs(300);
+/// Lines of output that are remembered, and the most characters of each.
+const PASSED_MAX: usize = 200;
+const LINE_MAX: usize = 1024;
+
+/// What was written, and by what start.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    /// Lines of output that are in the log, the last ones.
+    passed: VecDeque<String>,
+    /// The last lines of a worker that could not start, and when the last one of them failed.
+    failed: Option<(String, Instant)>,
+}
+
+/// How much of the output of a worker that could not start is written with the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// All.
+    New,
+    /// Nothing: its lines are in the log just before.
+    Passed,
+    /// Nothing: it is that of an earlier start.
+    Repeated,
+}
+
+impl Starts {
+    /// Lines of output were written to the log.
+    pub(crate) fn pass(&mut self, lines: &[&str]) {
+        for line in &lines[lines.len().saturating_sub(PASSED_MAX)..] {
+            if self.passed.len() == PASSED_MAX {
+                self.passed.pop_front();
+            }
+            self.passed.push_back(line.chars().take(LINE_MAX).collect());
+        }
+    }
+
+    /// Whether these lines of output are what a worker wrote that could not start a short time ago.
+    pub(crate) fn is_known(&self, lines: &[&str], now: Instant) -> bool {
+        let Some((text, _)) = self.failed.as_ref().filter(|(_, at)| is_recent(*at, now)) else {
+            return false;
+        };
+        lines.iter().all(|line| text.lines().any(|known| known == *line))
+    }
+
+    /// A worker could not start; `tail`: the end of its output.
+    pub(crate) fn fail(&mut self, tail: &str, now: Instant) -> Output {
+        let before = self.failed.replace((tail.to_owned(), now));
+        if before.is_some_and(|(text, at)| text == tail && is_recent(at, now)) {
+            return Output::Repeated;
+        }
+        let lines: Vec<&str> = tail.lines().collect();
+        let from = self.passed.len().saturating_sub(lines.len());
+        // The first may be cut.
+        let same = self.passed.range(from..).zip(&lines).all(|(passed, line)| passed.ends_with(line));
+        let is_passed = !lines.is_empty() && self.passed.len() >= lines.len() && same;
+        if is_passed { Output::Passed } else { Output::New }
+    }
+}
+
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < FORGET
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAIL: &str = "Traceback\n  at line 4\nRuntimeError: cannot start\n";
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn the_same_output_is_new_once() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut starts = Starts::default();
+        let lines: Vec<&str> = TAIL.lines().collect();
+        assert!(!starts.is_known(&lines, at(0)));
+        starts.pass(&["before"]);
+        starts.pass(&lines);
+        assert_eq!(starts.fail(TAIL, at(0)), Output::Passed);
+        assert!(starts.is_known(&lines, at(1)) && starts.is_known(&lines[..1], at(1)));
+        assert!(!starts.is_known(&["something else"], at(1)));
+        assert!(!starts.is_known(&["Traceback", "something else"], at(1)));
+        assert_eq!(starts.fail(TAIL, at(200)), Output::Repeated);
+        assert_eq!(starts.fail(TAIL, at(400)), Output::Repeated, "it goes on");
+        assert!(!starts.is_known(&lines, at(701)));
+        starts.pass(&["since then"]);
+        assert_eq!(starts.fail(TAIL, at(701)), Output::New, "it was not written this time");
+        assert_eq!(starts.fail("other\n", at(702)), Output::New);
+        assert_eq!(Starts::default().fail("", at(0)), Output::New);
+    }
+}

@@ -1,0 +1,45 @@
+//! The answer to `get @why:`, in JSON.
+
+use cattlegrid_config::parameters;
+use cattlegrid_engine::Why;
+use serde_json::Value;
+
+/// What the engine has collected, and the parameters of the rule as a rule file has them.
+pub(crate) fn text(why: &Why) -> String {
+    let Ok(mut said) = serde_json::to_value(why) else { return String::new() };
+    if let (Some(rule), Some(shown)) = (&why.rule, said["rule"].as_object_mut()) {
+        for (name, value) in parameters(&rule.all) {
+            // `match` and `loader` are there already.
+            shown.entry(name).or_insert_with(|| json(&value));
+        }
+    }
+    said.to_string()
+}
+
+/// A value of a rule file in JSON. Texts, lists, numbers and flags are written alike in both.
+fn json(value: &str) -> Value {
+    let as_json = match value.strip_prefix("{ share = ") {
+        Some(share) => format!("{{\"share\":{}}}", share.trim_end_matches(" }")),
+        None => value.to_owned(),
+    };
+    serde_json::from_str(&as_json).unwrap_or_else(|_| Value::String(value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn values_of_a_rule_file_in_json() {
+        for (toml, expected) in [
+            ("\"400ms\"", json!("400ms")),
+            ("4", json!(4)),
+            ("true", json!(true)),
+            ("[\"page:{id}\", \"a\\\"b\"]", json!(["page:{id}", "a\"b"])),
+            ("{ share = 0.1 }", json!({"share": 0.1})),
+            ("\"a\\u0001\"", json!("a\u{1}")),
+        ] {
+            assert_eq!(super::json(toml), expected, "{toml}");
+        }
+    }
+}
