@@ -2,6 +2,7 @@
 
 mod demo;
 mod objects;
+mod running;
 mod trial;
 
 use std::io::{self, Write as _};
@@ -46,8 +47,14 @@ fn act(command: Command, first: &str) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Command::Check { file, key } => match config::check(&file, key.as_deref()) {
-            Ok(text) => print(&text),
+        Command::Check { file, key, server } => match config::check(&file, key.as_deref()) {
+            Ok(text) => match server.map(|address| running::matches(&address)).transpose() {
+                Ok(said) => print(&(text + &said.unwrap_or_default())),
+                Err(error) => {
+                    log::error(format_args!("check --server {error}"));
+                    ExitCode::FAILURE
+                }
+            },
             Err(error) => usage_error(&error),
         },
         Command::Try { file, key } => match config::Trial::new(&file, &key) {

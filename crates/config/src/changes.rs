@@ -132,7 +132,7 @@ mod tests {
             [
                 "rules added: new:{id}",
                 "rules removed: old:{id}",
-                "rules changed: page:{id} (hold: \"400ms\" -> \"1s\"), user:{id} (lease: \"6s\" -> \"3s\")",
+                "rules changed: page:{id} (hold: \"400ms\" -> \"1s\", hold_many: \"400ms\" -> \"1s\"), user:{id} (lease: \"6s\" -> \"3s\")",
                 "cascades added: touch a:{x}",
                 "cascades removed: delete/set a:{x}",
                 "loaders added: more",

@@ -41,6 +41,8 @@ pub enum Command {
         file: PathBuf,
         /// Say what applies to this key instead.
         key: Option<String>,
+        /// A running server, which is asked what keeps keys from their rules.
+        server: Option<String>,
     },
     /// Run the loader of a key once, see [`crate::Trial`].
     Try {
@@ -146,22 +148,29 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
 
 /// `FILE [--key K | --try K]`, in either order.
 fn parse_check(words: &[String]) -> Result<Command, UsageError> {
-    let (mut file, mut key, mut tried) = (None, None, None);
+    let (mut file, mut key, mut tried, mut server) = (None, None, None, None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "-h" | "--help" => return Ok(Command::Help(Topic::Check)),
-            name @ ("--key" | "--try") => {
-                let missing = || UsageError::new(format!("check {name}: needs a value: a key"));
+            name @ ("--key" | "--try" | "--server") => {
+                let what = if name == "--server" { "host:port of a server" } else { "a key" };
+                let missing = || UsageError::new(format!("check {name}: needs a value: {what}"));
                 let given = Some(words.next().ok_or_else(missing)?.clone());
-                *(if name == "--key" { &mut key } else { &mut tried }) = given;
+                *(match name {
+                    "--key" => &mut key,
+                    "--try" => &mut tried,
+                    _ => &mut server,
+                }) = given;
             }
             word if word.starts_with("--key=") => key = Some(word["--key=".len()..].to_owned()),
+            word if word.starts_with("--server=") => server = Some(word["--server=".len()..].to_owned()),
             word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                let near = match meant(word, ["--key", "--try"].into_iter()) {
+                let near = match meant(word, ["--key", "--try", "--server"].into_iter()) {
+                    Some("--server") => "did you mean --server <host:port>?".to_owned(),
                     Some(meant) => format!("did you mean {meant} <key>?"),
-                    None => "there are --key <key> and --try <key>".to_owned(),
+                    None => "there are --key <key>, --try <key> and --server <host:port>".to_owned(),
                 };
                 return Err(UsageError::new(format!("check {word}: unknown option; {near}")));
             }
@@ -172,10 +181,11 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
         }
     }
     match (file, tried) {
-        (Some(file), None) => Ok(Command::Check { file, key }),
-        (Some(file), Some(tried)) if key.is_none() => Ok(Command::Try { file, key: tried }),
+        (Some(file), None) => Ok(Command::Check { file, key, server }),
+        (Some(file), Some(tried)) if key.is_none() && server.is_none() => Ok(Command::Try { file, key: tried }),
         (Some(_), Some(_)) => {
-            Err(UsageError::new("check: takes one of --key and --try; leave one of them out"))
+            let other = if key.is_some() { "--key" } else { "--server" };
+            Err(UsageError::new(format!("check: takes one of {other} and --try; leave one of them out")))
         }
         (None, _) => {
             Err(UsageError::new("check: needs a rule file: check <file> [--key <key> | --try <key>]"))

@@ -118,7 +118,7 @@ Status: 0, or 1 if a scene failed.
 ";
 
 const CHECK: &str = "\
-Usage: cattlegrid check FILE
+Usage: cattlegrid check FILE [--server ADDR]
        cattlegrid check FILE --key KEY
        cattlegrid check FILE --try KEY
 
@@ -130,9 +130,13 @@ mistake with its line and what would be right.
                   cascades, and each parameter with where it comes from
       --try KEY   run the loader of a key once, without a server, and print the
                   value
+      --server ADDR   ask the server at this host:port, too, which runs with the
+                  file: rules that have matched no key, and prefixes that keep
+                  keys from their rules
   -h, --help      print this
 
-Status: 0, 2 for a file with mistakes, 1 for a loader that has failed.
+Status: 0, 2 for a file with mistakes, 1 for a loader that has failed or a
+server that does not answer.
 ";
 
 const OBJECTS: &str = "\

@@ -2,8 +2,8 @@
 //!
 //! They are kept by key, not by connection: clients with a pool announce on one connection and store on another. A store does not
 //! use them up: another client may be computing the same key. They end a time after the last announcement, the rule's
-//! `fill_window`, as the misses do that they are about. A delete of the key, a flush and a bump of the tag leave them: whoever
-//! computes stores after it.
+//! `fill_window`, as the misses do that they are about. A delete of the key, a flush and a bump of the tag leave them: a
+//! client that computes stores after it.
 //!
 //! Only the key's hash is kept. Two keys with the same hash have each other's tags: an extra miss, never an old value.
 //!
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn tags(text: &str) -> TagList {
-        TagHasher::new(7).parse_list(text.as_bytes()).unwrap()
+        TagHasher::new(7).parse_list(text.as_bytes()).expect("tags")
     }
 
     fn announce(

@@ -262,9 +262,9 @@ fn a_bump_of_an_announced_tag_drops_what_was_computed_before_it() {
                     w.expect(b, &announce(key, "a,b"), "STORED|");
                 }
                 w.expect(a, &format!("set {key} 0 0 3|old|"), "STORED|");
+                assert_eq!(w.peek(key).is_some(), is_soft, "{scene}");
                 // Without a grace a soft bump ends the value as well.
                 w.expect(c, &format!("get {key}|"), "END|");
-                assert_eq!(w.peek(key).is_some(), is_soft, "{scene}");
                 w.expect(c, &format!("delete {key} noreply|"), "");
                 w.expect(c, &format!("get {key}|"), "END|");
                 w.expect(c, &format!("set {key} 0 0 3|new|"), "STORED|");

@@ -28,7 +28,7 @@ pub const TAG_LINE: &[u8] = b"@tags:";
 pub enum TagLine<'v> {
     /// It does not.
     None,
-    /// It names these, and has so many bytes with its line break.
+    /// It names these; and its length in bytes, with its line break.
     Names(&'v [u8], usize),
     /// It does not end within [`TAG_LINE_MAX`] bytes.
     Endless,

@@ -99,18 +99,6 @@ fn mistakes_of_rules() {
             "f.toml:3: rule page:{id}: early { part = 0.1 }: must be \"off\", \"auto\" or { share = 0.001 to 0.9 }",
         ),
         (
-            &with("tags_in_value = \"yes\""),
-            "f.toml:3: rule page:{id}: tags_in_value \"yes\": must be true, false or \"required\"",
-        ),
-        (
-            &with("tags_in_value = 1"),
-            "f.toml:3: rule page:{id}: tags_in_value 1: must be true, false or \"required\"",
-        ),
-        (
-            &with("announced_tags = true"),
-            "f.toml:3: rule page:{id}: announced_tags true: must be \"required\"",
-        ),
-        (
             &with("ttl_jitter = \"91%\""),
             "f.toml:3: rule page:{id}: ttl_jitter \"91%\": must be a share in per cent, \"0%\" to \"90%\"",
         ),
@@ -164,6 +152,25 @@ fn mistakes_of_rules() {
             "[[rule]]\nmatch = \"{x*}\"\n[[rule]]\nmatch = \"a:{b}\"",
             "f.toml:4: rule a:{b}: can never apply, since rule {x*} in line 2 takes all of its keys; put it \
              before that one",
+        ),
+    ]);
+}
+
+#[test]
+fn mistakes_of_tags_that_keys_do_not_show() {
+    let with = |keys: &str| format!("[[rule]]\nmatch = \"page:{{id}}\"\n{keys}\n");
+    check_mistakes(&[
+        (
+            &with("tags_in_value = \"yes\""),
+            "f.toml:3: rule page:{id}: tags_in_value \"yes\": must be true, false or \"required\"",
+        ),
+        (
+            &with("tags_in_value = 1"),
+            "f.toml:3: rule page:{id}: tags_in_value 1: must be true, false or \"required\"",
+        ),
+        (
+            &with("announced_tags = true"),
+            "f.toml:3: rule page:{id}: announced_tags true: must be \"required\"",
         ),
     ]);
 }

@@ -178,7 +178,9 @@ mod tests {
             all.note(format!("other:{number}").as_bytes(), means);
             all.note(format!("user:{number}:page:7").as_bytes(), means);
         }
-        assert_eq!(all.frequent(), [(b":1:"[..].into(), Meant::Rule(1), 100, 300)]);
+        let found = all.frequent();
+        let [(prefix, Meant::Rule(1), count, 300)] = &found[..] else { panic!("{found:?}") };
+        assert!(**prefix == *b":1:" && (90..=100).contains(count), "{found:?}");
         all.clear();
         assert_eq!(all.frequent(), []);
     }

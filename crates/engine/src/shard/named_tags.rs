@@ -13,14 +13,13 @@
 //!    `a_refused_line_passes_the_lease_on_and_leaves_no_old_value`)
 //! 3. A value in pages of its own arrives while the rule's `tags_in_value` is changed by a reload. The line is taken off before the
 //!    shard is locked, and its tags count whatever the rule says then. If it was not taken off and should have been, the value is
-//!    refused: it is never stored with a line that nobody has read. (`cut_line` in `engine/room.rs`)
+//!    refused: it is never stored with a line that was not read. (`cut_line` in `engine/room.rs`)
 
-//! 4. X announces tag a for the key at 4 and H at 5; H's miss is at 3, and a bump of a comes at 6. Whoever stores the key now has the
-//!    tag, and H's value, 3 < 6, is dropped. (`announced_tags.rs`: `a_bump_of_an_announced_tag_drops_what_was_computed_before_it`)
+//! 4. X announces tag a for the key at 4 and H at 5; H's miss is at 3, and a bump of a comes at 6. Any value of the key that is stored now
+//!    has the tag, and H's value, 3 < 6, is dropped. (`announced_tags.rs`: `a_bump_of_an_announced_tag_drops_what_was_computed_before_it`)
 //! 5. Tags were announced, and then a reload gave the key more tags, so that they are more than fit. None of them may be left out: the
 //!    value is refused. (`announced_tags.rs`: `a_reload_that_leaves_no_room_for_them_refuses_the_value`)
 
-use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::TagsInValue;
@@ -65,10 +64,9 @@ impl Shard {
         // A part of a value, or the answer that there is none.
         let is_part = matches!(write.mode, Mode::Append | Mode::Prepend);
         let is_value = !is_part && !write.negative;
-        let line = if is_part { None } else { line_of(&write.data, policy.tags_in_value)? };
+        let line = if is_part { None } else { self.line_of(write, policy.tags_in_value)? };
         match line {
-            Some((names, bytes)) => {
-                let tags = self.shared.tag_hasher().parse_text(self.shared.prefixes().split(write.key).0, &names)?;
+            Some((tags, bytes)) => {
                 write.tags = write.tags.union(&tags)?;
                 if let Data::Inline(value) = &mut write.data {
                     *value = &value[bytes..];
@@ -89,6 +87,34 @@ impl Shard {
         Ok(())
     }
 
+    /// The tags that a value's first line names, and the bytes of the line.
+    fn line_of(
+        &self,
+        write: &Write<'_>,
+        taken: TagsInValue,
+    ) -> Result<Option<(TagList, usize)>, TagsRefused> {
+        let front: Vec<u8>;
+        let line = match &write.data {
+            Data::Huge(huge) if huge.front_len() > 0 => {
+                front = huge.front().flatten().copied().collect();
+                TagLine::of(&front)
+            }
+            _ if taken == TagsInValue::No => TagLine::None,
+            // History 3.
+            Data::Huge(huge) if huge.slice_from(0).starts_with(TAG_LINE) => TagLine::Endless,
+            Data::Huge(_) => TagLine::None,
+            Data::Inline(value) => TagLine::of(value),
+        };
+        match line {
+            TagLine::None => Ok(None),
+            TagLine::Names(names, bytes) => {
+                let (prefix, _) = self.shared.prefixes().split(write.key);
+                Ok(Some((self.shared.tag_hasher().parse_text(prefix, names)?, bytes)))
+            }
+            TagLine::Endless => Err(TagError::Endless.into()),
+        }
+    }
+
     /// Announces tags for a key, until the rule's `fill_window` has passed. An error: the reply.
     pub(crate) fn announce(&mut self, key: &[u8], hash: u64, tags: &TagList, now: Now) -> Result<(), String> {
         let Some(ruled) = self.rule_of(key) else {
@@ -105,28 +131,5 @@ impl Shard {
                 Err(format!("SERVER_ERROR tags are announced for {ANNOUNCED_MAX} keys already"))
             }
         }
-    }
-}
-
-/// The names in a value's line of tags, and the bytes of the line.
-fn line_of<'d>(data: &Data<'d>, taken: TagsInValue) -> Result<Option<(Cow<'d, [u8]>, usize)>, TagsRefused> {
-    let line = match data {
-        Data::Huge(huge) if huge.front_len() > 0 => {
-            let front: Vec<u8> = huge.front().flatten().copied().collect();
-            let TagLine::Names(names, bytes) = TagLine::of(&front) else {
-                return Err(TagError::Endless.into());
-            };
-            return Ok(Some((names.to_vec().into(), bytes)));
-        }
-        _ if taken == TagsInValue::No => TagLine::None,
-        // History 3.
-        Data::Huge(huge) if huge.slice_from(0).starts_with(TAG_LINE) => TagLine::Endless,
-        Data::Huge(_) => TagLine::None,
-        Data::Inline(value) => TagLine::of(value),
-    };
-    match line {
-        TagLine::None => Ok(None),
-        TagLine::Names(names, bytes) => Ok(Some((names.into(), bytes))),
-        TagLine::Endless => Err(TagError::Endless.into()),
     }
 }

@@ -34,13 +34,12 @@ impl Shard {
         };
         let text = match self.write(&write, cx) {
             Outcome::Stored { .. } => reply::STORED,
-            Outcome::NotStored => reply::NOT_STORED,
+            Outcome::NotStored | Outcome::Refused(TagsRefused::Unannounced) => reply::NOT_STORED,
             Outcome::Exists => reply::EXISTS,
             Outcome::NotFound => reply::NOT_FOUND,
             Outcome::NoRoom(bytes) => {
                 return self.refuse(&write, bytes, Refusals::classic(request.noreply), cx);
             }
-            Outcome::Refused(TagsRefused::Unannounced) => reply::NOT_STORED,
             Outcome::Refused(refused) => {
                 Refusals::classic(request.noreply).write(&refused.line(), &mut cx.out.bytes);
                 return Flow::Replied;

@@ -91,7 +91,7 @@ impl Sim {
         self.send(at, &line, Want::Line { accepted: true });
     }
 
-    /// A value whose line of tags is malformed is refused, as one that is too large.
+    /// A value whose line of tags is malformed is refused, as a value that is too large.
     pub(crate) fn store_malformed(&mut self, at: usize, n: usize, token: Option<u64>) {
         self.note("a malformed line of tags");
         let by = token.map_or_else(String::new, |token| format!(" C{token}"));

@@ -76,6 +76,9 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
         one.rule.prefix.as_deref().map(|prefix| Value::text(prefix.to_owned()))
     }))
     .when("when it is limited to one"),
+    of_rule(gauge("matched", Unit::Flag, "Whether a key has missed or was written under it.", |_, one| {
+        one.state.has_matched().into()
+    })),
     of_rule(text("lease", "Whether the lease is learned (auto) or fixed.", |_, one| {
         let lease = match one.state.policy().lease {
             LeaseTime::Auto => "auto",

@@ -1,0 +1,69 @@
+//! What a running server says of its rules, for `check --server`.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+/// For how long a server may be silent.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of its reply: those of a thousand rules are less.
+const REPLY_MAX: u64 = 16 << 20;
+
+/// Lines for the end of what `check` prints, comments of a rule file: rules that have matched no key, and prefixes that keep keys from
+/// their rules.
+///
+/// # Errors
+/// The server does not answer, or has no rule file. The text begins with its address.
+pub(crate) fn matches(address: &str) -> Result<String, String> {
+    let failed = |error: io::Error| format!("{address}: {error}");
+    let lines = rules_of(address).map_err(failed)?;
+    let stats: Vec<(&str, &str)> =
+        lines.iter().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' ')).collect();
+    if stats.is_empty() {
+        return Err(format!("{address}: has no rule file; start it with --config"));
+    }
+    let mut said = Vec::new();
+    for (name, pattern) in &stats {
+        let Some(rule) = name.strip_suffix(":match") else { continue };
+        let is = |name: &str, value: &str| {
+            stats.iter().any(|(own, said)| *own == format!("{rule}:{name}") && *said == value)
+        };
+        if is("matched", "0") {
+            said.push(format!("rule {rule} `{pattern}` has matched no key"));
+        }
+    }
+    let hints: Vec<&str> =
+        stats.iter().filter(|(name, _)| name.starts_with("hint_")).map(|(_, hint)| *hint).collect();
+    // A hint says that its rule has matched no key.
+    said.retain(|line| !hints.iter().any(|hint| hint.starts_with(line)));
+    said.extend(hints.into_iter().map(str::to_owned));
+    if said.is_empty() {
+        said.push("every rule has matched keys, and no prefix is missing".to_owned());
+    }
+    Ok(said.iter().map(|line| format!("# server {address}: {line}\n")).collect())
+}
+
+/// The lines of `stats rules`.
+fn rules_of(address: &str) -> io::Result<Vec<String>> {
+    let mut last = io::Error::other("no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return ask(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn ask(mut stream: TcpStream) -> io::Result<Vec<String>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"stats rules\r\nquit\r\n")?;
+    let mut reply = String::new();
+    stream.take(REPLY_MAX).read_to_string(&mut reply)?;
+    let lines: Vec<String> = reply.lines().map(str::to_owned).collect();
+    match lines.last().map(String::as_str) {
+        Some("END") => Ok(lines),
+        Some(line) => Err(io::Error::other(format!("it answers {line:?}"))),
+        None => Err(io::Error::other("it closes the connection")),
+    }
+}
