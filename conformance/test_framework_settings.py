@@ -239,3 +239,75 @@ def test_go(start, open_dir, text):
     for _ in range(2):
         assert run([tool("go"), "run", path], env=env) == ["<h1>42</h1> <nil>"]
     assert server.stats()["get_hits"] == "1"
+
+
+TAGGED = '[[rule]]\nmatch = "page:{id}"\ntags_in_value = true\n[[rule]]\nmatch = ":1:page:{id}"\ntags_in_value = true\n'
+TAGGED += '[[rule]]\nmatch = ":1:template.cache.{name}.{hash}"\ntags_in_value = true\n[[rule]]\nmatch = "app:page:{id}"\ntags_in_value = true\n'
+
+DJANGO_TAGGED = """
+import sys
+import django
+from django.conf import settings
+settings.configure(CACHES={"default": {"BACKEND": "django.core.cache.backends.memcached." + sys.argv[1], "LOCATION": sys.argv[2]}}, SECRET_KEY="x")
+django.setup()
+from django.core.cache import cache
+from django.template import Context, Engine
+cache.set("page:42", "@tags:user:7\\nthe page", 60)
+print(cache.get("page:42"))
+template = Engine(builtins=["django.templatetags.cache"]).from_string("{% cache 60 sidebar %}@tags:user:7\\n{{ text }}{% endcache %}")
+for text in ("one", "two"):
+    print(template.render(Context({"text": text})).split("\\n")[-1])
+import pymemcache
+host, port = sys.argv[2].split(":")
+pymemcache.Client((host, int(port)), default_noreply=False).delete("@tag:user:7")
+print(cache.get("page:42"))
+print(template.render(Context({"text": "three"})).split("\\n")[-1])
+"""
+
+
+@pytest.mark.parametrize("backend, fragment", [("PyMemcacheCache", "one"), ("PyLibMCCache", "three")])
+def test_tags_in_values_of_django(start, open_dir, backend, fragment):
+    """A fragment is text to one backend and a pickle to the other, as the page says."""
+    server = served(start, open_dir, TAGGED)
+    lines = run([sys.executable, "-c", DJANGO_TAGGED, backend, server.address])
+    assert lines == ["the page", "one", "one", "None", fragment]
+
+
+PHP_TAGGED = "$c = new Memcached(); $c->addServer('127.0.0.1', 11211); $c->set('page:42', \"@tags:user:7\\nthe page\", 60); echo $c->get('page:42');"
+LARAVEL_TAGGED = """require '/usr/share/php/Illuminate/Cache/autoload.php';
+$c = new Memcached(); $c->addServer('127.0.0.1', 11211);
+$l = new Illuminate\\Cache\\Repository(new Illuminate\\Cache\\MemcachedStore($c, ''));
+$l->put('page:42', "@tags:user:7\\nthe page", 60); echo $l->get('page:42');
+"""
+RAILS_TAGGED = """require 'active_support'; require 'active_support/cache'; require 'active_support/cache/mem_cache_store'
+c = ActiveSupport::Cache::MemCacheStore.new('127.0.0.1:11211', namespace: 'app')
+c.write('page:42', "@tags:user:7\\nthe page", raw: true, expires_in: 60); print c.read('page:42', raw: true)
+"""
+MEMJS_TAGGED = """const c = require('memjs').Client.create('127.0.0.1:11211');
+c.set('page:42', '@tags:user:7\\nthe page', {}).then(() => c.get('page:42')).then(({ value }) => { process.stdout.write(String(value)); c.close(); });
+"""
+MEMCACHED_TAGGED = """const c = new (require('memcached'))('127.0.0.1:11211');
+c.set('page:42', '@tags:user:7\\nthe page', 60, () => c.get('page:42', (error, value) => { process.stdout.write(value); c.end(); }));
+"""
+
+
+@pytest.mark.parametrize(
+    "command, text, key, tag",
+    [
+        (("php", "-r"), PHP_TAGGED, b"page:42", b"user:7"),
+        (("php", "-r"), LARAVEL_TAGGED, b"page:42", b"user:7"),
+        (("ruby", "-W0", "-e"), RAILS_TAGGED, b"app:page:42", b"user:7"),
+        (("node", "--no-deprecation", "-e"), MEMJS_TAGGED, b"page:42", b"user:7"),
+        # This client puts a backslash before each line break, and takes it away again.
+        (("node", "--no-deprecation", "-e"), MEMCACHED_TAGGED, b"page:42", b"user:7\\"),
+    ],
+    ids=["php", "laravel", "rails", "memjs", "memcached"],
+)
+def test_tags_in_values(start, open_dir, command, text, key, tag):
+    server = served(start, open_dir, TAGGED)
+    assert run([tool(command[0]), *command[1:], at(text, server)], cwd=NODE) == ["the page"]
+    with server.raw() as c:
+        assert c.get(key) == b"the page"
+        c.send(b"delete @tag:%s\r\n" % tag)
+        assert c.line() == b"DELETED"
+        assert c.get(key) is None

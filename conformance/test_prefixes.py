@@ -3,6 +3,7 @@
 import json
 import pathlib
 import signal
+import subprocess
 import threading
 
 import pylibmc
@@ -10,7 +11,7 @@ import pymemcache.client.base
 import pytest
 
 from crowd import until_held
-from harness import wait_until
+from harness import free_port, wait_until
 
 pytestmark = pytest.mark.only_cattlegrid
 
@@ -129,6 +130,33 @@ def test_a_prefix_that_the_server_does_not_know_is_found(start, open_dir):
     wait_until("the line", lambda: 'add prefixes = [":1:"] to [server]' in server.log())
     django.get("page:1:1")
     assert server.log().count("add prefixes") == 1
+
+
+def test_check_asks_a_server(start, open_dir, binary):
+    server = started(start, open_dir, prefixes=[])
+    file = str(pathlib.Path(open_dir) / "rules.toml")
+
+    def check(address):
+        return subprocess.run([binary, "check", file, "--server", address], capture_output=True, text=True, timeout=60)
+
+    address = f"127.0.0.1:{server.port}"
+    said = check(address)
+    assert said.returncode == 0, said.stderr
+    assert f"# server {address}: rule 1 `page:{{user}}:{{id}}` has matched no key\n" in said.stdout
+    django = client(server, ":1:")
+    for number in range(200):
+        django.get(f"page:{number}:1")
+    said = check(address).stdout
+    assert said.count("rule 1 `page") == 1 and 'add prefixes = [":1:"] to [server]' in said, said
+    plain = client(server)
+    plain.set("page:7:1", "x")
+    plain.set("basket:7", "x")
+    assert "has matched no key" not in check(address).stdout
+    # No server, and one without rules.
+    nobody = check(f"127.0.0.1:{free_port()}")
+    assert nobody.returncode == 1 and "check --server 127.0.0.1:" in nobody.stderr
+    bare = check(f"127.0.0.1:{start().port}")
+    assert bare.returncode == 1 and "has no rule file; start it with --config" in bare.stderr
 
 
 def test_control_keys_and_calls_behind_an_unknown_prefix_are_found(start, open_dir):

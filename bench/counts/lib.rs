@@ -112,7 +112,7 @@ fn rules_config() -> RulesConfig {
         fence_bytes,
         waiters,
         control: Box::default(),
-        prefixes: Default::default(),
+        prefixes: cattlegrid_engine::Prefixes::default(),
     }
 }
 

@@ -40,7 +40,8 @@ pub(crate) fn matches(address: &str) -> Result<String, String> {
     if said.is_empty() {
         said.push("every rule has matched keys, and no prefix is missing".to_owned());
     }
-    Ok(said.iter().map(|line| format!("# server {address}: {line}\n")).collect())
+    let lines: Vec<String> = said.iter().map(|line| format!("# server {address}: {line}")).collect();
+    Ok(lines.join("\n") + "\n")
 }
 
 /// The lines of `stats rules`.

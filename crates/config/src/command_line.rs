@@ -182,7 +182,9 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
     }
     match (file, tried) {
         (Some(file), None) => Ok(Command::Check { file, key, server }),
-        (Some(file), Some(tried)) if key.is_none() && server.is_none() => Ok(Command::Try { file, key: tried }),
+        (Some(file), Some(tried)) if key.is_none() && server.is_none() => {
+            Ok(Command::Try { file, key: tried })
+        }
         (Some(_), Some(_)) => {
             let other = if key.is_some() { "--key" } else { "--server" };
             Err(UsageError::new(format!("check: takes one of {other} and --try; leave one of them out")))

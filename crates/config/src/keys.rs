@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use cattlegrid_engine::rules::{Cascade, Change, Loading, Rule, TagTemplate, Urgency};
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue};
+use cattlegrid_herd::{
+    AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue,
+};
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
 use crate::loader::{LoaderMode, LoaderSettings};

@@ -42,6 +42,7 @@ mod shards;
 
 mod engine;
 
+pub use cattlegrid_tags::Prefixes;
 pub use cattlegrid_tags::{RollingFloor, TagStats};
 pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIMED_EVERY};
 pub use delivered::{Delivered, DeliveredValue, Verdict, Wake};

@@ -142,7 +142,8 @@ impl Program {
             Error::StartFailed { reason, stderr_tail, .. }
                 if self.limits().starts.fail(stderr_tail, self.host.now()) == Output::Passed =>
             {
-                format!("no worker could be started: {reason}; its output is above")
+                let last = stderr_tail.trim_end().lines().last().unwrap_or_default();
+                format!("no worker could be started: {reason}; its output is above and ends: {last}")
             }
             _ => error.to_string(),
         }

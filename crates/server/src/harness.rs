@@ -157,7 +157,7 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
         fence_bytes: 64 << 10,
         waiters: 4,
         control: (*b"@").into(),
-        prefixes: Default::default(),
+        prefixes: cattlegrid_engine::Prefixes::default(),
     };
     shared
         .engine

@@ -12,8 +12,8 @@ pub mod error;
 mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
-mod idle_rules;
 mod holds;
+mod idle_rules;
 mod lane;
 pub mod listen;
 mod loading;

@@ -336,9 +336,17 @@ mod tests {
 
     #[test]
     fn a_text_has_no_blanks_or_control_characters() {
-        assert_eq!(hasher().parse_text(PrefixId::NONE, b"user:1,a%2Cb"), hasher().parse_list(b"user:1,a%2Cb"));
+        assert_eq!(
+            hasher().parse_text(PrefixId::NONE, b"user:1,a%2Cb"),
+            hasher().parse_list(b"user:1,a%2Cb")
+        );
         for text in [&b"a b"[..], b"a, b", b"a\r", b"a\tb", b"\x7f", b"a\0", b"a\n"] {
-            assert_eq!(hasher().parse_text(PrefixId::NONE, text), Err(TagError::Blank), "{}", text.escape_ascii());
+            assert_eq!(
+                hasher().parse_text(PrefixId::NONE, text),
+                Err(TagError::Blank),
+                "{}",
+                text.escape_ascii()
+            );
         }
         assert_eq!(hasher().parse_text(PrefixId::NONE, b""), Err(TagError::Empty));
         assert!(hasher().parse_text(PrefixId::NONE, "k\u{e4}se".as_bytes()).is_ok());

@@ -199,6 +199,6 @@ impl Screen {
 
     fn state(&self, head: &str, answered: u64) -> String {
         let seconds = self.clock.now().duration_since(self.started).as_secs_f64();
-        format!("{head}: {} replies checked in {seconds:.1} s", count(answered))
+        format!("{head}: {} replies, {seconds:.1} s", count(answered))
     }
 }

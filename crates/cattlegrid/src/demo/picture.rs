@@ -1,7 +1,5 @@
 //! The picture of README.md: how many of the clients of a stampede have the page, over time, without the rule and with it.
 
-use std::fmt::Write as _;
-
 use cattlegrid_load::count;
 
 use super::crowd::Seen;
@@ -51,15 +49,15 @@ impl Curve {
 
     /// The line, which rises at each moment at which clients had the value.
     fn path(&self, longest: f64) -> String {
-        let mut path = format!("M{LEFT} {BOTTOM}");
+        let mut path = vec![format!("M{LEFT} {BOTTOM}")];
         for (n, seconds) in self.seconds.iter().enumerate() {
             let x = LEFT + (RIGHT - LEFT) * seconds / longest;
             #[expect(clippy::cast_precision_loss, reason = "few points")]
             let y = BOTTOM - (BOTTOM - TOP) * n as f64 / f64::from(POINTS);
-            let _ = write!(path, "H{x:.1}V{y:.1}");
+            path.push(format!("H{x:.1}V{y:.1}"));
         }
-        let _ = write!(path, "H{RIGHT}");
-        path
+        path.push(format!("H{RIGHT}"));
+        path.concat()
     }
 }
 
@@ -68,7 +66,7 @@ pub(super) fn svg(without: &Curve, with: &Curve) -> String {
     // Whole half seconds.
     let longest = (without.last().max(with.last()) * 2.0 + 0.1).ceil() / 2.0;
     let clients = without.clients.max(with.clients);
-    let mut text = format!(
+    let mut text = vec![format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n\
          <title>{} clients ask for one missing page: {} and {} computations</title>\n{STYLE}\n\
          <rect class=\"ground\" width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"6\"/>\n\
@@ -77,49 +75,46 @@ pub(super) fn svg(without: &Curve, with: &Curve) -> String {
         count(without.computed),
         count(with.computed),
         count(clients),
-    );
+    )];
     for (place, curve, class, name) in
         [(48, without, "without", "no rule"), (68, with, "with", "under a rule")]
     {
-        let _ = writeln!(
-            text,
-            "<text class=\"{class}\" x=\"{LEFT}\" y=\"{place}\">{name}: {} computation{}, all have it after {:.2} s</text>",
+        text.push(format!(
+            "<text class=\"{class}\" x=\"{LEFT}\" y=\"{place}\">{name}: {} computation{}, all have it after {:.2} s</text>\n",
             count(curve.computed),
             if curve.computed == 1 { "" } else { "s" },
             curve.last(),
-        );
+        ));
     }
     for (number, share) in [(0, 0.0), (clients / 2, 0.5), (clients, 1.0)] {
         let y = BOTTOM - (BOTTOM - TOP) * share;
-        let _ = writeln!(
-            text,
+        text.push(format!(
             "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y}\" x2=\"{RIGHT}\" y2=\"{y}\"/>\
-             <text class=\"small\" x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>",
+             <text class=\"small\" x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\n",
             LEFT - 8.0,
             y + 4.0,
             count(number),
-        );
+        ));
     }
     let mut seconds = 0.0;
     while seconds <= longest {
         let x = LEFT + (RIGHT - LEFT) * seconds / longest;
-        let _ = writeln!(
-            text,
-            "<text class=\"small\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{seconds} s</text>",
+        text.push(format!(
+            "<text class=\"small\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{seconds} s</text>\n",
             BOTTOM + 20.0
-        );
+        ));
         seconds += 0.5;
     }
-    let _ = writeln!(
-        text,
+    text.push(format!(
         "<text class=\"small\" x=\"{LEFT}\" y=\"{:.0}\">A computation takes 200 ms, and the backend makes 100 at a time. \
-         Measured by cattlegrid demo.</text>",
+         Measured by cattlegrid demo.</text>\n",
         BOTTOM + 42.0
-    );
+    ));
     for (curve, class) in [(without, "without"), (with, "with")] {
-        let _ = writeln!(text, "<path class=\"{class}\" d=\"{}\"/>", curve.path(longest));
+        text.push(format!("<path class=\"{class}\" d=\"{}\"/>\n", curve.path(longest)));
     }
-    text + "</svg>\n"
+    text.push("</svg>\n".to_owned());
+    text.concat()
 }
 
 #[cfg(test)]

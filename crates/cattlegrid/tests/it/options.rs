@@ -263,6 +263,8 @@ fn sighup_reads_the_rule_file_again() {
     let expected = [
         format!("warning: {path}:3: [server]: threads was 1 at the start and is 2 now: needs a restart"),
         format!("warning: {path}:4: [server]: waiters = 7 is new: needs a restart"),
+        "reload: rules added: c".to_owned(),
+        "reload: rules removed: a:{b}".to_owned(),
         "reloaded".to_owned(),
     ];
     for line in expected {
@@ -279,13 +281,17 @@ fn sighup_reads_the_rule_file_again() {
         assert_eq!(next_line(&mut stderr), format!("cattlegrid: nothing reloaded: {path}:{line}\n"));
     }
 
-    for (empty, line) in [("[server]\nthreads = 1\nport = -1\n", 1), ("# later\n", 3)] {
+    for (empty, line, change) in [
+        ("[server]\nthreads = 1\nport = -1\n", 1, "rules removed: c"),
+        ("# later\n", 3, "no rule, cascade or loader has changed"),
+    ] {
         fs::write(&rules, empty).unwrap();
         server.signal(Signal::SIGHUP);
         // What the start had and this has not needs a restart.
         (1..line).for_each(|_| assert!(next_line(&mut stderr).ends_with("needs a restart\n")));
         let warning = format!("warning: {path}: has no [[rule]] and no [[cascade]]: no key has a rule now");
         assert_eq!(next_line(&mut stderr), format!("cattlegrid: {warning}\n"));
+        assert_eq!(next_line(&mut stderr), format!("cattlegrid: reload: {change}\n"));
         assert_eq!(next_line(&mut stderr), "cattlegrid: reloaded\n");
     }
     server.signal(Signal::SIGTERM);
@@ -313,11 +319,14 @@ fn the_example_is_right() {
     let Output { status, stdout, stderr } =
         command(&["check", example, "--key", "page:42"]).output().unwrap();
     assert_eq!((status.code(), stderr), (Some(0), Vec::new()));
-    let expected = "key page:42\nrule 1: page:{id}\n  id = 42\n  tag page:42\n  tag pages\n";
-    assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let expected = "key page:42\nrule 1: page:{id} (line 10)\n  id = 42\n  tag page:42\n  tag pages\n  hold = \"400ms\" ";
+    let said = String::from_utf8(stdout).unwrap();
+    assert!(said.starts_with(expected), "{said}");
     let Output { stdout, .. } = command(&["check", example, "--key", "clock:a"]).output().unwrap();
-    let expected = "key clock:a\nrule 4: clock:{name}\n  name = a\n  loader clock, gets name\n";
-    assert_eq!(String::from_utf8(stdout).unwrap(), expected);
+    let said = String::from_utf8(stdout).unwrap();
+    let begins = said.starts_with("key clock:a\nrule 4: clock:{name} (line ")
+        && said.contains("\nloader clock (line ");
+    assert!(begins && said.contains("\n  name = a\n  loader clock, gets name\n"), "{said}");
     let expected = format!(
         "cattlegrid: {example}: --try \"page:42\": its rule 1, page:{{id}}, names no loader; clients compute the value\n"
     );

@@ -150,7 +150,7 @@ on_servers!(ask);
 fn an_invalidation_reaches_every_server() {
     let all = [(); 3].map(|()| Kind::Rules.start());
     servers::run(async {
-        let client = patient(all.each_ref().map(|server| server.address())).build().unwrap();
+        let client = patient(all.each_ref().map(servers::Server::address)).build().unwrap();
         let tags = ["user:12543".to_owned()];
         let keys: Vec<String> = (0..60).map(|n| format!("page:{n}")).collect();
         for key in &keys {

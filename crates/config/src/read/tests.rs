@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue};
+use cattlegrid_herd::{
+    AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue,
+};
 use cattlegrid_tags::Prefixes;
 use proptest::prelude::*;
 

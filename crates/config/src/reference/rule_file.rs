@@ -6,6 +6,33 @@ use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::value::Place;
 
+/// About prefixes.
+const PREFIXES: &str = "\
+## Prefixes\n\n\
+Many frameworks and clients put a text before every key: Django `:1:` (its `KEY_PREFIX` and `VERSION`), Rails and Dalli \
+a `namespace`, php-memcached `OPT_PREFIX_KEY`. `prefixes` in `[server]` names them, and then a key is matched, tagged, \
+called and controlled as what follows its prefix. The longest one with which a key begins counts.\n\n\
+```toml\n\
+[server]\n\
+prefixes = [\":1:\", \"shop:production:\"]\n\n\
+[[rule]]\n\
+match = \"page:{id}\"                # :1:page:7, shop:production:page:7, and page:7\n\
+hold = \"400ms\"\n\
+tags = [\"pages\"]\n\n\
+[[rule]]\n\
+match = \"session:{id}\"\n\
+prefix = \":1:\"                    # only :1:session:7\n\
+grace = \"30s\"\n\
+```\n\n\
+Each prefix is a namespace of its own. `delete :1:@tag:pages`, which is what Django's `cache.delete(\"@tag:pages\")` sends, \
+invalidates pages behind `:1:` only; tags that a client or a loader names for a key are behind the key's prefix; \
+`:1:quota:take:alice` is another quota than `quota:take:alice`, and what a method of your own reads, stores and \
+invalidates is behind the prefix of its client. `@flush` is refused behind a prefix (`CLIENT_ERROR no flush of a prefix`), since \
+a flush is for all: give the rules of the prefix a tag in common. A cascade on `flush` invalidates its tags behind every \
+prefix. Clients without a prefix are not affected.\n\n\
+A prefix that is missing here is found: of misses without a rule a sample is tried behind each `:`, `.`, `/`, `|` and `_`, and \
+the log, `stats rules` (`hint_1`) and `get @why:KEY` (`hint`) say what to add. A change of `prefixes` needs a restart.\n\n";
+
 /// From its heading on.
 pub(crate) fn reference_markdown() -> String {
     let mut text = String::from(
@@ -36,32 +63,11 @@ pub(crate) fn reference_markdown() -> String {
          `_lock*`, `lock:*`, `*:lock` and `*_lock`. Only a pattern that itself begins with `_lock` or `lock:`, or \
          ends with `:lock` or `_lock`, applies to them.\n\n\
          Tags have the same captures by their names, `user:{user}`. A tag that a long key makes longer than 200 \
-         bytes is kept whole; a cascade can invalidate it, a command cannot name it.\n\n\
-         ## Prefixes\n\n\
-         Many frameworks and clients put a text before every key: Django `:1:` (its `KEY_PREFIX` and `VERSION`), Rails and Dalli \
-         a `namespace`, php-memcached `OPT_PREFIX_KEY`. `prefixes` in `[server]` names them, and then a key is matched, tagged, \
-         called and controlled as what follows its prefix. The longest one with which a key begins counts.\n\n\
-         ```toml\n\
-         [server]\n\
-         prefixes = [\":1:\", \"shop:production:\"]\n\n\
-         [[rule]]\n\
-         match = \"page:{id}\"                # :1:page:7, shop:production:page:7, and page:7\n\
-         hold = \"400ms\"\n\
-         tags = [\"pages\"]\n\n\
-         [[rule]]\n\
-         match = \"session:{id}\"\n\
-         prefix = \":1:\"                    # only :1:session:7\n\
-         grace = \"30s\"\n\
-         ```\n\n\
-         Each prefix is a namespace of its own. `delete :1:@tag:pages`, which is what Django's `cache.delete(\"@tag:pages\")` sends, \
-         invalidates pages behind `:1:` only; tags that a client or a loader names for a key are behind the key's prefix; \
-         `:1:quota:take:alice` is another quota than `quota:take:alice`, and what a method of your own reads, stores and \
-         invalidates is behind the prefix of its client. `@flush` is refused behind a prefix (`CLIENT_ERROR no flush of a prefix`), since \
-         a flush is for all: give the rules of the prefix a tag in common. A cascade on `flush` invalidates its tags behind every \
-         prefix. Clients without a prefix are not affected.\n\n\
-         A prefix that is missing here is found: of misses without a rule a sample is tried behind each `:`, `.`, `/`, `|` and `_`, and \
-         the log, `stats rules` (`hint_1`) and `get @why:KEY` (`hint`) say what to add. A change of `prefixes` needs a restart.\n\n\
-         Times are texts with `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or texts with `KiB`, `MiB`, `GiB` or \
+         bytes is kept whole; a cascade can invalidate it, a command cannot name it.\n\n",
+    );
+    text.push_str(PREFIXES);
+    text.push_str(
+        "Times are texts with `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or texts with `KiB`, `MiB`, `GiB` or \
          `k`, `m`, `g`.\n\n\
          ## `[[rule]]`\n\n\
          A rule protects its keys as soon as it names one of `hold`, `lease`, `grace`, `grace_on_error`, `early`, \

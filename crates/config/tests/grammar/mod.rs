@@ -110,7 +110,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         fence_bytes: 1 << 16,
         waiters: 10,
         control: (*b"@").into(),
-        prefixes: Default::default(),
+        prefixes: cattlegrid_engine::Prefixes::default(),
     };
     engine.set_rules(Some(Arc::clone(&file.rules)), &config, 2_000).expect("there is memory");
     let filled = file.rules.rules().iter().take(20).map(|rule| fill_in(rule.pattern.text()));

@@ -103,13 +103,13 @@ impl Shard {
         let ruled = active.as_ref().and_then(|active| active.find(key));
         let found = if let Lookup::Found(found) = lookup { Some(found) } else { None };
         let Some(ruled) = ruled else {
-            return match found.map(|found| (found, self.standing(found, hash, None, &cx.step))) {
-                Some((found, Standing::Fresh)) => self.write_hit(asked, hash, found, cx),
-                _ => {
-                    self.note_unmatched(key);
-                    miss(asked, lookup, cx)
-                }
-            };
+            if let Some(found) = found
+                && self.standing(found, hash, None, &cx.step) == Standing::Fresh
+            {
+                return self.write_hit(asked, hash, found, cx);
+            }
+            self.note_unmatched(key);
+            return miss(asked, lookup, cx);
         };
         match self.decide(&asked.query(hash), &ruled, lookup, cx) {
             Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),

@@ -29,8 +29,8 @@ impl Shard {
             for template in &rule.tags {
                 let mut name = Vec::new();
                 template.render(captures, &mut name);
-                let hasher = shared.tag_hasher();
-                let hash = hasher.behind(captures.prefix(), hasher.hash_made(&name)).get();
+                let tags = shared.tag_hasher();
+                let hash = tags.behind(captures.prefix(), tags.hash_made(&name)).get();
                 names.push((hash, Some(String::from_utf8_lossy(&name).into_owned())));
             }
             hashes = self.tags_of(rule, captures);

@@ -307,7 +307,7 @@ impl Sim {
         let config = RulesConfig {
             tag_bytes: if tiny { 128 } else { 1 << 12 },
             control: (*b"@").into(),
-            prefixes: Default::default(),
+            prefixes: cattlegrid_engine::Prefixes::default(),
             ledger_bytes: if tiny { 2048 } else { 1 << 16 },
             fence_bytes: if tiny { 64 } else { 1 << 16 },
             waiters: if rng.one_in(4) { 3 } else { 1000 },
