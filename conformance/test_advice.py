@@ -55,7 +55,7 @@ def test_why_shows_the_parameters_of_the_rule(start, open_dir):
     given = {"match": "page:{id}", "number": 1, "hold": "1s", "grace": "30s", "early": {"share": 0.1}, "loader": None}
     assert {name: said["rule"][name] for name in given} == given
     assert said["rule"]["tags"] == ["page:{id}"]
-    follows = {"hold_many": "100ms", "grace_on_error": "30s", "lease": "auto", "max_computers": 4, "on_busy": "miss"}
+    follows = {"hold_many": "1s", "grace_on_error": "30s", "lease": "auto", "max_computers": 4, "on_busy": "miss"}
     assert {name: said["rule"][name] for name in follows} == follows
     assert said["item"]["grace"] == 30 and 58 <= said["item"]["ttl"] <= 60
     assert why(raw, b"other")["rule"] is None
@@ -75,7 +75,7 @@ def test_a_reload_says_what_has_changed(start, open_dir):
         return [line.split("reload: ")[1] for line in lines_with(server, "reload: ")]
 
     second = rule(terms='hold = "1s"') + rule("new:{id}")
-    changes = ["rules added: new:{id}", "rules removed: old:{id}", 'rules changed: page:{id} (hold: "400ms" -> "1s")']
+    changes = ["rules added: new:{id}", "rules removed: old:{id}", 'rules changed: page:{id} (hold: "400ms" -> "1s", hold_many: "400ms" -> "1s")']
     assert reload(second) == changes
     # What is compared is what was in force, not what the server was started with.
     assert reload(second)[3:] == ["no rule, cascade or loader has changed"]

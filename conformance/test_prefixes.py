@@ -153,8 +153,8 @@ def test_check_asks_a_server(start, open_dir, binary):
     plain.set("basket:7", "x")
     assert "has matched no key" not in check(address).stdout
     # No server, and one without rules.
-    nobody = check(f"127.0.0.1:{free_port()}")
-    assert nobody.returncode == 1 and "check --server 127.0.0.1:" in nobody.stderr
+    absent = check(f"127.0.0.1:{free_port()}")
+    assert absent.returncode == 1 and "check --server 127.0.0.1:" in absent.stderr
     bare = check(f"127.0.0.1:{start().port}")
     assert bare.returncode == 1 and "has no rule file; start it with --config" in bare.stderr
 

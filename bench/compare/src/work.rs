@@ -667,6 +667,17 @@ fn changing(rows: &mut Rows) {
             }
         }
     });
+    rows.add("20,000 keys of 100 B filled once, each used each 30 MB of fills", 64, &["read"], |_, each| {
+        (0..20_000).for_each(|key| each(fill(key, 100, None)));
+        let mut read = 0;
+        for n in 0..250_000_u64 {
+            each(fill(SESSIONS + n, 1_000, None));
+            while read < (n + 1) * 20_000 / 30_000 {
+                each(Op::Read { key: read % 20_000, bytes: 100, tally: Some(0) });
+                read += 1;
+            }
+        }
+    });
     rows.add("sessions set twice, 1 MB apart, read 45 MB later", 64, &["sessions"], |_, each| {
         for n in 0..200_000_u64 {
             let (key, bytes) = (SESSIONS + n, 1_000);

@@ -58,7 +58,9 @@ fn a_bump_behind_a_prefix_reaches_its_items_only() {
         ":2:basket:7",
     ];
     let fill = |w: &mut World| {
-        keys.iter().for_each(|key| w.expect(c, &format!("set {key} 0 0 1|x|"), "STORED|"));
+        for key in keys {
+            w.expect(c, &format!("set {key} 0 0 1|x|"), "STORED|");
+        }
         assert_eq!(hits(w, c, &keys), [true; 5]);
     };
     for (command, reply, gone) in [

@@ -7,9 +7,11 @@
 //! queue remembers items evicted from the small and the blind queue. Stubs, whose values are outside the log, move on in their
 //! queue: such a value is evicted when it is the first of its list and colder than any segment.
 //!
-//! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items have aged.
-//! So the bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the more
-//! uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
+//! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items have aged. So a segment of
+//! the small or the blind queue of whose first items nearly all were used twice becomes the last of the main queue as it is, without
+//! a walk ([`Store::promote`]), as if its items had been moved there, and another victim is chosen. In the main queue, and where
+//! these items say otherwise, the bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the
+//! more uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
 //! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
 //!
 //! Pinned items always move on. A segment in which little but them and stubs is alive is left alone: emptying it would move nearly all
@@ -38,6 +40,14 @@ const WALK_RATIO: usize = 16;
 const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
 /// Bytes of a walk for which a value outside the log counts: choosing takes about as long.
 const LARGE_WALK: usize = 2 << 10;
+/// The same for a segment that becomes one of the main queue as it is.
+const PROMOTION_WALK: usize = 4 << 10;
+/// Items by which it is told whether nearly all of a segment were used.
+const SAMPLE: usize = 16;
+/// Of these, as many may be unused.
+const SAMPLE_UNUSED: usize = 1;
+/// Uses of the others.
+const SAMPLE_USES: u8 = 2;
 /// Most uses that an item needs in addition to those that the walk's severity adds.
 const NEEDED_MAX: u8 = 3;
 /// Bytes walked for each byte of a write that is too long for these bounds.
@@ -56,6 +66,25 @@ const BARREN_SEGMENTS: usize = 2;
 const ITEMS_PER_MISS: usize = 16;
 /// Places of the ghost queue for a number of items.
 const GHOSTS_PER_ITEMS: (usize, usize) = (3, 2);
+
+/// What [`Store::begin_walk`] has chosen.
+#[derive(Debug, PartialEq)]
+enum Begun {
+    /// A segment, which is walked from now on.
+    Walk,
+    /// A segment that was made one of the main queue as it was.
+    Promoted,
+    /// A value outside the log, and its queue.
+    Large(Head, Queue),
+}
+
+/// A step of [`Store::walk_some`].
+struct Walked {
+    /// Bytes of the walk for which it counts.
+    bytes: usize,
+    /// A segment became one of the main queue, and nothing was walked.
+    is_promotion: bool,
+}
 
 /// What became of an item that the collector has come to.
 enum Collected {
@@ -166,7 +195,7 @@ impl Store {
     fn walk_pieces(&mut self, bytes: usize, to_memory: bool) {
         let (mut left, before) = (bytes, self.memory.used_bytes());
         while let Some(walked) = self.walk_some(left, to_memory) {
-            left = left.saturating_sub(walked);
+            left = left.saturating_sub(walked.bytes);
             let is_enough = if to_memory { self.memory.used_bytes() < before } else { self.is_well() };
             // A tree that was evicted is taken apart before anything else is.
             if left == 0 || is_enough || !self.graveyard.is_empty() {
@@ -276,10 +305,8 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            if self.walk_some(*WALK_BYTES.end(), true).is_none() {
-                break;
-            }
-            if self.walk.is_none() {
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), true) else { break };
+            if self.walk.is_none() && !walked.is_promotion {
                 self.give_buried_back(before, bytes);
                 (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
             }
@@ -303,23 +330,25 @@ impl Store {
     /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot move.
     fn collect_one(&mut self, to_memory: bool) -> bool {
         loop {
-            if self.walk_some(usize::MAX, to_memory).is_none() {
-                return false;
-            }
-            if self.walk.is_none() {
+            let Some(walked) = self.walk_some(usize::MAX, to_memory) else { return false };
+            if self.walk.is_none() && !walked.is_promotion {
                 return true;
             }
         }
     }
 
-    /// Walks `bytes` or a little more, to the end of one segment at most; or looks at one large value. Returns how many were
-    /// walked; `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
-    fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<usize> {
-        if self.walk.is_none()
-            && let Some((head, queue)) = self.begin_walk()?
-        {
-            self.collect_large(head, queue);
-            return Some(LARGE_WALK);
+    /// Walks `bytes` or a little more, to the end of one segment at most; or looks at one large value, or promotes a segment. `None`:
+    /// there is nothing to walk, or the walk has ended before a pinned item that cannot move.
+    fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<Walked> {
+        if self.walk.is_none() {
+            match self.begin_walk()? {
+                Begun::Walk => (),
+                Begun::Promoted => return Some(Walked { bytes: PROMOTION_WALK, is_promotion: true }),
+                Begun::Large(head, queue) => {
+                    self.collect_large(head, queue);
+                    return Some(Walked { bytes: LARGE_WALK, is_promotion: false });
+                }
+            }
         }
         let mut walk = self.walk?;
         let segment = self.log.get(walk.segment)?;
@@ -375,7 +404,7 @@ impl Store {
         } else {
             self.walk = Some(walk);
         }
-        Some(walked)
+        Some(Walked { bytes: walked, is_promotion: false })
     }
 
     /// The highest value of [`Store::barren`]: then no item stays, however often it was used.
@@ -397,7 +426,7 @@ impl Store {
         }
         let (hash, found) = self.found_at(location);
         let weight = self.weigh(location);
-        let uses = self.index.uses(found.slot);
+        let uses = self.index.uses(found.slot).saturating_sub(self.log.segment_of(location).spent);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
         let class = if compact {
             self.log.segment_of(location).class
@@ -533,12 +562,8 @@ impl Store {
         self.memory.offers().publish(self.number, offer, self.log.now_ms());
     }
 
-    /// Chooses the next segment to empty, or the next large value, which it returns with its queue. `None`: there is neither.
-    #[expect(
-        clippy::option_option,
-        reason = "nothing, a segment that is walked from now on, or a large value"
-    )]
-    fn begin_walk(&mut self) -> Option<Option<(Head, Queue)>> {
+    /// Chooses the next segment to empty, or the next large value. `None`: there is neither.
+    fn begin_walk(&mut self) -> Option<Begun> {
         self.note_choice();
         let (victim, offer) = match self.choose(true) {
             // Everything is in open segments: close one and choose again. Compacting it would only open another.
@@ -547,12 +572,52 @@ impl Store {
         };
         self.publish(offer);
         let (segment, compact) = match victim? {
-            Victim::Large(head, queue) => return Some(Some((head, queue))),
+            Victim::Large(head, queue) => return Some(Begun::Large(head, queue)),
             Victim::Segment { index, compact } => (index, compact),
         };
+        if !compact && self.promote(segment) {
+            return Some(Begun::Promoted);
+        }
         self.log.collect(segment);
         self.walk = Some(Walk { segment, at: 0, compact });
-        Some(None)
+        Some(Begun::Walk)
+    }
+
+    /// Makes a segment of the small or the blind queue one of the main queue as it is, if nearly all of its first items were used often
+    /// enough.
+    fn promote(&mut self, index: u32) -> bool {
+        let Some(segment) = self.log.get(index) else { return false };
+        let may_be = segment.queue != Queue::Main
+            && segment.state == State::Sealed
+            && segment.outside_bytes + segment.pinned_bytes == 0
+            && !self.is_dead_segment(segment);
+        // At the highest severity nothing stays, since a write waits.
+        if !may_be || self.severity() >= USES_MAX {
+            return false;
+        }
+        let (filled, stored) = (segment.filled, segment.stored());
+        let (mut at, mut met, mut unused) = (0, 0, 0);
+        while at < filled
+            && met < SAMPLE
+            && let Some(location) = self.log.location(index, at)
+        {
+            let content = self.log.bytes(location);
+            let bytes = item::allotted(content);
+            let is_used = || {
+                let needed = SAMPLE_USES.saturating_add(self.extra_uses(bytes)).min(NEEDED_MAX);
+                self.index.uses(self.found_at(location).1.slot) >= needed
+            };
+            unused += usize::from(item::is_dead(content) || !is_used());
+            if unused > SAMPLE_UNUSED {
+                return false;
+            }
+            (at, met) = (at + bytes, met + 1);
+        }
+        if unused > 0 && met < SAMPLE {
+            return false;
+        }
+        self.log.promote(index, self.moved_at(stored), SAMPLE_USES);
+        true
     }
 }
 
@@ -595,7 +660,7 @@ mod tests {
             count += 1;
         }
         memory.set_limit(PAGE_BYTES).unwrap();
-        assert_eq!(store.begin_walk(), Some(None));
+        assert_eq!(store.begin_walk(), Some(Begun::Walk));
         let walked = store.walk.unwrap().segment;
         let spares = store.log.exchange_spares(Vec::new());
         while store.log.seal_fullest() {}

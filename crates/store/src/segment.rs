@@ -72,6 +72,8 @@ const NONE: u32 = u32::MAX;
 const RESERVE: usize = 1;
 /// Cache lines of an item that are fetched ahead: header, key and a value of some 100 bytes.
 const PREFETCH_LINES: usize = 4;
+/// A segment is new until one for each of this many segments was filled after it.
+const NEW: usize = 8;
 /// Spare segments that the log keeps.
 const SPARES: usize = 2;
 /// Seconds' octave above which all TTLs share a class: 2^22 s is 48 days.
@@ -309,6 +311,7 @@ impl Log {
             looked: 0,
             looked_at: 0,
             sequence: u64::MAX,
+            spent: 0,
             opened: self.now,
             byte_ticks: 0,
             dead_at: 1,
@@ -483,6 +486,31 @@ impl Log {
             segment.state = State::Collected;
             self.collected = Some(index);
         }
+    }
+
+    /// Whether few segments were filled since this one was, compared with all that there are, or it is not full yet.
+    #[inline]
+    pub(crate) fn is_new(&self, segment: &Segment) -> bool {
+        // That of an open segment is the highest.
+        self.sequence.saturating_sub(segment.sequence) <= (self.used / NEW) as u64
+    }
+
+    /// Makes a sealed segment the last of the main queue as it is, whose items count as stored at `stored` on average from now on,
+    /// and as many of whose uses count no more as `spent` says. It has no pinned items and no stubs.
+    pub(crate) fn promote(&mut self, index: u32, stored: u64, spent: u8) {
+        let bytes = self.segment_bytes();
+        let Some(segment) = self.segments[index as usize].as_mut() else { return };
+        debug_assert!(segment.state == State::Sealed && segment.outside_bytes + segment.pinned_bytes == 0);
+        self.sequence += 1;
+        (segment.sequence, segment.spent) = (self.sequence, spent);
+        segment.opened =
+            segment.opened.saturating_add_signed(stored.cast_signed() - segment.stored().cast_signed());
+        let (from, to) = (segment.queue as usize, Queue::Main as usize);
+        segment.queue = Queue::Main;
+        self.queue_bytes[from] -= bytes;
+        self.queue_bytes[to] += bytes;
+        self.queue_items[from] -= segment.live_items;
+        self.queue_items[to] += segment.live_items;
     }
 
     /// Ends the collection of a segment of which items are left: it is collected again, after all others.

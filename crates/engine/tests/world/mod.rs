@@ -155,7 +155,7 @@ pub(crate) fn config() -> RulesConfig {
         fence_bytes: 1 << 20,
         waiters: 65_536,
         control: (*b"@").into(),
-        prefixes: cattlegrid_engine::Prefixes::default(),
+        prefixes: Prefixes::default(),
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Segment {
     pub(crate) looked_at: u32,
     /// Order of sealing: the lowest is the oldest.
     pub(crate) sequence: u64,
+    /// It was made a segment of the main queue as it was: its items have had this many uses then, which do not count any more.
+    pub(crate) spent: u8,
     /// When it was opened, in ticks.
     pub(super) opened: u64,
     /// Sum over its items of their bytes times the ticks from then to the time they count as stored at.

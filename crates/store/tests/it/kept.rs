@@ -323,6 +323,112 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     }
 }
 
+/// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are written. `wait`: requests
+/// for which the clock goes on beside each write. Returns how many reads were hits, and how many there were.
+fn read_in_turn(one: &mut One, keys: u64, (count, every): (u64, u64), wait: u32, fills: bool) -> (u64, u64) {
+    let (mut found, mut read) = (0, 0);
+    for n in 0..count {
+        if fills {
+            one.fill(SESSIONS + n, 1_000);
+        } else {
+            one.put(SESSIONS + n, 1_000);
+        }
+        (0..wait).for_each(|_| one.advance());
+        while read < (n + 1) * keys / every {
+            found += u64::from(one.get(read % keys));
+            read += 1;
+        }
+    }
+    (found, read)
+}
+
+/// Keys that were made in one burst and are in constant use fill many segments, in which nothing may go: beside what is not read,
+/// all of them stay.
+#[test]
+fn what_was_set_in_a_burst_and_is_in_use_is_there() {
+    if cfg!(miri) {
+        return;
+    }
+    // With a clock that goes on as during the burst, or much faster.
+    for wait in [0, 30] {
+        let mut one = one();
+        (0..5_000).for_each(|key| one.put(key, 1_000));
+        let (found, read) = read_in_turn(&mut one, 5_000, (70_000, 3_000), wait, false);
+        assert_eq!(found, read, "wait {wait}");
+        one.store.verify();
+    }
+}
+
+#[test]
+fn what_was_filled_in_a_burst_and_is_in_use_is_there() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    (0..5_000).for_each(|key| one.fill(key, 100));
+    let (found, read) = read_in_turn(&mut one, 5_000, (70_000, 7_000), 0, true);
+    assert_eq!(found, read);
+    one.store.verify();
+}
+
+/// What was made in a burst and used then, and is used no more, goes like anything else.
+#[test]
+fn what_was_in_use_goes_when_it_is_not() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    (0..10_000).for_each(|key| one.put(key, 1_000));
+    (0..3).for_each(|_| (0..10_000).for_each(|key| assert!(one.get(key))));
+    // Then sessions that are read when a half of the memory was written since.
+    let found = sessions(&mut one, 0, 80_000, 14_000);
+    let later = (0..10_000).filter(|key| one.get(*key)).count();
+    assert!(found >= 66_000 * 97 / 100, "{found} of 66,000; {later} old ones are left");
+    assert!(later < 100, "{later} old ones are left");
+    one.store.verify();
+}
+
+/// Sessions that are written twice before they are read once, late: that is not two uses.
+#[test]
+fn what_is_written_twice_and_read_once_is_there() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    let mut found = 0;
+    for n in 0..60_000 {
+        one.put(SESSIONS + n, 1_000);
+        if n >= 250 {
+            one.put(SESSIONS + n - 250, 1_000);
+        }
+        let is_there = n >= 11_000 && one.get(SESSIONS + n - 11_000);
+        found += u64::from(is_there && n >= 30_000);
+    }
+    assert_eq!(found, 30_000);
+    one.store.verify();
+}
+
+/// What is written again and again, and hardly ever read, is there beside what is only written.
+#[test]
+fn what_is_written_again_and_again_is_there() {
+    if cfg!(miri) {
+        return;
+    }
+    let mut one = one();
+    let (mut found, mut read) = (0, 0);
+    for n in 0..80_000 {
+        one.put(SESSIONS + n, 1_000);
+        // Each of 4,000 keys while 4 MB of others are written; read in turn from when the memory was full.
+        one.put(n % 4_000, 1_000);
+        if n % 4 == 0 && n > 20_000 {
+            found += u64::from(one.get(read % 4_000));
+            read += 1;
+        }
+    }
+    assert_eq!(found, read);
+    one.store.verify();
+}
+
 /// One shard is written, the others are idle and cold: it takes their room.
 #[test]
 fn room_is_taken_where_it_is_coldest() {
