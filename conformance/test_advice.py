@@ -79,7 +79,7 @@ def test_a_reload_says_what_has_changed(start, open_dir):
     assert reload(second) == changes
     # What is compared is what was in force, not what the server was started with.
     assert reload(second)[3:] == ["no rule, cascade or loader has changed"]
-    assert reload(first)[4:] == ["rules added: old:{id}", "rules removed: new:{id}", 'rules changed: page:{id} (hold: "1s" -> "400ms")']
+    assert reload(first)[4:] == ["rules added: old:{id}", "rules removed: new:{id}", 'rules changed: page:{id} (hold: "1s" -> "400ms", hold_many: "1s" -> "400ms")']
 
 
 BROKEN = """import os

@@ -113,7 +113,11 @@ def test_why_and_check_tell_of_the_prefix(start, open_dir):
     assert "hint" not in why
     why = json.loads(client(server).get("@why::2:page:7:1"))
     assert why["rule"] is None
-    assert why["hint"] == 'it would have rule 1 behind ":2:": add prefixes = [":2:"] to [server]'
+    assert why["hint"] == 'it would have rule 1 behind ":2:": add ":2:" to prefixes in [server]'
+    # The whole key behind the prefix is that key, too.
+    assert json.loads(django.get("@why::1:page:7:1")) == json.loads(django.get("@why:page:7:1"))
+    for key in ["lock:page:7:1", "@:page:7:1", ":1:lock:x"]:
+        assert "hint" not in json.loads(client(server).get("@why:" + key)), key
     with pytest.raises(pymemcache.exceptions.MemcacheClientError, match="no flush of a prefix"):
         django.get("@flush:10")
 
@@ -130,6 +134,9 @@ def test_a_prefix_that_the_server_does_not_know_is_found(start, open_dir):
     wait_until("the line", lambda: 'add prefixes = [":1:"] to [server]' in server.log())
     django.get("page:1:1")
     assert server.log().count("add prefixes") == 1
+    # A rule that has keys gives no hint: others may be other keys on purpose.
+    client(server).set("page:1:1", "x")
+    assert "hint_1" not in server.stats("rules")
 
 
 def test_check_asks_a_server(start, open_dir, binary):

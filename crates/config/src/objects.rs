@@ -16,6 +16,7 @@ use cattlegrid_engine::rules::Rule;
 use cattlegrid_objects::{
     Eviction, Named, ObjectType, Registry, Settings as Registered, TypeSettings, native,
 };
+use cattlegrid_tags::PrefixId;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -468,6 +469,16 @@ fn wrong_dir(label: &str, given: &Path, problems: &[String]) -> UsageError {
 fn check_control(settings: &Registered, control: &str) -> Result<(), UsageError> {
     let prefix = String::from_utf8_lossy(&settings.prefix);
     let is_like = |name: &str| name.starts_with(control) || control.starts_with(name);
+    let behind = |name: &str| settings.prefixes.split(name.as_bytes()).0 != PrefixId::NONE;
+    if let Some(name) =
+        settings.types.iter().map(|own| format!("{prefix}{}:", own.name)).find(|name| behind(name))
+    {
+        return Err(UsageError::new(format!(
+            "[objects]: names that begin with {name:?} begin with one of [server] prefixes, which is taken off first; leave that prefix \
+             or [objects] prefix out: behind a prefix of the server, clients call {:?}",
+            format!("PREFIX{}:METHOD:KEY", settings.types.first().map_or("TYPE", |own| &own.name))
+        )));
+    }
     if control.is_empty() {
         return Ok(());
     }

@@ -67,6 +67,18 @@ impl ServerDraft {
         let control = self.control.as_deref().unwrap_or(CONTROL);
         for Text { text, offset } in &self.prefixes {
             let is_like = text.starts_with(control) || control.starts_with(&**text);
+            if text.contains(|c: char| c == ' ' || c.is_ascii_control()) {
+                problems.add(
+                    *offset,
+                    format!("[server]: prefixes {text:?}: no key has blanks or control characters"),
+                );
+            }
+            if text.starts_with("_lock") || text.starts_with("lock:") {
+                let problem = format!(
+                    "[server]: prefixes {text:?}: clients use keys that begin with it as locks, which have no rule; leave it out"
+                );
+                problems.add(*offset, problem);
+            }
             if !control.is_empty() && !text.is_empty() && is_like {
                 let problem = format!(
                     "[server]: prefixes {text:?}: control keys begin with {control:?} (control); choose another one of them"

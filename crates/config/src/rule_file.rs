@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cattlegrid_engine::rules::Rules;
+use cattlegrid_engine::rules::{Pattern, Rules};
+use cattlegrid_tags::PrefixId;
 
 use crate::error::UsageError;
 use crate::hints;
@@ -53,7 +54,7 @@ impl RuleFile {
         })
     }
 
-    /// A line for each pattern that looks like one of another program, and means something else here.
+    /// A line for each pattern that looks like one of another program and means something else here, or begins with a prefix.
     pub fn warns_of_patterns(&self) -> Vec<String> {
         let of_rules = self.rules.rules().iter().map(|rule| ("rule", &rule.pattern));
         let of_cascades =
@@ -62,7 +63,31 @@ impl RuleFile {
             let hints = hints::of_pattern(pattern).into_iter();
             hints.map(move |hint| format!("{what} {}: {hint}", pattern.text()))
         });
-        each.collect()
+        each.chain(self.warns_of_prefixes()).collect()
+    }
+
+    /// A line for each pattern whose text begins with a prefix of the server's: of the keys that begin with it only what follows is
+    /// matched.
+    fn warns_of_prefixes(&self) -> Vec<String> {
+        let prefixes = self.rules.prefixes();
+        let begins = |pattern: &Pattern| {
+            let literal = pattern.text().split('{').next().unwrap_or_default();
+            prefixes.split(literal.as_bytes()).0
+        };
+        let of_rules = self.rules.rules().iter().map(|rule| ("rule", &rule.pattern));
+        let of_cascades =
+            self.rules.all_cascades().filter_map(|cascade| Some(("cascade", cascade.pattern.as_ref()?)));
+        let patterns = of_rules.chain(of_cascades).filter(|(_, pattern)| begins(pattern) != PrefixId::NONE);
+        let line = |(what, pattern): (&str, &Pattern)| {
+            let prefix = String::from_utf8_lossy(prefixes.text(begins(pattern))).into_owned();
+            let rest = pattern.text().strip_prefix(&*prefix).unwrap_or_default();
+            let name = pattern.text();
+            format!(
+                "{what} {name}: {prefix:?} is one of [server] prefixes, so a key that begins with it is matched by what follows; write \
+                 {rest:?}, and prefix = {prefix:?} if it is for that prefix only"
+            )
+        };
+        patterns.map(line).collect()
     }
 
     /// A line for each loader that no rule names: it would have no work.

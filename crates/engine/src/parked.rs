@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::Session;
+use cattlegrid_herd::{Late, Session, Told};
 use cattlegrid_protocol::reply;
 use cattlegrid_store::HugeValue;
 
@@ -38,8 +38,8 @@ pub struct Parked {
     open: u16,
     /// A `gat`, or an `mg` with `T`: it is counted as a touch.
     touches: bool,
-    /// Hashes of the keys of which it has the lease, if it waits for the others nevertheless; None: a lease ends the wait.
-    computes: Option<Vec<u64>>,
+    /// Keys of which it has the lease, and their hashes, if it waits for the others nevertheless; None: a lease ends the wait.
+    computes: Option<Vec<(Box<[u8]>, u64)>>,
     form: Form,
 }
 
@@ -104,7 +104,7 @@ impl Parked {
 
     /// Lets it wait although it has the leases of these keys, or gets some.
     #[must_use]
-    pub(crate) fn partial(mut self, computes: Vec<u64>) -> Self {
+    pub(crate) fn partial(mut self, computes: Vec<(Box<[u8]>, u64)>) -> Self {
         self.computes = Some(computes);
         self
     }
@@ -129,8 +129,9 @@ impl Parked {
             Some(Verdict::Value(value)) => value.copied_bytes(),
             _ => 0,
         };
+        let keys = self.computes.iter().flatten().map(|(key, _)| key.len() + 24).sum();
         match &self.form {
-            Form::Get { parts, .. } => parts.iter().fold((0, 0), |(own, shared), part| match part {
+            Form::Get { parts, .. } => parts.iter().fold((keys, 0), |(own, shared), part| match part {
                 Part::Done(done) => (own + done.bytes.capacity(), shared),
                 Part::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
             }),
@@ -193,11 +194,11 @@ impl Parked {
         session.end_wait(self.request, slot);
         if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
-            match &mut self.computes {
-                Some(computes) if record.leased => computes.push(record.hash),
+            match (self.computes.is_some(), record.leased) {
+                (true, true) => self.waits_with_lease(slot, record.hash, session, now_ms),
                 // A client that got a lease must hear of it now, not when its other keys are there.
-                None if record.leased => self.deadline_ms = self.deadline_ms.min(now_ms),
-                _ => {}
+                (false, true) => self.deadline_ms = self.deadline_ms.min(now_ms),
+                (_, false) => {}
             }
         }
         let place = match &mut self.form {
@@ -215,8 +216,30 @@ impl Parked {
         if self.open == 0
             && let Some(computes) = self.computes.take()
         {
-            session.note_late(computes);
+            let told = if self.is_busy() { Told::Never } else { Told::Answered };
+            for (key, hash) in computes {
+                session.note_late(Late { key, hash, told });
+            }
         }
+    }
+
+    /// It was given a lease, and waits for its other keys nevertheless.
+    fn waits_with_lease(&mut self, slot: u16, hash: u64, session: &mut Session, now_ms: u64) {
+        let Form::Get { parts, .. } = &self.form else { return };
+        let key = parts.iter().find_map(|part| match part {
+            Part::Key { slot: own, asked, .. } if *own == slot => Some(asked.key()),
+            _ => None,
+        });
+        let Some(key) = key else { return };
+        // A request that was expired waits for wakes that are on their way.
+        let until_ms = if self.deadline_ms == u64::MAX { now_ms } else { self.deadline_ms };
+        session.note_late(Late { key: key.into(), hash, told: Told::Waits(until_ms) });
+        self.computes.get_or_insert_default().push((key.into(), hash));
+    }
+
+    /// Whether its reply is `SERVER_ERROR busy` as a whole.
+    fn is_busy(&self) -> bool {
+        matches!(&self.form, Form::Get { parts, end } if is_busy(parts, *end))
     }
 
     /// Writes the reply.
@@ -242,9 +265,14 @@ pub(crate) fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
     }
 }
 
-fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
+/// Whether a reply of these parts is an error as a whole.
+fn is_busy(parts: &[Part], end: End) -> bool {
     let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy { .. }), .. });
-    if end == End::Classic && parts.iter().any(busy) {
+    end == End::Classic && parts.iter().any(busy)
+}
+
+fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
+    if is_busy(&parts, end) {
         return reply::line(&mut out.bytes, reply::error::BUSY);
     }
     for part in parts {

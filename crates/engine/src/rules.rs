@@ -254,13 +254,13 @@ impl Rules {
         )
     }
 
-    /// The rule that would match `name` as it is, whatever prefix it is limited to.
+    /// The rule that would have `name` behind a prefix which the server does not know.
     pub(crate) fn find_name(&self, name: &[u8]) -> Option<&Arc<Rule>> {
         let traits = KeyTraits::of(name);
         let mut all = self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits));
         all.find_map(|candidate| {
             let rule = &self.list[candidate.number as usize];
-            rule.pattern.match_key(name).map(|_| rule)
+            rule.pattern.match_key(name).filter(|_| rule.prefix.is_none()).map(|_| rule)
         })
     }
 

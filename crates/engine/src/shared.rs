@@ -256,22 +256,29 @@ impl Shared {
     /// Takes a sample of the keys that have no rule.
     #[cold]
     pub(crate) fn note_unmatched(&self, key: &[u8]) {
+        if self.prefixes().split(key).0 != PrefixId::NONE {
+            return;
+        }
         let (active, objects) = (self.rules(), self.objects());
         self.unmatched.note(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()));
     }
 
     /// What keeps a key from having a rule, or from being a name: a prefix that the server does not know.
     pub(crate) fn prefix_hint(&self, key: &[u8]) -> Option<String> {
+        if self.prefixes().split(key).0 != PrefixId::NONE {
+            return None;
+        }
         let (active, objects) = (self.rules(), self.objects());
         let (prefix, meant) =
             unmatched::behind(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()))?;
-        let prefix = String::from_utf8_lossy(prefix);
+        let prefix = std::str::from_utf8(prefix).ok()?;
         let what = match meant {
             Meant::Rule(number) => format!("have rule {number}"),
             Meant::Control => "be a control key".to_owned(),
             Meant::Object => "name an object".to_owned(),
         };
-        Some(format!("it would {what} behind {prefix:?}: add prefixes = [{prefix:?}] to [server]"))
+        let remedy = unmatched::remedy(prefix, !self.prefixes().is_empty());
+        Some(format!("it would {what} behind {prefix:?}: {remedy}"))
     }
 
     /// What a key would be.
@@ -292,17 +299,15 @@ impl Shared {
         let rule_of = |number: u32| active.as_ref()?.each().nth(number as usize - 1);
         let hint = |(prefix, meant, count, sampled): (Box<[u8]>, Meant, u64, u64)| {
             let prefix = String::from_utf8(prefix.into()).ok()?;
-            let ruled = match meant {
-                Meant::Rule(number) => Some(rule_of(number)?),
+            let rule = match meant {
+                // Where the rule has keys, those behind a text of their own may be others on purpose: counters, locks.
+                Meant::Rule(number) => {
+                    let (rule, _) = rule_of(number).filter(|(_, state)| !state.has_matched())?;
+                    Some((rule.number, rule.pattern.text().to_owned()))
+                }
                 Meant::Control | Meant::Object => None,
             };
-            Some(PrefixHint {
-                prefix,
-                rule: ruled.map(|(rule, _)| (rule.number, rule.pattern.text().to_owned())),
-                is_idle: ruled.is_some_and(|(_, state)| !state.has_matched()),
-                count,
-                sampled,
-            })
+            Some(PrefixHint { prefix, rule, has_some: !self.prefixes().is_empty(), count, sampled })
         };
         self.unmatched.frequent().into_iter().filter_map(hint).collect()
     }

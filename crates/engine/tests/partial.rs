@@ -2,7 +2,7 @@
 
 use crate::world;
 
-use cattlegrid_herd::{LeaseTime, Partial, Policy};
+use cattlegrid_herd::{LeaseTime, OnBusy, Owner, Partial, Policy};
 use world::World;
 
 fn waits() -> Policy {
@@ -121,4 +121,85 @@ fn a_run_of_quiet_gets_is_such_a_get() {
     assert_eq!(w.replies(b), "");
     w.expect(a, "set page:1 0 0 1|x|", "STORED|");
     assert_eq!(w.replies(b), "VA 1 kpage:1|x|MN|");
+}
+
+#[test]
+fn its_leases_do_not_end_while_it_waits() {
+    let policy = Policy { lease: LeaseTime::Fixed(1000), hold_ms: 5000, hold_many_ms: 5000, ..waits() };
+    let mut w = World::new(&[
+        ("page:{id}", Policy { lease: LeaseTime::Fixed(8000), ..policy }),
+        ("user:{id}", policy),
+    ]);
+    let [a, x, y] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:5|", "END|");
+    w.expect(x, "get page:5 user:6|", "");
+    w.expect(y, "get user:6|", "");
+    w.pass(2400);
+    assert_eq!((w.replies(x), w.replies(y)), (String::new(), String::new()));
+    w.expect(a, "set page:5 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(x), "VALUE page:5 0 1|x|END|");
+    w.pass(900);
+    assert_eq!(w.replies(y), "");
+    w.expect(x, "set user:6 0 0 1|y|", "STORED|");
+    assert_eq!(w.replies(y), "VALUE user:6 0 1|y|END|");
+}
+
+#[test]
+fn what_it_computes_after_its_wait_is_as_new_as_its_reply() {
+    for owner in [Owner::Key, Owner::Connection] {
+        for change in ["delete page:2|", "md page:2 I|", "delete @tag:page:2|", "set page:2 0 1 1|z|"] {
+            let (mut w, a, b) = scene(Policy { owner, ..waits() });
+            let c = w.connect();
+            w.expect(b, "get page:1 page:2|", "");
+            w.send(c, change);
+            let _changed = w.replies(c);
+            w.pass(300);
+            w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+            assert!(w.replies(b).starts_with("VALUE page:1 0 1|x|"), "{change}");
+            w.expect(b, "set page:2 0 0 3|new|", "STORED|");
+            w.expect(c, "get page:2|", "VALUE page:2 0 3|new|END|");
+            assert_eq!(w.count("fills_dropped_old"), 0, "{change} {owner:?}");
+            // And what is deleted after the reply is not kept.
+            let (mut w, a, b) = scene(Policy { owner, ..waits() });
+            let c = w.connect();
+            w.expect(b, "get page:1 page:2|", "");
+            w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+            assert!(w.replies(b).starts_with("VALUE page:1"));
+            w.expect(c, "delete page:2|", "NOT_FOUND|");
+            w.expect(b, "set page:2 0 0 3|old|", "STORED|");
+            w.expect(c, "get page:2|", "END|");
+        }
+    }
+}
+
+#[test]
+fn an_error_passes_its_leases_on() {
+    let policy = Policy { on_busy: OnBusy::Error, max_computers: 1, hold_many_ms: 300, ..waits() };
+    let (mut w, _, b) = scene(policy);
+    let c = w.connect();
+    w.expect(b, "get page:1 page:2|", "");
+    w.expect(c, "get page:2|", "");
+    w.pass(301);
+    assert_eq!(w.replies(b), "SERVER_ERROR busy|");
+    assert_eq!(w.replies(c), "END|", "it computes page:2 now");
+}
+
+#[test]
+fn lists_in_a_row_wait_without_a_circle() {
+    let mut w = World::new(&[("page:{id}", Policy { max_waiters: 100_000, ..waits() })]);
+    let list =
+        |n: usize| (25 * n..25 * n + 50).map(|key| format!("page:{key}")).collect::<Vec<_>>().join(" ");
+    let clients: Vec<u64> = (0..12).map(|_| w.connect()).collect();
+    for (n, client) in clients.iter().enumerate() {
+        w.expect(*client, &format!("get {}|", list(n)), if n == 0 { "END|" } else { "" });
+    }
+    assert_eq!((w.count("cycles_avoided"), w.count("leases")), (0, 325));
+    for (n, client) in clients.iter().enumerate() {
+        let own = if n == 0 { 0..50 } else { 25 * n + 25..25 * n + 50 };
+        let _reply = w.replies(*client);
+        for key in own {
+            w.expect(*client, &format!("set page:{key} 0 0 1|x|"), "STORED|");
+        }
+    }
+    assert_eq!(w.count("leases"), 325);
 }

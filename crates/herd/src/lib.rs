@@ -54,7 +54,7 @@ pub use policy::{
     LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue,
 };
 pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleCounters, RuleState, WAIT_BUCKETS_MS};
-pub use session::{RECORDS_MAX, Record, Session, Wait, Withheld};
+pub use session::{Late, RECORDS_MAX, Record, Session, Told, Wait, Withheld};
 pub use slots::{NESTED_MAX, QUEUED_MAX};
 pub use times::{Ran, Times};
 pub use waiters::{Waiter, WaiterId};

@@ -25,6 +25,28 @@ pub struct Record {
     pub leased: bool,
 }
 
+/// A lease of which a request is not told at once, since it waits for other keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Late {
+    /// The key.
+    pub key: Box<[u8]>,
+    /// Its hash.
+    pub hash: u64,
+    /// What becomes of the request.
+    pub told: Told,
+}
+
+/// See [`Late`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It waits, until this time in milliseconds since the start at most.
+    Waits(u64),
+    /// It is answered: its client computes from now on.
+    Answered,
+    /// It is answered an error: its client hears of no lease.
+    Never,
+}
+
 /// A key that a request of this connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
@@ -64,8 +86,8 @@ pub struct Session {
     withheld: Vec<(u64, Withheld)>,
     /// Keys that requests had and did not send, because they were answered an error: to be recorded as misses.
     unseen: Vec<Withheld>,
-    /// Hashes of keys: a request was told only now that it has their leases.
-    late: Vec<u64>,
+    /// Leases of which a request is not told at once.
+    late: Vec<Late>,
     /// One of the peer's free connections was taken for this one.
     counted: bool,
     /// The connection is in the graph of connections that both hold and wait.
@@ -238,13 +260,19 @@ impl Session {
         self.unseen.extend(withheld);
     }
 
-    /// A request is told only now that it has the leases of these keys.
-    pub fn note_late(&mut self, hashes: Vec<u64>) {
-        self.late.extend(hashes);
+    /// A request was given a lease and is not told of it yet, or is told now.
+    pub fn note_late(&mut self, late: Late) {
+        self.late.push(late);
+    }
+
+    /// Takes the record of the lease of a key out.
+    pub fn take_lease(&mut self, hash: u64) -> Option<Record> {
+        let at = self.records.iter().position(|record| record.leased && record.hash == hash)?;
+        Some(self.records.swap_remove(at))
     }
 
     /// Takes out what [`Session::note_late`] has noted.
-    pub fn take_late(&mut self) -> Vec<u64> {
+    pub fn take_late(&mut self) -> Vec<Late> {
         std::mem::take(&mut self.late)
     }
 

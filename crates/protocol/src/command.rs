@@ -254,6 +254,14 @@ pub struct OwnedMeta {
 }
 
 impl OwnedMeta {
+    /// The key, decoded.
+    pub fn key(&self) -> &[u8] {
+        match &self.decoded {
+            Some(decoded) => &decoded.bytes[..usize::from(decoded.len)],
+            None => &self.text[..self.key_len],
+        }
+    }
+
     /// The copied command.
     pub fn as_meta(&self) -> Meta<'_> {
         let (sent, rest) = self.text.split_at(self.key_len);

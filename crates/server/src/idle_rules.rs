@@ -117,7 +117,7 @@ mod tests {
         let hint = PrefixHint {
             prefix: ":1:".to_owned(),
             rule: Some((1, "page:{id}".to_owned())),
-            is_idle: true,
+            has_some: false,
             count: 41,
             sampled: 100,
         };

@@ -36,7 +36,7 @@ pub enum TagLine<'v> {
 
 impl<'v> TagLine<'v> {
     /// The first line of a value that begins with `head`: at least [`TAG_LINE_MAX`] bytes of it, or all of it. The line break is
-    /// `\n` or `\r\n`.
+    /// `\n` or `\r\n`, of which each byte may have a backslash before it: so the npm package memcached sends them.
     #[inline]
     pub fn of(head: &'v [u8]) -> Self {
         if head.starts_with(TAG_LINE) { Self::read(head) } else { Self::None }
@@ -46,8 +46,11 @@ impl<'v> TagLine<'v> {
     fn read(head: &'v [u8]) -> Self {
         let head = &head[..head.len().min(TAG_LINE_MAX)];
         let Some(end) = head.iter().position(|&byte| byte == b'\n') else { return Self::Endless };
-        let names = &head[TAG_LINE.len()..end];
-        Self::Names(names.strip_suffix(b"\r").unwrap_or(names), end + 1)
+        let mut names = &head[TAG_LINE.len()..end];
+        for last in [&b"\\"[..], b"\r", b"\\"] {
+            names = names.strip_suffix(last).unwrap_or(names);
+        }
+        Self::Names(names, end + 1)
     }
 }
 
@@ -363,6 +366,8 @@ mod tests {
             (b"@tags:a\n", TagLine::Names(b"a", 8)),
             (b"@tags:a,b\r\nx\n", TagLine::Names(b"a,b", 11)),
             (b"@tags:a\r\r\nx", TagLine::Names(b"a\r", 10)),
+            (b"@tags:a,b\\\nx", TagLine::Names(b"a,b", 11)),
+            (b"@tags:a\\\r\\\nx", TagLine::Names(b"a", 11)),
             (b"@tags:a", TagLine::Endless),
             (b"@tags:", TagLine::Endless),
         ] {

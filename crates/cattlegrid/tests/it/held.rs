@@ -11,6 +11,8 @@ use nix::sys::signal::Signal;
 
 /// Nothing ends a wait but what the test does.
 const LONG: &str = r#"
+[server]
+read_ahead = 64
 [[rule]]
 match = "page:{id}"
 hold = "60s"

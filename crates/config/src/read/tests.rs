@@ -541,6 +541,7 @@ rule 3: last-watched:{user}:{product} (line 25)
   after_start = \"keep\"         # default
   negative_ttl = \"0s\"          # default
   tags = [\"user:{user}\", \"product:{product}\"] # line 27
+  tags_in_value = false        # default
 "
     );
     assert_eq!(
@@ -699,7 +700,7 @@ proptest! {
 fn prefixes_are_checked() {
     let problem = |server: &str, keys: &str| {
         let text = format!("[server]\n{server}\n[[rule]]\nmatch = \"page:{{id}}\"\n{keys}");
-        parse(&text).unwrap_err().to_string()
+        parse(&text).unwrap_err()
     };
     let long = "x".repeat(65);
     for (server, keys, expected) in [
@@ -711,6 +712,8 @@ fn prefixes_are_checked() {
             "f.toml:2: [server]: prefixes \"a:\": a prefix is there twice",
         ),
         ("prefixes = [\"@a\"]", "", "control keys begin with \"@\" (control); choose another one of them"),
+        ("prefixes = [\"lock:\"]", "", "as locks, which have no rule; leave it out"),
+        ("prefixes = [\"my app:\"]", "", "no key has blanks or control characters"),
         ("", "prefix = \":1:\"", "the server has no prefixes; add prefixes = [\":1:\"] to [server]"),
         (
             "prefixes = [\":1:\"]",
@@ -739,6 +742,31 @@ fn a_rule_may_be_limited_to_a_prefix() {
     // The other way round the second has no keys.
     let text = "[server]\nprefixes = [\":1:\"]\n[[rule]]\nmatch = \"{x*}\"\ntags = [\"any\"]\n\
                 [[rule]]\nmatch = \"page:{id}\"\nprefix = \":1:\"\ntags = [\"one\"]\n";
-    let error = parse(text).unwrap_err().to_string();
+    let error = parse(text).unwrap_err();
     assert!(error.contains("can never apply"), "{error}");
+}
+
+#[test]
+fn patterns_and_names_that_begin_with_a_prefix_are_noticed() {
+    let text = "[server]\nprefixes = [\"app:\", \"page:\"]\n[[rule]]\nmatch = \"app:page:{id}\"\nhold = \"1s\"\n\
+                [[rule]]\nmatch = \"page:{id}\"\nhold = \"1s\"\n[[rule]]\nmatch = \"user:{id}\"\nhold = \"1s\"\n";
+    let warned = parse(text).unwrap().warns_of_patterns();
+    assert_eq!(warned.len(), 2);
+    assert!(warned[0].starts_with("rule app:page:{id}: \"app:\" is one of [server] prefixes"), "{warned:?}");
+    assert!(
+        warned[0].ends_with("write \"page:{id}\", and prefix = \"app:\" if it is for that prefix only"),
+        "{warned:?}"
+    );
+    for objects in ["prefix = \"app:\"", ""] {
+        let server = if objects.is_empty() { "quota:" } else { "app:" };
+        let text = format!("[server]\nprefixes = [{server:?}]\n[objects]\n{objects}\n");
+        let error = parse(&text).unwrap().settings().unwrap_err().to_string();
+        assert!(error.contains("begin with one of [server] prefixes"), "{error}");
+    }
+    // A set that invalidates its own tag, behind the prefix of its rule only.
+    let error = parse(
+        "[server]\nprefixes = [\"a:\"]\n[[rule]]\nmatch = \"k:{i}\"\nprefix = \"a:\"\ntags = [\"u\"]\n\
+         [[cascade]]\non = [\"set\"]\nmatch = \"k:{i}\"\nbump = [\"u\"]\n",
+    );
+    assert!(error.unwrap_err().contains("a:k:"));
 }

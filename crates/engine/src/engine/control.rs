@@ -322,8 +322,9 @@ impl Engine {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
             Control::Why(Named { prefix, name }) => {
-                // The client's prefix is before the control key; that of the key is the same.
-                let key = [self.shared().prefixes().text(prefix), name].concat();
+                // The client's prefix is before the control key; that of the key is the same, and may be there again.
+                let before = self.shared().prefixes().text(prefix);
+                let key = [if name.starts_with(before) { &[][..] } else { before }, name].concat();
                 let named = self.why_object(&key, &cx.step);
                 let (key, own) = named
                     .as_ref()

@@ -186,11 +186,14 @@ impl Shard {
             self.with_herd(step, |herd, step| herd.abandon(hash, step));
             return Ok(Landed::Late);
         };
-        if ruled.tags.union(&write.tags).is_err() {
+        let announced = self.announced.of(hash, step.now.ms).map(|(tags, _)| *tags).unwrap_or_default();
+        let tags = write.tags.union(&announced).and_then(|tags| ruled.tags.union(&tags).map(|_| tags));
+        let Ok(tags) = tags else {
             let text = TOO_MANY_TAGS;
             let failed = Landed::TooManyTags;
             return Ok(self.load_failed(load, hash, LoadFailure::Error, text, failed, step));
-        }
+        };
+        let write = &Write { tags, data: write.data.clone(), ..*write };
         let by = Filler { connection: None, token: Some(load.token), pooled: false };
         let found = self.lookup_found(hash, &load.key, step);
         let filling = Filling { fill: Fill::ByToken(load.token), by, session: None, shown: found };

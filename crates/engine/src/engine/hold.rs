@@ -194,7 +194,7 @@ impl Engine {
                 }
                 Held::Written => done_part(&mut parts, cx, pending.from),
                 Held::Compute => {
-                    computes.push(leased.hash);
+                    computes.push((leased.asked.key, leased.hash));
                     done_part(&mut parts, cx, pending.from);
                 }
                 Held::Busy if end == End::Classic => busy = true,
@@ -217,6 +217,12 @@ impl Engine {
             let form = Form::Get { parts, end };
             self.check_circle(lock, cx);
             let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
+            let connection = cx.session.caller().number();
+            for (_, hash) in &computes {
+                let shard = lock.shard(*hash);
+                shard.with_herd(&mut cx.step, |herd, _| herd.extend(*hash, connection, deadline));
+            }
+            let computes = computes.into_iter().map(|(key, hash)| (key.into(), hash)).collect();
             let parked = if partial_waits { parked.partial(computes) } else { parked };
             return Some(Box::new(parked.on_trial(full_ms)));
         }
@@ -300,12 +306,10 @@ impl Engine {
     pub fn look_at_waits(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let unseen = cx.session.take_unseen();
         Self::record_withheld(unseen, lock, cx);
-        let connection = cx.session.caller().number();
         let late = cx.session.take_late();
         if !late.is_empty() {
-            for hash in late {
-                lock.shard(hash)
-                    .with_herd(&mut cx.step, |herd, step| herd.begin_holder_again(hash, connection, step));
+            for late in &late {
+                lock.shard(late.hash).tell_late(late, cx);
             }
             self.settle(lock, &mut cx.step);
         }

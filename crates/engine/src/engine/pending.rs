@@ -43,8 +43,8 @@ pub enum Got<'k> {
 pub(crate) struct Pending<'k> {
     /// Where its output begins.
     pub(crate) from: (usize, usize),
-    /// Hashes of the keys of which the `get` has the lease.
-    pub(crate) computes: Vec<u64>,
+    /// Keys of which the `get` has the lease, and their hashes.
+    pub(crate) computes: Vec<(&'k [u8], u64)>,
     /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
     pub(crate) busy: Vec<(Asked<'k>, u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
@@ -74,7 +74,7 @@ impl<'k> Pending<'k> {
         match answer {
             // Calls of objects are executed at once.
             Answer::Hit | Answer::Miss | Answer::Object(_) => {}
-            Answer::Compute => self.computes.push(hash),
+            Answer::Compute => self.computes.push((asked.key, hash)),
             Answer::Busy => self.busy.push((asked, hash)),
             Answer::Control => self.control.push((asked.key, cx.out.place())),
             Answer::Leased(holds) => {

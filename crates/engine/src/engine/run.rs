@@ -118,7 +118,7 @@ impl Engine {
             }
             let at = cx.out.place();
             match self.execute_with(request, *hash, None, true, lock, cx) {
-                Executed::Computes => pending.computes.push(*hash),
+                Executed::Computes => pending.computes.push((asked_of(request).key, *hash)),
                 Executed::Leased(holds) => {
                     pending.leased.push(LeasedKey { asked: asked_of(request), hash: *hash, at, holds });
                 }

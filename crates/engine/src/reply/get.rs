@@ -148,6 +148,14 @@ pub(crate) enum OwnedAsked {
 }
 
 impl OwnedAsked {
+    /// The key.
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Self::Classic { key, .. } | Self::Packet { key, .. } => key,
+            Self::Meta(meta) => meta.key(),
+        }
+    }
+
     /// Bytes of memory that it owns.
     pub(crate) fn bytes(&self) -> usize {
         match self {

@@ -26,7 +26,12 @@ impl Rules {
         let mut all: Vec<SelfBump> = Vec::new();
         let of_rules = self.list.iter().map(|rule| &rule.pattern);
         let patterns = of_rules.chain(self.cascades.iter().filter_map(|cascade| cascade.pattern.as_ref()));
-        for key in patterns.filter_map(Pattern::example) {
+        let prefixes = || self.prefixes.all().map(|(_, text)| String::from_utf8_lossy(text).into_owned());
+        let behind = |key: String| {
+            let with: Vec<String> = prefixes().map(|prefix| prefix + &key).collect();
+            std::iter::once(key).chain(with)
+        };
+        for key in patterns.filter_map(Pattern::example).flat_map(behind) {
             let Some((rule, captures)) = self.find(key.as_bytes()) else { continue };
             let tags: Vec<String> = rule.tags.iter().map(|tag| tag.name(&captures)).collect();
             for (cascade, captures) in self.cascades(key.as_bytes(), Change::Set) {

@@ -9,6 +9,9 @@ use crate::rules::pattern::Pattern;
 pub(crate) struct LockForms(u8);
 
 impl LockForms {
+    /// None of them.
+    pub(crate) const NONE: Self = Self(0);
+
     #[inline]
     pub(crate) fn of_key(key: &[u8]) -> Self {
         Self::of_ends(key, key)

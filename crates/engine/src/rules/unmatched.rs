@@ -10,6 +10,7 @@ use std::fmt::{self, Display};
 
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
+use crate::rules::lock::LockForms;
 use crate::sync::{Mutex, PoisonError};
 
 /// Prefixes that are counted at a time.
@@ -58,10 +59,11 @@ pub(crate) enum Meant {
 pub struct PrefixHint {
     /// The prefix.
     pub prefix: String,
-    /// The rule whose keys stand behind it, by its number, and its pattern; None: control keys or names of objects do.
+    /// The rule whose keys stand behind it and that has had no key yet, by its number, and its pattern; None: control keys or names of
+    /// objects do.
     pub rule: Option<(u32, String)>,
-    /// That rule has had no key yet.
-    pub is_idle: bool,
+    /// The server has prefixes.
+    pub has_some: bool,
     /// Sampled keys that would be theirs.
     pub count: u64,
     /// Sampled keys without a rule.
@@ -112,6 +114,10 @@ impl Unmatched {
 pub(crate) fn behind(key: &[u8], means: impl Fn(&[u8]) -> Option<Meant>) -> Option<(&[u8], Meant)> {
     let ends = key.iter().enumerate().filter(|(_, byte)| b":./|_".contains(byte)).map(|(at, _)| at + 1);
     let ends = ends.take_while(|end| *end <= PREFIX_BYTES_MAX && *end < key.len()).take(TRIED_MAX);
+    // A lock has no rule whatever stands before it, and control keys begin with `@` as a rule.
+    if LockForms::of_key(key) != LockForms::NONE || key.first() == Some(&b'@') {
+        return None;
+    }
     ends.map(|end| key.split_at(end)).find_map(|(prefix, rest)| Some((prefix, means(rest)?)))
 }
 
@@ -136,15 +142,11 @@ impl Table {
 
 impl Display for PrefixHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, rule, is_idle, count, sampled } = self;
+        let Self { prefix, rule, has_some, count, sampled } = self;
         match rule {
-            Some((number, pattern)) if *is_idle => write!(
-                f,
-                "rule {number} `{pattern}` has matched no key; {count} of {sampled} sampled keys would match behind {prefix:?}"
-            )?,
             Some((number, pattern)) => write!(
                 f,
-                "{count} of {sampled} sampled keys without a rule would match rule {number} `{pattern}` behind {prefix:?}"
+                "rule {number} `{pattern}` has matched no key; {count} of {sampled} sampled keys would match behind {prefix:?}"
             )?,
             None => {
                 write!(
@@ -153,7 +155,16 @@ impl Display for PrefixHint {
                 )?;
             }
         }
-        write!(f, ": add prefixes = [{prefix:?}] to [server]")
+        write!(f, ": {}", remedy(prefix, *has_some))
+    }
+}
+
+/// What to do about a prefix that the server, which has some or none, does not know.
+pub(crate) fn remedy(prefix: &str, has_some: bool) -> String {
+    if has_some {
+        format!("add {prefix:?} to prefixes in [server]")
+    } else {
+        format!("add prefixes = [{prefix:?}] to [server]")
     }
 }
 

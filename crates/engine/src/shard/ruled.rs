@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Filler, Herd, JobOrder, Kind, OldFor, OnBusy, RuleState, Session, Step as HerdStep, Surroundings,
+    Filler, Herd, JobOrder, Kind, Late, OldFor, OnBusy, RuleState, Session, Step as HerdStep, Surroundings,
+    Told,
 };
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Attributes, Found, Lookup, TAGS_MAX};
@@ -318,6 +319,32 @@ impl Shard {
         {
             ruled.state.counters().lives_closed.fetch_add(1, Ordering::Relaxed);
             self.store.remove(hash, found);
+        }
+    }
+
+    /// A request is told now that it has the lease of a key, not yet, or never.
+    pub(crate) fn tell_late(&mut self, late: &Late, cx: &mut Context<'_>) {
+        let (hash, connection) = (late.hash, cx.session.caller().number());
+        if let Told::Waits(until_ms) = late.told {
+            self.with_herd(&mut cx.step, |herd, _| herd.extend(hash, connection, until_ms));
+            return;
+        }
+        // It has not computed so far: what it computes is as new as this moment.
+        if let Some(record) = cx.session.take_lease(hash) {
+            self.use_token(hash, record.number, &late.key, cx);
+        }
+        if late.told == Told::Never {
+            self.with_herd(&mut cx.step, |herd, step| herd.holder_closed(hash, connection, false, step));
+            return;
+        }
+        match self.with_herd(&mut cx.step, |herd, step| herd.renew(hash, connection, step)).flatten() {
+            Some(record) => cx.session.record(record, cx.step.now.ms),
+            // Its key was deleted, or its lease has passed on otherwise.
+            None => {
+                if let Some(ruled) = self.rule_of(&late.key) {
+                    self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
+                }
+            }
         }
     }
 

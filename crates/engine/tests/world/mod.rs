@@ -13,12 +13,12 @@ use cattlegrid_engine::rules::{
 };
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
-    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, ReplyQueue, RulesConfig,
-    RunGet, RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
+    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, ReplyQueue,
+    RulesConfig, RunGet, RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
-use cattlegrid_tags::Prefixes;
+
 #[cfg(shuttle)]
 use shuttle::sync::Mutex;
 

@@ -82,6 +82,7 @@ use crate::lease::{Kind, Lease};
 use crate::leases::Removed;
 use crate::ledger::Surroundings;
 use crate::rule::{Admitted, RuleState, count};
+use crate::session::Record;
 use crate::waiters::Waiter;
 
 /// Waiters that are searched for a reply that is the next of its connection.
@@ -470,20 +471,35 @@ impl Herd {
         }
     }
 
-    /// The client that holds a lease is told of it only now: its time begins again.
-    pub fn begin_holder_again<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) {
-        let is_its = |lease: &Lease| lease.holder.is(connection) && !lease.closing && lease.begun.is_some();
-        if !self.leases.get(hash).is_some_and(is_its) {
-            return;
-        }
-        let Some(mut removed) = self.leases.remove(hash) else { return };
+    /// The client that holds a lease is told of it only now: its time begins again, and its miss is one of this moment, since what it
+    /// computes is as new. The caller has closed the miss of before. None: the lease is not its any more.
+    pub fn renew<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Option<Record> {
+        let mut removed = self.take_lease_of(hash, connection)?;
+        let token = step.clock.tick();
         let lease = &mut *removed.lease;
         let rule = Arc::clone(&lease.rule);
-        lease.deadline_ms = lease.deadline_ms.max(step.now_ms + u64::from(rule.lease_ms()));
+        lease.token = token;
+        lease.deadline_ms = step.now_ms + u64::from(rule.lease_ms());
         if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
             rule.end(&begun, false, None, step.now_ms);
         }
         self.leases.put_back(hash, removed);
+        Some(self.record(hash, token, true, Events::default(), &rule, step))
+    }
+
+    /// The client that holds a lease is not told of it before `until_ms`: its time does not end before it could have begun.
+    pub fn extend(&mut self, hash: u64, connection: u64, until_ms: u64) {
+        let Some(mut removed) = self.take_lease_of(hash, connection) else { return };
+        let lease = &mut *removed.lease;
+        lease.deadline_ms = lease.deadline_ms.max(until_ms + u64::from(lease.rule.lease_ms()));
+        self.leases.put_back(hash, removed);
+    }
+
+    /// The lease of a key, if this connection computes it.
+    fn take_lease_of(&mut self, hash: u64, connection: u64) -> Option<Removed> {
+        let is_its = |lease: &Lease| lease.holder.is(connection) && !lease.closing && lease.begun.is_some();
+        self.leases.get(hash).filter(|lease| is_its(lease))?;
+        self.leases.remove(hash)
     }
 
     /// The connection that holds this lease is closed (history 1). `orderly`: its client said so.
