@@ -42,7 +42,8 @@ impl Engine {
         if let Some(key) = one.filter(|_| cx.out.len() < piece.bytes) {
             let from = cx.out.place();
             match lock.shard(first).get(&Asked::classic(get, key), first, cx) {
-                Answer::Hit | Answer::Miss => {}
+                // It has no other key that could wait.
+                Answer::Hit | Answer::Miss | Answer::Compute => {}
                 Answer::Object(spot) => {
                     let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
                     let request = CallCx { shape, key, last: true, lock, cx };
