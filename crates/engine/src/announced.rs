@@ -164,6 +164,7 @@ mod tests {
         announce(&mut all, u64::MAX, "a", 100, &count).unwrap();
         assert_eq!(all.of(u64::MAX, 100), Some((&tags("a"), 200)));
         let bytes = size_of::<(u64, Announcement)>() + 1;
-        assert!(2 * ANNOUNCED_MAX * bytes <= 12 << 20, "as the manual says");
+        // A table has up to twice as many places, and while it grows there is the one of half the size as well.
+        assert!(3 * ANNOUNCED_MAX * bytes <= 17 << 20, "as the manual says");
     }
 }

@@ -48,7 +48,7 @@ pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIM
 pub use delivered::{Delivered, DeliveredValue, Verdict, Wake};
 pub use engine::control::ROLLING_FLUSH_MAX_S;
 pub use engine::pending::{Got, Piece};
-pub use engine::run::{MayHold, RunGet, is_of_run, is_quiet_get};
+pub use engine::run::{MayHold, RunGet, Seen, is_of_run, is_quiet_get};
 pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
 pub use engine::{Engine, EngineConfig};

@@ -38,8 +38,8 @@ pub struct Parked {
     open: u16,
     /// A `gat`, or an `mg` with `T`: it is counted as a touch.
     touches: bool,
-    /// Keys of which it has the lease, and their hashes, if it waits for the others nevertheless; None: a lease ends the wait.
-    computes: Option<Vec<(Box<[u8]>, u64)>>,
+    /// The leases that it has, if it waits for its other keys nevertheless; None: a lease ends the wait.
+    computes: Option<Vec<Late>>,
     form: Form,
 }
 
@@ -102,9 +102,9 @@ impl Parked {
         self
     }
 
-    /// Lets it wait although it has the leases of these keys, or gets some.
+    /// Lets it wait although it has these leases, or gets some.
     #[must_use]
-    pub(crate) fn partial(mut self, computes: Vec<(Box<[u8]>, u64)>) -> Self {
+    pub(crate) fn partial(mut self, computes: Vec<Late>) -> Self {
         self.computes = Some(computes);
         self
     }
@@ -129,7 +129,7 @@ impl Parked {
             Some(Verdict::Value(value)) => value.copied_bytes(),
             _ => 0,
         };
-        let keys = self.computes.iter().flatten().map(|(key, _)| key.len() + 24).sum();
+        let keys = self.computes.iter().flatten().map(|late| late.key.len() + size_of::<Late>()).sum();
         match &self.form {
             Form::Get { parts, .. } => parts.iter().fold((keys, 0), |(own, shared), part| match part {
                 Part::Done(done) => (own + done.bytes.capacity(), shared),
@@ -195,7 +195,7 @@ impl Parked {
         if let Some(record) = verdict.record() {
             session.record(*record, now_ms);
             match (self.computes.is_some(), record.leased) {
-                (true, true) => self.waits_with_lease(slot, record.hash, session, now_ms),
+                (true, true) => self.waits_with_lease(slot, (record.hash, record.number), session, now_ms),
                 // A client that got a lease must hear of it now, not when its other keys are there.
                 (false, true) => self.deadline_ms = self.deadline_ms.min(now_ms),
                 (_, false) => {}
@@ -217,14 +217,14 @@ impl Parked {
             && let Some(computes) = self.computes.take()
         {
             let told = if self.is_busy() { Told::Never } else { Told::Answered };
-            for (key, hash) in computes {
-                session.note_late(Late { key, hash, told });
+            for late in computes {
+                session.note_late(Late { told, ..late });
             }
         }
     }
 
     /// It was given a lease, and waits for its other keys nevertheless.
-    fn waits_with_lease(&mut self, slot: u16, hash: u64, session: &mut Session, now_ms: u64) {
+    fn waits_with_lease(&mut self, slot: u16, (hash, token): (u64, u64), session: &mut Session, now_ms: u64) {
         let Form::Get { parts, .. } = &self.form else { return };
         let key = parts.iter().find_map(|part| match part {
             Part::Key { slot: own, asked, .. } if *own == slot => Some(asked.key()),
@@ -233,8 +233,9 @@ impl Parked {
         let Some(key) = key else { return };
         // A request that was expired waits for wakes that are on their way.
         let until_ms = if self.deadline_ms == u64::MAX { now_ms } else { self.deadline_ms };
-        session.note_late(Late { key: key.into(), hash, told: Told::Waits(until_ms) });
-        self.computes.get_or_insert_default().push((key.into(), hash));
+        let late = Late { key: key.into(), hash, token, told: Told::Waits(until_ms) };
+        session.note_late(late.clone());
+        self.computes.get_or_insert_default().push(late);
     }
 
     /// Whether its reply is `SERVER_ERROR busy` as a whole.

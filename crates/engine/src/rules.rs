@@ -241,6 +241,16 @@ impl Rules {
     #[inline]
     pub fn find<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let (prefix, name) = self.prefixes.split(key);
+        self.find_behind(prefix, name)
+    }
+
+    /// The rule that would have `name` behind a prefix which the server does not know.
+    pub(crate) fn find_name(&self, name: &[u8]) -> Option<&Arc<Rule>> {
+        self.find_behind(PrefixId::NONE, name).map(|(rule, _)| rule)
+    }
+
+    #[inline]
+    fn find_behind<'k>(&self, prefix: PrefixId, name: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let traits = KeyTraits::of(name);
         self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(
             |candidate| {
@@ -252,16 +262,6 @@ impl Rules {
                 Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
             },
         )
-    }
-
-    /// The rule that would have `name` behind a prefix which the server does not know.
-    pub(crate) fn find_name(&self, name: &[u8]) -> Option<&Arc<Rule>> {
-        let traits = KeyTraits::of(name);
-        let mut all = self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits));
-        all.find_map(|candidate| {
-            let rule = &self.list[candidate.number as usize];
-            rule.pattern.match_key(name).filter(|_| rule.prefix.is_none()).map(|_| rule)
-        })
     }
 
     /// All cascades: first those with a pattern, then those of a flush, each in their order.

@@ -7,15 +7,9 @@ use std::sync::atomic::Ordering;
 use crate::world;
 
 use cattlegrid_engine::Landed;
-use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Rule, Rules};
 use cattlegrid_herd::{FillWindow, LeaseTime, Policy, TagsInValue};
-use world::{World, config};
-
-fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
-    Rule { number, pattern, policy, tags, negative_ttl_s: 5, loading: None, prefix: None }
-}
+use world::{World, config, rule};
 
 fn leased() -> Policy {
     Policy { lease: LeaseTime::Fixed(3000), fill_window: FillWindow::Fixed(10_000), ..Policy::default() }
@@ -27,7 +21,7 @@ fn required() -> Policy {
 
 fn list() -> Vec<Rule> {
     vec![
-        rule(1, "must:{id}", required(), &["must:{id}"]),
+        Rule { negative_ttl_s: 5, ..rule(1, "must:{id}", required(), &["must:{id}"]) },
         rule(2, "page:{id}", leased(), &[]),
         rule(3, "v:{id}", Policy { tags_in_value: TagsInValue::Taken, ..leased() }, &[]),
     ]

@@ -6,29 +6,12 @@ use crate::world;
 
 use std::sync::atomic::Ordering;
 
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Cascade, Change, Rules};
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
 use cattlegrid_tags::Kind;
-use world::World;
+use world::{World, cascade, on_flush, rule};
 
 use crate::script_host::TestHost;
-
-fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
-    Rule { number, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None }
-}
-
-fn cascade(on: Change, pattern: &str, bump: &str) -> Cascade {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];
-    Cascade { on: Changes::default().with(on), pattern: Some(pattern), bump }
-}
-
-fn on_flush(bump: &str) -> Cascade {
-    let bump = vec![TagTemplate::parse(bump, None).unwrap()];
-    Cascade { on: Changes::default().with(Change::Flush), pattern: None, bump }
-}
 
 fn unleased() -> Policy {
     Policy { leases: false, hold_ms: 0, ..Policy::default() }
@@ -43,7 +26,7 @@ const CHANGES: [Change; 4] = [Change::Delete, Change::Set, Change::Incr, Change:
 /// Keys without a rule (`n:`), under a rule without leases (`t:`) and under a rule with leases (`l:`). Each change of a
 /// key bumps a tag with the change's name.
 fn world() -> World {
-    let cascades = CHANGES.map(|change| cascade(change, "{kind}:{id}", change.name()));
+    let cascades = CHANGES.map(|change| cascade(&[change], "{kind}:{id}", change.name()));
     World::under(Rules::new(
         vec![rule(1, "t:{id}", unleased(), &["t"]), rule(2, "l:{id}", leased(), &["l"])],
         cascades.into(),
@@ -268,7 +251,7 @@ fn a_change_does_not_invalidate_its_own_item() {
     ];
     for policy in [unleased(), leased(), Policy { owner: Owner::Key, ..leased() }] {
         let rules = vec![rule(1, "r:{id}", policy, &["group:{id}", "other"])];
-        let cascades = on.map(|on| cascade(on, "{kind}:{id}", "group:{id}")).into();
+        let cascades = on.map(|on| cascade(&[on], "{kind}:{id}", "group:{id}")).into();
         let mut w = World::under(Rules::new(rules, cascades));
         let [a, b] = [(); 2].map(|()| w.connect());
         // The first `set` is a fill, which counts as of its miss.
@@ -304,7 +287,7 @@ fn a_late_value_stays_late_though_it_bumps_its_own_tag() {
             [(unleased(), "md other G|"), (leased(), "delete @tag:group:1|"), (leased(), "delete r:1|")]
         {
             let rules = vec![rule(1, "r:{id}", Policy { owner, ..policy }, &["group:{id}", "other"])];
-            let cascades = vec![cascade(Change::Set, "{kind}:{id}", "group:{id}")];
+            let cascades = vec![cascade(&[Change::Set], "{kind}:{id}", "group:{id}")];
             let mut w = World::under(Rules::new(rules, cascades));
             let [a, b] = [(); 2].map(|()| w.connect());
             w.expect(a, "get r:1|", "END|");
@@ -376,7 +359,8 @@ fn a_slow_flush_sets_off_its_cascade_when_it_is_over() {
 
 #[test]
 fn an_object_that_is_dropped_sets_off_cascades() {
-    let mut w = World::under(Rules::new(Vec::new(), vec![cascade(Change::Delete, "{kind}::{id}", "delete")]));
+    let mut w =
+        World::under(Rules::new(Vec::new(), vec![cascade(&[Change::Delete], "{kind}::{id}", "delete")]));
     let host = TestHost::new(1);
     w.engine.set_objects(Some(host.registry(|_| ())));
     let client = w.connect();

@@ -4,15 +4,9 @@
 
 use crate::world;
 
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Change, Rule, Rules};
 use cattlegrid_herd::{LeaseTime, Owner, Policy, TagsInValue};
-use world::World;
-
-fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
-    Rule { number, pattern, policy, tags, negative_ttl_s: 5, loading: None, prefix: None }
-}
+use world::{World, cascade, rule};
 
 /// Only tags.
 fn taken() -> Policy {
@@ -32,7 +26,7 @@ fn world() -> World {
         vec![
             rule(1, "v:{id}", taken(), &["v:{id}"]),
             rule(2, "page:{id}", leased(), &[]),
-            rule(3, "must:{id}", required(), &["must:{id}"]),
+            Rule { negative_ttl_s: 5, ..rule(3, "must:{id}", required(), &["must:{id}"]) },
             rule(4, "plain:{id}", Policy { tags_in_value: TagsInValue::No, ..taken() }, &["plain"]),
         ],
         Vec::new(),
@@ -325,9 +319,7 @@ fn a_refused_line_passes_the_lease_on_and_leaves_no_old_value() {
 
 #[test]
 fn a_cascade_sees_the_value_stored_and_no_refused_one() {
-    let pattern = Pattern::parse("v:{id}").unwrap();
-    let bump = vec![TagTemplate::parse("list", Some(&pattern)).unwrap()];
-    let cascade = Cascade { on: Changes::default().with(Change::Set), pattern: Some(pattern), bump };
+    let cascade = cascade(&[Change::Set], "v:{id}", "list");
     let rules = vec![rule(1, "v:{id}", taken(), &[]), rule(2, "list", taken(), &["list"])];
     let mut w = World::under(Rules::new(rules, vec![cascade]));
     let c = w.connect();

@@ -203,3 +203,94 @@ fn lists_in_a_row_wait_without_a_circle() {
     }
     assert_eq!(w.count("leases"), 325);
 }
+
+#[test]
+fn an_error_at_once_passes_its_leases_on() {
+    let policy = Policy { on_busy: OnBusy::Error, max_computers: 1, ..waits() };
+    for list in ["get page:1 page:2|", "get page:2 page:1|"] {
+        // No client may wait for page:1.
+        let (mut w, _, b) = scene(Policy { max_waiters: 0, ..policy });
+        let c = w.connect();
+        w.expect(b, list, "SERVER_ERROR busy|");
+        w.expect(c, "get page:2|", "END|");
+        // Its computation has failed, and one client computes it again.
+        for partial in [Partial::Answer, Partial::Wait] {
+            let mut w = World::new(&[("page:{id}", Policy { partial, ..policy })]);
+            let [a, b, c] = [(); 3].map(|()| w.connect());
+            for _ in 0..2 {
+                let won = w.ask(a, "mg page:1 c v N30|");
+                let token = won.split(' ').find_map(|flag| flag.strip_prefix('c')).unwrap().to_owned();
+                w.expect(a, &format!("md page:1 C{token} Pedown|"), "HD|");
+            }
+            w.expect(a, "get page:1|", "SERVER_ERROR busy|");
+            w.expect(b, list, "SERVER_ERROR busy|");
+            w.expect(c, "get page:2|", "END|");
+        }
+    }
+}
+
+#[test]
+fn the_leases_of_a_run_last_as_well() {
+    let (mut w, a, b) = scene(Policy { lease: LeaseTime::Fixed(500), ..waits() });
+    let c = w.connect();
+    w.expect(b, "mg page:2 k v q|mg page:1 k v q|mn|", "");
+    w.pass(390);
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VA 1 kpage:1|x|MN|");
+    w.pass(300);
+    w.expect(c, "get page:2|", "");
+    w.expect(b, "set page:2 0 0 1|y|", "STORED|");
+    assert_eq!(w.replies(c), "VALUE page:2 0 1|y|END|");
+    // What is computed after a delete during the wait is kept.
+    let (mut w, a, b) = scene(waits());
+    let c = w.connect();
+    w.expect(b, "mg page:2 k v q|mg page:1 k v q|mn|", "");
+    w.expect(c, "delete page:2|", "NOT_FOUND|");
+    w.expect(a, "set page:1 0 0 1|x|", "STORED|");
+    assert_eq!(w.replies(b), "VA 1 kpage:1|x|MN|");
+    w.expect(b, "set page:2 0 0 1|y|", "STORED|");
+    w.expect(a, "get page:2|", "VALUE page:2 0 1|y|END|");
+}
+
+#[test]
+fn an_error_that_a_client_takes_for_a_miss_stores_nothing_old() {
+    let policy = Policy {
+        on_busy: OnBusy::Error,
+        max_computers: 1,
+        hold_many_ms: 300,
+        owner: Owner::Connection,
+        ..waits()
+    };
+    // At once, and after its wait.
+    for max_waiters in [0, 10] {
+        let (mut w, _, b) = scene(Policy { max_waiters, ..policy });
+        let c = w.connect();
+        w.send(b, "get page:2 page:1|");
+        w.pass(301);
+        assert_eq!(w.replies(b), "SERVER_ERROR busy|");
+        w.expect(c, "delete page:2|", "NOT_FOUND|");
+        w.expect(b, "set page:2 0 0 3|old|", "STORED|");
+        w.expect(c, "get page:2|", "END|");
+    }
+}
+
+/// Threads share a connection: one computes a key, and a list of another one waits for it with the lease of that key, after a delete.
+#[test]
+fn what_another_thread_computes_is_as_old_as_it_is() {
+    for list in ["get page:1|", "get page:1 page:2|", "mg page:1 k v q|mg page:2 k v q|mn|"] {
+        let mut w = World::new(&[("page:{id}", waits())]);
+        let [a, c] = [(); 2].map(|()| w.connect());
+        // The first thread computes an old value from here on.
+        w.expect(a, "mg page:1 v|", "EN|");
+        w.send(a, list);
+        w.expect(c, "delete page:1|", "NOT_FOUND|");
+        w.pass(1000);
+        let _answered = w.replies(a);
+        // The second thread has computed a new one.
+        w.expect(a, "set page:1 0 0 3|new|", "STORED|");
+        w.expect(a, "set page:1 0 0 3|old|", "STORED|");
+        w.pass(60_000);
+        let left = w.ask(c, "get page:1|");
+        assert!(!left.contains("|old|"), "{list}: {left}");
+    }
+}

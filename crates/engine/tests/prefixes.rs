@@ -1,27 +1,17 @@
 //! Keys behind prefixes: each prefix is a namespace of rules' tags, of control keys and of objects.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Change, Rule, Rules};
 use cattlegrid_herd::{LeaseTime, Policy};
 use cattlegrid_tags::Prefixes;
 
 use crate::objects::settings;
-use crate::world::World;
+use crate::world::{self, World, cascade, on_flush};
 
 const PREFIXES: [&str; 3] = [":1:", "shop:", "shop:production:1:"];
 
+/// A rule with the tag of the user.
 fn rule(number: u32, pattern: &str, policy: Policy, prefix: Option<&str>) -> Rule {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let tags = vec![TagTemplate::parse("user:{user}", Some(&pattern)).unwrap()];
-    let prefix = prefix.map(Into::into);
-    Rule { number, pattern, prefix, policy, tags, negative_ttl_s: 0, loading: None }
-}
-
-fn cascade(change: Change, pattern: Option<&str>, bump: &str) -> Cascade {
-    let pattern = pattern.map(|text| Pattern::parse(text).unwrap());
-    let bump = vec![TagTemplate::parse(bump, pattern.as_ref()).unwrap()];
-    Cascade { on: Changes::default().with(change), pattern, bump }
+    Rule { prefix: prefix.map(Into::into), ..world::rule(number, pattern, policy, &["user:{user}"]) }
 }
 
 /// Pages of users and their baskets; pages are leased.
@@ -33,10 +23,7 @@ fn shop() -> World {
         rule(2, "basket:{user}", tags_only, None),
         rule(3, "counter::{user}", tags_only, None),
     ];
-    let cascades = vec![
-        cascade(Change::Delete, Some("user:{user}"), "user:{user}"),
-        cascade(Change::Flush, None, "user:7"),
-    ];
+    let cascades = vec![cascade(&[Change::Delete], "user:{user}", "user:{user}"), on_flush("user:7")];
     World::behind(&PREFIXES, Rules::new(rules, cascades))
 }
 

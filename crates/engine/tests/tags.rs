@@ -4,16 +4,10 @@
 
 use crate::world;
 
-use cattlegrid_engine::rules::{Cascade, Change, Changes, Pattern, Rule, Rules, TagTemplate};
+use cattlegrid_engine::rules::{Change, Rules};
 use cattlegrid_herd::{Ambiguous, LeaseTime, Owner, Policy};
 use cattlegrid_protocol::{Limits, Parsed, parse};
-use world::World;
-
-fn rule(number: u32, pattern: &str, policy: Policy, tags: &[&str]) -> Rule {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let tags = tags.iter().map(|tag| TagTemplate::parse(tag, Some(&pattern)).unwrap()).collect();
-    Rule { number, pattern, policy, tags, negative_ttl_s: 0, loading: None, prefix: None }
-}
+use world::{World, cascade, rule};
 
 fn tags_only() -> Policy {
     Policy { leases: false, hold_ms: 0, ..Policy::default() }
@@ -21,13 +15,6 @@ fn tags_only() -> Policy {
 
 fn leased() -> Policy {
     Policy { lease: LeaseTime::Fixed(3000), owner: Owner::Connection, ..Policy::default() }
-}
-
-fn cascade(on: &[Change], pattern: &str, bump: &str) -> Cascade {
-    let pattern = Pattern::parse(pattern).unwrap();
-    let bump = vec![TagTemplate::parse(bump, Some(&pattern)).unwrap()];
-    let on = on.iter().fold(Changes::default(), |all, change| all.with(*change));
-    Cascade { on, pattern: Some(pattern), bump }
 }
 
 /// Keys of a shop: the pages that a user looked at, the user's basket, and pages of products.

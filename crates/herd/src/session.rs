@@ -32,6 +32,8 @@ pub struct Late {
     pub key: Box<[u8]>,
     /// Its hash.
     pub hash: u64,
+    /// The lease's token.
+    pub token: u64,
     /// What becomes of the request.
     pub told: Told,
 }
@@ -265,9 +267,15 @@ impl Session {
         self.late.push(late);
     }
 
-    /// Takes the record of the lease of a key out.
-    pub fn take_lease(&mut self, hash: u64) -> Option<Record> {
-        let at = self.records.iter().position(|record| record.leased && record.hash == hash)?;
+    /// The token of the lease of a key that it was given last and has not filled.
+    pub fn last_lease(&self, hash: u64) -> Option<u64> {
+        self.leases().filter(|(own, _)| *own == hash).map(|(_, token)| token).max()
+    }
+
+    /// Takes the record of the lease of this token out.
+    pub fn take_lease(&mut self, hash: u64, token: u64) -> Option<Record> {
+        let is_it = |record: &Record| record.leased && (record.hash, record.number) == (hash, token);
+        let at = self.records.iter().position(is_it)?;
         Some(self.records.swap_remove(at))
     }
 

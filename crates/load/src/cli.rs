@@ -335,6 +335,14 @@ fn versus<W: Wire + Clone + Send>(
 ) -> Result<String, BenchError> {
     let plan = options.plan(options.keys, false);
     let names = [&options.address, other];
+    if let (Ok(one), Ok(two)) = (Peer::new(names[0], &plan), Peer::new(other, &plan))
+        && one.is_at(&two)
+    {
+        let text = format!(
+            "--vs {other}: is the same server, and both runs would store the same keys; name another one"
+        );
+        return Err(BenchError::Usage(text));
+    }
     // Over TLS they are not asked.
     let ask =
         |address| Peer::new(address, &plan).ok().filter(|_| !options.tls).and_then(|peer| identity(&peer));

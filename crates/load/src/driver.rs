@@ -37,6 +37,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whether both are the same server.
+    pub(crate) fn is_at(&self, other: &Self) -> bool {
+        self.address == other.address
+    }
+
     /// `address`: `HOST:PORT`, or the path of a unix socket, which has a `/`. Connects to nothing yet.
     pub fn new(address: &str, plan: &Plan) -> Result<Self, BenchError> {
         let failed = |error| BenchError::Connect { address: address.to_owned(), error };

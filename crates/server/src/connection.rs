@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     run: Run,
     /// Hashes of the keys of the run that were answered.
     run_seen: Vec<u64>,
+    /// Hashes of those of which it was given the lease, and its tokens.
+    run_computes: Vec<(u64, u64)>,
     requests: u64,
     outbox: Outbox,
     /// What [`crate::unsent`] was told that it keeps.
@@ -182,6 +184,7 @@ impl Connection {
             input: Input::default(),
             run: Run::None,
             run_seen: Vec::new(),
+            run_computes: Vec::new(),
             requests: 0,
             outbox: Outbox::default(),
             unsent_bytes: 0,

@@ -17,6 +17,7 @@ mod server;
 mod table;
 pub(crate) mod worker;
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -92,6 +93,8 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// Runs the tour; `keep` leaves its server with rules running, `picture` is a file for that of the stampedes.
 pub(crate) fn demo(keep: bool, picture: Option<&Path>) -> Result<(), DemoError> {
+    // Not after a minute.
+    let mut picture = picture.map(File::create).transpose().map_err(DemoError::io("the picture"))?;
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
@@ -118,8 +121,8 @@ pub(crate) fn demo(keep: bool, picture: Option<&Path>) -> Result<(), DemoError> 
         }
         text = format!("{text}\n{table}");
     }
-    if let (Some(file), [without, with]) = (picture, &stage.stampedes[..]) {
-        std::fs::write(file, picture::svg(without, with)).map_err(DemoError::io("the picture"))?;
+    if let (Some(file), [without, with]) = (&mut picture, &stage.stampedes[..]) {
+        file.write_all(picture::svg(without, with).as_bytes()).map_err(DemoError::io("the picture"))?;
     }
     drop(stage);
     let notes: Vec<String> = notes.iter().map(|note| table::wrapped(note)).collect();

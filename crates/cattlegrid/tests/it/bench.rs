@@ -144,6 +144,18 @@ fn the_binary_protocol() {
 }
 
 #[test]
+fn one_server_is_not_compared_with_itself() {
+    let server = start();
+    let port = server.address().rsplit(':').next().unwrap().to_owned();
+    for other in [server.address().to_owned(), format!("localhost:{port}")] {
+        let Output { status, stderr, .. } = bench(&[server.address(), "--vs", &other, "-n", "500"]);
+        let said = String::from_utf8(stderr).unwrap();
+        let expected = format!("--vs {other}: is the same server");
+        assert!(status.code() == Some(2) && said.contains(&expected), "{status}: {said}");
+    }
+}
+
+#[test]
 fn two_servers_by_turns() {
     let [one, two] = [start(), start()];
     let comparison = json(&[

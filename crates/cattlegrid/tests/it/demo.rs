@@ -45,6 +45,12 @@ fn send(pid: u32, signal: Signal) {
 fn the_tour_to_its_end_and_interrupted() {
     let temporary = tempfile::tempdir().unwrap();
     let pictures = tempfile::tempdir().unwrap();
+    // A file that cannot be written is said before the tour.
+    let nowhere = pictures.path().join("none/stampede.svg");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_cattlegrid"));
+    let refused = program.arg("demo").arg("--picture").arg(nowhere).output().unwrap();
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("the picture"));
     let picture = pictures.path().join("stampede.svg");
     let (mut child, mut output, server) = start(&["--picture", picture.to_str().unwrap()], temporary.path());
     let mut text = String::new();

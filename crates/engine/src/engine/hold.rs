@@ -48,8 +48,15 @@
 //! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another. `settle`
 //!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
 //!     `slots_of_a_rule`)
+//! 12. W's `get` of several keys got the lease of key 1 and waits for key 2 all the same (`partial = "wait"`), on a
+//!     connection that other threads of W's client share: one of these was given a lease of key 1 earlier, and has it
+//!     no more. What it computes is as old as its own miss. So a lease is named by its token, never by its key alone:
+//!     only the miss of W's is as new as the reply. (`partial.rs`: `what_another_thread_computes_is_as_old_as_it_is`)
+//! 13. W's `get` is answered an error in the end. Its client hears of no lease, and some take an error for a miss and
+//!     store: the lease passes on, the record of the miss stays. (`partial.rs`:
+//!     `an_error_that_a_client_takes_for_a_miss_stores_nothing_old`)
 
-use cattlegrid_herd::{Edge, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{Edge, Late, Told, Walk, Withdrawn, Withheld};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
@@ -93,6 +100,7 @@ impl Engine {
             let _dropped = cx.out.split_off(pending.from);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             self.miss_unseen(get.keys.clone().flatten(), pending, lock, cx);
+            Self::pass_on_unseen(&pending.computes, lock, cx);
             for leased in &pending.leased {
                 let shard = lock.shard(leased.hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
@@ -194,7 +202,7 @@ impl Engine {
                 }
                 Held::Written => done_part(&mut parts, cx, pending.from),
                 Held::Compute => {
-                    computes.push((leased.asked.key, leased.hash));
+                    computes.push((leased.hash, cx.session.last_lease(leased.hash).unwrap_or(0)));
                     done_part(&mut parts, cx, pending.from);
                 }
                 Held::Busy if end == End::Classic => busy = true,
@@ -217,19 +225,22 @@ impl Engine {
             let form = Form::Get { parts, end };
             self.check_circle(lock, cx);
             let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
-            let connection = cx.session.caller().number();
-            for (_, hash) in &computes {
-                let shard = lock.shard(*hash);
-                shard.with_herd(&mut cx.step, |herd, _| herd.extend(*hash, connection, deadline));
-            }
-            let computes = computes.into_iter().map(|(key, hash)| (key.into(), hash)).collect();
-            let parked = if partial_waits { parked.partial(computes) } else { parked };
+            let waits = |(hash, token)| {
+                let extend = lock.shard(hash).with_herd(&mut cx.step, |herd, _| {
+                    let key = herd.extend(hash, token, deadline)?;
+                    Some(Late { key, hash, token, told: Told::Waits(deadline) })
+                });
+                extend.flatten()
+            };
+            let computes = computes.into_iter().filter_map(waits).collect();
+            let parked = if many && partial_waits { parked.partial(computes) } else { parked };
             return Some(Box::new(parked.on_trial(full_ms)));
         }
         let mut withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
             let waited_for = Pending { leased: Vec::new(), ..pending.of_part() };
             self.miss_unseen(all, &waited_for, lock, cx);
+            Self::pass_on_unseen(&computes, lock, cx);
             reply::line(&mut cx.out.bytes, reply::error::BUSY);
             return None;
         }
@@ -278,6 +289,14 @@ impl Engine {
             let hash = self.hash_key(key);
             let is_leased = pending.leased.iter().any(|leased| leased.hash == hash);
             lock.shard(hash).miss_unseen(key, hash, is_leased, cx);
+        }
+    }
+
+    /// Passes leases on of which a client does not hear, since it is answered an error.
+    fn pass_on_unseen(computes: &[(u64, u64)], lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for (hash, token) in computes.iter().copied() {
+            let late = Late { key: Box::default(), hash, token, told: Told::Never };
+            lock.shard(hash).tell_late(&late, cx);
         }
     }
 

@@ -43,8 +43,8 @@ pub enum Got<'k> {
 pub(crate) struct Pending<'k> {
     /// Where its output begins.
     pub(crate) from: (usize, usize),
-    /// Keys of which the `get` has the lease, and their hashes.
-    pub(crate) computes: Vec<(&'k [u8], u64)>,
+    /// Hashes of the keys of which the `get` has the lease, and its tokens.
+    pub(crate) computes: Vec<(u64, u64)>,
     /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
     pub(crate) busy: Vec<(Asked<'k>, u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
@@ -74,7 +74,7 @@ impl<'k> Pending<'k> {
         match answer {
             // Calls of objects are executed at once.
             Answer::Hit | Answer::Miss | Answer::Object(_) => {}
-            Answer::Compute => self.computes.push((asked.key, hash)),
+            Answer::Compute => self.computes(hash, cx),
             Answer::Busy => self.busy.push((asked, hash)),
             Answer::Control => self.control.push((asked.key, cx.out.place())),
             Answer::Leased(holds) => {
@@ -94,6 +94,12 @@ impl<'k> Pending<'k> {
             leased,
             control: Vec::new(),
         }
+    }
+
+    /// It was given the lease of this key.
+    pub(crate) fn computes(&mut self, hash: u64, cx: &Context<'_>) {
+        // A session that remembers no more computes as well.
+        self.computes.push((hash, cx.session.last_lease(hash).unwrap_or(0)));
     }
 
     /// Whether its client must hear of a lease now, before the keys that others compute are there.

@@ -30,12 +30,21 @@ use crate::step::Context;
 pub enum RunGet {
     /// It is done.
     Done,
-    /// It is done, and its connection computes the key: the rest of the run is not held.
-    Computes,
+    /// It is done, and its connection computes the key, under this token: rules may say that the rest of the run is not held.
+    Computes(u64),
     /// It waits, for the call of an object.
     Parked(Box<Parked>),
     /// Nothing was done: the rest of the run, from this get on, is for [`Engine::get_run`].
     Held,
+}
+
+/// What of a run was answered before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen<'s> {
+    /// Hashes of its keys.
+    pub keys: &'s [u64],
+    /// Hashes of those of which it has the lease, and its tokens.
+    pub computes: &'s [(u64, u64)],
 }
 
 /// Whether a run may be held.
@@ -80,7 +89,7 @@ impl Engine {
     ) -> RunGet {
         match self.execute_with(request, hash, None, true, lock, cx) {
             Executed::Done => RunGet::Done,
-            Executed::Computes => RunGet::Computes,
+            Executed::Computes => RunGet::Computes(cx.session.last_lease(hash).unwrap_or(0)),
             Executed::Parked(parked) => RunGet::Parked(parked),
             Executed::Leased(holds) => {
                 let shard = lock.shard(hash);
@@ -98,12 +107,12 @@ impl Engine {
     }
 
     /// Executes the rest of a run, with the hashes of its keys, as one multi-get; `end`: what ends it. At most `bytes` bytes of
-    /// output are made. `seen`: hashes of the keys of the run that were answered before. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
+    /// output are made. `seen`: the keys of the run that were answered before. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
     /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held.
     pub fn get_run(
         &self,
         gets: &[(Request<'_>, u64)],
-        seen: &[u64],
+        seen: Seen<'_>,
         end: End,
         bytes: usize,
         lock: &mut ShardLock<'_>,
@@ -111,6 +120,8 @@ impl Engine {
     ) -> (usize, Option<Box<Parked>>) {
         let plain = gets.iter().take(KEYS_HELD_MAX).take_while(|(get, _)| self.is_plain(get)).count();
         let mut pending = Pending::at(cx.out.place());
+        // The client reads all replies as one.
+        pending.computes.extend(seen.computes);
         let mut done = 0;
         for (request, hash) in &gets[..plain] {
             if done > 0 && cx.out.len() >= bytes {
@@ -118,7 +129,7 @@ impl Engine {
             }
             let at = cx.out.place();
             match self.execute_with(request, *hash, None, true, lock, cx) {
-                Executed::Computes => pending.computes.push((asked_of(request).key, *hash)),
+                Executed::Computes => pending.computes(*hash, cx),
                 Executed::Leased(holds) => {
                     pending.leased.push(LeasedKey { asked: asked_of(request), hash: *hash, at, holds });
                 }
@@ -134,18 +145,18 @@ impl Engine {
         }
         let is_all = done == gets.len();
         let end = if is_all { end } else { End::Nothing };
-        let many = gets.len() + seen.len() > 1;
+        let many = gets.len() + seen.keys.len() > 1;
         let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
         let held = !pending.leased.is_empty()
             && (is_all || done < KEYS_HELD_MAX)
             && !pending.must_answer()
             && !on_trial
-            && (!many || cx.session.can_withhold(done + seen.len()));
+            && (!many || cx.session.can_withhold(done + seen.keys.len()));
         if held {
             let all = gets[..done].iter().map(|(request, _)| asked_of(request).key);
             let parked = self.park_get(all, &pending, many, end, lock, cx);
             if parked.is_some() {
-                self.withhold_seen(seen, cx);
+                self.withhold_seen(seen.keys, cx);
             }
             self.settle(lock, &mut cx.step);
             return (done, parked);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Filler, Herd, JobOrder, Kind, Late, OldFor, OnBusy, RuleState, Session, Step as HerdStep, Surroundings,
-    Told,
+    Filler, Herd, JobOrder, Kind, Late, OldFor, OnBusy, Record, RuleState, Session, Step as HerdStep,
+    Surroundings, Told,
 };
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Attributes, Found, Lookup, TAGS_MAX};
@@ -324,20 +324,30 @@ impl Shard {
 
     /// A request is told now that it has the lease of a key, not yet, or never.
     pub(crate) fn tell_late(&mut self, late: &Late, cx: &mut Context<'_>) {
-        let (hash, connection) = (late.hash, cx.session.caller().number());
-        if let Told::Waits(until_ms) = late.told {
-            self.with_herd(&mut cx.step, |herd, _| herd.extend(hash, connection, until_ms));
+        let Late { hash, token, told, .. } = *late;
+        if let Told::Waits(until_ms) = told {
+            self.with_herd(&mut cx.step, |herd, _| herd.extend(hash, token, until_ms).is_some());
+            return;
+        }
+        let record = cx.session.take_lease(hash, token);
+        if told == Told::Never {
+            // Its client may take the error for a miss, and compute: the miss stays open.
+            if let Some(record) = record {
+                cx.session.record(Record { leased: false, ..record }, cx.step.now.ms);
+            }
+            let connection = cx.session.caller().number();
+            self.with_herd(&mut cx.step, |herd, step| {
+                if herd.extend(hash, token, 0).is_some() {
+                    herd.holder_closed(hash, connection, false, step);
+                }
+            });
             return;
         }
         // It has not computed so far: what it computes is as new as this moment.
-        if let Some(record) = cx.session.take_lease(hash) {
-            self.use_token(hash, record.number, &late.key, cx);
+        if record.is_some() {
+            self.use_token(hash, token, &late.key, cx);
         }
-        if late.told == Told::Never {
-            self.with_herd(&mut cx.step, |herd, step| herd.holder_closed(hash, connection, false, step));
-            return;
-        }
-        match self.with_herd(&mut cx.step, |herd, step| herd.renew(hash, connection, step)).flatten() {
+        match self.with_herd(&mut cx.step, |herd, step| herd.renew(hash, token, step)).flatten() {
             Some(record) => cx.session.record(record, cx.step.now.ms),
             // Its key was deleted, or its lease has passed on otherwise.
             None => {

@@ -298,13 +298,16 @@ impl Sim {
         why
     }
 
-    /// The numbers of the last hard event that the key's account knows, and of the last one that concerns it at all: both also
-    /// of other keys in the same slot.
+    /// The numbers of the last hard event that the key's account knows, and of the last one that concerns it at all, hard or soft: both
+    /// also of other keys in the same slot.
     fn hard_of(&mut self, n: usize) -> (u64, u64) {
         let why = self.why(n);
-        let numbers = why.split("\"hard\":").skip(1).filter_map(|rest| rest.split([',', '}']).next());
-        let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
-        (numbers.first().copied().unwrap_or(0), numbers.into_iter().max().unwrap_or(0))
+        let numbers = |name: &str| -> Vec<u64> {
+            let rest = why.split(name).skip(1).filter_map(|rest| rest.split([',', '}']).next());
+            rest.map(|number| number.parse().unwrap()).collect()
+        };
+        let (hard, soft) = (numbers("\"hard\":"), numbers("\"soft\":"));
+        (hard.first().copied().unwrap_or(0), hard.into_iter().chain(soft).max().unwrap_or(0))
     }
 
     fn has_open_miss(&mut self, n: usize) -> bool {

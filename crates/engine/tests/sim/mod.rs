@@ -14,6 +14,7 @@ mod clients;
 mod events;
 mod loads;
 mod named;
+mod policy;
 mod replies;
 mod table;
 
@@ -24,11 +25,11 @@ use std::sync::atomic::Ordering;
 use crate::world::World;
 use cattlegrid_engine::{KeyState, RulesConfig};
 use cattlegrid_herd::{
-    Ambiguous, Early, FillWindow, LeaseTime, NESTED_MAX, OnBusy, Owner, Partial, PeerKey, Policy,
-    RECORDS_MAX, RuleCounters, TagsInValue,
+    Ambiguous, FillWindow, NESTED_MAX, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters, TagsInValue,
 };
 use cattlegrid_tags::Kind as BumpKind;
 use named::NamedBy;
+use policy::draw_policy;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
 
 const STEPS: u64 = 2_600_000;
@@ -724,38 +725,6 @@ impl Sim {
 
 fn is_leased(state: KeyState) -> bool {
     matches!(state, KeyState::LeasedAbsent | KeyState::LeasedStale | KeyState::LeasedFresh)
-}
-
-fn draw_policy(rng: &mut Rng, owner: Owner) -> Policy {
-    Policy {
-        owner,
-        loader: rng.one_in(3),
-        hold_ms: rng.of(&[0, 50, 400, 400, 800]),
-        hold_many_ms: rng.of(&[0, 100]),
-        partial: rng.of(&[Partial::Answer, Partial::Wait]),
-        hold_behind_ms: rng.of(&[0, 50]),
-        lease: rng.of(&[
-            LeaseTime::Auto,
-            LeaseTime::Fixed(100),
-            LeaseTime::Fixed(500),
-            LeaseTime::Fixed(1000),
-        ]),
-        close_grace_ms: rng.of(&[0, 50]),
-        grace_s: rng.of(&[0, 0, 1, 5]),
-        grace_on_error_s: rng.of(&[0, 0, 3, 12]),
-        wait_ms: rng.of(&[0, 0, 30, 200]),
-        ttl_jitter: rng.of(&[0, 0, 50]),
-        early: rng.of(&[Early::Off, Early::Auto, Early::Share(500_000)]),
-        reentry: rng.of(&[0, 1, 2]),
-        pass_after: rng.of(&[1, 2, 5]),
-        pass_for_ms: 1500,
-        max_waiters: rng.of(&[1, 2, 1024]),
-        max_computers: rng.of(&[1, 2, 4]),
-        rule_computers: rng.of(&[None, None, Some(1), Some(2)]),
-        on_busy: rng.of(&[OnBusy::Miss, OnBusy::Miss, OnBusy::Error]),
-        fill_window: rng.of(&[FillWindow::Auto, FillWindow::Fixed(WINDOW_MS as u32)]),
-        ..Policy::default()
-    }
 }
 
 #[test]

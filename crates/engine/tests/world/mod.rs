@@ -8,19 +8,21 @@ use std::sync::Arc;
 #[cfg(not(shuttle))]
 use std::sync::Mutex;
 
-use cattlegrid_engine::rules::{
-    Cascade, Change, Changes, Loading, Pattern, Rule, Rules, TagTemplate, Urgency,
-};
+use cattlegrid_engine::rules::Rules;
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
     Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, ReplyQueue,
-    RulesConfig, RunGet, RunningCall, Step, Ticket, Wake, is_of_run, is_quiet_get,
+    RulesConfig, RunGet, RunningCall, Seen, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
 
 #[cfg(shuttle)]
 use shuttle::sync::Mutex;
+
+mod rules;
+
+pub(crate) use rules::{cascade, config, on_flush, rule, rules};
 
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
@@ -102,61 +104,6 @@ struct Connection {
     behind: Vec<u8>,
     /// A part of the run in `behind` has been answered: the rest of it is not held.
     run_computes: bool,
-}
-
-/// Rules of patterns and terms.
-pub(crate) fn rules(list: &[(&str, Policy)]) -> Arc<Rules> {
-    let rule = |(n, (pattern, policy)): (usize, &(&str, Policy))| {
-        let pattern = Pattern::parse(pattern).unwrap();
-        // Everything by its own name, and all of its kind.
-        let own = pattern.text().to_owned();
-        let kind = pattern.text().split(':').next().unwrap().to_owned();
-        // Counters have none: a collision would make one stale before it is counted up.
-        let tags = [own, kind].into_iter().filter(|tag| tag.starts_with("page"));
-        let tags = tags.map(|tag| TagTemplate::parse(&tag, Some(&pattern)).unwrap()).collect();
-        Rule {
-            number: n as u32 + 1,
-            pattern,
-            policy: *policy,
-            tags,
-            negative_ttl_s: u32::from(policy.loader),
-            loading: policy.loader.then(loading),
-            prefix: None,
-        }
-    };
-    Arc::new(Rules::new(list.iter().enumerate().map(rule).collect(), cascades()))
-}
-
-/// The loader of a rule whose policy says that it has one.
-fn loading() -> Loading {
-    Loading { loader: "pages".into(), ttl_s: 60, urgency: Urgency::High, stale: true }
-}
-
-/// What happens to `source:7` by a certain change invalidates `page:7`: `gone:7` by a delete, `kept:7` by a set, and so on.
-fn cascades() -> Vec<Cascade> {
-    let cascade = |(on, pattern)| {
-        let pattern = Pattern::parse(pattern).unwrap();
-        let bump = vec![TagTemplate::parse("page:{id}", Some(&pattern)).unwrap()];
-        Cascade { on: Changes::default().with(on), pattern: Some(pattern), bump }
-    };
-    let keyed = [
-        (Change::Delete, "gone:{id}"),
-        (Change::Set, "kept:{id}"),
-        (Change::Incr, "counted:{id}"),
-        (Change::Touch, "touched:{id}"),
-    ];
-    keyed.map(cascade).into()
-}
-
-pub(crate) fn config() -> RulesConfig {
-    RulesConfig {
-        tag_bytes: 1 << 20,
-        ledger_bytes: 1 << 20,
-        fence_bytes: 1 << 20,
-        waiters: 65_536,
-        control: (*b"@").into(),
-        prefixes: Prefixes::default(),
-    }
 }
 
 /// A command of any protocol.
@@ -412,7 +359,7 @@ impl World {
         let mut done = 0;
         let mut may_hold =
             if std::mem::take(&mut connection.run_computes) { MayHold::No } else { MayHold::Yes };
-        let mut seen = Vec::new();
+        let (mut seen, mut leases) = (Vec::new(), Vec::new());
         while done < gets.len() {
             let (now, most) = (self.now(), self.most);
             let connection = self.connections.get_mut(&number).unwrap();
@@ -432,11 +379,21 @@ impl World {
                     seen.push(*hash);
                     done += 1;
                 }
-                RunGet::Computes => (done, may_hold) = (done + 1, may_hold.min(MayHold::IfPartial)),
+                RunGet::Computes(token) => {
+                    seen.push(*hash);
+                    leases.push((*hash, token));
+                    (done, may_hold) = (done + 1, may_hold.min(MayHold::IfPartial));
+                }
                 RunGet::Parked(call) => (done, parked) = (done + 1, Some(call)),
                 RunGet::Held => {
-                    let (some, waits) =
-                        self.engine.get_run(&gets[done..], &seen, end, most, &mut lock, &mut cx);
+                    let (some, waits) = self.engine.get_run(
+                        &gets[done..],
+                        Seen { keys: &seen, computes: &leases },
+                        end,
+                        most,
+                        &mut lock,
+                        &mut cx,
+                    );
                     assert!(some > 0, "no key names a call here");
                     (done, parked, may_hold) = (done + some, waits, MayHold::No);
                     if done == gets.len() {

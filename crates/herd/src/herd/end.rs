@@ -471,10 +471,10 @@ impl Herd {
         }
     }
 
-    /// The client that holds a lease is told of it only now: its time begins again, and its miss is one of this moment, since what it
-    /// computes is as new. The caller has closed the miss of before. None: the lease is not its any more.
-    pub fn renew<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Option<Record> {
-        let mut removed = self.take_lease_of(hash, connection)?;
+    /// The client that holds the lease of this token is told of it only now: its time begins again, and its miss is one of this moment,
+    /// since what it computes is as new. The caller has closed the miss of before. None: the lease is not its any more.
+    pub fn renew<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) -> Option<Record> {
+        let mut removed = self.take_lease_of(hash, token)?;
         let token = step.clock.tick();
         let lease = &mut *removed.lease;
         let rule = Arc::clone(&lease.rule);
@@ -487,18 +487,21 @@ impl Herd {
         Some(self.record(hash, token, true, Events::default(), &rule, step))
     }
 
-    /// The client that holds a lease is not told of it before `until_ms`: its time does not end before it could have begun.
-    pub fn extend(&mut self, hash: u64, connection: u64, until_ms: u64) {
-        let Some(mut removed) = self.take_lease_of(hash, connection) else { return };
+    /// The client that holds the lease of this token is not told of it before `until_ms`, in milliseconds since the start: its time
+    /// does not end before it could have begun. Returns the key; None: the lease is not its any more.
+    pub fn extend(&mut self, hash: u64, token: u64, until_ms: u64) -> Option<Box<[u8]>> {
+        let mut removed = self.take_lease_of(hash, token)?;
         let lease = &mut *removed.lease;
         lease.deadline_ms = lease.deadline_ms.max(until_ms + u64::from(lease.rule.lease_ms()));
+        let key = lease.key.clone();
         self.leases.put_back(hash, removed);
+        Some(key)
     }
 
-    /// The lease of a key, if this connection computes it.
-    fn take_lease_of(&mut self, hash: u64, connection: u64) -> Option<Removed> {
-        let is_its = |lease: &Lease| lease.holder.is(connection) && !lease.closing && lease.begun.is_some();
-        self.leases.get(hash).filter(|lease| is_its(lease))?;
+    /// The lease of a key, if a client computes it under this token.
+    fn take_lease_of(&mut self, hash: u64, token: u64) -> Option<Removed> {
+        let is_it = |lease: &&Lease| lease.token == token && !lease.closing && lease.begun.is_some();
+        self.leases.get(hash).filter(is_it)?;
         self.leases.remove(hash)
     }
 

@@ -3,7 +3,7 @@
 //! Their gets are executed one by one until the first whose key another client computes. From there on the run must be known up
 //! to its end: what has arrived of it stays in `input` until the rest has come, for a short time at most.
 
-use cattlegrid_engine::{End, MayHold, RunGet, ShardLock, is_of_run, is_quiet_get};
+use cattlegrid_engine::{End, MayHold, RunGet, Seen, ShardLock, is_of_run, is_quiet_get};
 use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 
 use super::Connection;
@@ -72,7 +72,12 @@ impl Connection {
                 self.input.front = Front::Run { rest, need: 0 };
                 return false;
             }
-            RunGet::Computes => true,
+            RunGet::Computes(token) => {
+                if self.run_computes.len() < GETS_MAX {
+                    self.run_computes.push((hash, token));
+                }
+                true
+            }
             RunGet::Done => false,
             RunGet::Parked(parked) => {
                 self.park(parked, len, turn);
@@ -97,6 +102,7 @@ impl Connection {
         self.run = Run::None;
         self.run_seen.clear();
         self.run_seen.shrink_to(SEEN_KEPT);
+        self.run_computes = Vec::new();
     }
 
     /// Holds the run that `rest` begins with, or the part of it whose output has room; the rest of it comes after that.
@@ -142,10 +148,11 @@ impl Connection {
             }
         }
         let bytes = turn.output_bytes;
-        let seen = std::mem::take(&mut self.run_seen);
+        let (seen, computes) = (std::mem::take(&mut self.run_seen), std::mem::take(&mut self.run_computes));
+        let seen = Seen { keys: &seen, computes: &computes };
         let (shared, mut cx) = self.context(turn);
         let mut lock = shared.engine.shard_lock();
-        let (done, parked) = shared.engine.get_run(&gets, &seen, end, bytes, &mut lock, &mut cx);
+        let (done, parked) = shared.engine.get_run(&gets, seen, end, bytes, &mut lock, &mut cx);
         if done == 0 {
             // It has become the name of a call.
             let (request, hash) = &gets[0];
