@@ -57,7 +57,7 @@ def test_a_thousand_announced_blocks_take_no_memory(start):
         # Once a second room is made ahead of the next stores: some MiB.
         more, fewer = int(stats["evictions"]) - evicted, items - int(stats["curr_items"])
         assert more == fewer < 100, f"{more} evicted, {fewer} of {items} have gone"
-        assert server.stats("cattlegrid")["partial_bytes"] == "0"
+        assert int(server.stats("cattlegrid")["partial_bytes"]) <= 2 * sent, "the lines alone"
         assert server.rss() < rss + 4 * MIB
         # One of them sends what it has announced, and gets its place.
         clients[7].send(b"x" * 1_000_000 + b"\r\n")

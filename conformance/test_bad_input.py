@@ -89,7 +89,7 @@ CASES = [
      b"CLIENT_ERROR bad token in command line format\r\n" * 3 + b"VALUE K 0 3\r\nold\r\nEND\r\n",
      b"HD\r\nHD W\r\nHD\r\nEND\r\n"),
     ("a negated number of 64 bits", b"set K -18446744073709551615 0 1\r\n7\r\nincr K -9223372036854775809\r\nmg K f\r\n",
-     b"STORED\r\n9223372036854775814\r\nHD f1\r\n", None),
+     b"STORED\r\nCLIENT_ERROR invalid numeric delta argument\r\nHD f1\r\n", b"STORED\r\n9223372036854775814\r\nHD f1\r\n"),
     ("memory limits that cannot be", b"cache_memlimit 7\r\ncache_memlimit 1000000001\r\ncache_memlimit 4294967296\r\n",
      b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\nMEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\nERROR\r\n",
      b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\nMEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n"

@@ -146,7 +146,7 @@ def test_wrong_logins(server, member):
     for message, c in zip(MESSAGES, connections, strict=True):
         reply = c.reply()
         assert (reply.opcode, reply.status, reply.opaque, reply.value) == (SASL_AUTH, AUTH_ERROR, 9, b"Auth failure."), message
-        assert time.monotonic() - began > 0.9
+        assert 0.34 < time.monotonic() - began < 0.8
     for message, c in zip(MESSAGES, connections, strict=True):
         assert c.ask(packet(GET, b"k")).status == AUTH_ERROR, message
         assert c.closed() == b""
@@ -162,19 +162,19 @@ def test_a_wrong_login_waits_and_nobody_else_does(server, member):
             assert member.get(b"k") is None
         cpu = server.cpu_seconds()
         assert c.reply().status == AUTH_ERROR
-        assert time.monotonic() - began > 0.9
+        assert 0.34 < time.monotonic() - began < 0.8
         assert server.cpu_seconds() - cpu < 0.5, "it does not spin"
         assert c.ask(RIGHT).status == OK and c.get(b"k") is None
 
 
 def test_guesses_in_one_packet(server, member):
-    """One a second, and the fifth closes; what is behind it is never looked at."""
+    """One after the other, and the fifth closes; what is behind it is never looked at."""
     with packets.connect(server, 20) as c:
         began = time.monotonic()
         c.send(b"".join(plain(b"alice", b"guess%d" % n, opaque=n) for n in range(50)) + RIGHT)
         got = replies(c.closed(20))
         assert [(reply.opaque, reply.status) for reply in got] == [(n, AUTH_ERROR) for n in range(5)]
-        assert time.monotonic() - began > 4.5
+        assert time.monotonic() - began > 5 * 0.34
     assert member.stats()["auth_errors"] == "5"
     assert member.stats("cattlegrid")["auth_closed"] == "1"
 
@@ -194,7 +194,7 @@ def test_a_wrong_login_after_a_right_one(server, member, behind):
         c.send(RIGHT + packet(NOOP) + bad + behind + packet(GET, b"k", opaque=9))
         got = replies(c.closed(20)) if RIGHT not in behind else c.replies(behind.count(b"PLAIN") + 4)
         assert [(reply.opcode, reply.status) for reply in got[:3]] == [(SASL_AUTH, OK), (NOOP, OK), (SASL_AUTH, AUTH_ERROR)]
-        assert got[2].opaque == b"\0\0\0\7" and time.monotonic() - began > 0.9 * (1 + behind.count(WRONG))
+        assert got[2].opaque == b"\0\0\0\7" and time.monotonic() - began > 0.34 * (1 + behind.count(WRONG))
         last = packets.NOT_FOUND if RIGHT in behind else AUTH_ERROR
         assert [reply.status for reply in got[3:]] == {b"": [last], RIGHT: [OK, last], WRONG + RIGHT: [AUTH_ERROR, OK, last]}.get(behind, [last])
     assert member.get(b"k") is None
@@ -442,6 +442,23 @@ def test_the_format_of_memcached(start, open_dir):
     ):
         c.send(plain(user, password))
     assert [c.reply().status for c in wrong] == [AUTH_ERROR] * 4
+
+
+def test_the_realm_of_a_user_is_taken_off(start, open_dir):
+    """As libsasl2 does; a line of its own about the user goes before."""
+    path = f"{open_dir}/pwdb"
+    with open(path, "w") as f:
+        f.write("alice@cache.example:secret:::\nbob@a.example:other\nbob:own\ncarol@x@y:pw\nalice@second.example:second\n")
+    server = start("-S", env={"MEMCACHED_SASL_PWDB": path})
+    right = [("alice", "secret"), ("alice@cache.example", "secret"), ("bob", "own"), ("bob@a.example", "other"), ("carol@x@y", "pw")]
+    right += [("carol@x", "pw"), ("alice@second.example", "second")]
+    for user, password in right:
+        joined(server, user.encode(), password.encode()).close()
+    wrong = [("alice", "second"), ("alice@other.example", "secret"), ("bob", "other"), ("carol", "pw"), ("alice@", "secret")]
+    connections = [packets.connect(server) for _ in wrong]
+    for c, (user, password) in zip(connections, wrong, strict=True):
+        c.send(plain(user.encode(), password.encode()))
+    assert [c.reply().status for c in connections] == [AUTH_ERROR] * len(wrong)
 
 
 def test_the_format_of_y(start, open_dir):

@@ -1,6 +1,7 @@
 """`lru_crawler metadump` and `mgdump`: their form, one at a time, short turns, readers that do not read."""
 
 import re
+import threading
 import time
 
 import pytest
@@ -151,3 +152,37 @@ def test_a_slow_reader_is_served(start):
                     s.buffer += s.sock.recv(1 << 16)
             assert s.until(b"\nEND\r\n").count(b"dump-") == 60_000
         assert c.stats("cattlegrid")["dumps_stalled"] == "0"
+
+
+@pytest.mark.only_cattlegrid
+@pytest.mark.parametrize("form", [b"metadump", b"mgdump"])
+def test_no_key_twice_under_writes(start, form):
+    """Items move, the index grows and shrinks: each key that is there all the time is listed once."""
+    server = start("-m", 256, "-t", 2)
+    with server.raw(60) as c, server.raw(60) as d:
+        fill(c, 100_000)
+        stop = threading.Event()
+
+        def write():
+            turn = 0
+            while not stop.is_set():
+                keys = range(turn % 50 * 2000, turn % 50 * 2000 + 2000)
+                d.send(b"".join(b"set dump-%d 0 0 %d noreply\r\n%s\r\n" % (i, 10 + turn % 90, b"x" * (10 + turn % 90)) for i in keys))
+                d.send(b"".join(b"set new-%d-%d 0 0 1 noreply\r\nx\r\n" % (turn, i) for i in range(2000)))
+                if turn > 3:
+                    d.send(b"".join(b"delete new-%d-%d noreply\r\n" % (turn - 4, i) for i in range(2000)))
+                assert d.ask(b"mn\r\n") == b"MN\r\n"
+                turn += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(3):
+                c.send(b"lru_crawler %s all\r\n" % form)
+                text = c.until(b"END\r\n" if form == b"metadump" else b"EN\r\n")
+                keys = re.findall(rb"(?:key=|mg )(\S+)", text)
+                assert len(keys) == len(set(keys))
+                assert sum(key.startswith(b"dump-") for key in keys) == 100_000
+        finally:
+            stop.set()
+            writer.join()

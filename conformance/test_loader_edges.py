@@ -341,6 +341,21 @@ def test_json_lines_of_large_values(scene):
         assert c.get(b"page:1") == b"1=0"
 
 
+def test_json_lines_with_escapes(scene):
+    """A value is as large as what its text stands for, and what a serialiser writes for fields that are not set does no harm."""
+    server = scene.start(of_rule("line:{id}", "lines") + of_loader("lines", "lines.py", mode="jsonl"), "-I", "1m")
+    with server.raw(60) as c:
+        scene.write("say", '{"id":"ID","value":"' + "\\u0041" * 900_000 + '"}')
+        assert c.get(b"line:escapes") == b"A" * 900_000
+        for n, field in enumerate(("error", "result", "event", "progress", "log", "not_found", "tags", "ttl")):
+            scene.write("say", '{"id":"ID","value":"v","%s":null}' % field)
+            assert c.get(b"line:%d" % n) == b"v", field
+        scene.write("say", '{"id":"ID","result":null,"error":"no","event":null,"value":null}')
+        assert c.get(b"line:error") is None
+    stats = scene.check_sums("lines")
+    assert (stats["values"], stats["errors"], stats["lost"], stats["killed"]) == (9, 1, 0, 0), stats
+
+
 def whole_lines(scene):
     """The lines of the log, without one that is being written."""
     return scene.whole_log().rpartition("\n")[0].splitlines()

@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
 import harness
+from harness import wait_until
 from loaders import PASSED_ON, PROGRAMS, of_loader, of_rule, rules
 from test_operations import login, make_certificate, tls, users  # noqa: F401
 
@@ -197,6 +199,59 @@ def test_a_key_is_tried(scene, binary):
 def test_a_key_that_fails_is_tried(scene, binary, key, why):
     ended = try_key(scene, binary, key)
     assert ended.returncode == 1 and why in ended.stderr + ended.stdout, ended
+
+
+LOOP = '''echo '{"ready":true}'
+while read -r line; do
+    case $line in
+        *'"type":"job"'*) echo '{"value":"'"$(date +%T)"'","ttl":1}' ;;
+    esac
+done'''
+
+
+def of_shell(script, **settings):
+    settings = {"max": 1, "mode": "jsonl", **settings}
+    return of_rule("page:{id}", "shell", 'hold = "30s"\n') + of_loader("shell", command=["/bin/sh", "-c", script], **settings)
+
+
+def test_a_loop_that_knows_only_jobs_is_replaced_at_once(scene):
+    """The clock of the docs: it ends with its input, after `max_jobs` and when it is idle."""
+    server = scene.start(of_shell(LOOP, max_jobs=2, stop="300ms", kill_grace="20s"))
+    with server.raw(90) as c:
+        since = time.monotonic()
+        for n in range(11):
+            assert len(c.get(b"page:%d" % n)) == 8
+        assert time.monotonic() - since < 20
+    wait_until("the last one is idle no longer", lambda: scene.stats("shell")["workers"] == 0, 60)
+    stats = scene.stats("shell")
+    assert (stats["killed"], stats["crashed"], stats["lost"]) == (0, 0, 0), stats
+
+
+def test_what_a_worker_prints_is_in_the_log(scene):
+    """The first 80 bytes, and the likely cause; a start is refused with them."""
+    printing = LOOP.replace("echo '{\"value\"", "echo 'debug: here'; echo '{\"value\"")
+    assert printing != LOOP
+    server = scene.start(of_shell(printing))
+    with server.raw(90) as c:
+        c.get(b"page:1")
+    wait_until("the log has it", lambda: 'it printed "debug: here": not JSON' in scene.whole_log(), 60)
+    assert "print to standard error" in scene.whole_log()
+
+
+@pytest.mark.parametrize(
+    "script, mode, words",
+    [
+        ("echo 'Loading " + "x" * 200 + "'; cat", "jsonl", ['it printed "Loading ' + "x" * 72 + '..."', "a banner or a print before"]),
+        ("cat >/dev/null", "jsonl", ["not ready in time", "flushed after each line"]),
+        ("exit 0", "jsonl", ["does it call serve()"]),
+        ("exit 0", "template", ["it ended without serving", "calls serve()"]),
+        (LOOP, "template", ['mode = "jsonl"']),
+        (LOOP, "exec", ['mode = "jsonl"']),
+    ],
+)
+def test_a_start_that_fails_has_a_hint(scene, binary, script, mode, words):
+    ended = try_key(scene, binary, "page:1", of_shell(script, mode=mode, start_timeout="3s"))
+    assert ended.returncode == 1 and all(word in ended.stderr for word in words), ended
 
 
 def test_a_loader_that_does_not_start_is_tried(scene, binary):

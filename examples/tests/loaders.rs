@@ -169,8 +169,8 @@ impl Lines {
             .unwrap();
         let replies = BufReader::new(child.stdout.take().unwrap());
         let mut lines = Self { child, replies };
-        assert_eq!(lines.hear(), r#"{"ready":true}"#);
         lines.say(r#"{"type":"init","worker":1,"generation":1,"config":""}"#);
+        assert_eq!(lines.hear(), r#"{"ready":true}"#);
         lines
     }
 

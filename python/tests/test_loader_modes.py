@@ -94,11 +94,11 @@ class Socket(Parent):
     def __init__(self, tmp_path, program):
         super().__init__(tmp_path, program, run=["app.py"])
 
-    def start(self):
+    def start(self, config=b""):
         kind, _, _, body = self.receive()
         _, flags, _, concurrency, _ = struct.unpack_from("<HHIII", body)
         assert kind == f.HELLO
-        self.send(f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 1, 1) + f.encode_list([b""])))
+        self.send(f.frame(f.INIT, 0, struct.pack("<IIQ", 1 << 20, 1, 1) + f.encode_list([config])))
         assert self.receive()[0] == f.READY
         return flags & f.TAKES_BATCHES, concurrency
 
@@ -181,12 +181,12 @@ def test_a_batch_loader_over_a_socket(started):
 class Lines:
     """A pool's side of the lines of a loader."""
 
-    def __init__(self, tmp_path, program):
+    def __init__(self, tmp_path, program, config=""):
         (tmp_path / "app.py").write_text(program)
         env = dict(os.environ, PYTHONPATH=str(SRC), CATTLEGRID_MODE="jsonl")
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([sys.executable, "app.py"], env=env, cwd=tmp_path, stdin=pipe, stdout=pipe)
-        self.say({"type": "init", "worker": 1, "generation": 1, "config": ""})
+        self.say({"type": "init", "worker": 1, "generation": 1, "config": config})
         assert self.hear() == {"ready": True}
 
     def say(self, *messages):

@@ -16,6 +16,9 @@ use cattlegrid_server::log;
 
 fn main() -> ExitCode {
     cattlegrid_panic::install();
+    if let Some(status) = cattlegrid_server::stay_as_first_process() {
+        return ExitCode::from(status);
+    }
     demo::worker::serve_if_asked();
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 
 pub use client::Client;
-pub use computing::{Fetched, Token};
+pub use computing::{Fetched, Herd, Token};
 pub use names::Namespacer;
 
 /// After this long without a call the sockets are looked at before the next one: the server may have closed them.

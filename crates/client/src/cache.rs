@@ -125,6 +125,12 @@ pub trait Cache: Send + Sync {
         async move { Ok(self.gets(key).await?.map_or(Answer::Absent, Answer::Hit)) }
     }
 
+    /// [`ask`](Self::ask), where the lease must stay when the connection ends on which it was got: for a token that leaves its process.
+    /// Without a body of its own: `ask`.
+    fn ask_to_outlive(&self, key: &[u8], ask: Ask<'_>) -> impl Future<Output = Result<Answer, Error>> + Send {
+        self.ask(key, ask)
+    }
+
     /// [`ask`](Self::ask) for many keys. Nothing is waited for: [`Ask::wait`] must be zero.
     fn ask_many(
         &self,

@@ -90,6 +90,7 @@ impl Client {
             server: self.inner.nodes[route.own_place(key)].name().to_owned(),
             left: route.next_probe(Instant::now().into_std()).unwrap_or_default(),
             message: "all servers are ejected".to_owned(),
+            source: None,
         })
     }
 

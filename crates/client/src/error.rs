@@ -1,6 +1,12 @@
 //! Errors.
+//!
+//! Texts have no numbers that differ from one failure to the next, so that logs can group them: those are fields. Those of
+//! [`Error::Usage`] say what the program has passed.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a command failed.
@@ -9,7 +15,7 @@ use std::time::Duration;
 pub enum Error {
     /// A key that no server takes.
     #[error("{0}")]
-    Key(KeyError),
+    Key(#[source] KeyError),
     /// The connection to a server could not be made or has ended. Whether a command that was sent has been executed is not known.
     #[error("{server}: {kind}: {message}")]
     Connection {
@@ -19,6 +25,8 @@ pub enum Error {
         kind: io::ErrorKind,
         /// In words.
         message: String,
+        /// The error of the system or of TLS, if there is one.
+        source: Option<Cause>,
     },
     /// No reply within the timeout.
     #[error("{server}: no reply within {limit:?}")]
@@ -29,7 +37,7 @@ pub enum Error {
         limit: Duration,
     },
     /// The server has failed lately and is not asked before its back-off ends, or no server of the ring is available.
-    #[error("{server}: not asked for another {left:?}: {message}")]
+    #[error("{server}: not asked before its back-off ends: {message}")]
     Unavailable {
         /// The server's address.
         server: String,
@@ -37,9 +45,12 @@ pub enum Error {
         left: Duration,
         /// The last failure.
         message: String,
+        /// The same as an error, if a server has failed.
+        source: Option<Cause>,
     },
-    /// The server refuses the command: its line that begins with `CLIENT_ERROR` or `ERROR`.
-    #[error("{server} refuses the command: {line}")]
+    /// The server refuses the command: its line that begins with `CLIENT_ERROR` or `ERROR`. A server or proxy without meta commands
+    /// answers `ERROR` to all that are written with [`Protocol::Meta`](crate::Protocol::Meta).
+    #[error("{server} refuses the command: {line}{}", without_meta(line))]
     Refused {
         /// The server's address.
         server: String,
@@ -70,8 +81,11 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
-    /// The server, or one of them, has no tags.
-    #[error("not all servers have tags")]
+    /// The server, or one of them, has no tags: it is memcached, or Cattlegrid without a rule file (which may be empty), or the client
+    /// was built with [`Protocol::Text`](crate::Protocol::Text).
+    #[error(
+        "not all servers have tags: they need Cattlegrid with a rule file, and a client with Protocol::Meta"
+    )]
     NoTags,
     /// The options of a [`Namespacer`](crate::Namespacer) differ from those of other processes with the same prefix.
     #[error("namespaces with the prefix {prefix}: {option} is {here} in this process and {there} in others")]
@@ -98,14 +112,63 @@ pub enum KeyError {
     #[error("a key is empty")]
     Empty,
     /// More than 250 bytes.
-    #[error("a key has {0} bytes, at most 250 are possible")]
+    #[error("a key is longer than 250 bytes")]
     Long(usize),
     /// A blank or a control character.
-    #[error("a key has the byte {byte:#04x} at {at}: blanks and control characters are not possible")]
+    #[error("a key has a blank or a control character")]
     Byte {
         /// The byte.
         byte: u8,
         /// Its place, from 0.
         at: usize,
     },
+}
+
+/// What a client without meta commands has to be told.
+fn without_meta(line: &str) -> &'static str {
+    if line == "ERROR" {
+        " (it does not know this command; a server or proxy without meta commands needs `.protocol(Protocol::Text)`)"
+    } else {
+        ""
+    }
+}
+
+/// The error behind an [`Error`]. Two are equal if their texts are.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn StdError + Send + Sync>);
+
+impl Cause {
+    /// This error.
+    pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(error.into().into())
+    }
+}
+
+impl std::ops::Deref for Cause {
+    type Target = dyn StdError + Send + Sync;
+
+    /// The error: to downcast it, or for the rest of its chain.
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Cause {}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
 }

@@ -37,15 +37,20 @@ mod envelope;
 mod fetch;
 mod flights;
 mod grant;
+mod kept;
 mod many;
 mod one;
 mod options;
 mod plain;
+mod saved;
 
 pub use fetch::{Fetch, Fetched, Token};
 pub(crate) use flights::Flights;
 use grant::Place;
+pub(crate) use kept::Kept;
+pub use kept::NotStored;
 pub use options::{Compute, ComputeError, Outcome, WhenUnavailable};
+pub use saved::SavedToken;
 
 /// Computes missing values once, over any [`Cache`]. Clones share requests and computations.
 ///

@@ -1,11 +1,15 @@
 //! Keys of items.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use crate::error::KeyError;
 
 /// Longest key in bytes.
 pub const KEY_MAX: usize = 250;
 
-/// A key, with the tags of what is stored under it. Text and bytes are keys without tags; a
+/// A key, with the tags of what is stored under it. Text and bytes are keys without tags, in any form: borrowed, owned, shared
+/// ([`Arc`](std::sync::Arc)) or either ([`Cow`](std::borrow::Cow)). A
 /// [`NamespacedKey`](crate::NamespacedKey) may have some.
 pub trait Key: Send + Sync {
     /// The key as servers know it.
@@ -18,6 +22,36 @@ pub trait Key: Send + Sync {
 }
 
 impl<K: Key + ?Sized> Key for &K {
+    fn bytes(&self) -> &[u8] {
+        (**self).bytes()
+    }
+
+    fn tags(&self) -> &[String] {
+        (**self).tags()
+    }
+}
+
+impl<K: Key + ?Sized> Key for Box<K> {
+    fn bytes(&self) -> &[u8] {
+        (**self).bytes()
+    }
+
+    fn tags(&self) -> &[String] {
+        (**self).tags()
+    }
+}
+
+impl<K: Key + ?Sized> Key for Arc<K> {
+    fn bytes(&self) -> &[u8] {
+        (**self).bytes()
+    }
+
+    fn tags(&self) -> &[String] {
+        (**self).tags()
+    }
+}
+
+impl<K: Key + ToOwned<Owned: Send + Sync> + ?Sized> Key for Cow<'_, K> {
     fn bytes(&self) -> &[u8] {
         (**self).bytes()
     }

@@ -36,8 +36,10 @@ mod value;
 
 pub use cache::{Answer, Ask, Cache, Scope};
 pub use client::{Client, ClientBuilder};
-pub use error::{Error, KeyError};
-pub use herd::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token, WhenUnavailable};
+pub use error::{Cause, Error, KeyError};
+pub use herd::{
+    Compute, ComputeError, Fetch, Fetched, Herd, NotStored, Outcome, SavedToken, Token, WhenUnavailable,
+};
 pub use item::{Expiration, Item, Write, Written};
 pub use key::{KEY_MAX, Key};
 pub use metrics::{Observer, RequestOutcome, Statistics};
@@ -52,7 +54,7 @@ pub use route::{Ejection, Sharding};
 pub use value::Json;
 #[cfg(feature = "msgpack")]
 pub use value::MessagePack;
-pub use value::{Format, Value};
+pub use value::{Format, ToValue, Value};
 
 /// The examples of the guide.
 #[cfg(all(doctest, feature = "json"))]

@@ -1,7 +1,7 @@
 //! What a client counts, and tells an [`Observer`] and `tracing`.
 //!
 //! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `computed`
-//! (debug) with `key`, `duration` and `stored`; `get_or_compute` (debug) with `key` and `outcome`.
+//! (debug) with `key`, `duration` and `stored`; `not stored` (debug) with `key` and `why`; `get_or_compute` (debug) with `key` and `outcome`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::herd::Outcome;
+use crate::herd::{Kept, NotStored, Outcome};
 
 /// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods do nothing unless they are
 /// defined.
@@ -48,6 +48,11 @@ pub trait Observer: Send + Sync {
     /// `fetch_or_compute` the duration is that from the token to the value.
     fn computed(&self, key: &[u8], duration: Duration, stored: bool) {
         let _ = (key, duration, stored);
+    }
+
+    /// A value was computed and is not in the cache: why. It is called after [`computed`](Self::computed) of the same key.
+    fn not_stored(&self, key: &[u8], why: &NotStored) {
+        let _ = (key, why);
     }
 
     /// `get_or_compute` has ended for a key: with this outcome, or None if it has failed. A call that is dropped has no outcome.
@@ -130,6 +135,18 @@ counters! {
     /// Those of them whose value is not in the cache: it was refused, since the key or a tag of it was invalidated or the computation
     /// has taken too long, or it could not be stored.
     not_stored,
+    /// Values that were not stored because the key was deleted or changed, or a tag of it invalidated.
+    not_stored_fenced,
+    /// Values that were not stored because computing took longer than `compute_time`.
+    not_stored_late,
+    /// Values that were not stored because they had expired already.
+    not_stored_expired,
+    /// Values that were not stored because they are too large for the server.
+    not_stored_too_large,
+    /// Values that were not stored because the server had no lease for the key.
+    not_stored_no_lease,
+    /// Values that were not stored because the server could not be asked or has refused them for another reason.
+    not_stored_failed,
     /// Keys whose value is what the caller's own function has returned, while another client computes.
     waited,
     /// Keys without a value, because another client computes.
@@ -234,6 +251,20 @@ impl Metrics {
         self.tell(|observer| observer.computed(key, duration, stored));
     }
 
+    fn not_stored(&self, key: &[u8], why: &NotStored) {
+        let counters = &self.counters;
+        add(match why {
+            NotStored::Fenced => &counters.not_stored_fenced,
+            NotStored::Late => &counters.not_stored_late,
+            NotStored::Expired => &counters.not_stored_expired,
+            NotStored::TooLarge => &counters.not_stored_too_large,
+            NotStored::NoLease => &counters.not_stored_no_lease,
+            NotStored::Failed(_) => &counters.not_stored_failed,
+        });
+        tracing::debug!(key = %key.escape_ascii(), why = why.name(), "not stored");
+        self.tell(|observer| observer.not_stored(key, why));
+    }
+
     /// Computing has ended for a key; None: it has failed.
     pub(crate) fn outcome(&self, key: &[u8], outcome: Option<Outcome<()>>) {
         let counters = &self.counters;
@@ -275,7 +306,7 @@ impl Metrics {
 pub(crate) struct Computing {
     metrics: Arc<Metrics>,
     /// With their ends: whether the value is in the cache.
-    keys: Vec<(Bytes, Option<bool>)>,
+    keys: Vec<(Bytes, Option<Kept>)>,
     began: Instant,
     duration: Option<Duration>,
     is_token: bool,
@@ -294,8 +325,18 @@ impl Computing {
     }
 
     /// The key at this place has a value, and this is whether it is in the cache.
-    pub(crate) fn ends(&mut self, at: usize, stored: bool) {
-        self.keys[at].1 = Some(stored);
+    pub(crate) fn ends(&mut self, at: usize, kept: Kept) {
+        self.keys[at].1 = Some(kept);
+    }
+
+    /// The key at this place.
+    pub(crate) fn key(&self, at: usize) -> &[u8] {
+        &self.keys[at].0
+    }
+
+    /// It ends elsewhere: nothing is told of it here.
+    pub(crate) fn leaves(mut self) {
+        self.keys.clear();
     }
 }
 
@@ -303,10 +344,13 @@ impl Drop for Computing {
     fn drop(&mut self) {
         let duration = self.duration.unwrap_or_else(|| self.began.elapsed());
         for (key, end) in &self.keys {
-            self.metrics.computed(key, duration, *end == Some(true));
+            self.metrics.computed(key, duration, matches!(end, Some(Ok(()))));
+            if let Some(Err(why)) = end {
+                self.metrics.not_stored(key, why);
+            }
             if self.is_token {
-                let computed = |stored: bool| Outcome::Computed { value: (), stored };
-                self.metrics.outcome(key, end.map(computed));
+                let computed = |kept: &Kept| Outcome::Computed { value: (), stored: kept.is_ok() };
+                self.metrics.outcome(key, end.as_ref().map(computed));
             }
         }
     }
@@ -406,11 +450,11 @@ mod tests {
         let key = |key: &'static str| Bytes::from_static(key.as_bytes());
         let mut computing = metrics.computing([key("a"), key("b"), key("c")]);
         computing.has_run();
-        computing.ends(0, true);
-        computing.ends(2, false);
+        computing.ends(0, Ok(()));
+        computing.ends(2, Err(NotStored::Fenced));
         drop(computing);
         let mut token = metrics.computing([key("d")]).of_token();
-        token.ends(0, true);
+        token.ends(0, Ok(()));
         drop(token);
         drop(metrics.computing([key("e")]).of_token());
         assert_eq!(metrics.statistics().computations, 5);

@@ -4,8 +4,11 @@
 //! upper half of its flags, and marks in the lower half. Values with any other flags come from another client: their bytes are
 //! read as they are, by every type.
 
+use std::borrow::Cow;
 #[cfg(feature = "compression")]
 use std::io::{Read, Write};
+use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -55,8 +58,9 @@ impl Format {
     }
 }
 
-/// A type whose values can be stored: bytes and text as they are, numbers in decimal (as `incr` and `decr` want
-/// them), what serde knows as `Json` or `MessagePack` (features `json` and `msgpack`).
+/// A type whose values can be stored and read: bytes and text as they are, whole numbers in decimal (as `incr` and `decr` want
+/// them), what serde knows as `Json` or `MessagePack` (features `json` and `msgpack`), and an [`Arc`] or [`Box`] of any of these.
+/// What can only be written is a [`ToValue`].
 pub trait Value: Sized + Send {
     /// How it is written.
     const FORMAT: Format;
@@ -110,20 +114,129 @@ impl Value for String {
     }
 }
 
-/// In decimal: what `incr` and `decr` count with.
-impl Value for u64 {
+/// A number in decimal.
+fn parse<T: FromStr>(data: &[u8], range: &str) -> Result<T, String> {
+    // A decr that makes the number shorter leaves blanks behind it.
+    let text = std::str::from_utf8(data).unwrap_or_default().trim_end_matches(' ');
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("not a number {range}"));
+    }
+    text.parse().map_err(|_| format!("not a number {range}"))
+}
+
+macro_rules! numbers {
+    ($($type:ty: $range:literal,)*) => { $(
+        /// In decimal: what `incr` and `decr` count with, as long as it is not negative and below 2^64.
+        impl Value for $type {
+            const FORMAT: Format = Format::Bytes;
+
+            fn encode(&self) -> Result<Bytes, String> {
+                Ok(self.to_string().into())
+            }
+
+            fn decode(data: Bytes) -> Result<Self, String> {
+                parse(&data, $range)
+            }
+        }
+    )* };
+}
+
+numbers! {
+    u8: "from 0 to 255",
+    u16: "from 0 to 65535",
+    u32: "from 0 to 2^32 - 1",
+    u64: "from 0 to 2^64 - 1",
+    u128: "from 0 to 2^128 - 1",
+    usize: "that this machine can address",
+    i8: "from -128 to 127",
+    i16: "from -32768 to 32767",
+    i32: "from -2^31 to 2^31 - 1",
+    i64: "from -2^63 to 2^63 - 1",
+    i128: "from -2^127 to 2^127 - 1",
+    isize: "that this machine can address",
+}
+
+impl<const N: usize> Value for [u8; N] {
     const FORMAT: Format = Format::Bytes;
 
     fn encode(&self) -> Result<Bytes, String> {
-        Ok(self.to_string().into())
+        Ok(Bytes::copy_from_slice(self))
     }
 
     fn decode(data: Bytes) -> Result<Self, String> {
-        // A decr that makes the number shorter leaves blanks behind it.
-        let text = std::str::from_utf8(&data).unwrap_or_default().trim_end_matches(' ');
-        text.parse().map_err(|_| "not a number from 0 to 2^64 - 1".to_owned())
+        Self::try_from(&data[..]).map_err(|_| format!("not of {N} bytes"))
     }
 }
+
+/// Shared values, boxes, and what is borrowed or owned are stored as what they hold.
+macro_rules! holders {
+    ($($holder:ty as $owned:ty $(where $T:ident: $($bound:ident)+)?,)*) => { $(
+        impl $(<$T: $($bound +)+>)? Value for $holder {
+            const FORMAT: Format = <$owned>::FORMAT;
+
+            fn encode(&self) -> Result<Bytes, String> {
+                holders!(@encode self, $($T)?)
+            }
+
+            fn decode(data: Bytes) -> Result<Self, String> {
+                <$owned>::decode(data).map(Self::from)
+            }
+        }
+    )* };
+    (@encode $self:ident, $T:ident) => { (**$self).encode() };
+    (@encode $self:ident,) => { Ok(Bytes::copy_from_slice((**$self).as_ref())) };
+}
+
+holders! {
+    Arc<T> as T where T: Value Sync,
+    Box<T> as T where T: Value,
+    Arc<str> as String,
+    Arc<[u8]> as Vec<u8>,
+    Box<str> as String,
+    Box<[u8]> as Vec<u8>,
+    Cow<'static, str> as String,
+    Cow<'static, [u8]> as Vec<u8>,
+}
+
+/// What can be written: every [`Value`], and what is only borrowed, such as a text `"..."`, which is read as a `String`.
+pub trait ToValue: Send {
+    /// How it is written.
+    fn format(&self) -> Format;
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// Why it has none.
+    fn to_value(&self) -> Result<Bytes, String>;
+}
+
+impl<T: Value> ToValue for T {
+    fn format(&self) -> Format {
+        T::FORMAT
+    }
+
+    fn to_value(&self) -> Result<Bytes, String> {
+        self.encode()
+    }
+}
+
+macro_rules! borrowed {
+    ($($type:ty)*) => { $(
+        impl ToValue for $type {
+            fn format(&self) -> Format {
+                Format::Bytes
+            }
+
+            fn to_value(&self) -> Result<Bytes, String> {
+                let bytes: &[u8] = self.as_ref();
+                Ok(Bytes::copy_from_slice(bytes))
+            }
+        }
+    )* };
+}
+
+borrowed! { str [u8] &str &[u8] &String &Vec<u8> &Bytes }
 
 /// A value of any type that serde knows, stored as JSON.
 ///
@@ -183,9 +296,12 @@ impl<T: serde::Serialize + serde::de::DeserializeOwned + Send> Value for Message
 ///
 /// # Errors
 /// The value has no such form: why.
-pub(crate) fn encode<T: Value>(value: &T, compress_above: Option<usize>) -> Result<(Bytes, u32), String> {
-    let data = value.encode()?;
-    let format = T::FORMAT.number() << FORMAT_SHIFT;
+pub(crate) fn encode<T: ToValue + ?Sized>(
+    value: &T,
+    compress_above: Option<usize>,
+) -> Result<(Bytes, u32), String> {
+    let data = value.to_value()?;
+    let format = value.format().number() << FORMAT_SHIFT;
     if compress_above.is_some_and(|limit| data.len() > limit)
         && let Some(smaller) = compress(&data)
     {
@@ -208,7 +324,7 @@ pub(crate) fn decode<T: Value>(data: Bytes, flags: u32) -> Result<T, String> {
     if flags & !(UPPER | FORMAT_MASK | COMPRESSED) != 0 {
         return Err(match flags & ENVELOPE {
             0 => format!("a later version of this client wrote it with the flags {flags:#x}"),
-            _ => "get_or_compute wrote it, and only that can read it".to_owned(),
+            _ => "get_or_compute wrote it: read it with `peek` or `get_or_compute`".to_owned(),
         });
     }
     let format = (flags & FORMAT_MASK) >> FORMAT_SHIFT;

@@ -41,7 +41,7 @@ const OWN_BUFFERS: &str = "buffers of connections are sized by need and returned
 #[rustfmt::skip] // one option is one line, or one block of short ones
 pub(crate) const ROWS: &[OptionRow] = &[
     honoured("idle_timeout", number("seconds", 0, u32::MAX as i64), "0",
-        "Close connections that send no command for this time and have been sent all replies. A data block that is missing, wholly or in part, is waited for. 0: never.",
+        "Close connections that send no command for this time and have been sent all replies. A data block that is missing, wholly or in part, is waited for; a line, a header or a key is not. 0: never.",
         set!(idle_timeout, given => Some(std::time::Duration::from_secs(given.number())).filter(|time| !time.is_zero()))),
     honoured("maxconns_fast", SWITCH, "",
         "Above the limit of -c, or without a descriptor, answer an error and close at once. This is the default.",
@@ -49,6 +49,16 @@ pub(crate) const ROWS: &[OptionRow] = &[
     honoured("no_maxconns_fast", SWITCH, "",
         "Above the limit of -c, or without a descriptor, leave new connections waiting until there is room.",
         set!(connections_max_fast = false)),
+    honoured("no_modern", SWITCH, "",
+        "no_maxconns_fast, and statistics as of a memcached without LRU crawler, LRU maintainer and moves of slabs; nothing else depends on them here.",
+        Class::Honoured(|settings, _| {
+            settings.connections_max_fast = false;
+            let off = ["slab_reassign", "lru_segmented", "lru_crawler", "lru_maintainer_thread"].map(|name| (name, "no"));
+            for (name, value) in off.into_iter().chain([("slab_automove", "0")]) {
+                settings.tuning.insert(name, value.to_owned());
+            }
+            Ok(())
+        })),
     honoured("io_uring", SWITCH, "",
         "Send the replies of several connections in one system call, by io_uring. Where the kernel refuses it, a line in the log says so and replies are sent as without. Takes a descriptor for each thread of -t.",
         set!(io_uring = true)),
@@ -67,6 +77,9 @@ pub(crate) const ROWS: &[OptionRow] = &[
     honoured("relaxed_privileges", SWITCH, "",
         "With drop_privileges: keep the capabilities, give up only the right to gain more.",
         set!(relaxed_privileges = true)),
+    honoured("track_sizes", SWITCH, "",
+        "Let stats sizes count the items of each size. It looks at all items each time; nothing is tracked in between.",
+        set!(track_sizes = true)),
     honoured("debugtime", SWITCH, "",
         "Allow the command debugtime, which moves the clock. For tests.",
         set!(debugtime = true)),
@@ -140,11 +153,9 @@ pub(crate) const ROWS: &[OptionRow] = &[
     inert("hot_max_factor", Some(Setting::Given("hot_max_factor")), ONE_LRU),
     inert("warm_max_factor", Some(Setting::Given("warm_max_factor")), ONE_LRU),
     inert("temporary_ttl", Some(Setting::Given("temporary_ttl")), ONE_LRU),
-    inert("track_sizes", Some(Setting::Fixed("track_sizes", "yes")), "stats sizes needs no preparation"),
     inert("inline_ascii_resp", None, "it is without effect in memcached, too"),
     inert("no_inline_ascii_resp", None, "it is without effect in memcached, too"),
     inert("modern", None, "there is one set of defaults"),
-    inert("no_modern", None, "there is one set of defaults"),
 
     refused(Name::Extended("sock_cookie_id"), text("num"), "Mark sockets for packet filters.",
         "sockets are not marked; filter by port instead"),

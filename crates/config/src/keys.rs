@@ -59,11 +59,12 @@ pub(crate) struct RuleDraft {
     pub(crate) prefix: Option<Text>,
     pub(crate) hold_ms: Option<u32>,
     pub(crate) hold_many_ms: Option<u32>,
+    pub(crate) hold_behind_ms: Option<u32>,
     pub(crate) negative_ttl_s: Option<u32>,
     pub(crate) loader: Option<Text>,
     pub(crate) ttl_s: u32,
     pub(crate) urgency: Urgency,
-    /// Its `leases`, `loader`, `hold_ms` and `hold_many_ms` follow from which keys there are.
+    /// Its `leases`, `loader`, `hold_ms`, `hold_many_ms` and `hold_behind_ms` follow from which keys there are.
     pub(crate) policy: Policy,
 }
 
@@ -199,9 +200,9 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
             Partial::Answer => "\"answer\"",
             Partial::Wait => "\"wait\"",
         }.to_owned())),
-    key("hold_behind", Kind::Ms { min: 0, max: MINUTE }, "\"50ms\"",
-        "What is left of a wait once a finished reply of the same connection waits behind it.",
-        set!(policy.hold_behind_ms, given => given.ms()),
+    key("hold_behind", Kind::Ms { min: 0, max: MINUTE }, "\"50ms\", \"1m\" under a loader",
+        "What is left of a wait once a finished reply of the same connection waits behind it. \"1m\" shortens no wait: none is longer.",
+        set!(hold_behind_ms, given => Some(given.ms())),
         |rule| leased(rule, ms(rule.policy.hold_behind_ms))),
     key("lease", Kind::AutoMs { min: 10, max: HOUR }, "\"auto\"",
         "How long one client may compute before another may. auto: four times the p99 of what was seen, 0.5 s to 30 s, and 3 s until enough was seen. Under a loader: the time of its job; auto: the loader's `timeout` and 1 s; a time must be longer than that `timeout`.",
@@ -426,7 +427,8 @@ pub(crate) const LOADER: &[Key<LoaderDraft, LoaderSettings>] = &[
         set!(settings.spare, given => given.number()),
         |loader| Some(loader.spare.to_string())),
     key("init", Kind::Free { what: "text", max: 1 << 16 }, "\"\"",
-        "Given to each worker before its first job: its `init` or `after_fork`.",
+        "Given to each worker before its first job: to `@loader.after_fork def f(config)` in Python, to `Worker::init` in Rust, in the \
+         first line with \"jsonl\".",
         set!(settings.init, given => given.text().to_owned()),
         |loader| Some(toml_text(&loader.init))),
     key("stale", Kind::Flag, "false",
@@ -442,9 +444,13 @@ pub(crate) const LOADER: &[Key<LoaderDraft, LoaderSettings>] = &[
         set!(env, given => Some(given.list().to_vec())),
         |loader| Some(list(loader.env.iter().map(String::as_str)))),
     key("user", Kind::Text { what: "user", max: 256 }, "the server's",
-        "The user that workers become. Only a server that runs as root can do this, so not one with -u or drop_privileges.",
+        "The user that the loader's processes become before they begin the program: the template, too, so its imports and `init` functions. Of the variables of `env`, HOME, USER and LOGNAME are this user's. Only a server that runs as root can do this, so not one with -u or drop_privileges.",
         set!(user, given => Some(given.placed().clone())),
         |loader| loader.user.as_deref().map(toml_text)),
+    key("init_as_root", Kind::Flag, "false",
+        "With `user` and mode \"template\": the template keeps the server's user and HOME, for imports and `init` functions that need them, and each worker becomes `user` before its first job.",
+        set!(settings.init_as_root, given => given.flag()),
+        |loader| loader.init_as_root.then(|| "true".to_owned())),
 ];
 
 #[rustfmt::skip]

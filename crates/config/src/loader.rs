@@ -53,8 +53,10 @@ pub struct LoaderSettings {
     pub dir: PathBuf,
     /// Names of the variables that are passed on.
     pub env: Vec<String>,
-    /// The user that the workers become; None: the server's. It existed when the file was read.
+    /// The user that its processes become before they begin the program; None: the server's. It existed when the file was read.
     pub user: Option<String>,
+    /// The template of a loader with a `user` keeps the server's user; only its workers become the other one.
+    pub init_as_root: bool,
 }
 
 impl LoaderSettings {
@@ -84,6 +86,7 @@ impl LoaderSettings {
             dir,
             env: ["PATH", "HOME", "LANG"].map(str::to_owned).to_vec(),
             user: None,
+            init_as_root: false,
         }
     }
 }

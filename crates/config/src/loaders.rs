@@ -93,6 +93,7 @@ impl Loader<'_> {
             }
             settings.user = Some(user.text);
         }
+        self.check_init_as_root(&settings, problems);
         settings
     }
 
@@ -125,6 +126,14 @@ impl Loader<'_> {
         }
         if mode == LoaderMode::JsonLines && batch > 1 {
             say("batch", format!("{batch}: {one}"));
+        }
+    }
+
+    fn check_init_as_root(&self, settings: &LoaderSettings, problems: &mut Problems) {
+        if settings.init_as_root && (settings.user.is_none() || settings.mode != LoaderMode::Template) {
+            let offset = self.table.get("init_as_root").map_or(self.offset, |value| value.span().start);
+            let problem = "does nothing without user and mode \"template\"; leave it out";
+            problems.add(offset, format!("{}: init_as_root: {problem}", self.label()));
         }
     }
 

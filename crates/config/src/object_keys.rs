@@ -35,7 +35,7 @@ pub(crate) const OBJECTS: &[Key<ObjectsDraft, Objects>] = &[
         set!(json_flags, given => given.number()),
         |objects| Some(objects.settings.json_flags.to_string())),
     key("compat", choice(&["", "cacheismo"]), "\"\"",
-        "\"cacheismo\": replies as Cacheismo's objects give them. An absent object answers ERROR_CACHE_MISS, a refused `new` NOT_CREATED, and `get` of a map `k : v`.",
+        "\"cacheismo\": replies as Cacheismo's objects give them. An absent object answers ERROR_CACHE_MISS, a refused `new` NOT_CREATED, `get` of a map `k : v`, of an absent key NOT_FOUND; `union`, `intersection` and `diff` with an absent set answer ERROR_CACHE_MISS, and `quota:addandcheck` takes any number. Types of your own answer an absent object and a refused `new` so, and nothing else.",
         set!(compat, given => given.text() == "cacheismo"),
         |objects| Some(toml_text(if objects.settings.compat { "cacheismo" } else { "" }))),
     key("time_limit", Kind::Ms { min: 1, max: SECOND }, "\"10ms\"",

@@ -114,7 +114,7 @@ const ROWS: &[OptionRow] = &[
         doc: "How log lines look; json is one object a line with ts, level and msg.",
         class: set!(log_format, given => if given.text() == "json" { LogFormat::Json } else { LogFormat::Text }) },
     Row { name: Name::Switch { short: None, long: Some("drain") }, kind: Kind::Ms { min: 0, max: u64::MAX }, default: "5s",
-        doc: "How long SIGTERM waits at most for requests that are held.",
+        doc: "How long the server takes at most to leave after SIGTERM. Gets that wait for a value keep waiting until 0.5 s before its end.",
         class: set!(drain, given => given.duration()) },
     Row { name: Name::Switch { short: None, long: Some("unsent-memory") }, kind: Kind::Size { min: 1 << 20, max: 1 << 40 }, default: "64m",
         doc: "Memory for replies that clients have not taken yet, of all connections together. Near it connections whose clients do not read are no longer served, and closed after 10 s; beyond it those with most are closed at once.",

@@ -50,7 +50,7 @@ fn follows(name: &str, rule: &Rule, lines: &Lines) -> Option<&'static str> {
         "hold_many" if policy.loader || policy.hold_many_ms == policy.hold_ms => "follows from hold",
         "grace_on_error" if named("grace") => "follows from grace",
         "lease" if policy.loader => "follows from the loader's timeout, and 1 s",
-        "negative_ttl" if policy.loader => "follows from loader",
+        "hold_behind" | "negative_ttl" if policy.loader => "follows from loader",
         _ => return None,
     })
 }

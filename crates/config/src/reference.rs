@@ -164,23 +164,32 @@ pub fn reference_markdown() -> String {
          | users | 8 at most | no limit but that of the file, 1 MiB |\n\
          | a colon in a password | is part of it | ends it |\n\
          | two lines of one user | both passwords are right | the first counts |\n\
-         | a line without a user or without a password | allowed, for text clients: SASL PLAIN has neither | an error |\n\n\
+         | a line without a user or without a password | allowed, for text clients: SASL PLAIN has neither | an error |\n\
+         | `user@realm` | is the whole name | logs in as `user@realm` and as `user`, unless `user` has a line of its own: libsasl2 takes the \
+         realm off |\n\n\
          Neither file has comments: a line without a colon is an error. At the start an error in the file ends the server with \
          status 2, and the message names the line. SIGHUP reads the file again; after an error the users stay as they were, \
          and the log has the reason. A connection that has logged in stays logged in.\n\n\
          The configuration of Cyrus SASL (`SASL_CONF_PATH`, `sasldb`, PAM) is not read, and PLAIN is the only mechanism. The \
-         identity that a client asks to act as (authzid) must be empty or its own user.\n\n\
-         ## Environment\n\n\
+         identity that a client asks to act as (authzid) must be empty or its own user.\n\n",
+    );
+    text.push_str(CERTIFICATES);
+    text.push_str(
+        "## Environment\n\n\
          `MEMCACHED_SASL_PWDB`: under `-S` the file of users, unless `-Y` names one. Not read without `-S`.\n\n\
          `MEMCACHED_PORT_FILENAME`: a file that gets one line for each TCP address, `TCP INET: <port>` or \
-         `TCP INET6: <port>`, once all of them are bound; it appears whole.\n\n\
+         `TCP INET6: <port>`, once the server listens on all of them; it appears whole.\n\n\
          ## Signals\n\n\
          | signal | effect |\n|---|---|\n\
-         | SIGTERM, SIGINT, SIGUSR1 | stop accepting, answer what is held, leave after `--drain` at most; a \
-         second one leaves at once |\n\
+         | SIGTERM, SIGINT, SIGUSR1 | stop accepting; gets that wait for a value go on waiting until 0.5 s before the end of \
+         `--drain`, then they are answered as `on_busy` says; leave when none waits, after `--drain` at most. A second one leaves \
+         at once |\n\
          | SIGHUP | read the certificates, the file of users and the rule file again; if one of them is wrong the \
          old ones stay, and the log says so. Anything that is not a regular file (a pipe, a device) is refused, at the start as \
-         well |\n\n\
+         well. While loaders start it is obeyed after that |\n\n\
+         As process 1 of a container the server is a child of a process that passes these signals on, and SIGQUIT and SIGUSR2, \
+         collects what the system gives it of processes whose parent has ended, and exits as the server does: with its status, or \
+         128 and the number of the signal that has ended it. A container needs no other init.\n\n\
          ## Log\n\n\
          The log goes to standard error, as text or with `--log-format json` as one object a line. While the server \
          runs a thread of its own writes it, so that a terminal that is stopped or a pipe without a reader stops \
@@ -192,6 +201,23 @@ pub fn reference_markdown() -> String {
     text.push_str(&rule_file::reference_markdown());
     text
 }
+
+/// Which certificates and keys can be used.
+const CERTIFICATES: &str = "## Certificates and keys\n\n\
+     | | usable | not usable |\n|---|---|---|\n\
+     | private key | RSA of 2048 to 4096 bits; ECDSA with P-256 or P-384; Ed25519 | RSA of other lengths (memcached serves 8192 bits), \
+     P-521, P-224, secp256k1, Ed448, DSA, RSA-PSS |\n\
+     | its format | PEM or DER; PKCS#8, PKCS#1, SEC 1 | encrypted by a pass phrase: `openssl pkey -in FILE -out NEW_FILE` writes it \
+     without one |\n\
+     | certificate of the server | X.509 of version 3, and of version 1, which is what `openssl x509 -req` makes without \
+     extensions | |\n\
+     | certificate of a client | version 3; version 1 if an authority of `ssl_ca_cert` has signed it itself; any that is in \
+     `ssl_ca_cert` itself | version 1 behind an authority in between |\n\n\
+     What cannot be used ends the start with status 2, and the message names the file and what would be right. Some clients \
+     do not take certificates of version 1. This makes one of version 3: `openssl x509 -req -in FILE.csr -CA ca.pem -CAkey ca.key \
+     -CAcreateserial -days 365 -extfile <(echo basicConstraints=CA:FALSE) -out FILE.pem`.\n\n\
+     With `ssl_verify_mode` but without `ssl_ca_cert` no certificate of a client is good: under 1 clients without one are served, under 2 \
+     and 3 none is, as in memcached. A line in the log says so.\n\n";
 
 fn section(text: &mut String, head: &str, cells: impl Fn(&OptionRow) -> Option<String>) {
     text.push_str(head);

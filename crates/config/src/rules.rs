@@ -15,7 +15,7 @@ use crate::loader::LoaderSettings;
 use crate::loading::{check_loading, find_loader, lease_ms, loading};
 use crate::problems::{Problems, line_of, nearest};
 use crate::table::{Class, Row};
-use crate::value::Text;
+use crate::value::{MINUTE, Text};
 
 /// The rules of `[[rule]]`, in order; those with problems are left out.
 pub(crate) fn read_rules(
@@ -83,6 +83,9 @@ fn finish(
     let holds = ["hold", "lease", "grace_on_error"].into_iter().any(named) || policy.loader;
     policy.hold_ms = draft.hold_ms.unwrap_or(if holds { policy.hold_ms } else { 0 });
     policy.hold_many_ms = draft.hold_many_ms.unwrap_or(policy.hold_ms);
+    // A loader brings its values whether clients send or not: what is behind a wait need not end it.
+    let behind_ms = if policy.loader { MINUTE as u32 } else { policy.hold_behind_ms };
+    policy.hold_behind_ms = draft.hold_behind_ms.unwrap_or(behind_ms);
     let negative_ttl_s = draft.negative_ttl_s.unwrap_or(u32::from(policy.loader));
     let loading = loader.map(|loader| loading(draft, loader));
     let prefix = draft.prefix.as_ref().map(|prefix| prefix.text.as_str().into());

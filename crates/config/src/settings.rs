@@ -66,6 +66,8 @@ pub struct Settings {
     pub watch: bool,
     /// `-A`: `shutdown` is allowed.
     pub shutdown_command: bool,
+    /// `-o track_sizes`: `stats sizes` counts the items of each size.
+    pub track_sizes: bool,
     /// `-o debugtime`: the command `debugtime` moves the clock.
     pub debugtime: bool,
     /// `-D`: what ends a key's prefix in `stats detail`. Default `:`.
@@ -233,6 +235,7 @@ impl Default for Settings {
             dump: true,
             watch: true,
             shutdown_command: false,
+            track_sizes: false,
             debugtime: false,
             stat_delimiter: b':',
             stat_detail: false,
@@ -421,7 +424,7 @@ impl Settings {
     }
 
     /// Under `-Z`.
-    fn check_tls(&self) -> Result<(), UsageError> {
+    fn check_tls(&mut self) -> Result<(), UsageError> {
         let tls = &self.tls_given;
         let verifies = matches!(tls.verify_mode, VerifyMode::Require | VerifyMode::Once);
         let other = |peer: bool| peer != verifies || tls.verify_mode == VerifyMode::Request;
@@ -434,11 +437,17 @@ impl Settings {
         if tls.chain_cert.as_os_str().is_empty() {
             return Err(UsageError::new("-Z: needs a certificate: -o ssl_chain_cert=<file>"));
         }
-        if tls.verify_mode != VerifyMode::None && tls.ca_cert.is_none() {
-            return Err(UsageError::new(
-                "-o ssl_verify_mode: to check clients needs their authority: -o ssl_ca_cert=<file>",
-            ));
-        }
+        let text = match tls.verify_mode {
+            _ if tls.ca_cert.is_some() => return Ok(()),
+            VerifyMode::None => return Ok(()),
+            VerifyMode::Request => {
+                "clients that send a certificate are refused, those that send none are served"
+            }
+            VerifyMode::Require | VerifyMode::Once => "every client is refused",
+        };
+        self.notices.push(format!(
+            "-o ssl_verify_mode without -o ssl_ca_cert=<file>: no certificate of a client is good, so that {text}, as in memcached"
+        ));
         Ok(())
     }
 }
@@ -470,7 +479,6 @@ const TUNING: &[(&str, &str)] = &[
     ("temp_lru", "no"),
     ("temporary_ttl", "61"),
     ("read_buf_mem_limit", "0"),
-    ("track_sizes", "no"),
     ("inline_ascii_response", "no"),
     ("ssl_wbuf_size", "16384"),
     ("ssl_kernel_tls", "no"),

@@ -58,15 +58,17 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its `gat`. Each
-    /// ends in one of `get_hits`, `get_misses`, `touch_hits` and `touch_misses`, a held one when it is answered; only keys
-    /// answered `SERVER_ERROR busy`, and those of connections that were reset while they were held, end in none.
+    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its `gat`: those of
+    /// the statistic `cmd_get`, and [`get_touches`](Self::get_touches).
     cmd_get,
+    /// Of these, those that count in `cmd_touch`.
+    get_touches,
     /// Storing commands: `set`, `add`, `replace`, `append`, `prepend`, `cas` and `ms`.
     cmd_set,
     /// Commands `flush_all`, those refused under `-F` included.
     cmd_flush,
-    /// Commands that set an expiry without a value: `touch`, `gat`, `gats` and `mg` with the flag T.
+    /// Keys of commands that set an expiry without a value: `touch`, `gat`, `gats`, and `mg` with the flag T if the key was found
+    /// or has a rule with leases; otherwise such an `mg` counts as a get.
     cmd_touch,
     /// Meta commands about a key: `mg`, `ms`, `md`, `ma` and `me`.
     cmd_meta,
@@ -98,7 +100,7 @@ counters! {
     cas_badval,
     /// Keys that were found by `touch`, `gat`, `gats` and `mg` with the flag T.
     touch_hits,
-    /// Keys that were not found by `touch`, `gat`, `gats` and `mg` with the flag T.
+    /// Keys that were not found by `touch`, `gat` and `gats`, and under a rule with leases by `mg` with the flag T.
     touch_misses,
     /// Values refused because they are larger than `-I` allows.
     store_too_large,
@@ -108,9 +110,9 @@ counters! {
     auth_cmds,
     /// Logins refused.
     auth_errors,
-    /// Bytes received from clients.
+    /// Bytes received from clients; over TLS what they have encrypted.
     bytes_read,
-    /// Bytes sent to clients.
+    /// Bytes sent to clients; over TLS without what it adds: counted when they are encrypted.
     bytes_written,
     /// Times that a connection had more commands to execute and others got their turn first.
     conn_yields,

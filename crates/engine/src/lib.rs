@@ -18,6 +18,7 @@ mod time;
 mod ages;
 mod announced;
 mod delivered;
+mod ruled_hits;
 mod running;
 
 pub mod rules;
@@ -25,8 +26,9 @@ pub mod rules;
 mod load;
 mod query;
 
-mod shared;
 mod step;
+
+mod shared;
 
 // Replies, at once and after a wait.
 mod reply;
@@ -47,7 +49,7 @@ pub use cattlegrid_tags::{RollingFloor, TagStats};
 pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIMED_EVERY};
 pub use delivered::{Delivered, DeliveredValue, Verdict, Wake};
 pub use engine::control::ROLLING_FLUSH_MAX_S;
-pub use engine::pending::{Got, Piece};
+pub use engine::pending::{Got, Piece, Progress};
 pub use engine::run::{MayHold, RunGet, Seen, is_of_run, is_quiet_get};
 pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;

@@ -19,7 +19,8 @@ pub enum LoadOrder {
         /// The token of its lease.
         token: u64,
     },
-    /// The value is not needed any more: if no worker has begun the job, it need not run. It ends all the same.
+    /// The value does not count any more: if no worker has begun the job, it need not run, and a worker that has begun it may stop. It ends all
+    /// the same.
     Cancel {
         /// The token of its lease.
         token: u64,
@@ -89,7 +90,7 @@ pub enum LoadFailure {
     Lost,
     /// It was never begun: the loader has too much to do, or cannot be started. The key does not back off: the loader does.
     Refused,
-    /// It was taken back before it was begun. If its lease stands, a reload has replaced its pool: another one begins at once.
+    /// It was taken back before it was begun, or its worker has stopped since its value does not count. If its lease stands, a reload has replaced its pool: another one begins at once.
     Cancelled,
 }
 

@@ -1,10 +1,17 @@
 //! When names of objects' calls are recognised, and how far a walk over the shards has come.
 
-/// A position in a scan of all items.
+/// A position in a list of all items ([`Engine::list`](crate::Engine::list)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     pub(crate) shard: usize,
-    pub(crate) bucket: usize,
+    pub(crate) position: u64,
+}
+
+/// A position in a walk over the buckets of all shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct At {
+    shard: usize,
+    bucket: usize,
 }
 
 /// When names of objects' calls are recognised: see [`Shared::names`](crate::shared::Shared::names).
@@ -14,13 +21,13 @@ pub(crate) struct Names;
 /// A walk under way.
 #[derive(Debug, Default)]
 pub(crate) struct NameWalk {
-    pub(crate) at: Cursor,
+    pub(crate) at: At,
     /// Times that the present shard's index had shrunk when its walk began.
     pub(crate) shrinks: u64,
 }
 
-impl Cursor {
-    pub(crate) fn at(shard: usize, bucket: usize) -> Self {
+impl At {
+    pub(crate) fn new(shard: usize, bucket: usize) -> Self {
         Self { shard, bucket }
     }
 

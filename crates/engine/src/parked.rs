@@ -38,6 +38,8 @@ pub struct Parked {
     open: u16,
     /// A `gat`, or an `mg` with `T`: it is counted as a touch.
     touches: bool,
+    /// Since when its get waits, if parts of it behind this one wait as well.
+    since_ms: Option<u64>,
     /// The leases that it has, if it waits for its other keys nevertheless; None: a lease ends the wait.
     computes: Option<Vec<Late>>,
     form: Form,
@@ -74,7 +76,17 @@ impl Parked {
             Form::Call { .. } => 1,
         };
         let open = open as u16;
-        Self { request, deadline_ms, full_ms: None, hold_behind_ms, open, touches, computes: None, form }
+        Self {
+            request,
+            deadline_ms,
+            full_ms: None,
+            hold_behind_ms,
+            open,
+            touches,
+            since_ms: None,
+            computes: None,
+            form,
+        }
     }
 
     /// The request.
@@ -93,6 +105,19 @@ impl Parked {
         if self.deadline_ms != u64::MAX {
             self.deadline_ms = self.deadline_ms.min(now_ms + u64::from(self.hold_behind_ms));
         }
+    }
+
+    /// It is a part of a get whose other parts need not wait for it before they are executed, since a loader computes its values.
+    /// When that get began to wait, in milliseconds since the start.
+    pub fn since_ms(&self) -> Option<u64> {
+        self.since_ms
+    }
+
+    /// Sets that.
+    #[must_use]
+    pub(crate) fn since(mut self, since_ms: Option<u64>) -> Self {
+        self.since_ms = since_ms;
+        self
     }
 
     /// Makes it a trial, which continues until `full_ms` if its connection turns out to be shared.

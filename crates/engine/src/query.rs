@@ -63,7 +63,15 @@ pub(crate) enum Decision {
     Busy,
 }
 
+impl Decision {
+    /// A stored value is the answer.
+    pub(crate) fn is_hit(&self) -> bool {
+        matches!(self, Self::Fresh(..) | Self::Old(..) | Self::Probed(..))
+    }
+}
+
 /// How long a key may be waited for, in milliseconds.
+#[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holds {
     /// As the only key of a get.
@@ -78,6 +86,8 @@ pub struct Holds {
     pub(crate) has_old: bool,
     /// The client that asks is the holder: the wait begins as a trial.
     pub(crate) on_trial: bool,
+    /// A loader computes it: also a part of a long get waits.
+    pub(crate) by_loader: bool,
 }
 
 /// The parts of the `P` flag: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, separated by commas. Unknown parts are

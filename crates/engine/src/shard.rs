@@ -15,6 +15,7 @@ pub(crate) mod miss;
 // Keys under a rule.
 pub(crate) mod ruled;
 
+mod counted;
 mod decide;
 mod ends;
 mod why;
@@ -53,6 +54,7 @@ use cattlegrid_store::{Lookup, Marks, Memory, Store};
 use crate::announced::Announced;
 use crate::event::Interest;
 use crate::names::Names;
+use crate::ruled_hits::RuledHits;
 use crate::running::Queue;
 use crate::shared::Shared;
 use crate::step::Step;
@@ -80,6 +82,8 @@ pub struct Shard {
     pub(crate) names: u8,
     /// Misses of keys without a rule, for the choice of samples.
     pub(crate) unmatched: u32,
+    /// Hits in this second whose rules are counted.
+    pub(crate) ruled_hits: RuledHits,
     /// Answer "out of memory" rather than ask for room.
     insist: bool,
 }
@@ -98,6 +102,7 @@ impl Shard {
             rolling: false,
             names: Names::OFF,
             unmatched: 0,
+            ruled_hits: RuledHits::default(),
             insist: false,
         }
     }

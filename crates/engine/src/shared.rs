@@ -14,6 +14,7 @@ use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::unmatched::{self, Meant, Unmatched};
 use crate::rules::{PrefixHint, Rule, Rules};
+use crate::step::Step;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 
@@ -264,7 +265,7 @@ impl Shared {
     }
 
     /// What keeps a key from having a rule, or from being a name: a prefix that the server does not know.
-    pub(crate) fn prefix_hint(&self, key: &[u8]) -> Option<String> {
+    fn prefix_hint(&self, key: &[u8]) -> Option<String> {
         if self.prefixes().split(key).0 != PrefixId::NONE {
             return None;
         }
@@ -279,6 +280,26 @@ impl Shared {
         };
         let remedy = unmatched::remedy(prefix, !self.prefixes().is_empty());
         Some(format!("it would {what} behind {prefix:?}: {remedy}"))
+    }
+
+    /// A key that is not there, and would be a call if its method existed, leaves a line of the log, once for each such method.
+    #[cold]
+    pub(crate) fn note_stray(&self, key: &[u8], step: &mut Step<'_>) {
+        if !self.has_objects() {
+            return;
+        }
+        let objects = self.objects();
+        let Some(registry) = objects.as_ref() else { return };
+        if let Some(stray) = registry.stray(key).filter(|stray| registry.is_new_stray(stray)) {
+            step.effects.line(stray.to_string());
+        }
+    }
+
+    /// What keeps a key from being a call: there is no such method; or a key without a rule from having one.
+    pub(crate) fn hint(&self, key: &[u8], is_ruled: bool) -> Option<String> {
+        let stray = self.objects().as_ref().and_then(|registry| registry.stray(key));
+        let of_prefix = || if is_ruled { None } else { self.prefix_hint(key) };
+        stray.map(|stray| stray.to_string()).or_else(of_prefix)
     }
 
     /// What a key would be.

@@ -106,7 +106,7 @@ impl Client {
                         out: &mut out,
                     };
                     if let Some(get) = &mut rest {
-                        let piece = Piece { begun, bytes: self.most, keys: self.most_keys };
+                        let piece = Piece { progress: begun.into(), bytes: self.most, keys: self.most_keys };
                         let hash = self.engine.hash(&Request::Get(get.clone())).unwrap_or(*hash);
                         match self.engine.get(get, hash, piece, &mut lock, &mut cx) {
                             Got::Done => {}
@@ -536,9 +536,36 @@ fn every_item_is_seen_by_a_scan() {
     let mut seen = std::collections::HashSet::new();
     let mut cursor = Some(cattlegrid_engine::Cursor::default());
     while let Some(at) = cursor {
-        cursor = c.engine.scan(at, 64, |item| assert!(seen.insert(item.key().to_vec()), "twice"));
+        cursor = c.engine.list(at, 64, |item| assert!(seen.insert(item.key().to_vec()), "twice"));
     }
     assert_eq!(seen.len(), 50_000);
+}
+
+/// Items move while they are listed: new keys split buckets, removed ones merge them, and what is written again is elsewhere.
+#[test]
+fn a_list_has_each_key_once_whatever_is_written() {
+    let mut c = Client::new(64 * MIB, true);
+    let key = |n: u32| format!("k{n}");
+    (0..20_000).for_each(|n| _ = c.set(&key(n), b"v"));
+    for grows in [true, false] {
+        let mut seen = std::collections::HashMap::new();
+        let mut cursor = Some(cattlegrid_engine::Cursor::default());
+        let mut step = 0;
+        while let Some(at) = cursor {
+            cursor = c.engine.list(at, 32, |item| *seen.entry(item.key().to_vec()).or_insert(0) += 1);
+            step += 1;
+            for n in step * 40..(step + 1) * 40 {
+                if grows {
+                    c.set(&key(20_000 + n), b"new");
+                    c.set(&key(n % 20_000), &[b'x'; 700][..(n % 700) as usize]);
+                } else if n < 100_000 {
+                    c.ask(format!("delete {}\r\n", key(20_000 + n)));
+                }
+            }
+        }
+        assert!(seen.values().all(|times| *times == 1), "a key twice, {grows}");
+        assert!((0..20_000).all(|n| seen.contains_key(key(n).as_bytes())), "a key is left out, {grows}");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod floors;
 mod grace;
 mod herd;
 mod loads;
+mod long_gets;
 mod named_tags;
 mod names;
 mod objects;

@@ -584,7 +584,7 @@ impl Sim {
     fn alive(&self) -> usize {
         let (mut count, mut cursor) = (0, Some(Cursor::default()));
         while let Some(from) = cursor {
-            cursor = self.w.engine.scan(from, 64, |item| count += usize::from(item.is_object()));
+            cursor = self.w.engine.list(from, 64, |item| count += usize::from(item.is_object()));
         }
         count
     }

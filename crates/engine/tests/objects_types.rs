@@ -15,7 +15,7 @@ fn items(world: &World) -> (u64, u64) {
     let (mut plain, mut named) = (0, 0);
     let mut cursor = Some(Cursor::default());
     while let Some(from) = cursor {
-        cursor = world.engine.scan(from, 64, |item| match registry.named(item.key()) {
+        cursor = world.engine.list(from, 64, |item| match registry.named(item.key()) {
             _ if item.is_object() => {}
             Some(_) => named += 1,
             None => plain += 1,

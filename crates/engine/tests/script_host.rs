@@ -75,6 +75,8 @@ impl TestHost {
         let host_type = |name: &&str| HostType {
             object_type: define(name, &definitions).unwrap().forever(),
             settings: TypeSettings::new(name),
+            version: 1,
+            migrates: false,
             methods: METHODS.iter().map(|row| ScriptMethod { reads: row.3, keys: row.4.to_vec() }).collect(),
         };
         let types = names.iter().map(host_type).collect();

@@ -57,10 +57,15 @@ impl Peer {
         self.free.load(Ordering::SeqCst)
     }
 
+    /// Whether one of its connections holds a lease.
+    pub fn has_leases(&self) -> bool {
+        self.leases.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether the peer must keep a free connection: one of its connections holds a lease, and another must stay free
     /// to carry the value. A peer with a single connection need not.
     pub(crate) fn needs_free(&self) -> bool {
-        self.leases.load(Ordering::SeqCst) > 0 && self.open.load(Ordering::SeqCst) > 1
+        self.has_leases() && self.open.load(Ordering::SeqCst) > 1
     }
 
     /// Takes one free connection, if at least `least` are left then.

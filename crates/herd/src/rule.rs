@@ -509,6 +509,12 @@ macro_rules! rule_counters {
 }
 
 rule_counters! {
+    /// Keys asked for by gets of any kind, calls and control keys aside. Beyond 1,024 hits a second of one shard hits are counted in
+    /// samples of one in 64, so that a rule costs a hit next to nothing.
+    gets,
+    /// Keys of these that were answered with a stored value at once, old values included. Held gets that got one count in `held_filled`
+    /// and `held_old` instead; all others are misses.
+    hits,
     /// Leases granted at a miss.
     leases,
     /// Leases granted to refresh a value that had expired or was softly invalidated.
@@ -660,6 +666,15 @@ rule_counters! {
 }
 
 impl RuleCounters {
+    /// Counts `gets` gets of a key; `is_hit`: they were answered with a stored value at once.
+    #[inline]
+    pub fn count_get(&self, gets: u64, is_hit: bool) {
+        self.gets.fetch_add(gets, Relaxed);
+        if is_hit {
+            self.hits.fetch_add(gets, Relaxed);
+        }
+    }
+
     /// Held gets that have ended: each counts in exactly one of these. The difference from `held` still waits.
     pub fn held_ended(&self) -> u64 {
         let ends = [

@@ -98,6 +98,8 @@ pub struct Session {
 
 /// Records kept of one connection.
 pub const RECORDS_MAX: usize = 1024;
+/// As many times the keys of long gets that a connection waits for.
+const WAITS_FACTOR: usize = 4;
 
 impl Session {
     /// A session without misses, leases and waits.
@@ -238,6 +240,11 @@ impl Session {
     /// Whether `values` more values may be withheld; the limit is that of the records.
     pub fn can_withhold(&self, values: usize) -> bool {
         self.withheld.len() + values <= self.most
+    }
+
+    /// Whether `keys` more keys may be waited for, or withheld, that a loader computes: the limit is four times that of the records.
+    pub fn can_wait_for(&self, keys: usize) -> bool {
+        self.waits.len() + self.withheld.len() + keys <= WAITS_FACTOR * self.most
     }
 
     /// Withholds the result of a key while a request waits.

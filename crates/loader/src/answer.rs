@@ -6,7 +6,7 @@
 //! {"id":"1","value":"...","ttl":60,"flags":0,"tags":["a"]}     with "base64":true if the value is base64
 //! {"id":"1","not_found":5}                                      true: the rule's negative_ttl
 //! ```
-//! What is not exactly that is an error whose text names what is expected.
+//! What is not exactly that is an error whose text names what is expected; members that are `null` are as absent.
 //!
 //! # Invariants
 //! * No bytes make this code panic.
@@ -88,21 +88,33 @@ impl Answer {
 const MEMBERS: [&str; 8] = ["id", "type", "value", "base64", "ttl", "flags", "tags", "not_found"];
 
 fn object(text: &[u8]) -> Result<Answer, String> {
-    let members: Map<String, Value> =
+    let mut members: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("the answer is not a JSON object: {error}"))?;
+    members.retain(|name, value| !is_absent(name, value));
     if let Some(name) = members.keys().find(|name| !MEMBERS.contains(&name.as_str())) {
         return Err(format!(
             "member {} of the answer is unknown; an answer has value (with base64, ttl, flags, tags) or not_found",
             shown(&Value::from(name.as_str()))
         ));
     }
-    let mut members = members;
-    members.retain(|_, value| !value.is_null());
-    match (members.remove("value"), members.get("not_found").filter(|value| **value != Value::Bool(false))) {
+    let not_found = members.remove("not_found").filter(|value| *value != Value::Bool(false));
+    match (members.remove("value"), not_found) {
+        // One of them is the zero of its type.
+        (Some(value), Some(none)) if none == 0 => value_of(value, &members),
+        (Some(value), Some(none)) if value == "" => not_found_of(&none, &members),
         (Some(_), Some(_)) => Err("the answer has both value and not_found; send one of them".to_owned()),
         (Some(value), None) => value_of(value, &members),
-        (None, Some(not_found)) => not_found_of(not_found, &members),
+        (None, Some(not_found)) => not_found_of(&not_found, &members),
         (None, None) => Err("the answer has neither value nor not_found; send one of them".to_owned()),
+    }
+}
+
+/// Whether a member says nothing: `null`, or what serialisers write for messages of a worker that this object is not.
+fn is_absent(name: &str, value: &Value) -> bool {
+    match name {
+        "ready" | "retire" | "pong" | "more" => matches!(value, Value::Null | Value::Bool(false)),
+        "error" => value.is_null() || value == "",
+        _ => value.is_null(),
     }
 }
 
@@ -139,7 +151,7 @@ fn value_of(value: Value, members: &Map<String, Value>) -> Result<Answer, String
 
 fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<Answer, String> {
     if let Some(name) =
-        ["ttl", "flags", "tags", "base64"].into_iter().find(|name| members.contains_key(*name))
+        ["ttl", "flags", "tags", "base64"].into_iter().find(|name| members.get(*name).is_some_and(is_set))
     {
         return Err(format!("{name}: not_found has none; its seconds are its value: \"not_found\":5"));
     }
@@ -154,6 +166,11 @@ fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<Answer, S
             shown(value)
         )
     })
+}
+
+/// Whether a value is not the zero of its type.
+fn is_set(value: &Value) -> bool {
+    !(*value == 0 || *value == false || value.as_array().is_some_and(Vec::is_empty))
 }
 
 /// A member that is a whole number of this type, if it is there.
@@ -200,6 +217,18 @@ mod tests {
                 r#"{"value":"","ttl":null,"flags":null,"tags":null,"not_found":null}"#,
                 "Value { data: [], flags: 0, ttl_s: None, tags: [] }",
             ),
+            (
+                r#"{"result":null,"error":null,"event":null,"log":null,"retire":false,"more":false,"value":"x"}"#,
+                "Value { data: [120], flags: 0, ttl_s: None, tags: [] }",
+            ),
+            (
+                r#"{"error":"","value":"x","not_found":0,"base64":false,"ttl":0}"#,
+                "Value { data: [120], flags: 0, ttl_s: Some(0), tags: [] }",
+            ),
+            (
+                r#"{"value":"","not_found":5,"ttl":0,"flags":0,"tags":[],"base64":false}"#,
+                "NotFound { ttl_s: Some(5) }",
+            ),
             (r#"{"not_found":true}"#, "NotFound { ttl_s: None }"),
             (r#"{"id":"1","not_found":5}"#, "NotFound { ttl_s: Some(5) }"),
             (r#"{"not_found":2147483647}"#, "NotFound { ttl_s: Some(2147483647) }"),
@@ -238,6 +267,8 @@ mod tests {
             (r#"{"not_found":-5}"#, "not_found: -5; seconds from 1"),
             (r#"{"not_found":"x"}"#, "not_found: \"x\"; seconds from 1"),
             (r#"{"not_found":5,"ttl":7}"#, "ttl: not_found has none"),
+            (r#"{"value":null,"result":null}"#, "neither value nor not_found"),
+            (r#"{"value":"x","retire":"no"}"#, "member \"retire\" of the answer is unknown"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

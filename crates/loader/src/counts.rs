@@ -26,7 +26,7 @@ pub(crate) enum Ended {
     Timeout,
     /// It was not begun.
     Refused,
-    /// It was withdrawn before it was begun.
+    /// It was withdrawn before it was begun, or its worker has stopped when it was told.
     Cancelled,
 }
 
@@ -49,7 +49,7 @@ pub struct Counts {
     pub timeouts: AtomicU64,
     /// Jobs that were not begun: the queue was full, or no worker could be started.
     pub refused: AtomicU64,
-    /// Jobs that were withdrawn before a worker had begun them.
+    /// Jobs that were withdrawn before a worker had begun them, or whose worker has stopped when it was told.
     pub cancelled: AtomicU64,
     /// Results that were dropped because their lease had ended, or because the key was invalidated meanwhile.
     pub late: AtomicU64,

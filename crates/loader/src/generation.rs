@@ -58,17 +58,21 @@ impl Loaders {
         host: Arc<dyn Host>,
     ) -> Result<Self, StartError> {
         let loaders = Self::empty(host, item_bytes_max);
-        let mut prepared = loaders.spawn(settings, |_| true)?;
+        let mut prepared = loaders.spawn(settings, |_| true, &|| true)?;
         *loaders.current_mut() = std::mem::take(&mut prepared.set);
         Ok(loaders)
     }
 
-    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest.
+    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest, while `goes_on` says so.
     ///
     /// # Errors
-    /// The first loader that did not become ready within its `start_timeout`. Everything is as it was.
-    pub fn prepare(&self, settings: &[LoaderSettings]) -> Result<Prepared, StartError> {
-        self.spawn(settings, |settings| settings.mode != LoaderMode::Template)
+    /// The first loader that did not become ready within its `start_timeout`, or while `goes_on`. Everything is as it was.
+    pub fn prepare(
+        &self,
+        settings: &[LoaderSettings],
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Prepared, StartError> {
+        self.spawn(settings, |settings| settings.mode != LoaderMode::Template, goes_on)
     }
 
     /// Puts a new generation in place, together with what `put_in_force` does. No load is lost in between: while it runs,
@@ -122,6 +126,7 @@ impl Loaders {
         &self,
         settings: &[LoaderSettings],
         probes: impl Fn(&LoaderSettings) -> bool,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Prepared, StartError> {
         let mut prepared = Prepared { set: Set::new(), squeezed: Vec::new() };
         let mut starting: Vec<(Arc<Program>, &LoaderSettings, Arc<AtomicBool>, Spawning)> = Vec::new();
@@ -144,10 +149,14 @@ impl Loaders {
             });
             starting.push((program, settings, gone, builder.spawn()));
         }
-        for (program, settings, gone, starting) in starting {
-            let pool = starting
-                .wait()
-                .map_err(|error| StartError { loader: settings.name.clone(), reason: program.why(&error) })?;
+        let mut starting = starting.into_iter();
+        while let Some((program, settings, gone, own)) = starting.next() {
+            let Some(pool) = own.wait_while(goes_on) else {
+                starting.for_each(|(.., other)| other.give_up());
+                let reason = "it was not ready when another reload was asked for".to_owned();
+                return Err(StartError { loader: settings.name.clone(), reason });
+            };
+            let pool = pool.map_err(|error| start_error(settings, program.why(&error)))?;
             let name = Arc::clone(program.name());
             let running = Running { program, settings: settings.clone(), pool, gone };
             prepared.set.insert(name, Arc::new(running));
@@ -166,6 +175,16 @@ impl Loaders {
         let host = || Arc::clone(&self.common.host);
         current.or_else(old).unwrap_or_else(|| Program::new(&settings.name, settings.max, host()))
     }
+}
+
+fn start_error(settings: &LoaderSettings, reason: String) -> StartError {
+    let reason = match &settings.user {
+        Some(user) if reason.contains("Permission denied") => {
+            format!("{reason}; user {user} needs access to the program, its files and its directory")
+        }
+        _ => reason,
+    };
+    StartError { loader: settings.name.clone(), reason }
 }
 
 /// Descriptors that the pools of these loaders need at most, while a reload replaces all of them.

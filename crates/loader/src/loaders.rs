@@ -28,7 +28,7 @@ use crate::counts::{Counts, Ended, OnItsWay, StaleBytes};
 use crate::finished::{Failure, Finished, TEXT_BYTES_MAX};
 use crate::host::Host;
 use crate::job;
-use crate::pool::{SLACK_BYTES, frame_bytes_max, priority, reply_room};
+use crate::pool::{priority, reply_room, stale_job_bytes_max};
 use crate::program::Program;
 use crate::table::{Entry, Table, Wish};
 
@@ -121,7 +121,7 @@ impl Loaders {
                     continue;
                 }
                 LoadOrder::Cancel { token } => {
-                    wishes.push((token, Wish::Withdraw));
+                    wishes.push((token, Wish::Abandon));
                     continue;
                 }
             };
@@ -160,7 +160,7 @@ impl Loaders {
         let mut permit = self.common.stale.take(stale_bytes, program.counts());
         let mut args = permit.is_some().then(|| job::args(&load, mode));
         // As text in JSON it may be longer than a job may be.
-        let most = frame_bytes_max(mode, self.common.item_bytes_max) as usize - SLACK_BYTES;
+        let most = stale_job_bytes_max(mode, self.common.item_bytes_max);
         if args.as_ref().is_none_or(|args| load.stale.is_some() && args.len() > most) {
             (load.stale, permit, args) = (None, None, None);
             program.counts().stale_left_out.fetch_add(1, Relaxed);

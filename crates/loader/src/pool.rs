@@ -1,9 +1,10 @@
 //! The pool of a loader: its settings in the words of [`cattlegrid_pool`].
 //!
 //! Limits follow the largest item of the server: a reply may be 64 KiB longer, and a frame must hold it, or an old value on
-//! its way to the worker. As text in JSON a value may take twice its bytes. Replies of all loaders share one room of a few of the
-//! longest: a worker whose reply has none waits in its write.
+//! its way to the worker. As text in JSON each byte of a value may take six (`\u0041`). Replies of all loaders share one room of a
+//! few of the longest: a worker whose reply has none waits in its write.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::program::Program;
 /// # Errors
 /// Why its workers cannot become its user.
 pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Result<Builder, String> {
+    let user = settings.user.as_deref().map(find_user).transpose()?;
     let mut builder = Pool::builder(launch(settings))
         .max(settings.max)
         .idle(settings.idle)
@@ -40,13 +42,16 @@ pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Resul
         .max_frame(frame_bytes_max(settings.mode, item_bytes_max))
         .inflight_bytes(INFLIGHT_MIN.max(item_bytes_max))
         .limits(Limits { oom_score_adj: Some(OOM_SCORE_ADJ), ..Limits::default() })
-        .sandbox(Sandbox { uid_gid: identity(settings.user.as_deref())?, ..Sandbox::default() })
+        .sandbox(Sandbox { uid_gid: user.as_ref().and_then(identity), ..Sandbox::default() })
+        .privileged_template(settings.init_as_root)
         .env_clear();
     if let Some(age) = settings.max_age {
         builder = builder.max_age(age);
     }
     for name in &settings.env {
-        if let Some(value) = std::env::var_os(name) {
+        // A template that keeps the server's user has its home.
+        let of_user = user.as_ref().filter(|_| !settings.init_as_root).and_then(|user| of_user(name, user));
+        if let Some(value) = of_user.or_else(|| std::env::var_os(name)) {
             builder = builder.env(name, value);
         }
     }
@@ -83,10 +88,16 @@ pub(crate) fn frame_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> u32 {
 /// The longest reply: a value, and what an answer says besides.
 fn reply_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> usize {
     let value_max = match mode {
-        LoaderMode::JsonLines => item_bytes_max.saturating_mul(2),
+        LoaderMode::JsonLines => item_bytes_max.saturating_mul(JSON_BYTES_MAX),
         LoaderMode::Template | LoaderMode::Exec | LoaderMode::Stdio => item_bytes_max,
     };
     value_max.saturating_add(SLACK_BYTES)
+}
+
+/// The longest job with an old value. Its room counts the value's bytes, so as text in JSON it must not be much longer.
+pub(crate) fn stale_job_bytes_max(mode: LoaderMode, item_bytes_max: usize) -> usize {
+    let doubled = reply_bytes_max(LoaderMode::Template, item_bytes_max.saturating_mul(2));
+    doubled.min(frame_bytes_max(mode, item_bytes_max) as usize - SLACK_BYTES)
 }
 
 /// How urgent a load of a rule with this urgency is in the queue.
@@ -111,19 +122,29 @@ fn launch(settings: &LoaderSettings) -> Launch {
     launch.dir(&settings.dir)
 }
 
-/// The user and group that workers become; None: they stay what the server is.
-fn identity(user: Option<&str>) -> Result<Option<(u32, u32)>, String> {
-    let Some(name) = user else { return Ok(None) };
+fn find_user(name: &str) -> Result<User, String> {
     let known = User::from_name(name).map_err(|error| format!("user {name}: {error}"))?;
-    let known = known.ok_or_else(|| format!("user {name}: there is no such user"))?;
-    if known.uid == Uid::effective() {
-        return Ok(None);
+    known.ok_or_else(|| format!("user {name}: there is no such user"))
+}
+
+/// The user and group that workers become; None: they stay what the server is.
+fn identity(user: &User) -> Option<(u32, u32)> {
+    (user.uid != Uid::effective()).then(|| (user.uid.as_raw(), user.gid.as_raw()))
+}
+
+/// The value of a variable that follows from the user.
+fn of_user(variable: &str, user: &User) -> Option<OsString> {
+    match variable {
+        "HOME" => Some(user.dir.clone().into()),
+        "USER" | "LOGNAME" => Some(user.name.clone().into()),
+        _ => None,
     }
-    Ok(Some((known.uid.as_raw(), known.gid.as_raw())))
 }
 
 /// Bytes of an answer that are not its value.
 pub(crate) const SLACK_BYTES: usize = 64 << 10;
+/// Bytes that a byte of a value may take in JSON: `\u0041`. What the value has is counted when it was read.
+const JSON_BYTES_MAX: usize = 6;
 /// What frames may have at least, for log lines and texts of errors beside small items.
 const FRAME_MIN: u32 = 1 << 20;
 /// Least bytes of the room for replies.

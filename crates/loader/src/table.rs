@@ -38,7 +38,10 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Raise,
+    /// A worker that has begun it goes on, and its result counts.
     Withdraw,
+    /// Its result does not count; a worker that has begun it is told.
+    Abandon,
 }
 
 /// Locks, so that threads seldom meet at one.
@@ -56,8 +59,10 @@ impl Entry {
         match (&self.handle, wish) {
             (Some(handle), Wish::Raise) => handle.raise(self.urgent),
             (Some(handle), Wish::Withdraw) => handle.withdraw(),
-            // A job that is withdrawn need not be raised any more.
-            (None, _) if self.wish == Some(Wish::Withdraw) => {}
+            (Some(handle), Wish::Abandon) => handle.abandon(),
+            // A job that is withdrawn need not be raised any more, and an abandoned job is withdrawn.
+            (None, Wish::Raise) if matches!(self.wish, Some(Wish::Withdraw | Wish::Abandon)) => {}
+            (None, Wish::Withdraw) if self.wish == Some(Wish::Abandon) => {}
             (None, _) => self.wish = Some(wish),
         }
     }

@@ -52,6 +52,9 @@ impl Frame<'_> {
     }
 }
 
+/// What Cacheismo answers for an object that is not there.
+pub(crate) const CACHE_MISS: &[u8] = b"ERROR_CACHE_MISS";
+
 /// What a method answers.
 #[derive(Debug)]
 pub enum Reply {

@@ -15,8 +15,9 @@ pub(crate) mod json;
 mod merge;
 mod rows;
 
-use crate::call::{CallError, Frame, Reply};
+use crate::call::{CACHE_MISS, CallError, Frame, Reply};
 use crate::object::{Object, View};
+use crate::settings::Settings;
 pub(crate) use merge::Combination;
 use merge::Merge;
 use rows::Reader;
@@ -29,6 +30,10 @@ pub struct Listing {
     work: Work,
     out: Vec<u8>,
     next: Next,
+    /// An absent object is answered as Cacheismo does.
+    compat: bool,
+    /// How many of the objects are known to be there, if all must be.
+    present: Option<usize>,
 }
 
 /// The result is longer than a value may be.
@@ -80,6 +85,14 @@ impl Listing {
         Self::new(distinct, Work::Merge(Merge::new(combination, sources)))
     }
 
+    /// The same under these settings: in the form of Cacheismo an absent object is `ERROR_CACHE_MISS`, and so is an absent
+    /// one of several sets.
+    pub(crate) fn under(mut self, settings: &Settings) -> Self {
+        self.compat = settings.compat;
+        self.present = (self.compat && matches!(self.work, Work::Merge(_))).then_some(0);
+        self
+    }
+
     /// What `finish` writes after `fold` has taken the states of all these objects, each whole and in their order. `keys`:
     /// at least the object of the call, which is the first.
     pub fn fold(keys: Vec<Box<[u8]>>, fold: Fold, finish: Finish) -> Self {
@@ -87,7 +100,7 @@ impl Listing {
     }
 
     fn new(keys: Vec<Box<[u8]>>, work: Work) -> Self {
-        Self { keys, work, out: Vec::new(), next: Next::Read(0) }
+        Self { keys, work, out: Vec::new(), next: Next::Read(0), compat: false, present: None }
     }
 
     /// Keys of the objects that it reads, of the type of the call, each once; the first is the object of the call.
@@ -107,9 +120,20 @@ impl Listing {
     /// result in bytes.
     pub fn read(&mut self, place: usize, view: View<'_>, budget: usize, result_max: usize) {
         debug_assert_eq!(self.wants(), Some(place), "only what is wanted is read");
-        if place == 0 && matches!(view, View::Absent) {
+        if (place == 0 || self.present.is_some()) && matches!(view, View::Absent) {
             self.next = Next::Absent;
             return;
+        }
+        if let Some(present) = self.present.as_mut().filter(|present| **present < self.keys.len()) {
+            *present += 1;
+            if *present < self.keys.len() {
+                self.next = Next::Read(*present);
+                return;
+            }
+            if place > 0 {
+                self.next = Next::Read(0);
+                return;
+            }
         }
         let next = match &mut self.work {
             Work::Rows(rows) => (!rows.read(view, budget, result_max, &mut self.out)).then_some(0),
@@ -135,7 +159,7 @@ impl Listing {
         if self.is_json() { json_flags } else { 0 }
     }
 
-    /// The value; None: the object of the call is absent, and the call is a miss. To be called when nothing is wanted.
+    /// The value; None: an object that must be there is absent, and the call is a miss. To be called when nothing is wanted.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -143,7 +167,7 @@ impl Listing {
         debug_assert_eq!(self.wants(), None, "it is read to its end first");
         match self.next {
             Next::TooLarge => Err(TooLarge),
-            Next::Absent => Ok(None),
+            Next::Absent => Ok(self.compat.then(|| CACHE_MISS.to_vec())),
             Next::Read(_) | Next::Done => Ok(Some(self.out)),
         }
     }
@@ -152,6 +176,7 @@ impl Listing {
     pub fn restart(&mut self) {
         self.out.clear();
         self.next = Next::Read(0);
+        self.present = self.present.map(|_| 0);
         match &mut self.work {
             Work::Rows(rows) => rows.restart(),
             Work::Merge(merge) => merge.restart(),
@@ -200,7 +225,7 @@ pub(crate) fn show(object: &Object<'_>, rows: Rows, frame: &mut Frame<'_>) -> Re
     }
     if !is_complete {
         frame.out.truncate(from);
-        return Ok(Reply::List(Listing::rows(object.key(), reader.into_rows())));
+        return Ok(Reply::List(Listing::rows(object.key(), reader.into_rows()).under(frame.settings)));
     }
     Ok(if shape.is_json() { Reply::Json } else { Reply::Value })
 }

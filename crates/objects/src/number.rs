@@ -1,7 +1,8 @@
 //! Numbers in arguments, replies and states: read from bytes and appended as text without an allocation.
 //!
-//! Arguments are decimal. A sign `+`, blanks and digits that are missing make an argument no number at all; what a number
-//! too large means is the method's decision.
+//! Arguments are decimal, by one rule for shipped types and those of users: digits; before them `-` where the number may be
+//! negative; behind them, where it may have decimals, a point and digits, then `e` and an exponent. So `+1`, `.5`, `5.`,
+//! blanks and `0x10` are no numbers. What a number too large means is the method's decision.
 
 use std::io::Write as _;
 
@@ -117,14 +118,38 @@ pub(crate) fn millionths(text: &[u8]) -> Option<u64> {
     Some(whole(number)?.saturating_mul(1_000_000).saturating_add(whole(decimals)? * scale))
 }
 
-/// A number as programs write it, with decimals and an exponent: finite, `-` allowed.
+/// A number with decimals and an exponent: finite, `-` allowed.
 pub fn float(text: &[u8]) -> Option<f64> {
-    let is_digit_or_minus = |byte: &u8| byte.is_ascii_digit() || *byte == b'-';
-    let ends_in_digit = text.last().is_some_and(u8::is_ascii_digit);
-    if !text.first().is_some_and(is_digit_or_minus) || !ends_in_digit {
-        return None; // `inf`, `nan`, `.5`, `5.`
+    let rest = after_digits(text.strip_prefix(b"-").unwrap_or(text))?;
+    let rest = rest.strip_prefix(b".").map_or(Some(rest), after_digits)?;
+    let exponent = rest.strip_prefix(b"e").or_else(|| rest.strip_prefix(b"E"));
+    let rest = match exponent {
+        Some(exponent) => {
+            let sign = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+"));
+            after_digits(sign.unwrap_or(exponent))?
+        }
+        None => rest,
+    };
+    if !rest.is_empty() {
+        return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// What follows the digits with which a text begins; None: it does not.
+fn after_digits(text: &[u8]) -> Option<&[u8]> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (digits > 0).then(|| &text[digits..])
+}
+
+/// A whole number of up to 2^53 in size, as the floats that scripts have hold it exactly.
+#[expect(clippy::cast_precision_loss, reason = "up to 2^53 it is exact")]
+pub fn whole_float(text: &[u8]) -> Option<f64> {
+    const EXACT: u64 = 1 << 53;
+    let (digits, sign) = text.strip_prefix(b"-").map_or((text, 1.0), |digits| (digits, -1.0));
+    let number = whole(digits).filter(|number| *number <= EXACT)?;
+    // Zero has no sign.
+    Some(sign * number as f64 + 0.0)
 }
 
 /// A time in milliseconds, 1 to [`SPAN_MAX_MS`]: a whole number and `ms`, `s`, `m`, `h` or `d`; without a unit, seconds.
@@ -178,6 +203,12 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, ms: u64) {
         out.push(b'.');
         out.extend_from_slice(&digits[..=last]);
     }
+}
+
+/// Appends milliseconds as whole seconds, rounded up: after that time they are over.
+#[inline]
+pub(crate) fn push_seconds_up(out: &mut Vec<u8>, ms: u64) {
+    push_whole(out, ms.div_ceil(1000));
 }
 
 /// Appends a finite number: whole ones below 10^16 without point or exponent, others in the shortest form that reads as
@@ -257,10 +288,41 @@ mod tests {
         for (written, read) in [("1", 1.0), ("-2.5", -2.5), ("1e3", 1000.0), ("0.1", 0.1), ("-0", 0.0)] {
             assert_eq!(float(written.as_bytes()), Some(read), "{written}");
         }
-        for no in
-            ["inf", "nan", "-inf", "1e999", "", "-", "+1", " 1", "1 ", ".5", "5.", "0x10", "1e", "-infinity1"]
-        {
+        for no in [
+            "inf",
+            "nan",
+            "-inf",
+            "1e999",
+            "",
+            "-",
+            "+1",
+            " 1",
+            "1 ",
+            ".5",
+            "5.",
+            "0x10",
+            "1e",
+            "-infinity1",
+            "-.5",
+            "-5.",
+            "5.e3",
+            "--1",
+            "1e+",
+            "1.5.5",
+            "1_000",
+            "e5",
+            "1e5.5",
+        ] {
             assert_eq!(float(no.as_bytes()), None, "{no}");
+        }
+        for (written, read) in [("1e+3", 1e3), ("1E-3", 1e-3), ("-12.25e2", -1225.0), ("007", 7.0)] {
+            assert_eq!(float(written.as_bytes()), Some(read), "{written}");
+        }
+        for (written, read) in [("0", 0.0), ("-0", 0.0), ("-7", -7.0), ("9007199254740992", 2_f64.powi(53))] {
+            assert_eq!(whole_float(written.as_bytes()).map(f64::to_bits), Some(read.to_bits()), "{written}");
+        }
+        for no in ["+1", ".5", "5.", "5.0", "1e3", "", "-", "9007199254740993", "-9007199254740993", " 1"] {
+            assert_eq!(whole_float(no.as_bytes()), None, "{no}");
         }
         for (number, written) in [
             (0.0, "0"),

@@ -1,5 +1,7 @@
 //! The types that are switched on: how names are read, and how calls are executed.
 
+pub(crate) mod stray;
+
 use cattlegrid_store::Memory;
 use cattlegrid_tags::{PREFIXES_MAX, PrefixId};
 
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::arguments::{Arguments, escape_key, unescape, unescaped};
 use crate::calendar::Zone;
-use crate::call::{CallError, Done, Frame, Outcome, Reply};
+use crate::call::{CACHE_MISS, CallError, Done, Frame, Outcome, Reply};
 use crate::definitions;
 use crate::fields;
 use crate::method::{Absent, Method, MethodId, ObjectType};
@@ -52,6 +54,8 @@ pub struct Registry {
     number: u32,
     /// Places in `types` by the types' numbers.
     by_id: [Option<u8>; IDS],
+    /// Names of methods that no type has and that were said.
+    said: stray::Said,
 }
 
 /// A type that is switched on.
@@ -115,7 +119,17 @@ impl Registry {
         let by_name = NameTable::new(types.iter().map(|entry| entry.object_type.name));
         let number = NUMBERS.fetch_add(1, Relaxed);
         let zone = Zone::named(&settings.timezone)?;
-        let registry = Self { settings, zone, host, types, by_first, by_name, number, by_id };
+        let registry = Self {
+            settings,
+            zone,
+            host,
+            types,
+            by_first,
+            by_name,
+            number,
+            by_id,
+            said: stray::Said::default(),
+        };
         (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
         Ok(registry)
     }
@@ -544,12 +558,7 @@ fn colon(text: &[u8]) -> Option<usize> {
 
 /// There is no object, and none is made.
 pub(crate) fn absent(frame: &mut Frame<'_>) -> Reply {
-    if frame.settings.compat {
-        frame.out.extend_from_slice(b"ERROR_CACHE_MISS");
-        Reply::Value
-    } else {
-        Reply::Miss
-    }
+    if frame.settings.compat { frame.text(CACHE_MISS) } else { Reply::Miss }
 }
 
 /// What arguments the method takes.

@@ -58,6 +58,10 @@ pub struct HostType {
     pub object_type: &'static ObjectType,
     /// What its source says; the rule file may say otherwise.
     pub settings: TypeSettings,
+    /// The version that its states are written with, from 1.
+    pub version: u16,
+    /// It reads states of other versions, too.
+    pub migrates: bool,
     /// Of each of `object_type.methods`.
     pub methods: Vec<ScriptMethod>,
 }

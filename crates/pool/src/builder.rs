@@ -300,10 +300,20 @@ impl Builder {
         self
     }
 
-    /// Privileges of workers. Default: `no_new_privs`.
+    /// Privileges of workers. Default: `no_new_privs`. A template with a [`Sandbox::uid_gid`] takes this user and `no_new_privs`
+    /// before it begins the program, so that imports and `init` functions do not run with the privileges of the parent; see
+    /// [`Builder::privileged_template`].
     #[must_use]
     pub fn sandbox(mut self, sandbox: Sandbox) -> Self {
         self.options.setup.sandbox = sandbox;
+        self
+    }
+
+    /// Whether a template keeps the user of the parent although there is a [`Sandbox::uid_gid`], which only its workers become
+    /// then: for programs whose `init` needs it. Default false. Without effect in the other modes, and without `uid_gid`.
+    #[must_use]
+    pub fn privileged_template(mut self, keeps: bool) -> Self {
+        self.options.privileged_template = keeps;
         self
     }
 

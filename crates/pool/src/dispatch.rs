@@ -19,6 +19,7 @@ use cattlegrid_worker::frame::{Header, Kind, put_frame};
 use cattlegrid_worker::message::JobBody;
 use rustix::process::Signal;
 
+use crate::advice;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::job::{Job, NewJob, Outcome, Place, Sink};
@@ -26,7 +27,7 @@ use crate::jsonl;
 use crate::options::QueuePolicy;
 use crate::promise::Waiter;
 use crate::time::later;
-use crate::worker::{Doomed, Role, Sent, State};
+use crate::worker::{Doomed, Role, Sent, State, Worker};
 
 impl Driver {
     pub(crate) fn submit(&mut self, new: NewJob) {
@@ -77,6 +78,7 @@ impl Driver {
             room: None,
             fault: None,
             withdrawn: false,
+            told: false,
         });
         if let Some(note) = new.note {
             note.set(id);
@@ -284,6 +286,8 @@ impl Driver {
                 State::Retiring => {
                     let due = later(self.now, self.options.kill_grace);
                     worker.kill_at = Some(due);
+                    // The input of a worker of JSON lines ends now.
+                    self.dirty.push(slot);
                     self.alarm(due);
                 }
                 _ => {}
@@ -356,9 +360,20 @@ impl Driver {
 
     /// A job's time is up.
     pub(crate) fn time_out(&mut self, id: u64) {
+        self.note_silence(id);
         let started = self.give_up_on(id);
         self.shared.counters.timeouts.add(1);
         self.end_job(id, Err(Error::Timeout { started }));
+    }
+
+    /// Says in the log what may be wrong with a worker of JSON lines whose first job runs out of time.
+    fn note_silence(&mut self, id: u64) {
+        let Some(Job { place: Place::Sent(slot), .. }) = self.jobs.get(id) else { return };
+        let Some(worker) = &self.workers[*slot] else { return };
+        if worker.json && worker.answered == 0 && worker.has(id) {
+            let (number, text) = (worker.number, advice::of_silence(&worker.input));
+            self.on_log(number, 2, text.as_bytes());
+        }
     }
 
     /// A job's caller has gone. `id` 0 would be a job that was not submitted yet, which cannot happen: messages keep
@@ -384,17 +399,27 @@ impl Driver {
             None => return false,
         };
         if begun || worker.has(id) {
-            if worker.json {
-                jsonl::cancel_line(worker.output.tail(), id);
-            } else {
-                put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
-            }
+            put_cancel(worker, id);
         }
         let overdue = deadline.is_some_and(|at| at <= self.now);
         worker.doomed.push(Doomed { id, since: self.now, termed: false, overdue });
         self.dirty.push(slot);
         self.alarm(later(self.now, self.options.kill_grace / 4));
         begun
+    }
+
+    /// Tells the worker that the outcome of a job at it is no longer needed, and leaves it alone.
+    pub(crate) fn tell_cancelled(&mut self, slot: usize, id: u64) {
+        let Some(worker) =
+            self.workers.get_mut(slot).and_then(Option::as_mut).filter(|worker| worker.has(id))
+        else {
+            return;
+        };
+        put_cancel(worker, id);
+        self.dirty.push(slot);
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.told = true;
+        }
     }
 
     /// Checks a worker that was told to let go of jobs: SIGTERM after half the grace, SIGKILL after all of it. The
@@ -537,5 +562,14 @@ impl Driver {
         all.extend_from_slice(&parts);
         debug_assert!(List::parse(&all).is_some(), "lists joined are a list");
         Some(all.into())
+    }
+}
+
+/// Says that the outcome of a job is no longer needed.
+fn put_cancel(worker: &mut Worker, id: u64) {
+    if worker.json {
+        jsonl::cancel_line(worker.output.tail(), id);
+    } else {
+        put_frame(worker.output.tail(), Kind::Cancel, 0, id, |_| {});
     }
 }

@@ -26,8 +26,8 @@ pub(crate) enum Message {
     Submit(NewJob),
     /// New jobs, which are queued together.
     SubmitAll(Vec<NewJob>),
-    /// The outcome of this job is no longer needed.
-    Withdraw(Note),
+    /// The outcome of this job is no longer needed; whether a worker that has begun it is told.
+    Withdraw(Note, bool),
     /// This job has become more urgent.
     Raise(Note, Priority),
     /// The caller of this job has gone.
@@ -72,7 +72,7 @@ impl Message {
             Self::Drain(..)
             | Self::Kill(_)
             | Self::Cancel(_)
-            | Self::Withdraw(_)
+            | Self::Withdraw(..)
             | Self::Raise(..)
             | Self::Resize(..)
             | Self::Budget

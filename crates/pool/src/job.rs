@@ -112,6 +112,8 @@ pub(crate) struct Job {
     pub(crate) fault: Option<Error>,
     /// Its outcome is no longer needed: it is not begun (again).
     pub(crate) withdrawn: bool,
+    /// Its worker was told of that, and may end it before it is done.
+    pub(crate) told: bool,
 }
 
 impl Job {

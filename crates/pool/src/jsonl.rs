@@ -121,14 +121,21 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
 /// Reads a line of a worker; `current` is the job it has. With `objects` an object with none of the known fields is the reply of
 /// its job.
 ///
+/// A field that is `null` is as absent: serialisers write it for what a message does not have. So is the `id` `""`, and with `objects`
+/// the `error` `""`. Only where nothing else makes a message of the line, `null` is a result, or an event, without parts.
+///
 /// # Errors
 /// Why the line is not part of the protocol, for the log: one short line.
 pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Result<Vec<Translated>, String> {
     // Numbers and objects go on as they are, so values are kept as their text.
-    let fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
+    let mut fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
         let other = serde_json::from_slice::<&RawValue>(line).is_ok();
         if other { "a line is not a JSON object".to_owned() } else { format!("not JSON: {error}") }
     })?;
+    let has_null = |name: &str| !objects && fields.get(name).is_some_and(|value| value.get() == "null");
+    let empty =
+        [("result", Kind::Result), ("event", Kind::Event)].into_iter().find(|(name, _)| has_null(name));
+    fields.retain(|name, value| !is_absent(name, value.get().as_bytes(), objects));
     let id = match fields.get("id") {
         None => current.unwrap_or(0),
         Some(id) => {
@@ -183,7 +190,19 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Res
         put_list(&mut body, &[line.trim_ascii()]);
         return Ok(vec![frame(Kind::Result, id, body)]);
     }
+    if let Some((_, kind)) = empty {
+        let mut body = Vec::new();
+        put_list::<&[u8]>(&mut body, &[]);
+        let is_part = kind == Kind::Result && is_true("more");
+        let flags = if is_part { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
+        return Ok(vec![Translated { flags, ..frame(kind, id, body) }]);
+    }
     Err(format!("a line with none of the known fields: {}", names(&fields)))
+}
+
+/// Whether a field with this value is as absent, in a line of a worker whose replies are objects or not.
+pub(crate) fn is_absent(name: &str, value: &[u8], objects: bool) -> bool {
+    value == b"null" || (value == b"\"\"" && (name == "id" || (name == "error" && objects)))
 }
 
 /// An error as an object with text in `code`, `message` and `detail` (a missing field and `null` are empty), or as text,
@@ -217,7 +236,6 @@ fn list(value: &RawValue) -> Result<Vec<u8>, String> {
                 serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
             items.into_iter().map(from_json).collect::<Result<_, _>>()?
         }
-        b"null" => Vec::new(),
         _ => vec![from_json(value)?],
     };
     let mut body = Vec::new();
@@ -268,7 +286,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect()
 }
 
-/// Characters of a worker's text that a message shows.
+/// Characters of a worker's word that a message shows.
 const SHOWN_CHARS: usize = 40;
 
 /// Standard base64 with padding.
@@ -383,13 +401,40 @@ mod tests {
         let error = one(r#"{"error": {"code": "c", "detail": null, "retryable": true}}"#, 9);
         let parts: Vec<&[u8]> = List::parse(&error.body).unwrap().iter().collect();
         assert_eq!((parts, error.flags), (vec![&b"c"[..], b"", b""], 2));
-        for error in
-            ["5", "null", "[]", "true", r#"{"code": 5}"#, r#"{"message": ["m"]}"#, r#"{"detail": {}}"#]
-        {
+        for error in ["5", "[]", "true", r#"{"code": 5}"#, r#"{"message": ["m"]}"#, r#"{"detail": {}}"#] {
             assert!(
                 read_line(format!(r#"{{"error": {error}}}"#).as_bytes(), None, false).is_err(),
                 "{error}"
             );
+        }
+    }
+
+    /// What a serialiser writes for fields that a message does not have.
+    #[test]
+    fn a_field_that_is_null_is_as_absent() {
+        let read = |line: &str, objects| read_line(line.as_bytes(), Some(9), objects);
+        let rest = r#""retire":false,"pong":false,"log":null,"progress":null,"more":null"#;
+        let object = format!(r#"{{"id":null,"result":null,"error":null,"event":null,"value":"x",{rest}}}"#);
+        let reply = read(&object, true).unwrap().remove(0);
+        let parts: Vec<&[u8]> = List::parse(&reply.body).unwrap().iter().collect();
+        assert_eq!((reply.kind, reply.id, parts), (Kind::Result, 9, vec![object.as_bytes()]));
+        for (line, objects, kind) in [
+            (r#"{"result":null,"error":"no","event":null}"#, false, Kind::Error),
+            (r#"{"result":null,"error":null,"event":["e"]}"#, false, Kind::Event),
+            (r#"{"result":"x","error":null}"#, false, Kind::Result),
+            (r#"{"result":null,"event":null,"progress":"x"}"#, false, Kind::Progress),
+            (r#"{"result":null,"log":"x"}"#, true, Kind::Log),
+            (r#"{"result":null,"error":{"code":"c"},"value":null}"#, true, Kind::Error),
+            (r#"{"error":"","value":"x"}"#, true, Kind::Result),
+            (r#"{"error":""}"#, false, Kind::Error),
+            (r#"{"result":null,"error":null,"event":null}"#, false, Kind::Result),
+            (r#"{"event":null}"#, false, Kind::Event),
+        ] {
+            assert_eq!(read(line, objects).unwrap()[0].kind, kind, "{line}");
+        }
+        assert_eq!(one(r#"{"id":"","result":null}"#, 9).body, b"\0");
+        for line in [r#"{"error":null}"#, r#"{"progress":null}"#, r#"{"log":null,"ready":null}"#] {
+            assert!(read(line, false).unwrap_err().contains("none of the known fields"), "{line}");
         }
     }
 

@@ -32,6 +32,7 @@
 //!   started in their process groups end within a second. There is one exception: processes that workers have started live on
 //!   if the template (for exec'ed workers: the guardian, a shell) is killed in the same moment.
 
+mod advice;
 mod batches;
 mod breaker;
 mod budget;

@@ -10,9 +10,11 @@ use cattlegrid_worker::frame::{Kind, put_frame};
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::Signal;
 
+use crate::advice::Start;
 use crate::driver::{Driver, Ending};
 use crate::error::{Error, PoolError};
 use crate::jsonl;
+use crate::launch::Mode;
 use crate::logs::drain_log;
 use crate::proc::oom_kills;
 use crate::time::{LOOK, later};
@@ -21,6 +23,13 @@ use crate::worker::{FrameRoom, Role, Sent, State, Worker, WorkerInfo};
 impl Driver {
     /// The worker has said READY.
     pub(crate) fn on_worker_ready(&mut self, slot: usize) {
+        if let Some(worker) = &mut self.workers[slot]
+            && worker.role == Role::Spare
+        {
+            // By JSON lines: it has not had INIT, and is ready once it has.
+            worker.ready_early = true;
+            return;
+        }
         if let Some(own_kib) = self.measure(slot) {
             return self.refuse_fresh(slot, own_kib);
         }
@@ -209,7 +218,7 @@ impl Driver {
         let is_asked_for = worker.told_to_leave && !stuck && !left_at_once;
         if is_asked_for || worker.with_template || self.ending_without_jobs() {
             if worker.role == Role::Probe {
-                let reason = worker.ending();
+                let reason = self.start_ending(worker);
                 self.launch_failed(Error::StartFailed {
                     reason,
                     errno: None,
@@ -225,10 +234,33 @@ impl Driver {
         // A worker that dies by itself or breaks the protocol before its first job counts as a failed start.
         let by_itself = (worker.reason.is_none() || worker.broke_protocol) && !worker.has_worked();
         if !worker.was_ready || by_itself {
+            let ending = if worker.was_ready { ending } else { self.start_ending(worker) };
             return self.start_failed(worker, &ending);
         }
         self.shared.counters.crashed.add(u64::from(worker.reason.is_none()));
         self.report(&PoolError::WorkerLost { worker: worker.number, reason: ending });
+    }
+
+    /// How a worker ended that was never ready, with the likely cause.
+    fn start_ending(&self, worker: &Worker) -> String {
+        let start = Start {
+            mode: self.mode_of(worker),
+            output: &worker.tail.text(),
+            unread: &worker.input,
+            status: worker.exit.map(|exit| exit.status),
+            is_late: worker.reason.as_deref() == Some(LATE),
+        };
+        // Of what it printed the reason tells already; a failed `init` has its own words.
+        let cause = if worker.reason.is_none() || start.is_late { start.cause() } else { None };
+        let ending = worker.ending();
+        cause.map_or(ending.clone(), |cause| format!("{ending}; {cause}"))
+    }
+
+    /// How a worker was started.
+    pub(crate) fn mode_of(&self, worker: &Worker) -> Mode {
+        let launching = self.launching.as_ref().map(|launching| &launching.program);
+        let program = launching.filter(|program| program.generation == worker.generation);
+        program.unwrap_or(&self.program).launch.mode
     }
 
     fn settle_jobs(&mut self, worker: &mut Worker) {
@@ -305,7 +337,7 @@ impl Driver {
             let due = later(worker.born, self.options.start_timeout);
             if due <= now {
                 let stuck = worker.template.filter(|_| worker.pid.is_none());
-                self.kill(slot, "it was not ready in time");
+                self.kill(slot, LATE);
                 if let Some(serial) = stuck {
                     self.template_stuck(serial);
                 }
@@ -411,5 +443,7 @@ impl Driver {
 
 /// Without this rule a program whose workers do so would be started again without a limit.
 const LEFT_AT_ONCE: &str = "it asked to be retired before its first job";
+/// Why a worker or template was killed that did not become ready.
+pub(crate) const LATE: &str = "it was not ready in time";
 /// How long the pool waits for the end of a killed worker.
 const GIVE_UP: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use cattlegrid_worker::frame::{FrameError, Header, Kind};
 use cattlegrid_worker::message::ErrorBody;
 
+use crate::advice;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::jsonl::{self, LineEnds};
@@ -25,7 +26,7 @@ impl Driver {
         let max = self.options.max_frame;
         let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
         let current = worker.in_flight.front().map(|sent| sent.id);
-        let objects = worker.objects;
+        let (objects, greeted) = (worker.objects, worker.greeted);
         if worker.long_line.is_some() {
             return self.read_long_line(slot, rest, current);
         }
@@ -37,7 +38,7 @@ impl Driver {
                 worker.room = FrameRoom::None;
                 return self.read_long_line(slot, rest, current);
             }
-            taken => taken.map_err(|error| error.to_string())?,
+            taken => taken.map_err(|error| advice::of_line(&error.to_string(), rest, greeted))?,
         };
         let Some((line, len)) = taken else {
             self.has_line_room(slot, rest.len());
@@ -45,7 +46,15 @@ impl Driver {
         };
         self.close_line(slot);
         if !line.is_empty() {
-            for frame in jsonl::read_line(line, current, objects)? {
+            let complain = |reason: String| advice::of_line(&reason, line, greeted);
+            for frame in jsonl::read_line(line, current, objects).map_err(complain)? {
+                let is_start = matches!(frame.kind, Kind::Hello | Kind::Ready);
+                if !greeted && !is_start && frame.kind != Kind::Error {
+                    return Err(complain("a message before it was ready".into()));
+                }
+                if greeted && frame.kind == Kind::Hello {
+                    return Err(complain("it had said before that it is ready".into()));
+                }
                 let header = Header {
                     len: frame.body.len() as u32,
                     kind: frame.kind,
@@ -61,7 +70,7 @@ impl Driver {
                     return Ok(None);
                 }
                 let body = Bytes::from(frame.body);
-                self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })?;
+                self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) }).map_err(complain)?;
             }
         }
         self.free_frame_room(slot);
@@ -78,7 +87,9 @@ impl Driver {
         let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
         let Some(line) = &mut worker.long_line else { return Ok(None) };
         let Some(end) = line.push(rest)? else { return Ok(Some(rest.len())) };
-        let what = line.end(current, worker.objects)?;
+        let what = line
+            .end(current, worker.objects)
+            .map_err(|reason| advice::of_line(&reason, line.head(), worker.greeted))?;
         let (len, max) = (usize::try_from(line.len()).unwrap_or(usize::MAX), self.options.max_frame as usize);
         worker.long_line = None;
         let error = |code: &str, what: &str| ErrorBody {

@@ -10,6 +10,8 @@
 
 use serde_json::from_slice;
 
+use crate::jsonl::is_absent;
+
 /// The meaning of a line, known when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Long {
@@ -44,7 +46,21 @@ pub(crate) struct LongLine {
     name: Option<Field>,
     id: Option<Vec<u8>>,
     more: bool,
-    seen: [bool; FIELDS.len()],
+    seen: [Seen; FIELDS.len()],
+    /// The beginning of the line, for messages.
+    head: Vec<u8>,
+}
+
+/// What a line has of a field.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    #[default]
+    Nothing,
+    /// It is `null`.
+    Null,
+    /// It is as absent where replies are objects.
+    InOthers,
+    Yes,
 }
 
 /// Place of a name in [`FIELDS`].
@@ -65,6 +81,7 @@ impl LongLine {
             self.at_return = *last == b'\r';
         }
         self.len += part.len() as u64;
+        self.head.extend_from_slice(&part[..part.len().min(HEAD_MAX - self.head.len())]);
         if self.len() >= Self::MOST {
             return Err(format!("a line of {} bytes and more", Self::MOST));
         }
@@ -79,6 +96,11 @@ impl LongLine {
             }
         }
         Ok(end)
+    }
+
+    /// The first [`HEAD_MAX`] bytes of the line, for messages.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.head
     }
 
     /// Bytes of the line so far, without its end.
@@ -102,13 +124,19 @@ impl LongLine {
                 .ok_or_else(|| format!("a line of {} bytes whose id is not one of ours", self.len()))?,
         };
         // In the order in which `jsonl::read_line` looks for the fields of a shorter line.
-        let first = FIELDS.iter().zip(self.seen).find_map(|(name, seen)| seen.then_some(*name));
-        match first {
+        let first = |wanted: &[Seen]| {
+            FIELDS.iter().zip(self.seen).find_map(|(name, seen)| wanted.contains(&seen).then_some(*name))
+        };
+        let known = if objects { first(&[Seen::Yes]) } else { first(&[Seen::Yes, Seen::InOthers]) };
+        let is_reply = objects && (self.id.is_some() || current.is_some());
+        let is_null = |name: &&str| FIELDS.iter().zip(self.seen).any(|field| field == (name, Seen::Null));
+        let empty = || NULLS.into_iter().find(|name| !objects && is_null(name));
+        match known.or_else(empty) {
             Some("result") if self.more => Ok(Long::Part(id)),
             Some("result" | "error") => Ok(Long::Outcome(id)),
             Some(what @ ("event" | "progress")) => Ok(Long::Message(what, id)),
             Some("log") => Ok(Long::Log),
-            None if objects && (self.id.is_some() || current.is_some()) => Ok(Long::Outcome(id)),
+            None if is_reply => Ok(Long::Outcome(id)),
             _ => Err(format!("a line of {} bytes, which is not a reply, event or log line", self.len())),
         }
     }
@@ -161,10 +189,18 @@ impl LongLine {
         let value = std::mem::take(&mut self.token);
         let Some(field) = self.name.take() else { return };
         match FIELDS[field] {
-            "id" => self.id = Some(value),
+            "id" => self.id = Some(value).filter(|value| !is_absent("id", value, false)),
             "more" => self.more = value == b"true",
-            "ready" | "retire" | "pong" => self.seen[field] = value == b"true",
-            _ => self.seen[field] = true,
+            "ready" | "retire" | "pong" => {
+                self.seen[field] = if value == b"true" { Seen::Yes } else { Seen::Nothing };
+            }
+            name => {
+                self.seen[field] = match (is_absent(name, &value, false), is_absent(name, &value, true)) {
+                    (true, _) => Seen::Null,
+                    (false, true) => Seen::InOthers,
+                    (false, false) => Seen::Yes,
+                }
+            }
         }
     }
 }
@@ -172,6 +208,12 @@ impl LongLine {
 /// The known names; the kinds of lines come in the order in which `jsonl::read_line` looks for them.
 const FIELDS: [&str; 10] =
     ["ready", "retire", "pong", "result", "error", "event", "progress", "log", "id", "more"];
+
+/// Those that are a message without parts if nothing else makes one of the line.
+const NULLS: [&str; 2] = ["result", "event"];
+
+/// Bytes kept of the beginning of the line: as many as a message shows, and a character more.
+const HEAD_MAX: usize = 84;
 
 /// Bytes kept of a name or value: every character of the longest ones may be written as `\u0069`.
 const TOKEN_MAX: usize = 128;
@@ -214,6 +256,14 @@ mod tests {
             (r#"{"x\\":"\\","progress":"\\\"result\":"}"#, Long::Message("progress", 7)),
             (r#"{"l\u006fg":"{\"result\":1}"}"#, Long::Log),
             (r#"{"log":"x","event":1,"result":2,"ready":false}"#, Long::Outcome(7)),
+            (
+                r#"{"id":null,"result":null,"error":null,"event": null ,"progress":"x"}"#,
+                Long::Message("progress", 7),
+            ),
+            (r#"{"id":"","result":null,"log":null}"#, Long::Outcome(7)),
+            (r#"{"result":"x","result":null,"event":"x"}"#, Long::Message("event", 7)),
+            (r#"{"event":null,"error":"","x":1}"#, Long::Outcome(7)),
+            (r#"{"event":null,"x":1}"#, Long::Message("event", 7)),
         ] {
             assert_eq!(end(line), Ok(what), "{line}");
         }
@@ -243,7 +293,9 @@ mod tests {
             r#"{"id":3,"result":1}"#,
             r#"{"id":"-1","result":1}"#,
             &format!(r#"{{"id":"{long}","result":1}}"#),
-            r#"{"id":null,"result":1}"#,
+            r#"{"id":[],"result":1}"#,
+            r#"{"error":null}"#,
+            r#"{"progress":null,"log":null}"#,
         ] {
             let error = end(line).unwrap_err();
             assert!(error.len() < 100, "{line}: {error}");
@@ -264,12 +316,15 @@ mod tests {
             (r#"{"id":"3","value":"x"}"#, None, Long::Outcome(3)),
             (r#"{"ready":false,"retire":"no"}"#, Some(7), Long::Outcome(7)),
             (r#"{"value":"x","log":1}"#, Some(7), Long::Log),
+            (r#"{"value":"x","log":null,"result":null,"error":"","event":null}"#, Some(7), Long::Outcome(7)),
+            (r#"{"event":null}"#, Some(7), Long::Outcome(7)),
             (r#"{"value":"x","more":true,"result":1}"#, Some(7), Long::Part(7)),
         ] {
             assert_eq!(end(line.as_bytes(), current, true), Ok(what), "{line}");
         }
         for (line, current, objects) in [
             (r#"{"value":"x"}"#, None, true),
+            (r#"{"result":null,"value":"x"}"#, None, true),
             (r#"{"value":"x","ready":true}"#, Some(7), true),
             (r#"{"id":3,"value":"x"}"#, Some(7), true),
             (r#"{"value":"x"}"#, Some(7), false),

@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use cattlegrid_worker::{Limits, Sandbox, Setup};
+
 use crate::budget::Budget;
 use crate::reply_room::ReplyRoom;
 use crate::sizing::SizingConfig;
@@ -41,10 +43,29 @@ pub(crate) struct Options {
     pub(crate) jitter: f64,
     pub(crate) max_age: Option<Duration>,
     pub(crate) max_rss: Option<u64>,
-    pub(crate) setup: cattlegrid_worker::Setup,
+    pub(crate) setup: Setup,
+    pub(crate) privileged_template: bool,
     pub(crate) crash_loop: (usize, Duration),
     pub(crate) log_rate: u64,
     pub(crate) probe: bool,
+}
+
+impl Options {
+    /// Limits and privileges of a template, and those that each of its workers takes after the fork. Limits are those of workers:
+    /// a template has none.
+    pub(crate) fn of_template(&self) -> (Setup, Setup) {
+        let mut of_worker = self.setup.clone();
+        let mut of_template = Setup {
+            limits: Limits { core: None, oom_score_adj: None, ..Limits::default() },
+            sandbox: Sandbox { no_new_privs: false, uid_gid: None },
+        };
+        if self.setup.sandbox.uid_gid.is_some() && !self.privileged_template {
+            of_template.sandbox = self.setup.sandbox.clone();
+            // The worker has it already, and could not take it again: only a privileged process can drop groups.
+            of_worker.sandbox.uid_gid = None;
+        }
+        (of_template, of_worker)
+    }
 }
 
 impl Default for Options {
@@ -76,7 +97,8 @@ impl Default for Options {
             jitter: 0.1,
             max_age: None,
             max_rss: None,
-            setup: cattlegrid_worker::Setup::default(),
+            setup: Setup::default(),
+            privileged_template: false,
             crash_loop: (5, Duration::from_secs(10)),
             log_rate: 64 << 10,
             probe: true,

@@ -347,6 +347,29 @@ impl Spawning {
         let pool = self.pool.take().expect("a start gives its pool only once")?;
         self.started.wait().map(|()| pool)
     }
+
+    /// As [`Spawning::wait`], while `goes_on` says so, which is asked every 10 ms. None: it does not any more, and what was started is
+    /// ended.
+    ///
+    /// # Panics
+    /// As [`Spawning::wait`].
+    pub fn wait_while(self, goes_on: impl Fn() -> bool) -> Option<Result<Pool, Error>> {
+        while matches!(self.pool, Some(Ok(_))) && !self.started.is_done() {
+            if !goes_on() {
+                self.give_up();
+                return None;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        Some(self.wait())
+    }
+
+    /// Ends what was started.
+    pub fn give_up(mut self) {
+        if let Some(Ok(pool)) = self.pool.take() {
+            drop(pool.shutdown_now());
+        }
+    }
 }
 
 impl Future for Spawning {

@@ -14,13 +14,15 @@ use std::time::Duration;
 use cattlegrid_worker::control::{Control, receive};
 use cattlegrid_worker::frame::VERSION;
 use cattlegrid_worker::sys::{self, Exit, Spawn, SpawnError};
-use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Limits, Sandbox, Setup};
+use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Setup};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::advice::Start;
 use crate::driver::{Driver, Ending, Source};
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::launch::{Launch, Mode};
+use crate::lifecycle::LATE;
 use crate::logs::{CHUNK, Lines, Tail, UNFINISHED, drain_log, log_pipe};
 use crate::promise::Resolver;
 use crate::template::{Launching, Program, Template};
@@ -129,7 +131,8 @@ impl Driver {
                 .map_err(|error| system_error("control socket", &error.into()))?;
         rustix::io::ioctl_fionbio(&control, true).ok();
         let (log, writer) = log_pipe().map_err(|error| system_error("log pipe", &error))?;
-        let child = self.exec(launch, Some(&theirs), &writer, &bare_setup());
+        let (setup, _) = self.options.of_template();
+        let child = self.exec(launch, Some(&theirs), &writer, &setup);
         let child = child.map_err(|error| spawn_error(&error))?;
         self.last_template += 1;
         let serial = self.last_template;
@@ -303,7 +306,16 @@ impl Driver {
             Some(Exit { status, .. }) => format!("exited with status {status}"),
             None => "status unknown".into(),
         };
-        let reason = template.fatal.unwrap_or_else(|| format!("{reason} ({how})"));
+        let start = Start {
+            mode: Mode::Template,
+            output: &tail.text(),
+            unread: b"",
+            status: exit.map(|exit| exit.status),
+            is_late: reason == LATE,
+        };
+        let cause =
+            start.cause().filter(|_| !template.ready).map_or(String::new(), |cause| format!("; {cause}"));
+        let reason = template.fatal.unwrap_or_else(|| format!("{reason} ({how}){cause}"));
         let launching = self.launching.as_ref().map(|launching| launching.program.generation);
         if launching == Some(template.generation) {
             let name =
@@ -413,7 +425,7 @@ impl Driver {
             self.pass_on_log(0, 0, &line);
         }
         for serial in late {
-            self.template_lost(serial, "it was not ready in time");
+            self.template_lost(serial, LATE);
         }
         self.refresh_template();
     }
@@ -483,13 +495,5 @@ fn system_error(what: &str, error: &std::io::Error) -> Error {
         reason: format!("{what}: {}", reason_of(error)),
         errno: error.raw_os_error(),
         stderr_tail: String::new(),
-    }
-}
-
-/// A template gets no limits and keeps its privileges: both are set for each worker.
-fn bare_setup() -> Setup {
-    Setup {
-        limits: Limits { core: None, oom_score_adj: None, ..Limits::default() },
-        sandbox: Sandbox { no_new_privs: false, uid_gid: None },
     }
 }

@@ -63,6 +63,9 @@ impl Driver {
         }
         self.sizing.on_starting(slot);
         self.send_init(slot);
+        if self.workers[slot].as_ref().is_some_and(|worker| worker.ready_early) {
+            self.on_worker_ready(slot);
+        }
         true
     }
 
@@ -213,7 +216,8 @@ impl Driver {
         let unconnected = || StartError::Resources(std::io::ErrorKind::NotConnected.into());
         let template = self.template_of(generation).ok_or_else(unconnected)?;
         let control = template.control.as_ref().ok_or_else(unconnected)?;
-        let fork = Control::Fork { slot: number as u32, setup: self.options.setup.clone() };
+        let (_, setup) = self.options.of_template();
+        let fork = Control::Fork { slot: number as u32, setup };
         fork.send(control.as_fd(), &[socket.as_fd(), log.as_fd()])?;
         Ok(template.serial)
     }

@@ -112,7 +112,14 @@ impl JobHandle {
     /// goes on to its end undisturbed, and its outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that
     /// has ended. Costs a message to the pool's thread.
     pub fn withdraw(&self) {
-        self.shared.inbox.send(Message::Withdraw(self.note.clone()));
+        self.shared.inbox.send(Message::Withdraw(self.note.clone(), false));
+    }
+
+    /// As [`JobHandle::withdraw`]; a worker that has begun the job is told besides: its `cancelled()` is true from then on. It is not
+    /// stopped, and the job's time goes on. If it ends the job with an error, as an asynchronous worker does whose task is cancelled so,
+    /// the job ends as [`Error::Cancelled`].
+    pub fn abandon(&self) {
+        self.shared.inbox.send(Message::Withdraw(self.note.clone(), true));
     }
 
     /// Moves the job to a more urgent class of the queue, to the place that it would have there had it been submitted with
@@ -227,17 +234,20 @@ impl Driver {
         }
     }
 
-    /// A job's outcome is no longer needed: it ends, unless a worker has begun it.
-    pub(crate) fn withdraw(&mut self, id: u64) {
+    /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
+    pub(crate) fn withdraw(&mut self, id: u64, tell: bool) {
         let Some(Job { sink: Some(_), place, .. }) = self.jobs.get(id) else { return };
         let place = *place;
         if let Place::Sent(slot) = place {
             self.take_for_good(slot, id);
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
-        if matches!(job.place, Place::Sent(_)) {
+        if let Place::Sent(slot) = job.place {
             // Begun. Or both sides have claimed it at the same moment: if the worker skips it, it ends then.
             job.withdrawn = true;
+            if tell {
+                self.tell_cancelled(slot, id);
+            }
         } else {
             self.end_job(id, Err(Error::Cancelled));
         }

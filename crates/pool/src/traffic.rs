@@ -11,10 +11,12 @@ use cattlegrid_worker::message::{ErrorBody, Hello};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::advice;
 use crate::callbacks::LogChunk;
 use crate::driver::{Driver, Source};
 use crate::error::Error;
 use crate::event::Event;
+use crate::launch::Mode;
 use crate::logs::{CHUNK, Lines, UNFINISHED, with_origin};
 use crate::output::Flushed;
 use crate::payload::Reply;
@@ -118,7 +120,13 @@ impl Driver {
             match step {
                 Ok(Some(count)) => used += count,
                 Ok(None) => break,
-                Err(reason) => return self.break_off(slot, number, &reason),
+                Err(reason) => {
+                    let printed =
+                        !json && self.workers[slot].as_ref().is_some_and(|worker| self.may_print(worker));
+                    let words = printed.then(|| advice::of_frames(&input[used..]));
+                    let reason = words.map_or(reason.clone(), |words| format!("{reason}; {words}"));
+                    return self.break_off(slot, number, &reason);
+                }
             }
         }
         input.drain(..used);
@@ -131,6 +139,11 @@ impl Driver {
             debug_assert!(worker.input.is_empty(), "only this function reads frames");
             worker.input = input;
         }
+    }
+
+    /// Whether what a worker wrote may be what a program prints: it has not said HELLO, and its frames go to standard output.
+    fn may_print(&self, worker: &Worker) -> bool {
+        !worker.greeted && self.mode_of(worker) == Mode::Stdio
     }
 
     /// Handles a long frame that is exactly what the input holds, and takes it out without copying it.
@@ -266,7 +279,7 @@ impl Driver {
     }
 
     /// A LOG frame.
-    fn on_log(&mut self, worker: u64, level: u8, text: &[u8]) {
+    pub(crate) fn on_log(&mut self, worker: u64, level: u8, text: &[u8]) {
         self.shared.counters.log_bytes.add(text.len() as u64);
         if self.log_limit.take(text.len(), self.now) {
             self.pass_on_log(worker, level, text);
@@ -350,7 +363,10 @@ impl Driver {
             return Ok(());
         }
         let max = self.options.max_frame as usize;
-        let error = if code == "too_large" {
+        let error = if self.jobs.get(id).is_some_and(|job| job.told) {
+            // Its way to stop early.
+            Error::Cancelled
+        } else if code == "too_large" {
             Error::TooLarge {
                 len: message.split(' ').find_map(|word| word.parse().ok()).unwrap_or(max + 1),
                 max,
@@ -461,7 +477,17 @@ impl Driver {
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return };
         let Some(socket) = &worker.socket else { return };
         // A broken socket is noticed when it is read, which also finds the last frames of the worker.
-        let blocked = worker.output.flush(socket) == Flushed::Blocked;
+        let flushed = worker.output.flush(socket);
+        if flushed == Flushed::All
+            && worker.json
+            && worker.state == State::Retiring
+            && worker.in_flight.is_empty()
+        {
+            // The end of its input is what the loop of every program understands, whatever it makes of `retire`. Not before
+            // its last answer: at the end of its input a program may end without it.
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Write).ok();
+        }
+        let blocked = flushed == Flushed::Blocked;
         if blocked != worker.want_write {
             worker.want_write = blocked;
             self.watch_socket(slot);

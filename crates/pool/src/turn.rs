@@ -155,7 +155,7 @@ impl Driver {
         match message {
             Message::Submit(job) => self.submit(job),
             Message::SubmitAll(jobs) => self.submit_all(jobs),
-            Message::Withdraw(note) => self.withdraw(note.id()),
+            Message::Withdraw(note, tell) => self.withdraw(note.id(), tell),
             Message::Raise(note, priority) => self.raise(note.id(), priority),
             Message::Cancel(outcome) => self.cancel(outcome.note()),
             Message::Retire(number, answer) => {

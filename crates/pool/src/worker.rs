@@ -112,6 +112,8 @@ pub(crate) struct Worker {
     pub(crate) greeted: bool,
     /// It has said READY.
     pub(crate) was_ready: bool,
+    /// It has said so as a spare, before it had INIT.
+    pub(crate) ready_early: bool,
     /// It asked to be retired.
     pub(crate) asked_to_leave: bool,
     /// It died because its template did: reported once, for the template.
@@ -262,6 +264,7 @@ impl Worker {
             role,
             greeted: false,
             was_ready: false,
+            ready_early: false,
             asked_to_leave: false,
             told_to_leave: false,
             with_template: false,

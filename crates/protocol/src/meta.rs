@@ -181,7 +181,7 @@ fn with_token(letter: u8, token: &[u8], flags: &mut MetaFlags) -> Result<(), &'s
         b'R' => flags.recache = number::exptime(token).ok_or(error::BAD_TOKEN)?,
         b'C' => flags.compare_cas = number::unsigned(token).ok_or(error::BAD_TOKEN)?,
         b'E' => flags.explicit_cas = number::unsigned(token).ok_or(error::BAD_TOKEN)?,
-        b'F' => flags.client_flags = number::client_flags(token).ok_or("")?,
+        b'F' => flags.client_flags = number::strict_u32(token).ok_or("")?,
         b'J' => flags.initial = number::unsigned(token).ok_or(error::INVALID_INITIAL)?,
         b'D' => flags.delta = number::unsigned(token).ok_or(error::INVALID_META_DELTA)?,
         _ => flags.mode = token.first().copied().unwrap_or(0),

@@ -1,11 +1,12 @@
 //! Decimal numbers as memcached reads them.
 //!
 //! There are two families. The lenient one follows C's `strtol`: an optional sign, digits, then the end of the word,
-//! or white space (a tab) and anything. The strict one takes digits only.
+//! or white space (a tab) and anything. It reads the client flags and the exptime of a classic store. The strict one, for
+//! every other number, takes digits only, after a `-` where a number may be negative.
 //!
 //! # Invariant
-//! A number out of range is refused, except where memcached takes it: client flags and the exptime of a store keep their
-//! lower 32 bits.
+//! A number out of range is refused, except where memcached takes it: client flags and the exptime of a classic store keep
+//! their lower 32 bits.
 
 /// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients rely on that: some send
 /// 4294967295 for -1.
@@ -14,16 +15,22 @@ pub(crate) fn exptime_of_store(word: &[u8]) -> Option<i64> {
     signed(word).map(|n| i64::from(n as i32))
 }
 
-/// The exptime of `touch`, `T`, `N` and `R`: `strtol`, an error beyond 32 bits.
+/// The exptime of `touch`, `gat`, `T`, `N` and `R`: 32 bits with a sign, strict.
 #[inline]
 pub(crate) fn exptime(word: &[u8]) -> Option<i64> {
-    signed(word).filter(|n| i32::try_from(*n).is_ok())
+    strict_i32(word).map(i64::from)
 }
 
-/// A CAS, delta or initial value: `strtoull`, which negates after a minus sign. As in memcached the result is
-/// refused where it would be negative with a sign.
+/// A CAS, delta or initial value: 64 bits, digits only, at most 22 of them.
 #[inline]
 pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
+    digits(word, 22)
+}
+
+/// `strtoull`, which negates after a minus sign. As in memcached the result is refused where it would be negative with a
+/// sign.
+#[inline]
+fn lenient_unsigned(word: &[u8]) -> Option<u64> {
     match word {
         [b'-', rest @ ..] => lenient(rest).map(u64::wrapping_neg).filter(|n| n >> 63 == 0),
         [b'+', rest @ ..] => lenient(rest),
@@ -31,10 +38,10 @@ pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
     }
 }
 
-/// Client flags: 64 bits are read and the lower 32 kept, as memcached does.
+/// The client flags of a classic store: 64 bits are read and the lower 32 kept, as memcached does.
 #[inline]
-pub(crate) fn client_flags(word: &[u8]) -> Option<u32> {
-    unsigned(word).map(|n| n as u32)
+pub(crate) fn client_flags_of_store(word: &[u8]) -> Option<u32> {
+    lenient_unsigned(word).map(|n| n as u32)
 }
 
 /// The length of a data block; `None` also when it exceeds 31 bits together with its CRLF.
@@ -44,15 +51,15 @@ pub(crate) fn data_len(word: &[u8]) -> Option<usize> {
     if (0..=i32::MAX - 2).contains(&n) { usize::try_from(n).ok() } else { None }
 }
 
-/// A number of 32 bits with a sign, as memcached's administrative commands read it: digits with an optional `-`, at most
-/// 11 characters.
+/// A number of 32 bits with a sign, as memcached reads it outside the fields of a classic store: digits with an optional
+/// `-`, at most 11 characters. As there, a `-` alone is 0.
 #[inline]
 pub fn strict_i32(word: &[u8]) -> Option<i32> {
     let (negative, digits) = match word {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, word),
     };
-    if digits.is_empty() || word.len() > 11 {
+    if word.is_empty() || word.len() > 11 {
         return None;
     }
     let mut n = 0i64;
@@ -62,8 +69,8 @@ pub fn strict_i32(word: &[u8]) -> Option<i32> {
     i32::try_from(if negative { -n } else { n }).ok()
 }
 
-/// A number of 32 bits without a sign, as memcached's administrative commands read it: digits only, at most 11
-/// characters.
+/// A number of 32 bits without a sign, as memcached's administrative commands and the flag `F` read it: digits only, at
+/// most 11 characters.
 #[inline]
 pub fn strict_u32(word: &[u8]) -> Option<u32> {
     if word.is_empty() || word.len() > 11 {
@@ -79,7 +86,13 @@ pub fn strict_u32(word: &[u8]) -> Option<u32> {
 /// A number of 64 bits: digits only, at most 20 of them.
 #[inline]
 pub(crate) fn strict_u64(word: &[u8]) -> Option<u64> {
-    if word.is_empty() || word.len() > 20 {
+    digits(word, 20)
+}
+
+/// 64 bits in 1 to `most` digits.
+#[inline]
+fn digits(word: &[u8], most: usize) -> Option<u64> {
+    if word.is_empty() || word.len() > most {
         return None;
     }
     word.iter().try_fold(0_u64, |n, &b| n.checked_mul(10)?.checked_add(digit(b)?.into()))
@@ -122,13 +135,19 @@ mod tests {
 
     #[test]
     fn exptimes_have_32_bits() {
-        assert_eq!(exptime(b"+7"), Some(7));
+        assert_eq!(exptime_of_store(b"+7"), Some(7));
+        assert_eq!(exptime(b"-7"), Some(-7));
         assert_eq!(exptime(b"2147483647"), Some(2_147_483_647));
         assert_eq!(exptime(b"2147483648"), None);
         assert_eq!(exptime_of_store(b"4294967295"), Some(-1));
-        for bad in ["", "-", "x", "1x", "--1", "1.5", "99999999999999999999999"] {
+        assert_eq!((exptime(b"-"), exptime_of_store(b"-")), (Some(0), None));
+        for bad in ["", "x", "1x", "--1", "1.5", "99999999999999999999999"] {
             assert_eq!(exptime(bad.as_bytes()), None, "{bad}");
             assert_eq!(exptime_of_store(bad.as_bytes()), None, "{bad}");
+        }
+        for bad in ["+7", "7\t", "7\r", "000000000007"] {
+            assert_eq!(exptime(bad.as_bytes()), None, "{bad}");
+            assert_eq!(exptime_of_store(bad.as_bytes()), Some(7), "{bad}");
         }
     }
 
@@ -137,24 +156,27 @@ mod tests {
         assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(unsigned(b"18446744073709551616"), None);
         assert_eq!(unsigned(b"99999999999999999999"), None);
-        assert_eq!(unsigned(b"000000000000000000000000000012"), Some(12));
-        assert_eq!(unsigned(b"5\tx"), Some(5));
-        assert_eq!(unsigned(b"-1"), None);
-        assert_eq!(unsigned(b""), None);
+        assert_eq!(unsigned(b"0000000000000000000012"), Some(12), "22 digits");
+        for bad in ["", "-1", "-0", "+5", "5\t", "5\r", "5\tx", "00000000000000000000012"] {
+            assert_eq!(unsigned(bad.as_bytes()), None, "{bad}");
+        }
     }
 
     #[test]
     fn client_flags_keep_the_lower_half() {
-        assert_eq!(client_flags(b"4294967295"), Some(u32::MAX));
-        assert_eq!(client_flags(b"4294967296"), Some(0));
-        assert_eq!(client_flags(b"-1"), None);
+        assert_eq!(client_flags_of_store(b"4294967295"), Some(u32::MAX));
+        assert_eq!(client_flags_of_store(b"4294967296"), Some(0));
+        assert_eq!(client_flags_of_store(b"000000000000000000000000000012"), Some(12));
+        assert_eq!(client_flags_of_store(b"5\tx"), Some(5));
+        assert_eq!(client_flags_of_store(b"-1"), None);
     }
 
     #[test]
     fn lengths_are_strict() {
         assert_eq!(data_len(b"0"), Some(0));
         assert_eq!(data_len(b"2147483645"), Some(2_147_483_645));
-        for bad in ["2147483646", "-1", "", "-", "+1", "1\t", "000000000001", "x"] {
+        assert_eq!(data_len(b"-"), Some(0), "as memcached");
+        for bad in ["2147483646", "-1", "", "+1", "1\t", "000000000001", "x"] {
             assert_eq!(data_len(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(strict_i32(b"-2147483648"), Some(i32::MIN));

@@ -24,8 +24,8 @@ pub(crate) fn gat<'a>(line: Line<'a>, mut rest: &'a [u8], cas: bool) -> Parsed<'
     if words::take_key(&mut &*rest).is_empty() {
         return line.refuse(error::BAD_FORMAT);
     }
-    match number::strict_i32(exptime) {
-        Some(exptime) => keys_of(line, rest, cas, Some(exptime.into())),
+    match number::exptime(exptime) {
+        Some(exptime) => keys_of(line, rest, cas, Some(exptime)),
         None => line.refuse(error::INVALID_EXPTIME),
     }
 }
@@ -49,7 +49,8 @@ pub(crate) fn store<'a>(
     if key.len() > KEY_MAX {
         return bad(error::BAD_FORMAT);
     }
-    let (Some(flags), Some(exptime)) = (number::client_flags(flags), number::exptime_of_store(exptime))
+    let (Some(flags), Some(exptime)) =
+        (number::client_flags_of_store(flags), number::exptime_of_store(exptime))
     else {
         return bad(error::BAD_FORMAT);
     };

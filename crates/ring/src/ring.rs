@@ -20,8 +20,8 @@ pub enum Layout {
     /// 100 points for each server, whatever its weight: libmemcached's `MEMCACHED_BEHAVIOR_KETAMA` with
     /// `MEMCACHED_BEHAVIOR_HASH` of MD5.
     Plain,
-    /// 160 points for a server of average weight, in proportion to the weights, down to none: libketama, and libmemcached's
-    /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`.
+    /// 160 points for a server of average weight, in proportion to the weights, down to none: libmemcached's
+    /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`. libketama differs in the port 11211, which it hashes as a part of the name.
     Weighted,
     /// 100 points for each server, of another hash, [`one_at_a_time`]; that is also the hash of keys. As soon as one weight is
     /// above 1, the points are those of [`Layout::Weighted`], and the hash of keys stays the other one: libmemcached's

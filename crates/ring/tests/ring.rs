@@ -44,6 +44,36 @@ fn compared(text: &str) -> (u32, u32) {
     (rings, keys)
 }
 
+/// libketama hashes `NAME-COUNTER`, whatever the port of the name is.
+#[test]
+fn only_the_default_port_makes_it_differ_from_libketama() {
+    use md5::{Digest as _, Md5};
+
+    let differ = |port: u16| {
+        let names: Vec<String> = (1..=7).map(|n| format!("10.0.0.{n}:{port}")).collect();
+        let mut points: Vec<(u32, usize)> = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            for counter in 0..40 {
+                let hash: [u8; 16] = Md5::digest(format!("{name}-{counter}")).into();
+                let words = hash.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+                points.extend(words.map(|word| (word, place)));
+            }
+        }
+        points.sort_unstable();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let ring = Ring::new(servers(&names), Layout::Weighted).unwrap();
+        let keys = (0..700).map(|n| format!("key:{n}"));
+        keys.filter(|key| {
+            let hash = key_hash(key.as_bytes());
+            let (_, place) = points.iter().find(|(point, _)| *point >= hash).unwrap_or(&points[0]);
+            ring.find(key.as_bytes()) != Some(*place)
+        })
+        .count()
+    };
+    assert_eq!(differ(11_212), 0);
+    assert!(differ(11_211) > 500);
+}
+
 #[test]
 fn a_key_after_the_last_point_goes_to_the_first() {
     let names = ["10.0.1.1=600", "10.0.1.2=300", "10.0.1.3=200", "10.0.1.4=350"];

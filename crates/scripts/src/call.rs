@@ -364,7 +364,7 @@ impl Run<'_> {
         let Some(own) = self.call.own.filter(|_| self.about.keys.is_empty()) else { return Ok(None) };
         let (head, reader) = Reader::new(own).map_err(|broken| failure(&broken.into()))?;
         let (definition, functions) = (self.definition, self.functions());
-        if head.version != definition.version && functions.migrate.is_some() {
+        if head.version != definition.version {
             return Ok(None);
         }
         let task = Task {
@@ -428,9 +428,15 @@ impl Run<'_> {
     /// The table of a plain state, as the source's version has it.
     fn decoded(&self, plain: &[u8], object: u8) -> Result<Table, Failure> {
         let (version, table) = self.decode(plain, object)?;
-        let Some(migrate) = self.functions().migrate.as_ref().filter(|_| version != self.definition.version)
-        else {
+        let own = self.definition.version;
+        if version == own {
             return Ok(table);
+        }
+        let Some(migrate) = &self.functions().migrate else {
+            let text = format!(
+                "the object is of version {version}, and version {own} has no migrate: drop it, or make it anew"
+            );
+            return Err(Failure::Script(text));
         };
         match migrate.call((table, version)).map_err(|error| failure(&error))? {
             Value::Table(table) => Ok(table),

@@ -1,14 +1,15 @@
 //! JSON of tables: `cg.json`, and replies.
 //!
 //! A table of items 1 to n is an array, one of named entries an object, ascending by the names; the empty table is
-//! `{}`. Strings of any bytes are written as `dump` of the shipped types writes them. `null` is left out of objects and
+//! `{}`, unless it was read from `[]`: such a table has [`array_metatable`], and is `[]`. Strings of any bytes are written as `dump` of the shipped types writes them. `null` is left out of objects and
 //! is `cg.json.null` as an item.
 
 use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt;
 
 use cattlegrid_objects::{push_float, push_json_string};
-use mlua::{Lua, Table, Value};
+use mlua::{LightUserData, Lua, Table, Value};
 use serde::Deserializer;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
@@ -50,6 +51,37 @@ pub(crate) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<(), String> {
         out.truncate(from);
     }
     written
+}
+
+/// The name of the metatable of arrays in the VM's registry.
+pub(crate) const ARRAY: &CStr = c"cg.json array";
+
+/// The metatable of tables that are arrays of JSON also when they are empty. It does nothing besides, and cannot be changed.
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn array_metatable(lua: &Lua) -> mlua::Result<Table> {
+    let name = ARRAY.to_str().unwrap_or_default();
+    if let Value::Table(table) = lua.named_registry_value(name)? {
+        return Ok(table);
+    }
+    let table = lua.create_table()?;
+    table.raw_set(1, array_mark())?;
+    table.set_readonly(true);
+    lua.set_named_registry_value(name, &table)?;
+    Ok(table)
+}
+
+/// What that metatable has as its item 1, and no other table.
+pub(crate) fn array_mark() -> LightUserData {
+    static MARK: u8 = 0;
+    LightUserData((&raw const MARK).cast_mut().cast())
+}
+
+/// Whether a table is an array also when it is empty.
+pub(crate) fn is_array(table: &Table) -> bool {
+    let mark = table.metatable().and_then(|metatable| metatable.raw_get::<Value>(1).ok());
+    matches!(mark, Some(Value::LightUserData(light)) if light == array_mark())
 }
 
 struct Writer<'a> {
@@ -108,7 +140,8 @@ impl Writer<'_> {
         if items > 0 && !entries.is_empty() {
             return self.wrong("has both items and named entries, which JSON has no form for");
         }
-        self.out.push(if items > 0 { b'[' } else { b'{' });
+        let is_array = items > 0 || (entries.is_empty() && is_array(table));
+        self.out.push(if is_array { b'[' } else { b'{' });
         for item in 1..=items {
             if item > 1 {
                 self.out.push(b',');
@@ -128,7 +161,7 @@ impl Writer<'_> {
             self.out.push(b':');
             self.within(key, value, depth)?;
         }
-        self.out.push(if items > 0 { b']' } else { b'}' });
+        self.out.push(if is_array { b']' } else { b'}' });
         Ok(())
     }
 
@@ -252,6 +285,10 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
             while let Some(item) = items.next_element_seed(&mut *reader)? {
                 place += 1;
                 reader.made(table.raw_set(place, item))?;
+            }
+            if place == 0 {
+                let marked = array_metatable(reader.lua).and_then(|array| table.set_metatable(Some(array)));
+                reader.made(marked)?;
             }
             Ok(())
         })?;

@@ -104,6 +104,8 @@ fn values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             json::decode(lua, &bytes)?.map_err(|text| fault(lua, &format!("cg.json.decode: {text}")))
         })?,
     )?;
+    // There from the start: states that have such arrays are read without it being asked for.
+    json::array_metatable(lua)?;
     table.raw_set("null", Value::NULL)?;
     cg.raw_set("json", table)
 }
@@ -149,7 +151,15 @@ mod tests {
             ("cg.integer('-9007199254740993', 1)", "arg 1 must be a whole number"),
             ("cg.integer('9007199254740992.5', 1)", "arg 1 must be a whole number"),
             ("cg.integer('99999999999999999999', 1)", "arg 1 must be a whole number"),
-            ("cg.integer('1e3', 1)", "1000"),
+            ("cg.integer('1e3', 1)", "arg 1 must be a whole number"),
+            ("cg.integer('5.0', 1)", "arg 1 must be a whole number"),
+            ("cg.integer('+1', 1)", "arg 1 must be a whole number"),
+            ("cg.integer('-0', 1)", "0"),
+            ("cg.number('.5', 1)", "arg 1 must be a number"),
+            ("cg.number('5.', 1)", "arg 1 must be a number"),
+            ("cg.number('+1', 1)", "arg 1 must be a number"),
+            ("cg.number('-.5', 1)", "arg 1 must be a number"),
+            ("cg.number('0x10', 1)", "arg 1 must be a number"),
             (
                 "cg.number('0', 1), cg.number('007', 1), cg.integer('999999999999999', 1), cg.integer('9007199254740992', 1)",
                 "0 7 999999999999999 9007199254740992",
@@ -210,6 +220,19 @@ mod tests {
             ("cg.json.decode('[1, null]')[2] == cg.json.null", "true"),
             ("cg.json.decode('{\"a\": null, \"b\": 1e3}').a, cg.json.decode('{\"b\": 1e3}').b", "nil 1000"),
             ("cg.json.decode('null') == cg.json.null", "true"),
+            ("cg.json.encode(cg.json.decode('[]'))", "[]"),
+            ("cg.json.encode(cg.json.decode('{}'))", "{}"),
+            (
+                "cg.json.encode(cg.json.decode('{\"a\": [], \"b\": {}, \"c\": [[], {}]}'))",
+                r#"{"a":[],"b":{},"c":[[],{}]}"#,
+            ),
+            ("cg.json.encode(table.clone(cg.json.decode('[]')))", "[]"),
+            ("#cg.json.decode('[]'), type(getmetatable(cg.json.decode('[]')))", "0 table"),
+            (
+                "select(2, pcall(rawset, getmetatable(cg.json.decode('[]')), 1, 1))",
+                "attempt to modify a readonly table",
+            ),
+            ("cg.json.encode(setmetatable(cg.json.decode('[]'), nil))", "{}"),
             (
                 "cg.json.encode({1, x = 2})",
                 "test.luau:1: cg.json.encode: the value has both items and named entries, which JSON has no form for",

@@ -272,12 +272,13 @@ impl<'s> Reader<'s> {
         let mut methods: BTreeMap<String, Found> = BTreeMap::new();
         let mut settings = TypeSettings::new(&self.source.name);
         let (mut version, mut create_only, mut create, mut keys) = (1, false, None, None);
+        let mut migrates = false;
         if !is_name(&self.source.name) {
             self.problems.push(error(&self.source.path, None, format!("a type is named as {NAMES}")));
         }
         for (name, value) in self.entries("", table) {
             match (&*name, value) {
-                ("migrate", Value::Function(_)) => {}
+                ("migrate", Value::Function(_)) => migrates = true,
                 (_, Value::Function(function)) => self.method(&mut methods, name, function, false),
                 ("read", Value::Table(read)) => {
                     for (name, value) in self.entries("read", &read) {
@@ -353,7 +354,7 @@ impl<'s> Reader<'s> {
             methods: definitions.iter().map(|_| MethodState::default()).collect(),
         };
         let about = methods.into_values().map(|found| ScriptMethod { reads: found.reads, keys: found.keys });
-        Some((HostType { object_type, settings, methods: about.collect() }, definition))
+        Some((HostType { object_type, settings, version, migrates, methods: about.collect() }, definition))
     }
 
     /// The entries of the table under `field` by their names, which are strings.

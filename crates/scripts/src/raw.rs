@@ -21,6 +21,7 @@ use std::ptr;
 use mlua::{Function, LightUserData, Lua, Table, ffi};
 use rapidhash::RapidHashSet;
 
+use crate::json;
 use crate::names::Names;
 use crate::natives::Handle;
 use crate::raw::keys::Keys;
@@ -124,7 +125,7 @@ impl Decoder<'_> {
                 // SAFETY: as above.
                 unsafe { ffi::lua_pushlightuserdatatagged(state, pointer, 0) }
             }
-            Token::Table { items, entries } => {
+            Token::Table { items, entries, array } => {
                 let few = |count: usize| c_int::try_from(count).map_err(|_| Broken);
                 // SAFETY: as above. A table's counts are not more than the bytes of the state.
                 unsafe { ffi::lua_createtable(state, few(items)?, few(entries)?) };
@@ -133,6 +134,13 @@ impl Decoder<'_> {
                     unsafe {
                         self.value(depth + 1)?;
                         ffi::lua_rawseti_(state, -2, item);
+                    }
+                }
+                if array {
+                    // SAFETY: as above; the metatable, or nil if the VM has none, is taken off.
+                    unsafe {
+                        ffi::lua_getfield(state, ffi::LUA_REGISTRYINDEX, json::ARRAY.as_ptr());
+                        ffi::lua_setmetatable(state, -2);
                     }
                 }
                 for _ in 0..entries {
@@ -306,11 +314,17 @@ impl Writer<'_> {
     /// Writes the table at this place of the stack, above which is room for those within it.
     unsafe fn table(&mut self, table: c_int, depth: usize) -> bool {
         let state = self.state;
-        // SAFETY: there is a table at this place; nothing is pushed unless there is a metatable, which ends the writing.
+        // SAFETY: there is a table at this place; nothing is pushed unless there is a metatable, which is taken off.
         let (address, has_metatable) =
             unsafe { (ffi::lua_topointer(state, table), ffi::lua_getmetatable(state, table) != 0) };
         if has_metatable {
-            return false;
+            // SAFETY: the metatable is at the top.
+            let is_array = unsafe { is_array_metatable(state) };
+            // SAFETY: as above.
+            unsafe { ffi::lua_pop(state, 1) };
+            if !is_array {
+                return false;
+            }
         }
         // Most states are one table, which needs no set.
         if depth == 0 {
@@ -353,6 +367,10 @@ impl Writer<'_> {
             }
         }
         self.put_in_order(from, items_end, items, first);
+        if has_metatable && self.out.len() == from + 1 {
+            self.out.truncate(from);
+            format::push_array(self.out);
+        }
         true
     }
 
@@ -443,6 +461,18 @@ impl Writer<'_> {
             }
             _ => false,
         }
+    }
+}
+
+/// Whether the table at the top is the metatable of arrays of JSON.
+unsafe fn is_array_metatable(state: *mut ffi::lua_State) -> bool {
+    // SAFETY: the caller has room on the stack; what is pushed is taken off.
+    unsafe {
+        ffi::lua_rawgeti_(state, -1, 1);
+        let is_marked = ffi::lua_type(state, -1) == ffi::LUA_TLIGHTUSERDATA
+            && ffi::lua_tolightuserdata(state, -1) == json::array_mark().0;
+        ffi::lua_pop(state, 1);
+        is_marked
     }
 }
 

@@ -4,7 +4,7 @@
 //!   string                  its bytes              nil, nothing            a miss
 //!   number                  decimal                items 1 to n            a line each
 //!   true, false             1, 0                   named entries           JSON, with `json_flags`
-//!   cg.value(bytes, flags)  as given               the empty table         JSON: {}
+//!   cg.value(bytes, flags)  as given               the empty table         no line: 0 bytes
 //! ```
 
 use cattlegrid_objects::{ScriptOutcome, push_float};
@@ -27,7 +27,7 @@ pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result
     let mut flags = 0;
     match value {
         Value::Nil => return Ok(ScriptOutcome::Miss),
-        Value::Table(table) if table.raw_len() > 0 => lines(table, out)?,
+        Value::Table(table) if table.raw_len() > 0 || table.is_empty() => lines(table, out)?,
         Value::Table(_) => {
             json::encode(value, out).map_err(|text| format!("the result: {text}"))?;
             flags = json_flags;
@@ -138,7 +138,11 @@ mod tests {
             ("{'a', 1, true}", 0, "a\r\n1\r\n1\r\n"),
             ("{{a = 1}, {}}", 0, "{\"a\":1}\r\n{}\r\n"),
             ("{b = 1, a = {1, 2}}", 9, "{\"a\":[1,2],\"b\":1}"),
-            ("{}", 9, "{}"),
+            ("{}", 0, ""),
+            ("cg.json.decode('[]')", 0, ""),
+            ("{{}, cg.json.decode('[]')}", 0, "{}\r\n[]\r\n"),
+            ("{a = {}, b = cg.json.decode('[]')}", 9, "{\"a\":{},\"b\":[]}"),
+            ("cg.json.encode({})", 0, "{}"),
             ("cg.value('x', 4294967295)", u32::MAX, "x"),
             ("cg.value('x')", 0, "x"),
         ] {

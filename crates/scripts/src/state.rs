@@ -192,7 +192,11 @@ fn json_value(
             field(Handle { object: 0, field: number, kind }, out);
             return Ok(());
         }
-        Token::Table { items, entries } => (items, entries),
+        Token::Table { array: true, .. } => {
+            out.extend_from_slice(b"[]");
+            return Ok(());
+        }
+        Token::Table { items, entries, .. } => (items, entries),
     };
     if entries == 0 && items > 0 {
         out.push(b'[');
@@ -319,6 +323,41 @@ mod tests {
             let (bytes, _) = written(&lua, &names, &format!("return {source}")).unwrap();
             assert_eq!(json(&bytes, &names), text, "{source}");
         }
+    }
+
+    #[test]
+    fn arrays_without_items_stay_arrays() {
+        let lua = testing::vm();
+        let names = Names::new();
+        for (source, text) in [
+            ("{a = cg.json.decode('[]'), b = {}, c = {cg.json.decode('[]')}}", r#"{"a":[],"b":{},"c":[[]]}"#),
+            ("cg.json.decode('{\"a\": [], \"b\": {\"c\": []}}')", r#"{"a":[],"b":{"c":[]}}"#),
+            ("cg.json.decode('[]')", "[]"),
+        ] {
+            let (bytes, _) = written(&lua, &names, &format!("return {source}")).unwrap();
+            assert_eq!(json(&bytes, &names), text, "{source}");
+            let (_, table) = decode(&lua, &bytes, &names, 1, 0).unwrap();
+            let mut again = Vec::new();
+            json::encode(&mlua::Value::Table(table.clone()), &mut again).unwrap();
+            assert_eq!(String::from_utf8(again).unwrap(), text, "{source}");
+            lua.globals().set_readonly(false);
+            lua.globals().raw_set("kept", table).unwrap();
+            assert_eq!(written(&lua, &names, "return kept").unwrap().0, bytes, "{source}");
+        }
+        let changed = "local t = cg.json.decode('[]'); t.x = 1; return {t, cg.json.decode('[1]')}";
+        let (bytes, _) = written(&lua, &names, changed).unwrap();
+        assert_eq!(json(&bytes, &names), r#"[{"x":1},[1]]"#);
+    }
+
+    #[test]
+    fn numbers_that_json_has_no_form_for_are_null() {
+        let (lua, names) = (Lua::new(), Names::new());
+        let source =
+            "return {a = 0 / 0, b = 1 / 0, c = {-1 / 0, {d = 0 / 0}}, [1 / 0] = 1, [-1 / 0] = 0 / 0}";
+        let (bytes, _) = written(&lua, &names, source).unwrap();
+        let text = json(&bytes, &names);
+        assert_eq!(text, r#"{"-inf":null,"inf":1,"a":null,"b":null,"c":[null,{"d":null}]}"#);
+        assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok());
     }
 
     #[test]

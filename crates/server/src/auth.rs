@@ -3,13 +3,17 @@
 //! A text client logs in with `set <any key> <any> <any> <length>` and the data `user password`, where the user ends at the
 //! first blank; a binary client by SASL PLAIN. `auth/users.rs` reads the file of users, which is the same for both.
 //!
-//! A wrong password is answered after a second, and nothing that its connection sends is looked at meanwhile; after
+//! A wrong password is answered after 400 ms or so, and nothing that its connection sends is looked at meanwhile; after
 //! five the connection is closed, by whatever protocol they came. No thread waits: the connection has a deadline, as one
-//! whose request is held.
+//! whose request is held. The time is below the second that some clients wait for any answer: beyond that they take the server for
+//! dead. It is not the same each time, so that it does not tell when the password was looked at. What keeps guessers off is the
+//! number of attempts that an address has ([`attempts`]).
 
+pub(crate) mod attempts;
 mod users;
 
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,11 +21,12 @@ use arc_swap::ArcSwap;
 use cattlegrid_config::Settings;
 use subtle::{Choice, ConstantTimeEq};
 
+use attempts::Attempts;
 pub(crate) use users::PWDB;
 pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};
 
-/// A wrong login is answered after this time, in milliseconds.
-pub(crate) const DELAY_MS: u64 = 1000;
+/// A wrong login is answered after a time within these bounds, in milliseconds.
+pub(crate) const DELAY_MS: RangeInclusive<u64> = 350..=450;
 
 /// A connection is closed after this many wrong logins.
 pub(crate) const FAILURES_MAX: u8 = 5;
@@ -35,10 +40,17 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// A wrong login at `now_ms`.
-    pub(crate) fn note(&mut self, now_ms: u64) {
+    /// A wrong login at `now_ms`; `random` chooses how long its answer takes.
+    pub(crate) fn note(&mut self, now_ms: u64, random: u64) {
         self.count = self.count.saturating_add(1);
-        self.answer_ms = Some(now_ms + DELAY_MS);
+        let (least, most) = DELAY_MS.into_inner();
+        self.answer_ms = Some(now_ms + least + random % (most - least + 1));
+    }
+
+    /// A login at which the server did not look: its connection is closed after the answer.
+    pub(crate) fn note_last(&mut self, now_ms: u64, random: u64) {
+        self.note(now_ms, random);
+        self.count = FAILURES_MAX;
     }
 
     /// When the last one is due for its answer, if it has none yet.
@@ -59,6 +71,8 @@ pub struct AuthFile {
     named_by: NamedBy,
     path: PathBuf,
     users: ArcSwap<Users>,
+    /// Wrong logins by address.
+    pub(crate) attempts: Attempts,
 }
 
 impl AuthFile {
@@ -82,7 +96,7 @@ impl AuthFile {
     pub fn load(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
         let users = Users::read(named_by, path)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Ok(Self { named_by, path, users: ArcSwap::from_pointee(users) })
+        Ok(Self { named_by, path, users: ArcSwap::from_pointee(users), attempts: Attempts::default() })
     }
 
     /// Reads the file again; use the result with [`AuthFile::replace`].
@@ -296,12 +310,22 @@ mod tests {
         let mut failures = Failures::default();
         for failure in 1..=u64::from(FAILURES_MAX) {
             let now = failure * 10_000;
-            failures.note(now);
-            assert_eq!(failures.answer_ms(), Some(now + DELAY_MS));
-            assert_eq!(failures.answer(now + DELAY_MS - 1), None);
-            assert_eq!(failures.answer(now + DELAY_MS), Some(failure == u64::from(FAILURES_MAX)));
-            assert_eq!(failures.answer(now + DELAY_MS), None, "once");
+            failures.note(now, u64::MAX / failure);
+            let at = failures.answer_ms().unwrap();
+            assert!(DELAY_MS.contains(&(at - now)), "{}", at - now);
+            assert_eq!(failures.answer(at - 1), None);
+            assert_eq!(failures.answer(at), Some(failure == u64::from(FAILURES_MAX)));
+            assert_eq!(failures.answer(at), None, "once");
         }
+        let mut times = std::collections::BTreeSet::new();
+        for random in 0..1000 {
+            failures.note(0, random);
+            times.insert(failures.answer_ms());
+        }
+        assert_eq!(times.len() as u64, DELAY_MS.end() - DELAY_MS.start() + 1);
+        let mut failures = Failures::default();
+        failures.note_last(0, 0);
+        assert_eq!(failures.answer(*DELAY_MS.start()), Some(true), "not looked at");
     }
 
     #[test]

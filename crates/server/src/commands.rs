@@ -40,6 +40,9 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After
             say(turn, noreply, "OK");
         }
         Admin::FlushAll { delay, noreply } => flush_all(delay, noreply, turn),
+        Admin::Stats(words) if turn.shared.settings.track_sizes && is_sizes(words) => {
+            return After::Dump(Dump::of_sizes(turn.lane, token));
+        }
         Admin::Stats(words) => stats::stats(words, turn),
         Admin::Quit => return After::Close,
         Admin::Shutdown { graceful } => return shutdown(graceful, turn),
@@ -52,6 +55,11 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After
         Admin::Debugtime(words) => debugtime(words, turn),
     }
     After::GoOn
+}
+
+/// `stats sizes`, whatever follows.
+fn is_sizes(mut words: Words<'_>) -> bool {
+    words.next() == Some(b"sizes")
 }
 
 fn say(turn: &mut Turn<'_>, noreply: bool, text: &str) {
@@ -157,7 +165,9 @@ const DUMP_RUNS: &str = "BUSY currently processing crawler request";
 fn start_dump(form: Form, classes: Option<&[u8]>, token: u64, turn: &Turn<'_>) -> Result<Dump, &'static str> {
     let (forbidden, pipelined) = match form {
         Form::Meta => ("ERROR metadump not allowed", "ERROR cannot pipeline other commands before metadump"),
-        Form::MetaGet => ("ERROR key dump not allowed", "ERROR cannot pipeline other commands before mgdump"),
+        Form::MetaGet | Form::Sizes => {
+            ("ERROR key dump not allowed", "ERROR cannot pipeline other commands before mgdump")
+        }
     };
     let classes = classes.ok_or("ERROR")?;
     if !turn.shared.settings.dump {

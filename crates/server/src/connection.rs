@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     run_computes: Vec<(u64, u64)>,
     requests: u64,
     outbox: Outbox,
+    /// Bytes of input that its next turn executes, as [`crate::uploads`] was told.
+    passing_bytes: usize,
     /// What [`crate::unsent`] was told that it keeps.
     unsent_bytes: usize,
     /// When its client last took something of `outbox`, or `outbox` was last empty, in milliseconds.
@@ -187,6 +189,7 @@ impl Connection {
             run_computes: Vec::new(),
             requests: 0,
             outbox: Outbox::default(),
+            passing_bytes: 0,
             unsent_bytes: 0,
             taken_ms: 0,
             waits_for_room: false,
@@ -262,7 +265,7 @@ impl Connection {
         self.input.has_run()
     }
 
-    /// A large command arrives in pieces.
+    /// Input that it keeps counts among the uploads.
     #[inline]
     pub(crate) fn has_upload(&self) -> bool {
         self.input.upload.is_some()
@@ -354,7 +357,9 @@ impl Connection {
                 Received::Nothing
             }
             Ok((n, in_room)) => {
-                counters.bytes_read.add(n as u64);
+                if self.tls.is_none() {
+                    counters.bytes_read.add(n as u64);
+                }
                 // Over TLS a record may have arrived in part.
                 if reads_ahead && (self.tls.is_none() || in_room > 0 || !self.input.bytes.is_empty()) {
                     self.session.set_sends_while_held();
@@ -377,7 +382,7 @@ impl Connection {
             let more = match self.input.need().saturating_sub(len) {
                 // A line that has not ended: how much will come is not known.
                 0 | 1 => len.max(GROWTH_MIN),
-                missing => missing.min(len.max(caps.upload_bytes)),
+                missing => missing.min(len.max(caps.growth_bytes)),
             };
             let more = more.max(least);
             let fits = more < GROWTH_LARGE || shortage::leaves_room(len + more);
@@ -408,6 +413,8 @@ impl Connection {
         let mut is_own = !fits || !self.input.bytes.is_empty() || self.input.arriving().is_some();
         let (mut in_room, mut no_memory) = (0, false);
         let decrypted = tls.decrypt(received, |mut plain| {
+            // As memcached, without what TLS adds.
+            counters.bytes_read.add(plain.len() as u64);
             if !is_own && in_room == 0 {
                 let taken = self.begin_with(plain, shared);
                 (is_own, plain) = (taken > 0, &plain[taken..]);
@@ -427,6 +434,9 @@ impl Connection {
             self.closing.get_or_insert(Reason::Error);
         } else if tls.has_ended() {
             self.close(Reason::End);
+        }
+        if tls.raw_bytes() > 0 {
+            self.input.is_counted = true;
         }
         self.tls = Some(tls);
         Ok((received, in_room))
@@ -467,9 +477,13 @@ impl Connection {
     /// `sent`: bytes that were sent; None if that failed.
     fn note_sent(&mut self, sent: Option<usize>, out: &mut Output, now_ms: u64, counters: &Counters) {
         out.clear();
+        let payload = match &mut self.tls {
+            Some(tls) => tls.take_encrypted(),
+            None => sent.unwrap_or_default() as u64,
+        };
+        counters.bytes_written.add(payload);
         match sent {
             Some(sent) => {
-                counters.bytes_written.add(sent as u64);
                 if let Phase::Dumping(dump) = &self.phase {
                     dump.note_sent(sent);
                 }
@@ -538,7 +552,7 @@ impl Connection {
         // After the engine has ended its waits: from then on it counts as free.
         let shared = turn.shared;
         self.discard(shared);
-        self.end_upload(shared);
+        self.end_input(shared);
         shared.unsent.change(std::mem::take(&mut self.unsent_bytes), 0);
         if let Some(watcher) = self.watcher() {
             shared.watchers.remove(watcher.lane, watcher.token);

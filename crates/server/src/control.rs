@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::door::Entrance;
 use crate::error::ServeError;
 use crate::folder::Folder;
+use crate::heap::Heap;
 use crate::holds::HoldReports;
 use crate::idle_rules::IdleRules;
 use crate::listen::Listeners;
@@ -23,7 +24,7 @@ use crate::signals::{Signal, Signals};
 use crate::state::{Message, Shared};
 use crate::{lane, log, stats};
 
-/// Runs the server: starts the lanes, and comes back when they have left.
+/// Runs the server: starts the lanes, and comes back when they have left. `must_reload`: a reload was asked for before.
 ///
 /// # Errors
 /// The system's, when a thread or poller cannot be made or fails.
@@ -31,6 +32,7 @@ pub(crate) fn run(
     shared: &Arc<Shared>,
     mut listeners: Listeners,
     signals: Signals,
+    must_reload: bool,
 ) -> Result<(), ServeError> {
     let watch = start_watch(shared)?;
     let entrances: Arc<[Entrance]> = listeners.take_sockets().into_iter().map(Entrance::new).collect();
@@ -41,6 +43,9 @@ pub(crate) fn run(
     shared.door.begin(shared);
     let lanes = start_lanes(shared, &entrances)?;
     drop(entrances);
+    if must_reload {
+        control.reload(Extent::All);
+    }
     let ended = control.run();
     // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
     shared.door.shut();
@@ -119,6 +124,7 @@ struct Control<'a> {
     holds: HoldReports,
     reloads: Reloads,
     folder: Folder,
+    heap: Heap,
 }
 
 /// Tokens of the poller.
@@ -145,6 +151,7 @@ impl<'a> Control<'a> {
             holds: HoldReports::default(),
             reloads: Reloads::default(),
             folder: Folder::default(),
+            heap: Heap::default(),
         })
     }
 
@@ -203,6 +210,11 @@ impl<'a> Control<'a> {
         }
         if second_is_new {
             self.look_at_memory(now.ms);
+            self.look_at_wall_clock();
+            let counts = self.shared.counts();
+            if self.heap.tick(now.second, counts.cmd_get + counts.cmd_set + counts.cmd_meta) {
+                tell_all(self.shared, || Message::ReturnHeap);
+            }
             if let Some((lane, token)) = self.shared.dumps.silent() {
                 self.shared.lanes[lane].tell(Message::EndDump(token));
             }
@@ -212,6 +224,17 @@ impl<'a> Control<'a> {
         }
         self.last_tick = now.second;
         self.shared.engine.tick(now)
+    }
+
+    fn look_at_wall_clock(&self) {
+        let clock = &self.shared.clock;
+        if let Some(seconds) = clock.follow(crate::time::unix_now(), clock.now()) {
+            let way = if seconds < 0 { "back" } else { "forward" };
+            log::notice(format_args!(
+                "the wall clock has moved {way} by {} s: times in commands mean what it shows now",
+                seconds.unsigned_abs()
+            ));
+        }
     }
 
     /// Lanes that wait give up memory too, in the round they are woken for.

@@ -1,6 +1,6 @@
-//! `lru_crawler metadump` and `mgdump`: every key, a piece at a time.
+//! `lru_crawler metadump` and `mgdump`: every key, a piece at a time; and the sizes of `stats sizes`, likewise.
 //!
-//! The server has one dump at a time, as memcached has: others are told `BUSY`. A dump takes short turns between the
+//! The server has one dump of keys at a time, as memcached has: others are told `BUSY`. A dump takes short turns between the
 //! turns of other connections, and none while its reader has something to take. Once a second the control thread asks
 //! [`Dumps::silent`]; a reader that has taken nothing for [`STALL_SECONDS`] loses its connection, so that it does not keep
 //! others out and cannot take a dump that was cut for a whole one.
@@ -9,6 +9,7 @@
 //! * The place is free again when the [`Dump`] is dropped, whatever became of its connection.
 //! * A turn reads [`TURN_PIECES`] pieces at most, also where all items are dead.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
@@ -70,7 +71,8 @@ impl Dumps {
         let reader = Arc::new(Reader { lane, token, sent: AtomicU64::new(0) });
         *place = Place { reader: Arc::downgrade(&reader), sent: 0, silent: 0 };
         self.started.fetch_add(1, Relaxed);
-        Some(Dump { form, cursor: has_items.then(Cursor::default), hide_cas, reader })
+        let cursor = has_items.then(Cursor::default);
+        Some(Dump { form, cursor, hide_cas, sizes: BTreeMap::new(), reader })
     }
 
     /// Whether there is a dump.
@@ -100,12 +102,14 @@ impl Dumps {
 }
 
 /// A dump under way. The items are read a few at a time, under one shard's lock at a time; what is stored
-/// meanwhile may or may not be in it.
+/// meanwhile may or may not be in it, and no key is in it twice.
 #[derive(Debug)]
 pub(crate) struct Dump {
     form: Form,
     cursor: Option<Cursor>,
     hide_cas: bool,
+    /// Items of each size, in steps of [`SIZE_STEP`].
+    sizes: BTreeMap<usize, u64>,
     reader: Arc<Reader>,
 }
 
@@ -116,7 +120,12 @@ pub(crate) enum Form {
     Meta,
     /// `mg <key>`, to be sent to a server as it is.
     MetaGet,
+    /// `STAT <bytes> <items>`, at the end: `stats sizes`.
+    Sizes,
 }
+
+/// Sizes are counted in steps of this many bytes, as in memcached.
+const SIZE_STEP: usize = 32;
 
 /// Items read under one lock.
 const PIECE: usize = 32;
@@ -130,18 +139,29 @@ const TURN_BYTES: usize = 4 << 10;
 pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
 impl Dump {
+    /// Counts sizes. It has nothing to send before its end, and does not take the place of a dump.
+    pub(crate) fn of_sizes(lane: usize, token: u64) -> Self {
+        let reader = Arc::new(Reader { lane, token, sent: AtomicU64::new(0) });
+        let cursor = Some(Cursor::default());
+        Self { form: Form::Sizes, cursor, hide_cas: true, sizes: BTreeMap::new(), reader }
+    }
+
     /// Writes lines for one turn; true at the end, whose mark is written then.
     pub(crate) fn go_on(&mut self, engine: &Engine, now: Now, out: &mut Vec<u8>) -> bool {
         let (form, hide_cas) = (self.form, self.hide_cas);
         let most = out.len() + TURN_BYTES;
         let mut pieces = 0;
         let objects = engine.objects();
+        let sizes = &mut self.sizes;
         while let Some(cursor) = self.cursor {
             if pieces == TURN_PIECES || out.len() >= most {
                 return false;
             }
             pieces += 1;
-            self.cursor = engine.scan(cursor, PIECE, |item| {
+            self.cursor = engine.list(cursor, PIECE, |item| {
+                if form == Form::Sizes {
+                    return *sizes.entry(item.size().div_ceil(SIZE_STEP)).or_default() += 1;
+                }
                 let object = item.object().map(|(type_id, key)| objects.as_ref()?.object_name(type_id, key));
                 // An object whose type is switched off has no name.
                 let Some(name) = object.as_ref().map_or(Some(item.key()), |name| name.as_deref()) else {
@@ -150,10 +170,15 @@ impl Dump {
                 match form {
                     Form::Meta => meta_line(out, name, &item, now, hide_cas),
                     Form::MetaGet => get_line(out, name, object.is_some()),
+                    Form::Sizes => {}
                 }
             });
         }
-        out.extend_from_slice(if self.form == Form::Meta { b"END\r\n" } else { b"EN\r\n" });
+        for (steps, items) in &self.sizes {
+            // Writing to a Vec cannot fail.
+            let _ok = write!(out, "STAT {} {items}\r\n", steps * SIZE_STEP);
+        }
+        out.extend_from_slice(if self.form == Form::MetaGet { b"EN\r\n" } else { b"END\r\n" });
         true
     }
 

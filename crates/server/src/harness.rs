@@ -82,7 +82,7 @@ const LAST_ROUNDS: usize = 3_000;
 /// Low enough that a few commands reach each.
 fn caps() -> Caps {
     Caps {
-        upload_bytes: 16 << 10,
+        growth_bytes: 16 << 10,
         uploads_bytes: 72 << 10,
         output_bytes: 4 << 10,
         turn_keys: 100,
@@ -92,6 +92,7 @@ fn caps() -> Caps {
         read_ahead_bytes: 8 << 10,
         receive_bytes: 24 << 10,
         receive_room_bytes: 1 << 10,
+        scarce_receive_bytes: 700,
         get_line_bytes: 64 << 10,
         begin_bytes: 600,
         piece_bytes: 5 << 10,
@@ -327,7 +328,7 @@ impl World<'_> {
         self.shared.uploads.verify();
         let unsent = &self.shared.unsent;
         assert!(unsent.bytes() <= UNSENT_MAX, "{} bytes unsent", unsent.bytes());
-        self.book.closed = unsent.stalled() + unsent.displaced();
+        self.book.closed = unsent.stalled() + unsent.displaced() + self.shared.uploads.closed();
     }
 
     /// Everything is sent and read; then all go.

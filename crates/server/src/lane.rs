@@ -35,9 +35,11 @@ use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
 use crate::watch::{Record, Topics, What};
 use by_ring::{make_ring, send_by_ring};
+use leave::Draining;
 
 mod accept;
 mod by_ring;
+mod leave;
 mod room;
 
 /// Runs a lane, which accepts connections from `entrances`, until it is told to leave.
@@ -87,8 +89,8 @@ pub(crate) struct Lane<'a> {
     last_unsent_check: u32,
     /// A connection here keeps output that its client has not taken, or did when that was last looked at.
     has_unsent: bool,
-    /// When to begin to drain at the latest, if calls have yet to end before that.
-    draining: Option<Instant>,
+    /// It is leaving, and has yet to answer what waits.
+    draining: Option<Draining>,
     /// When to leave at the latest.
     leaving: Option<Instant>,
 }
@@ -246,7 +248,14 @@ impl<'a> Lane<'a> {
     /// One turn for each of a batch of connections. Returns how many commands, or keys of gets, that was.
     fn serve(&mut self, tokens: &[u64]) -> usize {
         // Many that have work left must not keep much unread.
-        let most = if self.turns.is_crowded() { self.shared.caps.receive_room_bytes } else { usize::MAX };
+        let caps = &self.shared.caps;
+        let most = if self.shared.uploads.is_scarce() {
+            caps.scarce_receive_bytes
+        } else if self.turns.is_crowded() {
+            caps.receive_room_bytes
+        } else {
+            usize::MAX
+        };
         let Self { shared, connections, input, outputs, effects, number, ring, .. } = self;
         let counters = &shared.lanes[*number].counters;
         let mut now = shared.now_at(shared.clock.now());
@@ -353,6 +362,10 @@ impl<'a> Lane<'a> {
         if wish != connection.polled {
             connection.polled = wish;
             connection.info.writing.store(wish == Wish::Write, Relaxed);
+            let now_ms = self.shared.now_at(self.shared.clock.now()).ms;
+            if wish == Wish::Write && !connection.settle_input(self.number, self.shared, now_ms) {
+                return self.close(token, Reason::Unread);
+            }
             if self.poller.modify(connection.fd(), token, wish).is_err() {
                 return self.close(token, Reason::Error);
             }
@@ -472,6 +485,7 @@ impl<'a> Lane<'a> {
                 }
                 Message::GiveWay { token, upload } => self.give_way(token, upload),
                 Message::EndDump(token) => self.end_dump(token),
+                Message::ReturnHeap => crate::sys::return_own_heap(),
                 Message::MakeRoom => {
                     self.shared.unsent.others_asked();
                     self.make_room();
@@ -625,65 +639,6 @@ impl<'a> Lane<'a> {
             connection.send_unlogged(out, &self.shared.caps, now_ms, counters);
         }
         self.settle(token);
-    }
-
-    /// Drains as soon as no request waits for a call of an object, and after half of the drain time at the latest.
-    fn begin_to_leave(&mut self) {
-        let (now, drain) = (self.shared.clock.now(), self.shared.settings.drain);
-        self.leaving = Some(now + drain);
-        self.draining = Some(now + drain / 2);
-        self.drain_if_due();
-    }
-
-    fn drain_if_due(&mut self) {
-        let Some(latest) = self.draining else { return };
-        if self.shared.gauges.calls.load(Relaxed) == 0 || self.shared.clock.now() >= latest {
-            self.draining = None;
-            self.drain();
-        }
-    }
-
-    /// Serves what clients have sent so far, then closes each connection as soon as it has its replies.
-    fn drain(&mut self) {
-        let now = self.now();
-        let tokens: Vec<u64> = self.connections.iter().flatten().map(|c| c.token).collect();
-        // First what is held: commands may wait behind it.
-        for token in &tokens {
-            self.act(*token, now, |connection, turn| {
-                if connection.is_held() {
-                    connection.release(turn);
-                    connection.answer_held(turn);
-                }
-            });
-        }
-        for batch in tokens.chunks(BATCH) {
-            self.serve(batch);
-        }
-        for token in tokens {
-            self.act(token, now, |connection, turn| {
-                connection.close(Reason::Shutdown);
-                if connection.is_held() {
-                    connection.answer_held(turn);
-                }
-            });
-        }
-    }
-
-    fn has_left(&mut self) -> bool {
-        let Some(deadline) = self.leaving else { return false };
-        let empty = self.connections.iter().all(Option::is_none) && self.draining.is_none();
-        if (!empty || self.is_home()) && self.shared.clock.now() < deadline {
-            return false;
-        }
-        self.close_all();
-        true
-    }
-
-    /// Connections of other lanes may wait for calls that have their home here, or begin some.
-    fn is_home(&self) -> bool {
-        let gauges = &self.shared.gauges;
-        gauges.calls.load(Relaxed) > 0
-            || self.shared.engine.objects().is_some() && gauges.current.load(Relaxed) > 0
     }
 
     fn close_all(&mut self) {

@@ -9,9 +9,11 @@ mod detail;
 mod door;
 mod dump;
 pub mod error;
+mod first_process;
 mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
+mod heap;
 mod holds;
 mod idle_rules;
 mod lane;
@@ -40,5 +42,6 @@ mod why;
 mod wire_log;
 
 pub use error::ServeError;
+pub use first_process::stay_as_first_process;
 pub use loading::log_loader;
 pub use serve::serve;

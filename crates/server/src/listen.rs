@@ -1,4 +1,5 @@
-//! Opens every socket to listen on.
+//! Opens every socket to listen on: first each gets its address, and later, when there is a server behind them, all listen.
+//! A client that connects in between is refused at once; it would wait otherwise.
 //!
 //! # Invariants
 //! * All of them or none: an error closes what was opened.
@@ -14,12 +15,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::log;
 use crate::sys::{self, Account, reason};
 
-/// A socket that listens.
+/// A socket with its address, which listens after [`Listeners::listen`].
 #[derive(Debug)]
 pub struct Listener {
     /// The socket; accepting from it does not block.
@@ -68,6 +69,18 @@ impl Listeners {
         std::mem::take(&mut self.sockets)
     }
 
+    /// Lets clients connect. With a port that another server has taken since [`bind`] it fails.
+    pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
+        for listener in &self.sockets {
+            let failed = |error: io::Error| {
+                let address = &listener.address;
+                ListenError(format!("failed to listen on {address}: {}", reason(&error)))
+            };
+            SockRef::from(&listener.fd).listen(settings.backlog).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Whether the unix socket's file is ours to remove.
     pub fn has_unix_file(&self) -> bool {
         self.unix_file.is_some()
@@ -79,7 +92,7 @@ impl Listeners {
 #[error("{0}")]
 pub struct ListenError(String);
 
-/// Opens what the settings name. `owner`: who gets the unix socket, if root opens it for another user.
+/// Opens what the settings name; nothing listens yet. `owner`: who gets the unix socket, if root opens it for another user.
 ///
 /// Before threads start, since the access bits of the unix socket go through the process's mask.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
@@ -88,7 +101,7 @@ pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, L
         let failed = |error: io::Error| {
             ListenError(format!("failed to listen on UNIX socket: {}: {}", path.display(), reason(&error)))
         };
-        let socket = bind_unix(path, settings.unix_mask, settings.backlog).map_err(failed)?;
+        let socket = bind_unix(path, settings.unix_mask).map_err(failed)?;
         listeners.unix_file = Some(UnixFile { path: path.clone() });
         if let Some(owner) = owner {
             owner.own_socket(path).map_err(failed)?;
@@ -131,7 +144,7 @@ fn bind_tcp(
     let mut sockets = Vec::new();
     let mut skipped = None;
     for wanted in &addresses {
-        match open_tcp(*wanted, settings.backlog) {
+        match open_tcp(*wanted) {
             Ok(socket) => sockets.push(socket),
             // A name or * may stand for addresses the machine does not have, often those of IPv6.
             Err(error)
@@ -167,7 +180,7 @@ fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-fn open_tcp(address: SocketAddr, backlog: i32) -> io::Result<(Socket, SocketAddr)> {
+fn open_tcp(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
@@ -178,18 +191,16 @@ fn open_tcp(address: SocketAddr, backlog: i32) -> io::Result<(Socket, SocketAddr
     socket.set_keepalive(true)?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog)?;
     let bound = socket.local_addr()?.as_socket().unwrap_or(address);
     Ok((socket, bound))
 }
 
-fn bind_unix(path: &Path, bits: u32, backlog: i32) -> io::Result<Socket> {
+fn bind_unix(path: &Path, bits: u32) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     sys::with_access_bits(bits, || socket.bind(&address))?;
-    socket.listen(backlog).inspect_err(|_| std::fs::remove_file(path).unwrap_or_default())?;
     Ok(socket)
 }
 
@@ -243,8 +254,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::fs::PermissionsExt as _;
 
-    use socket2::SockRef;
-
     use super::*;
     use cattlegrid_config::{Command, parse_args};
 
@@ -252,6 +261,31 @@ mod tests {
         match parse_args(words.iter().copied()).unwrap() {
             Command::Serve(settings) => *settings,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// As a server without loaders: it listens at once.
+    fn open(words: &[&str]) -> Result<Listeners, ListenError> {
+        let settings = settings(words);
+        let listeners = bind(&settings, None)?;
+        listeners.listen(&settings)?;
+        Ok(listeners)
+    }
+
+    #[test]
+    fn before_it_listens_clients_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for words in [&["-p", "-1"][..], &["-s", path.to_str().unwrap()]] {
+            let settings = settings(words);
+            let listeners = bind(&settings, None).unwrap();
+            let connect = || match &listeners.sockets[0].address {
+                Address::Tcp(address) => TcpStream::connect(address).map(drop),
+                Address::Unix(path) => UnixStream::connect(path).map(drop),
+            };
+            assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+            listeners.listen(&settings).unwrap();
+            connect().unwrap();
         }
     }
 
@@ -264,7 +298,7 @@ mod tests {
 
     #[test]
     fn accepted_connections_inherit_what_tcp_needs() {
-        let listeners = bind(&settings(&["-p", "-1"]), None).unwrap();
+        let listeners = open(&["-p", "-1"]).unwrap();
         let address = tcp(&listeners.sockets[0]);
         assert_eq!(address.ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
         let listener = TcpListener::from(listeners.sockets[0].fd.try_clone().unwrap());
@@ -278,11 +312,8 @@ mod tests {
 
     #[test]
     fn several_addresses_each_with_its_port_and_tls() {
-        let listeners = bind(
-            &settings(&["-p", "-1", "-l", "127.0.0.1,notls:127.0.0.1", "-Z", "-o", "ssl_chain_cert=c"]),
-            None,
-        )
-        .unwrap();
+        let listeners =
+            open(&["-p", "-1", "-l", "127.0.0.1,notls:127.0.0.1", "-Z", "-o", "ssl_chain_cert=c"]).unwrap();
         let tls: Vec<bool> = listeners.sockets.iter().map(|listener| listener.tls).collect();
         assert_eq!(tls, [true, false]);
         assert_ne!(tcp(&listeners.sockets[0]).port(), tcp(&listeners.sockets[1]).port());
@@ -298,16 +329,16 @@ mod tests {
     #[test]
     fn version_6_and_every_address_where_the_machine_has_them() {
         if let Err(error) = TcpListener::bind("[::1]:0") {
-            assert!(bind(&settings(&["-p", "-1", "-l", "::1"]), None).is_err(), "{error}");
+            assert!(open(&["-p", "-1", "-l", "::1"]).is_err(), "{error}");
         } else {
-            let listeners = bind(&settings(&["-p", "-1", "-l", "::1"]), None).unwrap();
+            let listeners = open(&["-p", "-1", "-l", "::1"]).unwrap();
             assert!(tcp(&listeners.sockets[0]).is_ipv6());
             let dir = tempfile::tempdir().unwrap();
             write_port_file(&dir.path().join("ports"), &listeners).unwrap();
             let text = std::fs::read_to_string(dir.path().join("ports")).unwrap();
             assert!(text.starts_with("TCP INET6: "));
         }
-        let named = bind(&settings(&["-p", "-1", "-l", "localhost"]), None).unwrap();
+        let named = open(&["-p", "-1", "-l", "localhost"]).unwrap();
         assert!(named.sockets.iter().all(|listener| tcp(listener).ip().is_loopback()));
         assert_eq!(resolve(&Host::Any, 5).unwrap().len(), 2);
     }
@@ -316,11 +347,11 @@ mod tests {
     fn addresses_that_cannot_be_had() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port().to_string();
-        let error = bind(&settings(&["-p", &port]), None).unwrap_err().to_string();
+        let error = open(&["-p", &port]).unwrap_err().to_string();
         assert_eq!(error, format!("failed to listen on TCP port {port}: Address already in use"));
-        let error = bind(&settings(&["-p", &port, "-l", "127.0.0.1"]), None).unwrap_err().to_string();
+        let error = open(&["-p", &port, "-l", "127.0.0.1"]).unwrap_err().to_string();
         assert!(error.starts_with("failed to listen on one of interface(s) 127.0.0.1, port "), "{error}");
-        let error = bind(&settings(&["-l", "no-such-host.invalid"]), None).unwrap_err().to_string();
+        let error = open(&["-l", "no-such-host.invalid"]).unwrap_err().to_string();
         assert!(error.starts_with("failed to listen on one of interface(s) no-such-host.invalid"), "{error}");
     }
 
@@ -329,11 +360,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let words = ["-s", path.to_str().unwrap(), "-a", "640"];
-        let listeners = bind(&settings(&words), None).unwrap();
+        let listeners = open(&words).unwrap();
         assert_eq!(listeners.sockets.len(), 1);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         UnixStream::connect(&path).unwrap();
-        let error = bind(&settings(&words), None).unwrap_err().to_string();
+        let error = open(&words).unwrap_err().to_string();
         assert!(error.ends_with("Address already in use"), "{error}");
         assert!(path.exists());
         drop(listeners);
@@ -341,13 +372,13 @@ mod tests {
 
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind, as after a crash");
-        drop(bind(&settings(&words), None).unwrap());
+        drop(open(&words).unwrap());
 
         std::fs::write(&path, "no socket").unwrap();
-        assert!(bind(&settings(&words), None).is_err());
+        assert!(open(&words).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "no socket");
         let nowhere = dir.path().join("no/such");
-        let error = bind(&settings(&["-s", nowhere.to_str().unwrap()]), None).unwrap_err().to_string();
+        let error = open(&["-s", nowhere.to_str().unwrap()]).unwrap_err().to_string();
         assert!(error.ends_with("No such file or directory"), "{error}");
     }
 }

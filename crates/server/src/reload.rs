@@ -2,7 +2,7 @@
 //! for which it lends a descriptor, for a bounded time, and for nothing else.
 //!
 //! One reload runs at a time. Another one that is asked for while it runs follows it, once: it reads the files as they are
-//! then. A reload reads everything (SIGHUP), or the types of objects only (their directory has changed).
+//! then. A reload that still waits for loaders gives way to it. A reload reads everything (SIGHUP), or the types of objects only (their directory has changed).
 //!
 //! # Invariants
 //! * After the last [`Reloads::ask`] a reload begins that reads the files anew.
@@ -75,9 +75,12 @@ fn run(shared: &Shared, progress: &Progress, mut extent: Extent) {
             progress.read.notify_all();
         };
         let reloaded = match extent {
-            Extent::All => shared.reload(done),
+            // A loader that does not get ready must not keep back what was mended since.
+            Extent::All => shared.reload(done, || lock(progress).again != Some(Extent::All)),
             Extent::Objects => shared.reload_objects(),
         };
+        let error = reloaded.as_ref().err().map(ToString::to_string);
+        shared.reloaded().note(error, crate::time::unix_now().as_secs());
         match reloaded {
             Ok(()) => log::notice("reloaded"),
             Err(error) => {

@@ -54,8 +54,11 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
 
     // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's
-    //    mask: still one thread.
+    //    mask: still one thread. With loaders they listen in step 8: a client that was let in before would wait for them.
     let listeners = listen::bind(&settings, account.as_ref())?;
+    if settings.loaders().is_empty() {
+        listeners.listen(&settings)?;
+    }
     // Its path may be relative, and -d moves.
     let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty());
     let port_file =
@@ -80,7 +83,10 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     sys::give_up(settings.privileges)?;
 
     // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
-    let Some(ground) = Ground::unless_told(&settings, &mut signals)? else { return Ok(()) };
+    let Some((ground, must_reload)) = Ground::unless_told(&settings, &mut signals)? else { return Ok(()) };
+    if !settings.loaders().is_empty() {
+        listeners.listen(&settings)?;
+    }
 
     // 9. Files, as the user that we are now, as in memcached: in another user's directory root must not write, and
     //    what this user cannot write it could not remove in the end. The daemon's pid.
@@ -100,7 +106,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     log::start().map_err(io("starting the log's thread"))?;
     let shared = share(settings, auth, tls, ground)?;
-    let ended = control::run(&shared, listeners, signals);
+    let ended = control::run(&shared, listeners, signals, must_reload);
 
     // The pid file goes last: while it is there the process is.
     drop(pid_file);
@@ -109,8 +115,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
 /// In a control group that has less memory than the server may take, the system ends it.
 fn warn_of_cgroup(settings: &Settings) {
-    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
-    let taken = (settings.memory_bytes + caps.uploads_bytes + caps.unsent_bytes) as u64;
+    let taken = memory_at_most(settings) as u64;
     if let Some(most) = shortage::cgroup_memory_max().filter(|most| *most < taken) {
         log::warning(format_args!(
             "the control group has {} MiB of memory (memory.max), and -m with what connections may take beside it is {} MiB: \
@@ -120,3 +125,32 @@ fn warn_of_cgroup(settings: &Settings) {
         ));
     }
 }
+
+/// Bytes of memory that the server takes at most, without its loaders' processes and the system's own buffers of sockets: items,
+/// input that is kept, twice, since uploads that give way go when their lane has acted, replies that are not taken, connections,
+/// the threads' buffers, and what every process has.
+fn memory_at_most(settings: &Settings) -> usize {
+    let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
+    let one = if settings.tls.is_some() { CONNECTION_BYTES + TLS_BYTES } else { CONNECTION_BYTES };
+    let watchers = crate::watch::WATCHERS_MAX * settings.watcher_buffer_bytes;
+    let threads = settings.threads * (LANE_BYTES + settings.lane_log_buffer_bytes);
+    [
+        2 * caps.uploads_bytes,
+        caps.unsent_bytes,
+        settings.connections_max.saturating_mul(one),
+        watchers,
+        threads,
+        OWN_BYTES,
+    ]
+    .into_iter()
+    .fold(settings.memory_bytes, usize::saturating_add)
+}
+
+/// An idle connection with its place in every table.
+const CONNECTION_BYTES: usize = 2 << 10;
+/// What TLS adds to it.
+const TLS_BYTES: usize = 6 << 10;
+/// A lane's buffers for a receive and for the replies of a batch.
+const LANE_BYTES: usize = 2 << 20;
+/// The program itself, its log and its tables.
+const OWN_BYTES: usize = 12 << 20;

@@ -21,7 +21,7 @@ use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
-use crate::state::{Caps, Gauges, InForce, LanePart, Shared, log_own_types, rules_config};
+use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types, rules_config};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::Unsent;
@@ -44,15 +44,16 @@ impl Ground {
         Self::with(settings, Clock::new(), caps)
     }
 
-    /// As [`Ground::new`]; None: a signal has asked the server to leave before the loaders were ready. A thread of its own
-    /// waits for them; the end of the process ends them.
+    /// As [`Ground::new`], and whether a signal has asked for a reload meanwhile; None: a signal has asked the server to leave before
+    /// the loaders were ready. A thread of its own waits for them; the end of the process ends them.
     pub(crate) fn unless_told(
         settings: &Settings,
         signals: &mut Signals,
-    ) -> Result<Option<Self>, ServeError> {
+    ) -> Result<Option<(Self, bool)>, ServeError> {
         if settings.loaders().is_empty() {
-            return Self::new(settings).map(Some);
+            return Ok(Some((Self::new(settings)?, false)));
         }
+        let mut must_reload = false;
         let io = |what| move |error| ServeError::Io { what, error };
         let failed = io("loaders cannot be started");
         let ready = Arc::new(Waker::new().map_err(failed)?);
@@ -74,9 +75,10 @@ impl Ground {
                 if signal != Signal::Reload {
                     return Ok(None);
                 }
+                must_reload = true;
             }
             if let Ok(ground) = receiver.try_recv() {
-                return ground.map(Some);
+                return ground.map(|ground| Some((ground, must_reload)));
             }
         }
     }
@@ -164,6 +166,7 @@ pub(crate) fn share(
             rule_file: settings.rule_file.clone(),
             objects: settings.objects.clone(),
         }),
+        reloaded: Mutex::new(Reloaded { unix: crate::time::unix_now().as_secs(), ..Reloaded::default() }),
         settings,
     });
     shared.engine.begin(shared.now_at(shared.clock.now()));

@@ -10,7 +10,7 @@ use cattlegrid_config::{Objects, Protection, RuleFile, Settings};
 use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
-use cattlegrid_objects::{ObjectType, Registry, native};
+use cattlegrid_objects::{HostType, ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
 
 use crate::auth::AuthFile;
@@ -66,6 +66,27 @@ pub(crate) struct Shared {
     /// A client asked the server to stop (`shutdown`).
     pub(crate) stop_asked: AtomicBool,
     pub(crate) in_force: Mutex<InForce>,
+    /// How reloads have gone.
+    pub(crate) reloaded: Mutex<Reloaded>,
+}
+
+/// How reloads have gone.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Reloaded {
+    /// Reloads that have taken effect.
+    pub(crate) count: u64,
+    /// Unix time at the end of the last one, or of the start.
+    pub(crate) unix: u64,
+    /// Why the last one has changed nothing.
+    pub(crate) error: Option<String>,
+}
+
+impl Reloaded {
+    /// A reload has ended.
+    pub(crate) fn note(&mut self, error: Option<String>, unix: u64) {
+        self.count += u64::from(error.is_none());
+        (self.unix, self.error) = (unix, error);
+    }
 }
 
 /// What the last reload has read, or the start: only reloads change it.
@@ -116,6 +137,8 @@ pub(crate) enum Message {
     EndDump(u64),
     /// There is more unsent output than may be, and most of it may be yours.
     MakeRoom,
+    /// Free memory of your heap goes back to the system.
+    ReturnHeap,
     /// Finish what was received, send what waits, leave.
     Drain,
     /// Leave.
@@ -137,6 +160,8 @@ pub(crate) struct Gauges {
     pub(crate) certificates_read: AtomicU32,
     /// Connections closed after too many wrong logins.
     pub(crate) auth_closed: AtomicU64,
+    /// Logins that were not looked at, after too many wrong ones of their address.
+    pub(crate) auth_unseen: AtomicU64,
     /// The second up to which the last `flush_all` has removed items, or will.
     pub(crate) oldest: AtomicU32,
     /// Calls of objects that lanes have yet to continue.
@@ -152,10 +177,9 @@ pub(crate) struct Gauges {
 /// Limits of connections that are no options. Tests lower them, so that they are reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caps {
-    /// A command of which this many bytes have arrived in part is an upload. Above
-    /// [`cattlegrid_protocol::LINE_MAX`], so that an upload that has not ended its line is a `get`.
-    pub(crate) upload_bytes: usize,
-    /// Most bytes of all uploads together.
+    /// The buffer of a command that arrives in pieces grows by this many bytes at most, or to twice its size.
+    pub(crate) growth_bytes: usize,
+    /// Most bytes of all input together that is kept.
     pub(crate) uploads_bytes: usize,
     /// Replies of one connection in one turn, in bytes; the rest has to wait for the next turn.
     pub(crate) output_bytes: usize,
@@ -173,6 +197,8 @@ pub(crate) struct Caps {
     pub(crate) receive_bytes: usize,
     /// Least room in it for a receive, in bytes.
     pub(crate) receive_room_bytes: usize,
+    /// Most bytes of a receive while input that is kept is near its cap.
+    pub(crate) scarce_receive_bytes: usize,
     /// Longest line of `get gets gat gats`, in bytes.
     pub(crate) get_line_bytes: usize,
     /// Bytes of the receive behind a value that has pages of its own.
@@ -187,7 +213,7 @@ impl Caps {
     /// Those of a server whose items have `item_bytes_max` at most, and its unsent output `unsent_bytes`.
     pub(crate) fn new(item_bytes_max: usize, unsent_bytes: usize) -> Self {
         Self {
-            upload_bytes: 64 << 10,
+            growth_bytes: 64 << 10,
             uploads_bytes: (64 << 20).max(2 * item_bytes_max),
             output_bytes: 64 << 10,
             turn_keys: 1024,
@@ -197,6 +223,7 @@ impl Caps {
             read_ahead_bytes: 256 << 10,
             receive_bytes: 256 << 10,
             receive_room_bytes: 16 << 10,
+            scarce_receive_bytes: 2 << 10,
             get_line_bytes: Limits::default().max_get_line_bytes,
             begin_bytes: 4 << 10,
             piece_bytes: 64 << 10,
@@ -411,8 +438,13 @@ impl Shared {
 
     /// Reads the rule file, with its objects, certificates and the authentication file again and starts new loaders: all, or
     /// on any error none.
-    /// SIGHUP. Takes as long as the slowest loader needs to start. `files_are_read` is called before that, or not at all.
-    pub(crate) fn reload(&self, files_are_read: impl FnOnce()) -> Result<(), ServeError> {
+    /// SIGHUP. Takes as long as the slowest loader needs to start, while `goes_on` says so. `files_are_read` is called before that, or not
+    /// at all.
+    pub(crate) fn reload(
+        &self,
+        files_are_read: impl FnOnce(),
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), ServeError> {
         let users =
             self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
         let config = self.tls.as_ref().map(|tls| tls.read_again().map(|config| (tls, config))).transpose()?;
@@ -425,10 +457,11 @@ impl Shared {
         let newer_file = rule_file.as_ref().map(|(_, newer)| newer);
         let objects = self.settings.objects_under(newer_file)?;
         let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
+        self.check_versions(registry.as_deref())?;
         files_are_read();
         if let Some((file, newer)) = &rule_file {
             newer.check_loaders(&self.settings)?;
-            let loaders = self.loaders.prepare(&newer.loaders)?;
+            let loaders = self.loaders.prepare(&newer.loaders, &goes_on)?;
             log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
             log::lines(log::Level::Warning, newer.warns_of_patterns().join("\n"));
             log::lines(log::Level::Warning, file.needs_restart(newer).join("\n"));
@@ -466,8 +499,25 @@ impl Shared {
         let file = self.in_force().rule_file.clone();
         let objects = self.settings.objects_again(file.as_ref())?;
         let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
+        self.check_versions(registry.as_deref())?;
         self.set_objects(file, objects, registry);
         Ok(())
+    }
+
+    /// A type of users' own that has objects, which another version has written, must have a `migrate` for them.
+    fn check_versions(&self, newer: Option<&Registry>) -> Result<(), ServeError> {
+        let before = self.engine.objects();
+        let types = |registry: Option<&Registry>| registry.and_then(Registry::host).cloned();
+        let (Some(before), Some(newer)) = (types(before.as_deref()), types(newer)) else { return Ok(()) };
+        let usage = self.engine.objects_usage();
+        let has_objects = |id: u16| usage.types.get(&id).is_some_and(|own| own.items > 0);
+        let lines = unread_versions(before.types(), newer.types(), has_objects);
+        if lines.is_empty() { Ok(()) } else { Err(ServeError::Objects(lines.join("\n"))) }
+    }
+
+    /// How reloads have gone.
+    pub(crate) fn reloaded(&self) -> MutexGuard<'_, Reloaded> {
+        self.reloaded.lock().expect("nobody panics with it held")
     }
 
     /// What is in force.
@@ -571,6 +621,24 @@ fn removed_types(
     gone.iter().map(line).collect()
 }
 
+/// A line for each type whose objects a newer version of its source could not read.
+fn unread_versions(
+    before: &[HostType],
+    newer: &[HostType],
+    has_objects: impl Fn(u16) -> bool,
+) -> Vec<String> {
+    let line = |one: &HostType| {
+        let id = one.object_type.id;
+        let old = before.iter().find(|old| old.object_type.id == id)?;
+        let is_unread = old.version != one.version && !one.migrates && has_objects(id);
+        is_unread.then(|| {
+            let (name, old, new) = (one.object_type.name, old.version, one.version);
+            format!("objects: {name} is of version {new} and has no migrate for its objects of version {old}: add migrate, or remove them first by flush_all or drop")
+        })
+    };
+    newer.iter().filter_map(line).collect()
+}
+
 /// Says which types of users' own were loaded.
 pub(crate) fn log_own_types(objects: &Objects) {
     let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
@@ -658,16 +726,16 @@ mod tests {
         assert_eq!(patterns(), ["a:{b}"]);
 
         write("[[rule]]\nmatch = \"c\"\n[[rule]]\nmatch = \"a:{b}\"\n");
-        shared.reload(|| {}).unwrap();
+        shared.reload(|| {}, || true).unwrap();
         assert_eq!(patterns(), ["c", "a:{b}"]);
 
         write("[[rule]]\nmatch = \"d\"\n[[rule]]\nmatch = \"{b\"\n");
-        let error = shared.reload(|| {}).unwrap_err().to_string();
+        let error = shared.reload(|| {}, || true).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{path}:4: rule {{b: match")), "{error}");
         assert_eq!(patterns(), ["c", "a:{b}"]);
 
         std::fs::remove_file(file.path()).unwrap();
-        assert!(shared.reload(|| {}).unwrap_err().to_string().contains("cannot be read"));
+        assert!(shared.reload(|| {}, || true).unwrap_err().to_string().contains("cannot be read"));
         assert_eq!(patterns(), ["c", "a:{b}"]);
     }
 }

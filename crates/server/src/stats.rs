@@ -26,7 +26,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{Cursor, Now};
-use cattlegrid_protocol::{Words, reply};
+use cattlegrid_protocol::{Words, reply, strict_u32};
 
 use crate::state::Shared;
 use crate::turn::Turn;
@@ -35,8 +35,9 @@ use definition::{Definition, Sink, Value, put_all};
 pub use reference::reference_markdown;
 pub(crate) use rules::advice;
 
-/// What this server says it is: the version it behaves as, and its own.
-pub(crate) const VERSION: &str = concat!("1.6.45-cattlegrid-", env!("CARGO_PKG_VERSION"));
+/// The version of memcached as which the server behaves. Clients take it apart: it is digits and points. The server's own is in
+/// `stats cattlegrid`.
+pub(crate) const VERSION: &str = "1.6.45";
 
 /// Statistics that are printed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,10 +147,10 @@ impl Sink for Lines {
 fn cachedump(words: Words<'_>, turn: &mut Turn<'_>) {
     const MOST: usize = 2 << 20;
     let arguments: Vec<&[u8]> = words.collect();
-    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u32>().ok();
     let text = match arguments[..] {
         _ if !turn.shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed",
-        [class, limit] => match (number(class), number(limit)) {
+        // More words are ignored, as in memcached.
+        [class, limit, ..] => match (strict_u32(class), strict_u32(limit)) {
             (Some(class), Some(limit)) if class < 64 => {
                 let limit = if limit == 0 { usize::MAX } else { limit as usize };
                 return dump_class(class, limit, MOST, turn);
@@ -168,7 +169,7 @@ fn dump_class(class: u32, limit: usize, most: usize, turn: &mut Turn<'_>) {
     let mut left = if class == 1 { limit } else { 0 };
     let mut cursor = Some(Cursor::default());
     while let Some(at) = cursor.filter(|_| left > 0 && out.len() < end) {
-        cursor = engine.scan(at, 64, |item| {
+        cursor = engine.list(at, 64, |item| {
             if left > 0 && !item.is_object() && item.key().iter().all(u8::is_ascii_graphic) {
                 left -= 1;
                 out.extend_from_slice(b"ITEM ");

@@ -5,7 +5,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "fork, sigaction and mallopt are safe only in a process with one thread; a mapping is tried"
+    reason = "fork and sigaction are safe only in a process with one thread; a mapping is tried; options of the allocator"
 )]
 
 use std::ffi::CString;
@@ -113,8 +113,8 @@ impl Ready {
 }
 
 /// The child's id in the parent, nothing in the child.
-fn fork() -> Result<Option<Pid>, Errno> {
-    // SAFETY: the caller of `daemonise` keeps to one thread, so the child has every lock free and may go on.
+pub(crate) fn fork() -> Result<Option<Pid>, Errno> {
+    // SAFETY: the callers of `daemonise` and `stay_as_first_process` keep to one thread, so the child has every lock free and may go on.
     match unsafe { unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
@@ -235,6 +235,26 @@ pub(crate) fn free_heap_bytes() -> usize {
     0
 }
 
+/// Has the allocator return what is free in it to the system: whole pages, wherever they are.
+#[cfg(target_env = "gnu")]
+pub(crate) fn return_free_heap() {
+    // SAFETY: gives back pages that no allocation is in, under the allocator's locks.
+    let _any = unsafe { nix::libc::malloc_trim(0) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn return_free_heap() {}
+
+/// Whether the ends of threads' heaps are kept, up to some MiB, or returned when their thread frees something.
+pub(crate) fn keep_heap_ends(keep: bool) {
+    set_allocator(&[(M_TRIM_THRESHOLD, if keep { 2 * LARGE_BLOCK } else { 128 << 10 })]);
+}
+
+/// Returns the end of this thread's heap, once ends are not kept: the allocator looks at it when a large block is freed.
+pub(crate) fn return_own_heap() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(256 << 10)));
+}
+
 /// Under a limit on address space: checks that items, threads and what is kept free fit into it, and keeps the allocator
 /// from reserving 64 MiB for each thread. Must be called before threads start.
 ///
@@ -281,7 +301,7 @@ pub fn return_large_blocks() {
 #[cfg(target_env = "gnu")]
 fn set_allocator(options: &[(i32, i32)]) {
     for (option, value) in options {
-        // SAFETY: sets a number of the allocator, before other threads use it; a refusal changes nothing.
+        // SAFETY: sets a number of the allocator, a word that other threads only read; a refusal changes nothing.
         let _set = unsafe { nix::libc::mallopt(*option, *value) };
     }
 }

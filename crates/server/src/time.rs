@@ -4,7 +4,7 @@
 //! some 20 ns (the kernel's page, no system call).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time since the server started, as items count it.
@@ -16,8 +16,8 @@ pub struct Clock(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     started: Instant,
-    /// Unix time at which [`Clock::seconds`] was 0.
-    unix_seconds_of_start: u64,
+    /// Unix time at which [`Clock::seconds`] was 0, by the wall clock as it was last looked at.
+    unix_seconds_of_start: AtomicU64,
     /// Seconds the command `debugtime` has added.
     advanced: AtomicU32,
     /// Only [`Clock::advance`] moves it.
@@ -28,6 +28,9 @@ struct Shared {
 /// [`Clock::seconds`] at the start: above 0, which means "never" in an exptime, and above 1, so that there is
 /// a second before the first one (as in memcached).
 const FIRST_SECOND: u32 = 2;
+
+/// A difference of the wall clock up to this is not a step.
+const STEP: Duration = Duration::from_millis(1500);
 
 /// Nanoseconds of a clock that never goes back, from an arbitrary moment: for durations.
 pub fn nanos() -> u64 {
@@ -83,9 +86,29 @@ impl Clock {
 
     /// The Unix time at which [`Clock::seconds`] was 0: an absolute exptime minus this is in those seconds.
     ///
-    /// Read once; later changes of the machine's wall clock do not move items' lifetimes.
+    /// It follows the wall clock ([`Clock::follow`]). Items keep the lifetime that they had from the moment at which they were
+    /// stored.
+    #[inline]
     pub fn unix_seconds_of_start(&self) -> u64 {
-        self.0.unix_seconds_of_start
+        self.0.unix_seconds_of_start.load(Ordering::Relaxed)
+    }
+
+    /// Follows a step of the wall clock, which shows `wall` since 1970 at `now`. A difference below a second is left: it is that of
+    /// rounding, or of a clock that is slowed down or sped up. Returns by how many seconds the wall clock has moved forward (or,
+    /// below 0, back), if it has.
+    pub fn follow(&self, wall: Duration, now: Instant) -> Option<i64> {
+        let passed =
+            now.saturating_duration_since(self.0.started) + Duration::from_secs(u64::from(FIRST_SECOND));
+        let start = wall.saturating_sub(passed);
+        let known = Duration::from_secs(self.unix_seconds_of_start());
+        if start.abs_diff(known) <= STEP {
+            return None;
+        }
+        self.0.unix_seconds_of_start.store(start.as_secs(), Ordering::Relaxed);
+        i64::try_from(start.as_secs())
+            .ok()
+            .zip(i64::try_from(known.as_secs()).ok())
+            .map(|(new, old)| new - old)
     }
 
     /// Moves [`Clock::seconds`] forward for all clones: the command `debugtime`.
@@ -100,7 +123,9 @@ impl Shared {
     fn start() -> Self {
         Self {
             started: instant_now(),
-            unix_seconds_of_start: unix_now().as_secs().saturating_sub(u64::from(FIRST_SECOND)),
+            unix_seconds_of_start: AtomicU64::new(
+                unix_now().as_secs().saturating_sub(u64::from(FIRST_SECOND)),
+            ),
             advanced: AtomicU32::new(0),
             #[cfg(any(test, fuzzing))]
             stands: false,
@@ -144,6 +169,28 @@ mod tests {
         clock.advance(u32::MAX);
         assert_eq!(clock.seconds_at(start), u32::MAX);
         assert_eq!(clock.seconds(), u32::MAX);
+    }
+
+    #[test]
+    fn steps_of_the_wall_clock_are_followed_and_its_drift_is_not() {
+        let clock = Clock::new();
+        let (start, unix) = (clock.0.started, clock.unix_seconds_of_start());
+        let wall = |seconds: u64| Duration::from_secs(unix + seconds);
+        let later = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(clock.follow(wall(12), later(10)), None);
+        assert_eq!(clock.follow(wall(13), later(10)), None, "a second is no step");
+        assert_eq!(clock.unix_seconds_of_start(), unix);
+        assert_eq!(clock.follow(wall(3612), later(10)), Some(3600));
+        assert_eq!(clock.unix_seconds_of_start(), unix + 3600);
+        assert_eq!(clock.follow(wall(3613), later(11)), None, "once");
+        assert_eq!(clock.seconds_at(later(11)), 13, "items go on as they were");
+        assert_eq!(clock.follow(wall(14), later(12)), Some(-3600));
+        assert_eq!(clock.unix_seconds_of_start(), unix);
+        assert_eq!(
+            clock.follow(Duration::ZERO, later(12)),
+            Some(-i64::try_from(unix).unwrap()),
+            "before 1970"
+        );
     }
 
     #[test]

@@ -12,15 +12,24 @@ use cattlegrid_config::read_file;
 use cattlegrid_config::{KeyFormat, TlsSettings, TlsVersion, VerifyMode};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 
 use crate::sys::reason;
 
+mod certificate;
+mod clients;
+mod der;
+mod keys;
 mod session;
+
+use certificate::Certificate;
+use clients::Clients;
+use keys::{ENCRYPTED, is_encrypted, problem_of_key, problem_of_pem};
 
 pub(crate) use session::TlsSession;
 
@@ -77,30 +86,12 @@ fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
         .map_err(|error| TlsError(format!("-o ssl_ciphers: nothing is left to speak: {error}")))?;
-    let builder = match client_roots(settings)? {
+    let builder = match clients(settings, &provider)? {
         None => builder.with_no_client_auth(),
-        Some((path, roots)) => {
-            builder.with_client_cert_verifier(verifier(settings.verify_mode, path, roots, &provider)?)
-        }
+        Some(clients) => builder.with_client_cert_verifier(Arc::new(clients)),
     };
-    let chain = certificates("ssl_chain_cert", &settings.chain_cert)?;
-    let key = private_key(settings)?;
-    if let Some(kind) = unusable_kind(key.secret_der()) {
-        let (option, path) = key_file(settings);
-        return Err(unreadable(
-            option,
-            path,
-            format_args!(
-                "is a {kind} key, which cannot be used; use RSA, ECDSA with P-256 or P-384, or Ed25519"
-            ),
-        ));
-    }
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
-        TlsError(format!(
-            "-o ssl_chain_cert {}: certificate and key cannot be used together: {error}",
-            settings.chain_cert.display()
-        ))
-    })?;
+    let own = SingleCertAndKey::from(certified_key(settings, &provider)?);
+    let mut config = builder.with_cert_resolver(Arc::new(own));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     if settings.session_cache {
         // The client keeps the session, encrypted with keys of this configuration: after a reload, which may trust other
@@ -131,7 +122,7 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
             Err(unreadable(option, path, "has no certificate; it must be PEM"))
         }
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(unreadable(option, path, format_args!("is not PEM: {error}"))),
+        Err(error) => Err(unreadable(option, path, problem_of_pem(&error))),
     }
 }
 
@@ -141,12 +132,18 @@ fn private_key(settings: &TlsSettings) -> Result<PrivateKeyDer<'static>, TlsErro
     match settings.key_format {
         // The chain file is PEM whatever the format of a key of its own.
         KeyFormat::Der if settings.key.is_some() => {
-            PrivateKeyDer::try_from(bytes).map_err(|why| unreadable(option, path, why))
+            let problem = problem_of_key(&bytes);
+            PrivateKeyDer::try_from(bytes)
+                .map_err(|why| unreadable(option, path, problem.unwrap_or_else(|| why.to_owned())))
         }
+        _ if is_encrypted(&bytes) => Err(unreadable(option, path, ENCRYPTED)),
         _ => PrivateKeyDer::from_pem_slice(&bytes)
             // As OpenSSL: the label may say RSA or EC where the contents are PKCS#8.
             .map(|key| PrivateKeyDer::try_from(key.secret_der().to_vec()).unwrap_or(key))
-            .map_err(|why| unreadable(option, path, format_args!("has no private key in PEM: {why}"))),
+            .map_err(|why| match why {
+                pem::Error::NoItemsFound => unreadable(option, path, "has no private key in PEM"),
+                why => unreadable(option, path, problem_of_pem(&why)),
+            }),
     }
 }
 
@@ -157,56 +154,60 @@ fn key_file(settings: &TlsSettings) -> (&'static str, &Path) {
     }
 }
 
-/// The kind of a key that OpenSSL knows and this server does not; by the identifier of its kind, which is near the beginning.
-fn unusable_kind(der: &[u8]) -> Option<&'static str> {
-    let beginning = &der[..der.len().min(KIND_WITHIN)];
-    let is_in =
-        |part: &[u8], identifier: &[u8]| part.windows(identifier.len()).any(|bytes| bytes == identifier);
-    // A key without the frame of PKCS#8 has its curve at the end, behind the number.
-    UNUSABLE
-        .iter()
-        .find(|(_, identifier)| is_in(beginning, identifier) || is_sec1(der) && is_in(der, identifier))
-        .map(|(kind, _)| *kind)
-}
-
-/// `ECPrivateKey`: a sequence of version 1 and a number, not of version 0 as the others.
-fn is_sec1(der: &[u8]) -> bool {
-    der.windows(4).take(4).any(|bytes| bytes == [0x02, 0x01, 0x01, 0x04])
-}
-
-/// Bytes of a PKCS#8 key in which its kind is said.
-const KIND_WITHIN: usize = 32;
-
-/// Kinds of keys by their object identifiers in DER.
-const UNUSABLE: &[(&str, &[u8])] = &[
-    ("P-521", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23]),
-    ("P-224", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21]),
-    ("secp256k1", &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x0a]),
-    ("Ed448", &[0x06, 0x03, 0x2b, 0x65, 0x71]),
-    ("DSA", &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x38, 0x04, 0x01]),
-    ("RSA-PSS", &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a]),
-];
-
-fn client_roots(settings: &TlsSettings) -> Result<Option<(&Path, RootCertStore)>, TlsError> {
-    let (Some(path), false) = (&settings.ca_cert, settings.verify_mode == VerifyMode::None) else {
+/// Who decides about certificates of clients; None: they are not asked for any.
+fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Option<Clients>, TlsError> {
+    if settings.verify_mode == VerifyMode::None {
         return Ok(None);
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("ssl_ca_cert", path)? {
-        roots.add(certificate).map_err(|error| unreadable("ssl_ca_cert", path, error))?;
     }
-    Ok(Some((path, roots)))
+    let required = settings.verify_mode != VerifyMode::Request;
+    let provider = Arc::clone(provider);
+    let Some(path) = &settings.ca_cert else {
+        return Ok(Some(Clients {
+            required,
+            by_rustls: None,
+            roots: Vec::new(),
+            certificates: Vec::new(),
+            provider,
+        }));
+    };
+    let certificates = certificates("ssl_ca_cert", path)?;
+    let mut roots = RootCertStore::empty();
+    for certificate in &certificates {
+        roots.add(certificate.clone()).map_err(|error| unreadable("ssl_ca_cert", path, error))?;
+    }
+    let anchors = roots.roots.clone();
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let by_rustls = builder.build().map_err(|error| unreadable("ssl_ca_cert", path, error))?;
+    Ok(Some(Clients { required, by_rustls: Some(by_rustls), roots: anchors, certificates, provider }))
 }
 
-fn verifier(
-    mode: VerifyMode,
-    path: &Path,
-    roots: RootCertStore,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
-    let builder = if mode == VerifyMode::Request { builder.allow_unauthenticated() } else { builder };
-    builder.build().map_err(|error| unreadable("ssl_ca_cert", path, error))
+/// The certificate and its key. rustls compares the two only in version 3, so that is done here.
+fn certified_key(settings: &TlsSettings, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+    let chain = certificates("ssl_chain_cert", &settings.chain_cert)?;
+    let key = private_key(settings)?;
+    let (option, path) = key_file(settings);
+    if let Some(problem) = problem_of_key(key.secret_der()) {
+        return Err(unreadable(option, path, problem));
+    }
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|error| unreadable(option, path, format_args!("is a key that cannot be used: {error}")))?;
+    let of_certificate = Certificate::read(&chain[0]);
+    let Some(of_certificate) = of_certificate else {
+        return Err(unreadable("ssl_chain_cert", &settings.chain_cert, "is no certificate of X.509"));
+    };
+    if key.public_key().is_some_and(|own| own.as_ref() != of_certificate.key_info) {
+        return Err(unreadable(
+            "ssl_chain_cert",
+            &settings.chain_cert,
+            format_args!(
+                "certificate and key cannot be used together: the first certificate is not that of the key in {}",
+                path.display()
+            ),
+        ));
+    }
+    Ok(CertifiedKey::new(chain, key))
 }
 
 /// The suites of an OpenSSL list, in its order. TLS 1.3 keeps all of its own unless one of them is named, since

@@ -1,8 +1,9 @@
 //! Commands that arrive in pieces, and the memory that they may take meanwhile: who gets some, and who gives way.
 //!
-//! An upload is a command of which 64 KiB or more have arrived and the rest has not: a data block, or the line of a
-//! long `get`. All uploads of the server share one cap. While there is room each takes what it needs. Once the cap is
-//! reached, room for a newcomer (an upload that begins or grows) is made like this, until there is enough:
+//! An upload is what a connection keeps of its input: a command of which the rest has not arrived (a data block, a line, a
+//! header, a record of TLS), whatever its size, or commands that may not be executed for now. All uploads of the server share one
+//! cap. While there is room each takes what it needs. Once the cap is reached, room for a newcomer (an upload that begins or
+//! grows) is made like this, until there is enough:
 //!
 //! 1. The upload that has been silent longest gives way, if it has had no byte for [`STALLED_MS`].
 //! 2. Otherwise the client address with most bytes gives way, the newcomer's counted with what it asks for: of its uploads
@@ -14,15 +15,23 @@
 //! proxy, which is one address) keeps nobody else out. An upload that gives way may be on another lane, which
 //! is told; until it has acted, the upload is leaving, and its bytes are not counted under the cap.
 //!
+//! Input that is executed in the next turn of its connection counts too, but is no upload: it does not give way, and is never
+//! refused ([`Uploads::pass`]). While it and the uploads have three quarters of the cap, lanes receive less at a time.
+//!
+//! There may be an upload for each connection, so none of this looks at all of them: they are kept in the order of their ages, in
+//! which an upload that has had a byte since is moved when it is met.
+//!
 //! Sans-io: time and identities are arguments. The lock is taken when an upload begins, grows or ends, not for each of
 //! its bytes: the time of the last one is an atomic of its own.
 //!
 //! # Invariants
-//! * What is not leaving is at most the cap, and so is what is leaving.
+//! * What is not leaving is at most the cap, and so is what is leaving. What passes may be beyond it.
+//! * `by_age`, `by_bytes` and `peers` have the uploads that are not leaving.
 //! * An upload that is leaving is not chosen again, and does not grow.
 //! * Ids are never reused: a lane that is told too late finds another id, or none.
 
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -37,11 +46,14 @@ pub(crate) struct Uploads {
     cap_bytes: usize,
     /// Guards who has what.
     table: Mutex<Table>,
-    /// Bytes of all uploads, for statistics.
+    /// Bytes of all uploads.
     bytes: AtomicUsize,
+    /// Bytes of input that is executed in its connection's next turn.
+    passing: AtomicUsize,
     refused: AtomicU64,
     displaced: AtomicU64,
     lines_refused: AtomicU64,
+    closed: AtomicU64,
 }
 
 /// A connection's upload. It must be given back to [`Uploads::end`].
@@ -96,27 +108,40 @@ pub(crate) enum Claim {
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: BTreeMap<u64, Entry>,
+    entries: HashMap<u64, Entry>,
     last_id: u64,
     /// Sum of those that are not leaving.
     staying_bytes: usize,
     /// Sum of those that are.
     leaving_bytes: usize,
+    /// Those that are not leaving.
+    by_age: BTreeSet<Age>,
+    peers: BTreeMap<PeerKey, Share>,
+    /// Each of `peers`, by its bytes.
+    by_bytes: BTreeSet<(usize, PeerKey)>,
 }
+
+/// The order in which uploads give way: the upload that has waited longest for a byte, then the one that began first. The time
+/// is that at which it was last looked at, and the second part the id.
+type Age = (u64, u64);
 
 #[derive(Debug)]
 struct Entry {
     origin: Origin,
     bytes: usize,
     last_byte_ms: Arc<AtomicU64>,
+    /// Its time in `by_age`.
+    known_ms: u64,
     leaving: bool,
 }
 
-impl Entry {
-    /// The order in which uploads give way: who has waited longest for a byte, then who began first.
-    fn age(&self, id: u64) -> (u64, u64) {
-        (self.last_byte_ms.load(Relaxed), id)
-    }
+/// The uploads of one address.
+#[derive(Debug, Default)]
+struct Share {
+    bytes: usize,
+    by_age: BTreeSet<Age>,
+    /// By their bytes.
+    by_size: BTreeSet<(usize, u64)>,
 }
 
 impl Uploads {
@@ -126,9 +151,11 @@ impl Uploads {
             cap_bytes,
             table: Mutex::default(),
             bytes: AtomicUsize::new(0),
+            passing: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             lines_refused: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
         }
     }
 
@@ -153,7 +180,8 @@ impl Uploads {
             Some(entry) => entry.bytes,
             None => 0,
         };
-        let missing = (table.staying_bytes - before + bytes).saturating_sub(self.cap_bytes);
+        let all = table.staying_bytes - before + bytes + self.passing.load(Relaxed);
+        let missing = all.saturating_sub(self.cap_bytes);
         let Some(leave) = table.make_room(id, origin.peer, bytes, missing, now_ms, self.cap_bytes) else {
             return Claim::Refused;
         };
@@ -161,12 +189,21 @@ impl Uploads {
         self.bytes.fetch_add(bytes.wrapping_sub(before), Relaxed);
         if let Some(upload) = upload {
             upload.bytes = bytes;
+            table.unlist(id);
             table.entries.get_mut(&id).expect("it is in the table until it ends").bytes = bytes;
+            table.list(id);
         } else {
             table.last_id += 1;
             let (id, last_byte_ms) = (table.last_id, Arc::new(AtomicU64::new(now_ms)));
-            let entry = Entry { origin, bytes, last_byte_ms: Arc::clone(&last_byte_ms), leaving: false };
+            let entry = Entry {
+                origin,
+                bytes,
+                last_byte_ms: Arc::clone(&last_byte_ms),
+                known_ms: now_ms,
+                leaving: false,
+            };
             table.entries.insert(id, entry);
+            table.list(id);
             *upload = Some(Upload { id, bytes, last_byte_ms });
         }
         Claim::Granted(leave)
@@ -175,9 +212,23 @@ impl Uploads {
     /// An upload is complete, refused, or gone.
     pub(crate) fn end(&self, upload: &Upload) {
         let mut table = self.lock();
+        if table.entries.get(&upload.id).is_some_and(|entry| !entry.leaving) {
+            table.unlist(upload.id);
+        }
         let Some(entry) = table.entries.remove(&upload.id) else { return };
         *table.sum_of(entry.leaving) -= entry.bytes;
         self.bytes.fetch_sub(entry.bytes, Relaxed);
+    }
+
+    /// A connection has this much input that its next turn executes, and had `before` of it.
+    pub(crate) fn pass(&self, before: usize, now: usize) {
+        self.passing.fetch_add(now.wrapping_sub(before), Relaxed);
+    }
+
+    /// Whether lanes must receive less at a time.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.bytes() > self.cap_bytes / 4 * 3
     }
 
     /// An upload was refused when it asked for memory, or has given way to another.
@@ -187,14 +238,25 @@ impl Uploads {
         self.lines_refused.fetch_add(u64::from(is_line), Relaxed);
     }
 
+    /// A connection was closed without a reply, since what was refused has none.
+    pub(crate) fn count_closed(&self) {
+        self.closed.fetch_add(1, Relaxed);
+    }
+
+    /// Connections closed without a reply.
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Relaxed)
+    }
+
     /// Whether an upload has to give way, and its lane has not acted yet.
     pub(crate) fn is_leaving(&self, upload: &Upload) -> bool {
         self.lock().entries.get(&upload.id).is_some_and(|entry| entry.leaving)
     }
 
-    /// Bytes of all uploads.
+    /// Bytes of all uploads, and of input that passes.
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed)
+        self.bytes.load(Relaxed) + self.passing.load(Relaxed)
     }
 
     /// Uploads refused when they asked for memory.
@@ -214,7 +276,7 @@ impl Uploads {
 
     /// Sets the counters to zero.
     pub(crate) fn reset_stats(&self) {
-        for counter in [&self.refused, &self.displaced, &self.lines_refused] {
+        for counter in [&self.refused, &self.displaced, &self.lines_refused, &self.closed] {
             counter.store(0, Relaxed);
         }
     }
@@ -232,17 +294,21 @@ impl Uploads {
         };
         assert_eq!((sum(false), sum(true)), (table.staying_bytes, table.leaving_bytes));
         assert!(table.staying_bytes <= self.cap_bytes && table.leaving_bytes <= self.cap_bytes, "{table:?}");
-        assert_eq!(self.bytes(), table.staying_bytes + table.leaving_bytes);
+        assert_eq!(self.bytes.load(Relaxed), table.staying_bytes + table.leaving_bytes);
+        let staying = || table.entries.iter().filter(|(_, entry)| !entry.leaving);
+        let ages: BTreeSet<Age> = staying().map(|(id, entry)| (entry.known_ms, *id)).collect();
+        assert_eq!(ages, table.by_age);
+        for (peer, share) in &table.peers {
+            let own = || staying().filter(|(_, entry)| entry.origin.peer == *peer);
+            assert_eq!(share.bytes, own().map(|(_, entry)| entry.bytes).sum::<usize>());
+            assert_eq!(share.by_age, own().map(|(id, entry)| (entry.known_ms, *id)).collect());
+            assert_eq!(share.by_size, own().map(|(id, entry)| (entry.bytes, *id)).collect());
+            assert!(table.by_bytes.contains(&(share.bytes, *peer)));
+        }
+        assert_eq!(table.peers.len(), table.by_bytes.len());
+        assert_eq!(table.peers.values().map(|share| share.by_age.len()).sum::<usize>(), ages.len());
         table.entries.len()
     }
-}
-
-/// The uploads of one address that may give way, and the bytes of all of them.
-#[derive(Default)]
-struct Share {
-    bytes: usize,
-    /// Age, bytes and id; the oldest is the last.
-    uploads: Vec<((u64, u64), usize)>,
 }
 
 impl Table {
@@ -260,14 +326,34 @@ impl Table {
         if missing == 0 {
             return Some(Vec::new());
         }
-        let chosen = self.choose(id, peer, asks, missing, now_ms)?;
-        let bytes: usize = chosen.iter().map(|id| self.entries[id].bytes).sum();
-        if self.leaving_bytes + bytes > cap_bytes {
-            // Their lanes are behind: memory must not grow without a limit meanwhile.
+        // While they are chosen: the newcomer is no victim, and counts with what it asks for.
+        let is_listed = self.entries.contains_key(&id);
+        if is_listed {
+            self.unlist(id);
+        }
+        self.weigh(peer, |bytes| bytes + asks);
+        let (mut chosen, mut freed) = (Vec::new(), 0);
+        while freed < missing {
+            let Some(victim) = self.stalled(now_ms).or_else(|| self.of_the_largest(peer, asks)) else {
+                break;
+            };
+            freed += self.entries[&victim].bytes;
+            self.unlist(victim);
+            chosen.push(victim);
+        }
+        self.weigh(peer, |bytes| bytes - asks);
+        if is_listed {
+            self.list(id);
+        }
+        // With more leaving, their lanes are behind: memory must not grow without a limit meanwhile.
+        if freed < missing || self.leaving_bytes + freed > cap_bytes {
+            for victim in chosen {
+                self.list(victim);
+            }
             return None;
         }
-        self.staying_bytes -= bytes;
-        self.leaving_bytes += bytes;
+        self.staying_bytes -= freed;
+        self.leaving_bytes += freed;
         let leave = |id: u64| {
             let entry = self.entries.get_mut(&id).expect("it was chosen from the table");
             entry.leaving = true;
@@ -276,42 +362,86 @@ impl Table {
         Some(chosen.into_iter().map(leave).collect())
     }
 
-    fn choose(&self, id: u64, peer: PeerKey, asks: usize, missing: usize, now_ms: u64) -> Option<Vec<u64>> {
-        let mut others: Vec<_> =
-            self.entries.iter().filter(|(other, entry)| **other != id && !entry.leaving).collect();
-        others.sort_unstable_by_key(|(id, entry)| entry.age(**id));
-        let (mut chosen, mut freed) = (Vec::new(), 0);
-        let is_stalled = |entry: &Entry| now_ms.saturating_sub(entry.age(0).0) >= STALLED_MS;
-        let stalled = others.iter().take_while(|(_, entry)| is_stalled(entry)).count();
-        for (id, entry) in others.drain(..stalled) {
-            chosen.push(*id);
-            freed += entry.bytes;
-            if freed >= missing {
-                return Some(chosen);
+    /// The upload that has been silent longest, if that is long enough.
+    fn stalled(&mut self, now_ms: u64) -> Option<u64> {
+        loop {
+            let (known_ms, id) = *self.by_age.first()?;
+            if now_ms.saturating_sub(known_ms) < STALLED_MS {
+                return None;
+            }
+            if !self.ages(id) {
+                return Some(id);
             }
         }
-        let mut shares = BTreeMap::<PeerKey, Share>::new();
-        shares.entry(peer).or_default().bytes += asks;
-        for (id, entry) in others.into_iter().rev() {
-            let share = shares.entry(entry.origin.peer).or_default();
-            share.bytes += entry.bytes;
-            if entry.origin.peer != peer || entry.bytes > asks {
-                share.uploads.push((entry.age(*id), entry.bytes));
+    }
+
+    /// Of the address with most bytes the upload that has waited longest for a byte; of the newcomer's own, `peer`, of those that
+    /// are larger than what it asks for. Of addresses that have equally much it is the newcomer's: otherwise each newcomer would
+    /// displace another's.
+    fn of_the_largest(&mut self, peer: PeerKey, asks: usize) -> Option<u64> {
+        let (most, key) = *self.by_bytes.last()?;
+        let is_own = key == peer || self.peers.get(&peer).is_some_and(|own| own.bytes == most);
+        let (key, more_than) = if is_own { (peer, asks) } else { (key, 0) };
+        let mut at = (0, 0);
+        loop {
+            let share = self.peers.get(&key)?;
+            if share.by_size.last()?.0 <= more_than {
+                return None;
             }
+            let age = *share.by_age.range((Excluded(at), Unbounded)).next()?;
+            if self.ages(age.1) {
+                continue;
+            }
+            if self.entries[&age.1].bytes > more_than {
+                return Some(age.1);
+            }
+            at = age;
         }
-        // Of addresses that have equally much it is the newcomer's: otherwise each newcomer would displace another's.
-        let rank = |key: PeerKey, share: &Share| (share.bytes, key == peer, key);
-        let mut most: BinaryHeap<_> = shares.iter().map(|(key, share)| rank(*key, share)).collect();
-        while freed < missing {
-            let (_, _, key) = most.pop()?;
-            let share = shares.get_mut(&key).expect("the heap is made of them");
-            let ((_, id), bytes) = share.uploads.pop()?;
-            chosen.push(id);
-            freed += bytes;
-            share.bytes -= bytes;
-            most.push(rank(key, share));
+    }
+
+    /// Moves an upload that has had a byte since it was last looked at to its place in the order of ages. False: it had none.
+    fn ages(&mut self, id: u64) -> bool {
+        let entry = &self.entries[&id];
+        let last_ms = entry.last_byte_ms.load(Relaxed);
+        let is_older = entry.known_ms != last_ms;
+        if is_older {
+            self.unlist(id);
+            self.entries.get_mut(&id).expect("as above").known_ms = last_ms;
+            self.list(id);
         }
-        Some(chosen)
+        is_older
+    }
+
+    /// Adds an upload that stays to the orders.
+    fn list(&mut self, id: u64) {
+        let Entry { origin, bytes, known_ms, .. } = self.entries[&id];
+        self.weigh(origin.peer, |sum| sum + bytes);
+        self.by_age.insert((known_ms, id));
+        let share = self.peers.entry(origin.peer).or_default();
+        share.by_age.insert((known_ms, id));
+        share.by_size.insert((bytes, id));
+    }
+
+    fn unlist(&mut self, id: u64) {
+        let Entry { origin, bytes, known_ms, .. } = self.entries[&id];
+        self.by_age.remove(&(known_ms, id));
+        if let Some(share) = self.peers.get_mut(&origin.peer) {
+            share.by_age.remove(&(known_ms, id));
+            share.by_size.remove(&(bytes, id));
+        }
+        self.weigh(origin.peer, |sum| sum - bytes);
+    }
+
+    /// Changes the bytes of an address.
+    fn weigh(&mut self, peer: PeerKey, change: impl FnOnce(usize) -> usize) {
+        let share = self.peers.entry(peer).or_default();
+        self.by_bytes.remove(&(share.bytes, peer));
+        share.bytes = change(share.bytes);
+        if share.bytes == 0 && share.by_age.is_empty() {
+            self.peers.remove(&peer);
+        } else {
+            self.by_bytes.insert((share.bytes, peer));
+        }
     }
 
     fn sum_of(&mut self, leaving: bool) -> &mut usize {

@@ -379,9 +379,11 @@ impl Record {
                 let _ok = write!(line, "type=rawcmd cfd={fd} cmd={}", Escaped(command));
             }
             What::Connection { peer, unix, closed } => {
-                let (ip, port) = peer.rsplit_once(':').unwrap_or((peer, "0"));
+                let named = peer.rsplit_once(':').filter(|_| !*unix);
+                let (ip, port) = named.unwrap_or((if *unix { "unix" } else { peer }, "0"));
+                let ip = ip.trim_matches(['[', ']']);
                 let kind = if closed.is_some() { "conn_close" } else { "conn_new" };
-                let transport = if *unix { "unix" } else { "tcp" };
+                let transport = if *unix { "local" } else { "tcp" };
                 let reason = closed.map_or_else(String::new, |reason| format!("reason={reason} "));
                 let _ok =
                     write!(line, "type={kind} rip={ip} rport={port} transport={transport} {reason}cfd={fd}");
@@ -466,6 +468,27 @@ mod tests {
     fn connection() -> Record {
         let what = What::Connection { peer: "127.0.0.1:5".into(), unix: false, closed: None };
         Record { time: Duration::ZERO, fd: 9, what }
+    }
+
+    /// A Unix socket has no address and no port: memcached says so.
+    #[test]
+    fn connections_are_described_as_memcached_does() {
+        let line = |peer: &str, unix, closed| {
+            let what = What::Connection { peer: peer.into(), unix, closed };
+            let mut line = String::new();
+            Record { time: Duration::ZERO, fd: 9, what }.describe(&mut line, 1);
+            line
+        };
+        for (peer, unix, named) in [
+            ("127.0.0.1:5", false, "rip=127.0.0.1 rport=5 transport=tcp"),
+            ("[::1]:5", false, "rip=::1 rport=5 transport=tcp"),
+            ("unix:/run/a:b", true, "rip=unix rport=0 transport=local"),
+        ] {
+            let new = line(peer, unix, None);
+            assert_eq!(new, format!("ts=0.000000 gid=1 type=conn_new {named} cfd=9\n"));
+            let closed = line(peer, unix, Some("normal"));
+            assert_eq!(closed, format!("ts=0.000000 gid=1 type=conn_close {named} reason=normal cfd=9\n"));
+        }
     }
 
     fn watching(limit: usize) -> (Watchers, Arc<Watcher>) {

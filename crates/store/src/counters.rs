@@ -82,6 +82,8 @@ pub struct StoreUsage {
     pub index_bytes: u64,
     /// Of the budget: segments, full and empty.
     pub segment_bytes: u64,
+    /// Of these, bytes without an item: items that were replaced or removed, gaps, and segments in reserve.
+    pub dead_bytes: u64,
     /// Of the budget: huge values.
     pub huge_bytes: u64,
     /// Of the budget: trees of objects, those that have left the store and are being taken apart included.
@@ -109,6 +111,7 @@ impl StoreUsage {
         self.bytes += other.bytes;
         self.index_bytes += other.index_bytes;
         self.segment_bytes += other.segment_bytes;
+        self.dead_bytes += other.dead_bytes;
         self.huge_bytes += other.huge_bytes;
         self.tree_bytes += other.tree_bytes;
         self.ghost_bytes += other.ghost_bytes;

@@ -18,6 +18,10 @@
 //! of it and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
 //! Trees that leave the store are taken apart before anything is evicted ([`crate::graveyard`]).
 //!
+//! Evictions are spread: while the stores of a memory have few items ([`FEW_ITEMS`]), a piece of a walk ends after eight of them, once these
+//! had the bytes that a write needs to stay behind the walk ([`Store::pause_after`]). So where items are about as long as what is
+//! written each write evicts eight at most; a long value in the place of many short ones evicts as many as it replaces.
+//!
 //! # Invariants
 //! * A write walks a bounded number of bytes, unless it finds no room at all.
 //! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
@@ -38,6 +42,12 @@ use crate::store::{Evicted, Found, Full, Store, Walk};
 const WALK_RATIO: usize = 16;
 /// Bounds of one piece of walk.
 const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
+/// Items in all stores of a memory below which evictions are spread over many writes.
+const FEW_ITEMS: usize = 10_000;
+/// Evictions after which a piece of a walk ends then.
+const EVICTIONS: u64 = 8;
+/// Bytes that it must have evicted by then, as a share of what may be walked: of pieces for short writes, and for long ones.
+const EVICTED_SHARE: (usize, usize) = (16, 4);
 /// Bytes of a walk for which a value outside the log counts: choosing takes about as long.
 const LARGE_WALK: usize = 2 << 10;
 /// The same for a segment that becomes one of the main queue as it is.
@@ -82,8 +92,28 @@ enum Begun {
 struct Walked {
     /// Bytes of the walk for which it counts.
     bytes: usize,
+    /// Bytes of items that were evicted.
+    evicted: usize,
     /// A segment became one of the main queue, and nothing was walked.
     is_promotion: bool,
+}
+
+/// Where a piece of a walk ends before its bytes are walked: both have been evicted.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    /// [`Stats::evictions`](crate::counters) at its end.
+    evictions: u64,
+    bytes: usize,
+}
+
+impl Pause {
+    /// There is none.
+    const NEVER: Self = Self { evictions: u64::MAX, bytes: 0 };
+
+    /// Whether it has come, after `bytes` were evicted.
+    fn has_come(self, evictions: u64, bytes: usize) -> bool {
+        evictions >= self.evictions && bytes >= self.bytes
+    }
 }
 
 /// What became of an item that the collector has come to.
@@ -194,14 +224,31 @@ impl Store {
     /// Walks `bytes` or a little more, until the log has its spare segments or, `to_memory`, one was given back.
     fn walk_pieces(&mut self, bytes: usize, to_memory: bool) {
         let (mut left, before) = (bytes, self.memory.used_bytes());
-        while let Some(walked) = self.walk_some(left, to_memory) {
+        let mut pause = self.pause_after(bytes);
+        while let Some(walked) = self.walk_some(left, pause, to_memory) {
             left = left.saturating_sub(walked.bytes);
             let is_enough = if to_memory { self.memory.used_bytes() < before } else { self.is_well() };
             // A tree that was evicted is taken apart before anything else is.
-            if left == 0 || is_enough || !self.graveyard.is_empty() {
+            if left == 0
+                || is_enough
+                || !self.graveyard.is_empty()
+                || pause.has_come(self.stats.evictions, walked.evicted)
+            {
                 break;
             }
+            pause.bytes = pause.bytes.saturating_sub(walked.evicted);
         }
+    }
+
+    /// Where a piece of `bytes` pauses. Never where there are many items: then few evictions at a time would only make the walk
+    /// dearer.
+    fn pause_after(&self, bytes: usize) -> Pause {
+        if self.index.len() * self.config.shards >= FEW_ITEMS {
+            return Pause::NEVER;
+        }
+        let (short, long) = EVICTED_SHARE;
+        let share = if bytes > *WALK_BYTES.end() { long } else { short };
+        Pause { evictions: self.stats.evictions + EVICTIONS, bytes: bytes / share }
     }
 
     /// A bounded piece of collection for stores that need room and whose items are warmer ([`Memory::take_wanted`]). What it frees
@@ -246,7 +293,8 @@ impl Store {
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
             return !self.graveyard.is_empty();
         }
-        self.walk_some(*WALK_BYTES.end(), true).is_some() || !self.graveyard.is_empty()
+        let pause = self.pause_after(*WALK_BYTES.start());
+        self.walk_some(*WALK_BYTES.end(), pause, true).is_some() || !self.graveyard.is_empty()
     }
 
     /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
@@ -305,7 +353,7 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            let Some(walked) = self.walk_some(*WALK_BYTES.end(), true) else { break };
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, true) else { break };
             if self.walk.is_none() && !walked.is_promotion {
                 self.give_buried_back(before, bytes);
                 (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
@@ -330,23 +378,27 @@ impl Store {
     /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot move.
     fn collect_one(&mut self, to_memory: bool) -> bool {
         loop {
-            let Some(walked) = self.walk_some(usize::MAX, to_memory) else { return false };
+            let Some(walked) = self.walk_some(usize::MAX, Pause::NEVER, to_memory) else { return false };
             if self.walk.is_none() && !walked.is_promotion {
                 return true;
             }
         }
     }
 
-    /// Walks `bytes` or a little more, to the end of one segment at most; or looks at one large value, or promotes a segment. `None`:
-    /// there is nothing to walk, or the walk has ended before a pinned item that cannot move.
-    fn walk_some(&mut self, bytes: usize, to_memory: bool) -> Option<Walked> {
+    /// Walks `bytes` or a little more, to the pause or the end of one segment at most; or looks at one large value, or promotes a segment.
+    /// `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
+    fn walk_some(&mut self, bytes: usize, pause: Pause, to_memory: bool) -> Option<Walked> {
         if self.walk.is_none() {
             match self.begin_walk()? {
                 Begun::Walk => (),
-                Begun::Promoted => return Some(Walked { bytes: PROMOTION_WALK, is_promotion: true }),
+                Begun::Promoted => {
+                    return Some(Walked { bytes: PROMOTION_WALK, evicted: 0, is_promotion: true });
+                }
                 Begun::Large(head, queue) => {
+                    let before = self.stats.evictions;
                     self.collect_large(head, queue);
-                    return Some(Walked { bytes: LARGE_WALK, is_promotion: false });
+                    let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
+                    return Some(Walked { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
             }
         }
@@ -356,14 +408,16 @@ impl Store {
         // Nothing left alive: no need to look at the rest.
         let empty = |store: &Self| store.log.get(walk.segment).is_none_or(|s| s.live_items == 0);
         let (from, until) = (walk.at, walk.at.saturating_add(bytes));
-        let mut kept = 0;
-        while walk.at < filled.min(until) && !empty(self) {
+        let (mut kept, mut evicted) = (0, 0);
+        while walk.at < filled.min(until) && !empty(self) && !pause.has_come(self.stats.evictions, evicted) {
             let Some(location) = self.log.location(walk.segment, walk.at) else { break };
             let content = self.log.bytes(location);
             let allotted = item::allotted(content);
             if !item::is_dead(content) {
+                let before = self.stats.evictions;
                 match self.collect_item(location, queue, walk.compact, stored) {
                     Collected::Moved => kept += allotted,
+                    Collected::Gone if self.stats.evictions > before => evicted += allotted,
                     Collected::Gone => (),
                     Collected::Stuck => {
                         self.walk = None;
@@ -404,7 +458,7 @@ impl Store {
         } else {
             self.walk = Some(walk);
         }
-        Some(Walked { bytes: walked, is_promotion: false })
+        Some(Walked { bytes: walked, evicted, is_promotion: false })
     }
 
     /// The highest value of [`Store::barren`]: then no item stays, however often it was used.
@@ -664,9 +718,9 @@ mod tests {
         let walked = store.walk.unwrap().segment;
         let spares = store.log.exchange_spares(Vec::new());
         while store.log.seal_fullest() {}
-        while store.walk.is_some_and(|walk| walk.segment == walked) && store.walk_some(1_000, false).is_some()
-        {
-        }
+        while store.walk.is_some_and(|walk| walk.segment == walked)
+            && store.walk_some(1_000, Pause::NEVER, false).is_some()
+        {}
         assert!(store.walk.is_none(), "it has ended before the segment's end");
         store.verify();
         assert_eq!(put(&mut store, count), Err(Full));

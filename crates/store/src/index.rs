@@ -294,6 +294,17 @@ impl Index {
         best.map(|(_, slot)| slot)
     }
 
+    /// The home bucket that a walk in the order of reversed hashes meets at `position`: the bucket, the first position of its
+    /// chain, and that of the next one, `None` at the end. All positions of a chain are neighbours, however often the table
+    /// has grown or shrunk, so that a key is before or behind a position for good.
+    pub(crate) fn part_at(&self, position: u64) -> (usize, u64, Option<u64>) {
+        let home = self.home_of(position.reverse_bits());
+        let bits = self.level + u32::from(self.is_split(home));
+        let width = 1_u64 << (64 - bits);
+        let first = position & !(width - 1);
+        (home, first, first.checked_add(width))
+    }
+
     /// The locations of one home bucket's chain.
     pub(crate) fn chain(&self, bucket: usize, mut each: impl FnMut(u64)) {
         self.each_of_chain(bucket, |_, word| each(word & LOCATION));

@@ -37,6 +37,7 @@ impl Store {
             bytes: (self.log.live_bytes() + outside_bytes) as u64,
             index_bytes: self.index.bytes() as u64,
             segment_bytes: (self.log.held_bytes() - outside_bytes) as u64,
+            dead_bytes: (self.log.held_bytes() - outside_bytes - self.log.live_bytes()) as u64,
             huge_bytes: outside_bytes as u64 - tree_bytes,
             tree_bytes: tree_bytes + self.graveyard.held_bytes() as u64,
             ghost_bytes: (self.ghost.bytes() + self.misses.bytes()) as u64,

@@ -550,6 +550,29 @@ impl Store {
         None
     }
 
+    /// As [`Store::scan`], but each key is reported once at most, and if its item stays all the time exactly once, however
+    /// the index grows or shrinks and wherever items are moved in between. `position`: 0, then what was returned.
+    pub fn list(&self, mut position: u64, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<u64> {
+        let mut seen = 0;
+        for _ in 0..most {
+            let (bucket, first, next) = self.index.part_at(position);
+            self.index.chain(bucket, |location| {
+                seen += 1;
+                let bytes = self.log.bytes(location);
+                // After a merge the beginning of the chain was reported before.
+                let is_new = position == first || self.hash_at(location).reverse_bits() >= position;
+                if is_new && !self.is_dead(bytes) {
+                    each(self.item_of(bytes));
+                }
+            });
+            position = next?;
+            if seen >= most {
+                break;
+            }
+        }
+        Some(position)
+    }
+
     #[inline]
     pub(crate) fn find(&self, hash: u64, key: &[u8], objects: bool) -> Option<Found> {
         let mut location = 0;

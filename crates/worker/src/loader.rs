@@ -33,6 +33,9 @@ pub mod wire;
 
 /// Serves one key at a time with `load`, as [`crate::Worker::serve`] does with jobs.
 ///
+/// What each worker does before its first job is given to [`crate::Worker::init`], whose context has the text of `init` in
+/// `[loader.NAME]`.
+///
 /// `load` returns a [`Value`], or anything that becomes one: bytes, text, or an `Option` of these, where `None` is
 /// [`not_found`]. An error or panic of `load` is the outcome of its job only.
 pub fn serve<A, F>(worker: crate::Worker, mut load: F) -> !

@@ -68,7 +68,7 @@ impl Cache {
     pub(crate) fn locked(&self, mut act: impl FnMut()) {
         let mut place = Some(Cursor::default());
         while let Some(cursor) = place {
-            place = self.0.scan(cursor, 100, |_| act());
+            place = self.0.list(cursor, 100, |_| act());
         }
     }
 }

@@ -199,7 +199,7 @@ impl Client {
                 session: &mut self.session,
                 out: &mut out,
             };
-            let piece = Piece { begun, bytes: PART_BYTES, ..Piece::ALL };
+            let piece = Piece { progress: begun.into(), bytes: PART_BYTES, ..Piece::ALL };
             let mut lock = self.engine.shard_lock();
             let parked = match &left {
                 None => self.engine.execute(request, hash, &mut lock, &mut cx),

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::item::{Expiration, Item, Written};
 use crate::key::Key;
 use crate::metrics::Statistics;
-use crate::value::Value;
+use crate::value::{ToValue, Value};
 
 /// A client of one or more servers, for programs without async: see [`crate::Client`] for what each method does.
 ///
@@ -104,7 +104,7 @@ impl Client {
     ///
     /// # Errors
     /// As the method of [`crate::Client`].
-    pub fn set<T: Value>(
+    pub fn set<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -117,7 +117,7 @@ impl Client {
     ///
     /// # Errors
     /// As the method of [`crate::Client`].
-    pub fn add<T: Value>(
+    pub fn add<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Errors
     /// As the method of [`crate::Client`].
-    pub fn replace<T: Value>(
+    pub fn replace<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -143,7 +143,7 @@ impl Client {
     ///
     /// # Errors
     /// As the method of [`crate::Client`].
-    pub fn cas<T: Value>(
+    pub fn cas<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -214,7 +214,7 @@ impl Client {
     }
 
     /// Stores many values.
-    pub fn set_many<K: Key, T: Value + Sync>(
+    pub fn set_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
@@ -223,7 +223,7 @@ impl Client {
     }
 
     /// Stores the values whose keys are absent.
-    pub fn add_many<K: Key, T: Value + Sync>(
+    pub fn add_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
@@ -232,7 +232,7 @@ impl Client {
     }
 
     /// Stores the values whose items still have these CAS numbers.
-    pub fn cas_many<K: Key, T: Value + Sync>(
+    pub fn cas_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T, u64)],
         expiration: impl Into<Expiration>,
@@ -261,6 +261,22 @@ impl Client {
         self.driver.run(self.client.stats(group))
     }
 
+    /// Whether all servers have tags.
+    ///
+    /// # Errors
+    /// As the method of [`crate::Client`].
+    pub fn has_tags(&self) -> Result<bool, Error> {
+        self.driver.run(self.client.has_tags())
+    }
+
+    /// Invalidates all items with any of these tags, on every server.
+    ///
+    /// # Errors
+    /// As the method of [`crate::Client`].
+    pub fn invalidate<S: AsRef<str>>(&self, tags: &[S]) -> Result<(), Error> {
+        self.driver.run(self.client.invalidate(tags))
+    }
+
     /// Calls a method of an object, once.
     ///
     /// # Errors
@@ -278,5 +294,19 @@ impl Client {
         arguments: &[&str],
     ) -> Vec<(&'k K, Result<Option<Bytes>, Error>)> {
         self.driver.run(self.client.multi_call(object_type, method, keys, arguments))
+    }
+
+    /// [`multi_call`](Self::multi_call), whose outcomes are combined. `fold` runs in this thread.
+    pub fn multi_call_fold<K: AsRef<str>, A>(
+        &self,
+        object_type: &str,
+        method: &str,
+        keys: &[K],
+        arguments: &[&str],
+        init: A,
+        mut fold: impl FnMut(A, &K, Result<Option<Bytes>, Error>) -> A,
+    ) -> A {
+        let outcomes = self.multi_call(object_type, method, keys, arguments);
+        outcomes.into_iter().fold(init, |all, (key, outcome)| fold(all, key, outcome))
     }
 }

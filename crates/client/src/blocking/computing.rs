@@ -9,12 +9,61 @@ use super::desk::Desk;
 use super::{Client, Driver};
 use crate::client::Client as Async;
 use crate::error::Error;
-use crate::herd::{self, Compute, ComputeError, Fetch, Outcome};
+use crate::herd::{self, Compute, ComputeError, Fetch, NotStored, Outcome, SavedToken};
 use crate::item::Expiration;
 use crate::key::Key;
-use crate::value::Value;
+use crate::metrics::{Observer, Statistics};
+use crate::value::{ToValue, Value};
 
-impl Client {
+/// What computes values over a client: see [`crate::Herd`].
+///
+/// Cloning is cheap.
+#[derive(Clone)]
+pub struct Herd {
+    // Dropped first: its connections end in the driver's runtime.
+    herd: herd::Herd<Async>,
+    driver: Arc<Driver>,
+}
+
+impl fmt::Debug for Herd {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.herd.fmt(formatter)
+    }
+}
+
+impl Herd {
+    fn parts(&self) -> (&herd::Herd<Async>, &Driver) {
+        (&self.herd, &self.driver)
+    }
+
+    fn driver(&self) -> Arc<Driver> {
+        self.driver.clone()
+    }
+
+    /// Gets told what is computed from now on: see [`crate::Herd::observer`].
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.herd = self.herd.observer(observer);
+        self
+    }
+
+    /// What was counted: see [`crate::Herd::statistics`].
+    pub fn statistics(&self) -> Statistics {
+        self.herd.statistics()
+    }
+
+    /// Values of more than this many bytes are stored compressed: see [`crate::Herd::compress_above`].
+    #[must_use]
+    pub fn compress_above(mut self, bytes: Option<usize>) -> Self {
+        self.herd = self.herd.compress_above(bytes);
+        self
+    }
+
+    /// Keys of which a request or a computation is under way in this process.
+    pub fn under_way(&self) -> usize {
+        self.herd.under_way()
+    }
+
     /// The value of a key, which one client computes if it is missing: see [`Herd::get_or_compute`](crate::Herd::get_or_compute). `compute` runs in this
     /// thread, while other threads use the client.
     ///
@@ -169,10 +218,30 @@ impl Client {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub fn deliver<T: Value>(&self, mut token: Token, value: &T) -> Result<bool, Error> {
+    pub fn deliver<T: ToValue + ?Sized>(&self, mut token: Token, value: &T) -> Result<bool, Error> {
         let (client, driver) = self.parts();
         let Some(token) = token.token.take() else { return Ok(false) };
         driver.run(client.deliver(token, value))
+    }
+
+    /// [`deliver`](Self::deliver), which says why a value was not stored: see [`crate::Herd::deliver_or_why`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be written.
+    pub fn deliver_or_why<T: ToValue + ?Sized>(
+        &self,
+        mut token: Token,
+        value: &T,
+    ) -> Result<Result<(), NotStored>, Error> {
+        let (client, driver) = self.parts();
+        let Some(token) = token.token.take() else { return Ok(Err(NotStored::Fenced)) };
+        driver.run(client.deliver_or_why(token, value))
+    }
+
+    /// A token that was [saved](Token::save), in this process or another: see [`crate::Herd::resume`].
+    pub fn resume(&self, saved: &SavedToken) -> Token {
+        let (client, driver) = self.parts();
+        Token { token: Some(driver.run(async { client.resume(saved) })), driver: self.driver() }
     }
 
     /// Says that the computation of a token has failed: the waiting callers get the text.
@@ -183,6 +252,133 @@ impl Client {
         let (client, driver) = self.parts();
         let Some(token) = token.token.take() else { return Ok(()) };
         driver.run(client.fail(token, text))
+    }
+}
+
+impl Client {
+    /// What computes values over this client: see [`crate::Client::herd`].
+    pub fn herd(&self) -> Herd {
+        Herd { herd: self.parts().0.herd(), driver: self.driver() }
+    }
+
+    /// See [`Herd::get_or_compute`].
+    ///
+    /// # Errors
+    /// `compute` has failed, the server cannot be asked, or the value cannot be read as `T`.
+    pub fn get_or_compute<K: Key, T: Value, E>(
+        &self,
+        key: K,
+        options: &Compute,
+        compute: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Outcome<T>, ComputeError<E>> {
+        self.herd().get_or_compute(key, options, compute)
+    }
+
+    /// See [`Herd::get_or_compute_many`].
+    ///
+    /// # Errors
+    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error in its place.
+    pub fn get_or_compute_many<K, T, E, M>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: impl FnMut(Vec<K>) -> Result<M, E>,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
+    where
+        K: Key + Clone,
+        T: Value,
+        M: IntoIterator<Item = (K, T)>,
+    {
+        self.herd().get_or_compute_many(keys, options, compute)
+    }
+
+    /// See [`Herd::get_or_compute_or`].
+    ///
+    /// # Errors
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub fn get_or_compute_or<K: Key, T: Value, E>(
+        &self,
+        key: K,
+        options: &Compute,
+        compute: impl FnOnce() -> Result<T, E>,
+        busy: impl FnOnce() -> Option<T>,
+    ) -> Result<Outcome<T>, ComputeError<E>> {
+        self.herd().get_or_compute_or(key, options, compute, busy)
+    }
+
+    /// See [`Herd::get_or_compute_many_or`].
+    ///
+    /// # Errors
+    /// As [`get_or_compute_many`](Self::get_or_compute_many).
+    pub fn get_or_compute_many_or<K, T, E, M, N>(
+        &self,
+        keys: impl IntoIterator<Item = (K, Expiration)>,
+        options: &Compute,
+        compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        busy: impl FnOnce(Vec<K>) -> N,
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
+    where
+        K: Key + Clone,
+        T: Value,
+        M: IntoIterator<Item = (K, T)>,
+        N: IntoIterator<Item = (K, T)>,
+    {
+        self.herd().get_or_compute_many_or(keys, options, compute, busy)
+    }
+
+    /// See [`Herd::fetch_or_compute`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
+    pub fn fetch_or_compute<K: Key, T: Value>(
+        &self,
+        key: K,
+        options: impl Into<Fetch>,
+        hint: &[u8],
+    ) -> Result<Fetched<T>, Error> {
+        self.herd().fetch_or_compute(key, options, hint)
+    }
+
+    /// See [`Herd::deliver`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value; the value cannot be written.
+    pub fn deliver<T: ToValue + ?Sized>(&self, token: Token, value: &T) -> Result<bool, Error> {
+        self.herd().deliver(token, value)
+    }
+
+    /// See [`Herd::deliver_or_why`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be written.
+    pub fn deliver_or_why<T: ToValue + ?Sized>(
+        &self,
+        token: Token,
+        value: &T,
+    ) -> Result<Result<(), NotStored>, Error> {
+        self.herd().deliver_or_why(token, value)
+    }
+
+    /// See [`Herd::resume`].
+    pub fn resume(&self, saved: &SavedToken) -> Token {
+        self.herd().resume(saved)
+    }
+
+    /// See [`Herd::fail`].
+    ///
+    /// # Errors
+    /// The server cannot be asked.
+    pub fn fail(&self, token: Token, text: &str) -> Result<(), Error> {
+        self.herd().fail(token, text)
+    }
+
+    /// The value that is in the cache, if `get_or_compute` has stored it too; nothing is computed: see [`crate::Client::peek`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or the value cannot be read as `T`.
+    pub fn peek<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
+        let (client, driver) = self.parts();
+        driver.run(client.peek(key))
     }
 }
 
@@ -237,6 +433,20 @@ pub enum Fetched<T> {
 pub struct Token {
     token: Option<herd::Token<Async>>,
     driver: Arc<Driver>,
+}
+
+impl Token {
+    /// Of which key.
+    pub fn key(&self) -> &[u8] {
+        self.token.as_ref().map_or(&[], herd::Token::key)
+    }
+
+    /// The token as text, for another process: see [`crate::Token::save`].
+    #[expect(clippy::missing_panics_doc, reason = "only a token that is used up has none inside")]
+    pub fn save(mut self) -> SavedToken {
+        let token = self.token.take().expect("it is used once, by value");
+        self.driver.run(async { token.save() })
+    }
 }
 
 impl fmt::Debug for Token {

@@ -55,6 +55,14 @@ impl Namespacer {
         self.driver.run(self.names.keys(namespaces))
     }
 
+    /// [`key_of`](Self::key_of) for many keys.
+    ///
+    /// # Errors
+    /// As [`crate::Namespacer::keys_of`].
+    pub fn keys_of<D: Display>(&self, keys: &[(&str, &[(&str, D)])]) -> Result<Vec<NamespacedKey>, Error> {
+        self.driver.run(self.names.keys_of(keys))
+    }
+
     /// Makes all that was stored under keys of this namespace invisible.
     ///
     /// # Errors

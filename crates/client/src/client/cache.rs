@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::cache::{Answer, Ask, Cache, Scope};
 use crate::client::{Client, counted, deleted, exptime, item, odd, written};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::item::{Item, Write, Written};
 use crate::join::join;
 use crate::net::connection::{self, Failure, Limit, Sent};
@@ -98,54 +98,11 @@ impl Cache for Client {
     }
 
     async fn ask(&self, key: &[u8], ask: Ask<'_>) -> Result<Answer, Error> {
-        let node = &self.inner.nodes[self.place(key)?];
-        let hint = ask.hint.map(wire::hint).transpose()?;
-        let start = Instant::now();
-        let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
-        let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref() };
-        if ask.wait.is_zero() {
-            return answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?);
-        }
-        // On a connection of its own from the first question on: a caller that waits knows that another client computes. Until one is
-        // there, and if there is none, it asks again and again.
-        let mut pause = ASK_AGAIN.0;
-        let mut waiting = Box::pin(node.waiting(whole));
-        loop {
-            let left = ask.wait.saturating_sub(start.elapsed());
-            if left.is_zero() {
-                return Ok(Answer::Busy);
-            }
-            let until = Instant::now() + pause.min(left);
-            match timeout_at(until, &mut waiting).await {
-                Ok(Some(mut held)) => match held.one(&question(left), whole).await {
-                    Ok(reply) => {
-                        let answer = answer(node.name(), reply.checked(node.name())?)?;
-                        if matches!(answer, Answer::Lease { .. }) {
-                            held.keep_for(ask.lease);
-                        }
-                        return Ok(answer);
-                    }
-                    // An idle connection had been closed by the server. A new one is next.
-                    Err(Failure { sent: Sent::No, error }) if !matches!(error, Error::Timeout { .. }) => {
-                        waiting = Box::pin(node.waiting(whole));
-                        continue;
-                    }
-                    Err(Failure { error: error @ Error::Timeout { .. }, .. }) => return Err(error),
-                    Err(_) => waiting = Box::pin(node.waiting(whole)),
-                },
-                Ok(None) => waiting = Box::pin(node.waiting(whole)),
-                Err(_) => {}
-            }
-            sleep_until(until).await;
-            pause = ASK_AGAIN.1.min(pause * 2);
-            let limit = self.limit();
-            let limit = if whole.at < limit.at { whole } else { limit };
-            let again = node.one(&question(Duration::ZERO), false, limit).await?;
-            match answer(node.name(), again)? {
-                Answer::Busy => {}
-                other => return Ok(other),
-            }
-        }
+        self.question(key, ask, false).await
+    }
+
+    async fn ask_to_outlive(&self, key: &[u8], ask: Ask<'_>) -> Result<Answer, Error> {
+        self.question(key, ask, true).await
     }
 
     async fn ask_many(&self, keys: &[&[u8]], ask: Ask<'_>) -> Vec<Result<Answer, Error>> {
@@ -154,8 +111,9 @@ impl Cache for Client {
             Err(error) => return vec![Err(error); keys.len()],
         };
         let hint = hint.as_deref();
-        let all =
-            keys.iter().map(|key| (*key, Command::Ask { key, wait: Duration::ZERO, lease: ask.lease, hint }));
+        let all = keys.iter().map(|key| {
+            (*key, Command::Ask { key, wait: Duration::ZERO, lease: ask.lease, hint, outlives: false })
+        });
         self.many(all, false, answer).await
     }
 
@@ -231,6 +189,85 @@ impl Cache for Client {
     }
 }
 
+impl Client {
+    async fn question(&self, key: &[u8], ask: Ask<'_>, outlives: bool) -> Result<Answer, Error> {
+        let node = &self.inner.nodes[self.place(key)?];
+        let hint = ask.hint.map(wire::hint).transpose()?;
+        let start = Instant::now();
+        let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
+        let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref(), outlives };
+        if ask.wait.is_zero() {
+            return answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?);
+        }
+        // On a connection of its own from the first question on: a caller that waits knows that another client computes. Until one is
+        // there, and if there is none, it asks again and again.
+        let mut pause = ASK_AGAIN.0;
+        let mut waiting = Box::pin(node.waiting(whole));
+        loop {
+            let left = ask.wait.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(Answer::Busy);
+            }
+            let until = Instant::now() + pause.min(left);
+            match timeout_at(until, &mut waiting).await {
+                Ok(Some(mut held)) => match held.one(&question(left), whole).await {
+                    Ok(reply) => {
+                        let answer = answer(node.name(), reply.checked(node.name())?)?;
+                        if matches!(answer, Answer::Lease { .. }) {
+                            held.keep_for(ask.lease);
+                        }
+                        return Ok(answer);
+                    }
+                    // An idle connection had been closed by the server. A new one is next.
+                    Err(Failure { sent: Sent::No, error }) if !matches!(error, Error::Timeout { .. }) => {
+                        waiting = Box::pin(node.waiting(whole));
+                        continue;
+                    }
+                    Err(Failure { error: error @ Error::Timeout { .. }, .. }) => return Err(error),
+                    Err(_) => waiting = Box::pin(node.waiting(whole)),
+                },
+                Ok(None) => waiting = Box::pin(node.waiting(whole)),
+                Err(_) => {}
+            }
+            sleep_until(until).await;
+            pause = ASK_AGAIN.1.min(pause * 2);
+            let limit = self.limit();
+            let limit = if whole.at < limit.at { whole } else { limit };
+            let again = node.one(&question(Duration::ZERO), false, limit).await?;
+            match answer(node.name(), again)? {
+                Answer::Busy => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// The item of a key that has a fresh value: no lease is taken for a missing or old value.
+    pub(crate) async fn look(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        if self.inner.settings.protocol == crate::Protocol::Text {
+            return self.read(key, false).await;
+        }
+        let place = self.place(key)?;
+        let is_there = match self.one(place, key, &Command::Look { key }, true).await? {
+            Reply::Meta { status: MetaStatus::Done, marks } => !marks.stale,
+            Reply::Meta { .. } => false,
+            reply => return Err(odd(self.inner.nodes[place].name(), &reply)),
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        let none = Ask { lease: Duration::from_secs(1), wait: Duration::ZERO, hint: None };
+        match self.question(key, none, false).await? {
+            Answer::Hit(item) => Ok(Some(item)),
+            // It has gone or is due for a refresh: that is for a client that computes.
+            Answer::Lease { token, old, .. } => {
+                Cache::give_up(self, key, token, None).await?;
+                Ok(old.filter(|old| !old.data.is_empty()))
+            }
+            Answer::Stale(_) | Answer::Busy | Answer::Failed(_) | Answer::Absent => Ok(None),
+        }
+    }
+}
+
 /// The error that names all servers that failed.
 fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
     if failed.len() <= 1 {
@@ -238,10 +275,12 @@ fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
     }
     let servers: Vec<_> = failed.iter().map(|(server, _)| *server).collect();
     let texts: Vec<_> = failed.iter().map(|(_, error)| error.to_string()).collect();
+    let source = failed.first().map(|(_, error)| Cause::new(error.clone()));
     Err(Error::Connection {
         server: servers.join(", "),
         kind: std::io::ErrorKind::Other,
         message: texts.join("; "),
+        source,
     })
 }
 

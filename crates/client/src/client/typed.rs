@@ -9,7 +9,7 @@ use crate::item::{Expiration, Item, Write, Written};
 use crate::join::join;
 use crate::key::Key;
 use crate::net::wire::{self, Command, Reply, Verb};
-use crate::value::{self, Value};
+use crate::value::{self, ToValue, Value};
 
 /// Longest group of statistics, in bytes.
 const GROUP_MAX: usize = 250;
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// Stores a value: [`Written::Stored`].
-    pub async fn set<T: Value>(
+    pub async fn set<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -76,7 +76,7 @@ impl Client {
     }
 
     /// Stores a value if the key is absent; otherwise [`Written::NotStored`].
-    pub async fn add<T: Value>(
+    pub async fn add<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Stores a value if the key is present; otherwise [`Written::NotStored`].
-    pub async fn replace<T: Value>(
+    pub async fn replace<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Stores a value if the item still has this CAS number; otherwise [`Written::Exists`] or [`Written::NotFound`].
-    pub async fn cas<T: Value>(
+    pub async fn cas<T: ToValue + ?Sized>(
         &self,
         key: impl Key,
         value: &T,
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// Stores many values. One request to each server.
-    pub async fn set_many<K: Key, T: Value + Sync>(
+    pub async fn set_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// Stores many values whose keys are absent. One request to each server.
-    pub async fn add_many<K: Key, T: Value + Sync>(
+    pub async fn add_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
@@ -174,7 +174,7 @@ impl Client {
     }
 
     /// Stores many values, each if its item still has its CAS number. One request to each server.
-    pub async fn cas_many<K: Key, T: Value + Sync>(
+    pub async fn cas_many<K: Key, T: ToValue + Sync>(
         &self,
         values: &[(K, T, u64)],
         expiration: impl Into<Expiration>,
@@ -187,6 +187,24 @@ impl Client {
     pub async fn delete_many(&self, keys: &[impl Key]) -> Vec<Result<bool, Error>> {
         let bytes: Vec<_> = keys.iter().map(Key::bytes).collect();
         Cache::delete_many(self, &bytes).await
+    }
+
+    /// Whether all servers have tags, so that keys can carry some and [`invalidate`](Self::invalidate) works.
+    ///
+    /// # Errors
+    /// The servers cannot be asked.
+    pub async fn has_tags(&self) -> Result<bool, Error> {
+        Cache::has_tags(self).await
+    }
+
+    /// Invalidates all items with any of these tags, on every server, in one round trip.
+    ///
+    /// # Errors
+    /// [`Error::Connection`] names the servers that were not reached; the others have done it. [`Error::NoTags`]: one has no tags, or the
+    /// client was built with [`Protocol::Text`](crate::Protocol::Text). [`Error::Usage`]: a tag has no form of one.
+    pub async fn invalidate<S: AsRef<str>>(&self, tags: &[S]) -> Result<(), Error> {
+        let tags: Vec<_> = tags.iter().map(|tag| tag.as_ref().to_owned()).collect();
+        Cache::invalidate(self, &tags).await
     }
 
     /// Deletes all items of all servers. An outcome for each server, in the order of the configuration.
@@ -244,7 +262,7 @@ impl Client {
         counted(self.inner.nodes[place].name(), reply)
     }
 
-    async fn put<T: Value>(
+    async fn put<T: ToValue + ?Sized>(
         &self,
         verb: Verb,
         key: &impl Key,
@@ -257,7 +275,7 @@ impl Client {
         self.store(verb, write, exptime(expiration)).await
     }
 
-    async fn put_many<'a, K: Key + 'a, T: Value + 'a>(
+    async fn put_many<'a, K: Key + 'a, T: ToValue + 'a>(
         &self,
         all: impl Iterator<Item = (Verb, &'a K, &'a T)>,
         expiration: Expiration,

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Compute, ComputeError, Fetch, Fetched, Herd, Outcome, Token};
+use super::one::decode;
+use super::{Compute, ComputeError, Fetch, Fetched, Herd, NotStored, Outcome, SavedToken, Token};
 use crate::client::Client;
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::Key;
-use crate::value::Value;
+use crate::value::{ToValue, Value};
 
 impl Client {
     /// What computes values over this client. Those of all its clones share requests and computations.
@@ -134,8 +135,37 @@ impl Client {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub async fn deliver<T: Value>(&self, token: Token<Self>, value: &T) -> Result<bool, Error> {
+    pub async fn deliver<T: ToValue + ?Sized>(&self, token: Token<Self>, value: &T) -> Result<bool, Error> {
         self.herd().deliver(token, value).await
+    }
+
+    /// See [`Herd::deliver_or_why`].
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value; the value cannot be written.
+    pub async fn deliver_or_why<T: ToValue + ?Sized>(
+        &self,
+        token: Token<Self>,
+        value: &T,
+    ) -> Result<Result<(), NotStored>, Error> {
+        self.herd().deliver_or_why(token, value).await
+    }
+
+    /// See [`Herd::resume`].
+    pub fn resume(&self, saved: &SavedToken) -> Token<Self> {
+        self.herd().resume(saved)
+    }
+
+    /// The value that is in the cache, if `get_or_compute` has stored it too, which a `get` does not read. None: it is missing, has
+    /// expired or is being computed. Nothing is computed and nothing waited for, and no lease is taken (with [`Protocol::Text`](crate::Protocol::Text)
+    /// it is a `get`, which a rule can hold). Two round trips for a key that has a value.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or the value cannot be read as `T`.
+    pub async fn peek<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
+        let key = key.bytes();
+        let Some(item) = self.look(key).await? else { return Ok(None) };
+        super::place(self.clone()).fresh(&item).map(|stored| decode(key, stored)).transpose()
     }
 
     /// See [`Herd::fail`].

@@ -1,22 +1,25 @@
 //! A value that is computed elsewhere than where it is asked for: the right to compute it is a token.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::flights::Group;
 use super::grant::{Ending, Fill, Grant, Subject};
-use super::one::{Search, Verdict, group, subject};
+use super::kept::{Kept, NotStored, kept};
+use super::one::{Search, Verdict, subject};
 use super::plain::Terms;
-use super::{Herd, Outcome};
+use super::{Herd, Outcome, SavedToken};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::Key;
 use crate::metrics::Computing;
-use crate::value::{self, Value};
+use crate::value::{self, ToValue, Value};
 
 /// `compute_timeout` if none is given.
 const COMPUTE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,12 +35,13 @@ pub struct Fetch {
     ttl: Duration,
     compute_timeout: Duration,
     wait: Option<Duration>,
+    outlives: bool,
 }
 
 impl Fetch {
     /// Values that live this long: rounded up to whole seconds, at least one.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None }
+        Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None, outlives: false }
     }
 
     /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
@@ -52,6 +56,14 @@ impl Fetch {
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(LONGEST));
+        self
+    }
+
+    /// The token stays valid for its whole `compute_timeout` when this process ends, since it is to leave it: [`Token::save`]. Over a
+    /// server with leases the death of the client that computes is not noticed then.
+    #[must_use]
+    pub fn outlives_process(mut self) -> Self {
+        self.outlives = true;
         self
     }
 
@@ -102,8 +114,8 @@ impl<T: fmt::Debug, C: Cache + 'static> fmt::Debug for Fetched<T, C> {
     }
 }
 
-/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once.
-/// On any thread, as long as the tokio runtime in which it was got is running; afterwards it lasts for its time.
+/// The right to deliver a value, once. A token that is dropped is given up: another caller may compute at once. It leaves its process by
+/// [`save`](Self::save). On any thread, as long as the tokio runtime in which it was got is running; afterwards it lasts for its time.
 pub struct Token<C: Cache + 'static> {
     grant: Grant<C>,
     subject: Subject,
@@ -116,6 +128,19 @@ impl<C: Cache + 'static> Token<C> {
     /// Of which key.
     pub fn key(&self) -> &[u8] {
         &self.subject.key
+    }
+
+    /// The token as text, for another process (or this one, later), which makes a token of it by [`Herd::resume`]. Nothing is given
+    /// up: the key stays with the process that has the text, for `compute_timeout` since the token was got. Of two that use the
+    /// same text the first stores its value.
+    ///
+    /// Over a server with leases the key is free when this process closes its connection, unless the token was asked for with
+    /// [`Fetch::outlives_process`].
+    #[must_use = "without its text the token is lost, and the key locked for its time"]
+    pub fn save(self) -> SavedToken {
+        let Self { grant, subject, ttl, computing, .. } = self;
+        computing.leaves();
+        SavedToken { subject, ttl, right: grant.into_right() }
     }
 }
 
@@ -174,7 +199,11 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let wait = options.wait.unwrap_or(options.compute_timeout * 2);
         let search = Search {
-            group: group(subject(key), options.terms()),
+            group: Arc::new(Group {
+                subject: subject(key),
+                terms: options.terms(),
+                outlives: options.outlives,
+            }),
             deadline: Instant::now() + wait,
             is_held: true,
             takes_old: true,
@@ -197,12 +226,43 @@ impl<C: Cache + 'static> Herd<C> {
         }
     }
 
+    /// The token that was [saved](Token::save), in this process or another. The server is not asked: whether the token is still valid is
+    /// seen when it is used. Dropped, it is given up.
+    pub fn resume(&self, saved: &SavedToken) -> Token<C> {
+        let SavedToken { subject, ttl, right } = saved.clone();
+        let grant = Grant::of_right(&self.place, &subject, right);
+        let computing = self.metrics.computing([subject.key.clone()]).of_token();
+        Token { grant, subject, ttl, compress_above: self.compress_above, computing }
+    }
+
     /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too
-    /// late, or if the key was deleted or its tag invalidated since.
+    /// late, or if the key was deleted or its tag invalidated since: [`deliver_or_why`](Self::deliver_or_why) says which.
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub async fn deliver<T: Value>(&self, token: Token<C>, value: &T) -> Result<bool, Error> {
+    pub async fn deliver<T: ToValue + ?Sized>(&self, token: Token<C>, value: &T) -> Result<bool, Error> {
+        Ok(self.send(token, value).await?.is_ok())
+    }
+
+    /// [`deliver`](Self::deliver), which says why a value was not stored. A value that is too large for the server is such a reason here.
+    ///
+    /// # Errors
+    /// The server cannot be asked, or refuses the value for another reason; the value cannot be written.
+    pub async fn deliver_or_why<T: ToValue + ?Sized>(
+        &self,
+        token: Token<C>,
+        value: &T,
+    ) -> Result<Result<(), NotStored>, Error> {
+        match self.send(token, value).await {
+            Err(error) => match NotStored::of(error) {
+                NotStored::Failed(error) => Err(error),
+                why => Ok(Err(why)),
+            },
+            kept => kept,
+        }
+    }
+
+    async fn send<T: ToValue + ?Sized>(&self, token: Token<C>, value: &T) -> Result<Kept, Error> {
         let Token { grant, subject, ttl, compress_above, mut computing } = token;
         computing.has_run();
         let (data, flags) = value::encode(value, compress_above).map_err(|message| Error::Value {
@@ -210,13 +270,16 @@ impl<C: Cache + 'static> Herd<C> {
             message,
         })?;
         let expiration = Expiration::After(ttl.max(SHORTEST));
-        let stored = grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await;
-        computing.ends(0, stored.as_ref().is_ok_and(|stored| *stored));
-        stored
+        let end = grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await;
+        computing.ends(0, kept(end.clone()));
+        end
     }
 
     /// Says that the computation has failed: the waiting callers get the text, cut to 460 percent-encoded bytes, and the next caller a
-    /// new token.
+    /// new token. Callers that wait in [`get_or_compute`](Self::get_or_compute) are no callers that get a text: one of them computes.
+    ///
+    /// Over a server with leases the next caller gets the token at once after the first failure. As long as computing goes on failing
+    /// there is one for each second, then for two, up to 30; the others wait.
     ///
     /// # Errors
     /// The server cannot be asked.

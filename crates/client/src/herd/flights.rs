@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::envelope::Stored;
-use super::grant::{Busy, End, Found, Grant, Place, Subject};
+use super::grant::{Busy, End, Found, Grant, How, Place, Subject};
 use super::plain::Terms;
 use crate::cache::Cache;
 use crate::error::Error;
@@ -33,6 +33,8 @@ use crate::error::Error;
 pub(super) struct Group {
     pub(super) subject: Subject,
     pub(super) terms: Terms,
+    /// The lease is to outlive its connection.
+    pub(super) outlives: bool,
 }
 
 /// What a shared request has brought.
@@ -283,8 +285,9 @@ impl<C: Cache + 'static> Asking<C> {
                     None => return,
                 },
             };
-            let Group { subject, terms } = &*self.group;
-            let found = place.acquire(subject, terms, now.hold, &now.hint).await;
+            let Group { subject, terms, outlives } = &*self.group;
+            let how = How { wait: now.hold, hint: &now.hint, outlives: *outlives };
+            let found = place.acquire(subject, terms, how).await;
             let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
             now.answer.send_replace(Some(look));

@@ -1,5 +1,7 @@
 //! The right to compute a value: how it is got, and how it ends.
 
+mod right;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,7 @@ use tokio::time::Instant;
 
 use super::envelope::{Lock, Record, Stored};
 use super::flights::Running;
+use super::kept::{Kept, NotStored};
 use super::plain::{self, Decision, Locked, Settle, Terms};
 use crate::cache::{Answer, Ask, Cache, Scope};
 use crate::error::Error;
@@ -88,6 +91,7 @@ struct Work<C: Cache + 'static> {
     runtime: Option<Handle>,
     subject: Subject,
     hold: Hold,
+    began: Instant,
     old: Option<Stored>,
     hint: Option<Bytes>,
     /// The callers of this process that wait for the end.
@@ -95,13 +99,15 @@ struct Work<C: Cache + 'static> {
 }
 
 enum Hold {
-    /// A server's lease.
-    Lease { token: u64 },
+    /// A server's lease, for at most this time.
+    Lease { token: u64, lock_ms: u64 },
     /// The server takes no lock although the key is absent: the value is not stored.
     Nothing,
     /// A lock in place of the item, with its CAS number, if that is known and where it is valid.
     Lock { nonce: u64, cas: Option<(u64, Scope)>, taken: Instant, terms: Terms },
 }
+
+pub(super) use right::Right;
 
 /// The value that a computation has brought.
 #[derive(Debug, Clone)]
@@ -140,19 +146,22 @@ impl<C: Cache + 'static> Place<C> {
         (self.clock)()
     }
 
-    /// Asks for a value, and for the right to compute it if it is missing or has expired. `wait`: see [`Ask::wait`].
+    /// Asks for a value, and for the right to compute it if it is missing or has expired.
     pub(super) async fn acquire(
         &self,
         subject: &Subject,
         terms: &Terms,
-        wait: Duration,
-        hint: &Bytes,
+        how: How<'_>,
     ) -> Result<Found<C>, Error> {
-        let ask = ask(terms, wait, hint);
+        let (ask, hint) = (ask(terms, how.wait, how.hint), how.hint);
         let mut refused = 0;
         for _ in 0..TRIES {
             let scope = self.cache.scope();
-            let answer = self.cache.ask(&subject.key, ask).await?;
+            let answer = if how.outlives {
+                self.cache.ask_to_outlive(&subject.key, ask).await?
+            } else {
+                self.cache.ask(&subject.key, ask).await?
+            };
             let locking = match self.judge(subject, answer, terms) {
                 Judged::Found(found) => return Ok(found),
                 Judged::Lock(locking) => locking,
@@ -212,6 +221,14 @@ impl<C: Cache + 'static> Place<C> {
         claims.into_iter().map(next).collect()
     }
 
+    /// The value of an item, if it has not expired.
+    pub(super) fn fresh(&self, item: &Item) -> Option<Stored> {
+        match open(item).0 {
+            Record::Value(stored) if stored.is_fresh(unix_ms(self.now())) => Some(stored),
+            _ => None,
+        }
+    }
+
     /// What an answer means.
     pub(super) fn judge(&self, subject: &Subject, answer: Answer, terms: &Terms) -> Judged<C> {
         let now_ms = unix_ms(self.now());
@@ -225,7 +242,7 @@ impl<C: Cache + 'static> Place<C> {
             }
             Answer::Lease { token, hint, old } => {
                 let old = old.as_ref().and_then(value_of);
-                let hold = Hold::Lease { token };
+                let hold = Hold::Lease { token, lock_ms: terms.lock_ms };
                 return Judged::Found(Found::Granted(Grant::new(self, subject, hold, old, hint)));
             }
         };
@@ -237,6 +254,16 @@ impl<C: Cache + 'static> Place<C> {
             Decision::Lock(locking) => Judged::Lock(locking),
         }
     }
+}
+
+/// How a value is asked for, besides the terms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How<'a> {
+    /// See [`Ask::wait`].
+    pub(super) wait: Duration,
+    pub(super) hint: &'a Bytes,
+    /// The lease is to outlive its connection.
+    pub(super) outlives: bool,
 }
 
 /// How a value is asked for.
@@ -378,7 +405,8 @@ impl<C: Cache + 'static> Grant<C> {
         hint: Option<Bytes>,
     ) -> Self {
         let (place, subject, runtime) = (place.clone(), subject.clone(), Handle::try_current().ok());
-        Self { work: Some(Box::new(Work { place, runtime, subject, hold, old, hint, running: None })) }
+        let began = Instant::now();
+        Self { work: Some(Box::new(Work { place, runtime, subject, hold, began, old, hint, running: None })) }
     }
 
     /// The old value, if it may be served.
@@ -408,8 +436,8 @@ impl<C: Cache + 'static> Grant<C> {
     }
 
     /// Ends it: whether the value was stored. It goes on if the caller is dropped.
-    pub(super) async fn end(self, ending: Ending) -> Result<bool, Error> {
-        end_all(vec![(self, ending)]).await.pop().unwrap_or(Ok(false))
+    pub(super) async fn end(self, ending: Ending) -> Result<Kept, Error> {
+        end_all(vec![(self, ending)]).await.pop().unwrap_or(Ok(Err(NotStored::Fenced)))
     }
 }
 
@@ -424,7 +452,7 @@ impl<C: Cache + 'static> Drop for Grant<C> {
 }
 
 /// Ends computations: whether their values were stored. It goes on if the caller is dropped.
-pub(super) async fn end_all<C: Cache + 'static>(all: Vec<(Grant<C>, Ending)>) -> Vec<Result<bool, Error>> {
+pub(super) async fn end_all<C: Cache + 'static>(all: Vec<(Grant<C>, Ending)>) -> Vec<Result<Kept, Error>> {
     let count = all.len();
     let settling = all.into_iter().filter_map(|(mut grant, ending)| {
         let work = grant.work.take()?;
@@ -473,8 +501,8 @@ impl<C: Cache + 'static> Settling<C> {
         let passed = value.is_none() && matches!(ending, Ending::Value(_));
         let mut scope = None;
         let next = match &work.hold {
-            Hold::Lease { token } if value.is_some() => Next::Fill(*token),
-            Hold::Lease { token } => Next::GiveUp(*token),
+            Hold::Lease { token, .. } if value.is_some() => Next::Fill(*token),
+            Hold::Lease { token, .. } => Next::GiveUp(*token),
             Hold::Lock { cas, .. } => {
                 scope = cas.map(|(_, scope)| scope);
                 Next::Lock(plain::settle(cas.map(|(cas, _)| cas)))
@@ -533,15 +561,29 @@ impl<C: Cache + 'static> Settling<C> {
         }
     }
 
-    fn result(&self) -> Result<bool, Error> {
+    fn result(&self) -> Result<Kept, Error> {
         match &self.next {
-            Next::Done(Ok(settle)) => {
-                let stored = matches!(settle, Settle::Stored { .. });
-                Ok(stored && !self.passed && matches!(self.ending, Ending::Value(_)))
+            Next::Done(Ok(Settle::Stored { .. }))
+                if !self.passed && matches!(self.ending, Ending::Value(_)) =>
+            {
+                Ok(Ok(()))
             }
             Next::Done(Err(error)) => Err(error.clone()),
-            _ => Ok(false),
+            _ => Ok(Err(self.why_not())),
         }
+    }
+
+    fn why_not(&self) -> NotStored {
+        if self.passed {
+            return NotStored::Expired;
+        }
+        let (since, lock_ms) = match &self.work.hold {
+            Hold::Nothing => return NotStored::NoLease,
+            Hold::Lease { lock_ms, .. } => (self.work.began, *lock_ms),
+            Hold::Lock { taken, terms, .. } => (*taken, terms.lock_ms),
+        };
+        let late = since.elapsed() >= Duration::from_millis(lock_ms);
+        if late { NotStored::Late } else { NotStored::Fenced }
     }
 }
 
@@ -586,7 +628,7 @@ fn sealed_value(fill: &Fill, leased: bool, now: SystemTime) -> Option<Sealed> {
 }
 
 /// Ends computations, with as few round trips as possible, and tells the callers that wait.
-async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<bool, Error>> {
+async fn settle<C: Cache + 'static>(mut all: Vec<Settling<C>>) -> Vec<Result<Kept, Error>> {
     // Before anything is sent: the server may have stored the value, and the key may have been deleted after that, long before
     // the reply is here. The callers that have joined arrived before all this.
     all.iter().filter_map(|settling| settling.work.running.as_ref()).for_each(Running::leave);

@@ -11,6 +11,7 @@ use tracing::Instrument as _;
 use super::Herd;
 use super::envelope::Stored;
 use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, TRIES, ask, end_all};
+use super::kept::{NotStored, kept};
 use super::one::{Search, Verdict, decode, group, subject};
 use super::options::{Compute, Outcome, terms};
 use crate::cache::{Cache, Scope};
@@ -70,7 +71,7 @@ impl Waiting {
 }
 
 /// Keys that this caller computes. Without a grant: their server cannot be asked.
-type Granted<C> = Vec<(usize, Option<Grant<C>>)>;
+type Granted<C> = Vec<(usize, Result<Grant<C>, Error>)>;
 /// No function of the caller is called instead of waiting.
 type Nobody<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
 
@@ -250,7 +251,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
             for (at, mut grant) in sorted.granted {
                 // Callers of this process can join from now on.
                 self.herd.flights.begin(&self.all[at].subject, &mut grant);
-                granted.push((at, Some(grant)));
+                granted.push((at, Ok(grant)));
             }
             waiting.extend(sorted.busy.into_iter().map(Waiting::new));
             let mut unreadable = Vec::new();
@@ -266,7 +267,9 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                         Ok(stale) => got.push((at, stale)),
                         Err(_) => waiting.push(Waiting { takes_old: false, ..Waiting::new(at) }),
                     },
-                    Answered::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
+                    Answered::Error(error) if self.options.goes_on_after(&error) => {
+                        granted.push((at, Err(error)));
+                    }
                     Answered::Error(error) => got.push((at, Got::Error(error))),
                 }
             }
@@ -325,7 +328,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         let values = match values {
             Ok(values) => values,
             Err(error) => {
-                let grants = granted.into_iter().filter_map(|(_, grant)| grant);
+                let grants = granted.into_iter().filter_map(|(_, grant)| grant.ok());
                 // What has failed first is what the caller hears of.
                 drop(end_all(grants.map(|grant| (grant, Ending::Nothing(None))).collect()).await);
                 return Err(error);
@@ -334,7 +337,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         let mut values: HashMap<Bytes, T> =
             values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect();
         let mut got = Vec::new();
-        let (mut endings, mut ended) = (Vec::new(), Vec::new());
+        let (mut endings, mut ended, mut not_asked) = (Vec::new(), Vec::new(), Vec::new());
         for (at, grant) in granted {
             let of = &self.all[at];
             let fill = values.remove(&of.subject.key).map(|value| {
@@ -356,15 +359,21 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                     Ending::Nothing(None)
                 }
             };
-            if let Some(grant) = grant {
-                endings.push((grant, ending));
-                ended.push(got.len() - 1);
+            let at = got.len() - 1;
+            match grant {
+                Ok(grant) => {
+                    endings.push((grant, ending));
+                    ended.push(at);
+                }
+                Err(error) => not_asked.push((at, Err(NotStored::of(error)))),
             }
         }
-        for (at, end) in ended.into_iter().zip(end_all(endings).await) {
+        let ended = ended.into_iter().zip(end_all(endings).await.into_iter().map(kept));
+        for (at, end) in ended.chain(not_asked) {
             if let (_, Got::Computed { kept, .. }) = &mut got[at] {
-                *kept = end.unwrap_or(false);
-                computing.ends(at, *kept);
+                self.options.not_stored.tell(computing.key(at), &end);
+                *kept = end.is_ok();
+                computing.ends(at, end);
             }
         }
         Ok(got)
@@ -431,9 +440,11 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                         Ok(stale) => all.push((at, stale)),
                         Err(_) => find(&mut finding, Waiting { takes_old: false, ..waiting }),
                     },
-                    Verdict::Compute(grant) => granted.push((at, Some(grant))),
+                    Verdict::Compute(grant) => granted.push((at, Ok(grant))),
                     Verdict::Busy | Verdict::Failed(_) => {}
-                    Verdict::Error(error) if self.options.goes_on_after(&error) => granted.push((at, None)),
+                    Verdict::Error(error) if self.options.goes_on_after(&error) => {
+                        granted.push((at, Err(error)));
+                    }
                     Verdict::Error(error) => all.push((at, Got::Error(error))),
                 }
                 next = finding.try_join_next();

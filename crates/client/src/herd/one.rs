@@ -12,6 +12,7 @@ use super::Herd;
 use super::envelope::Stored;
 use super::flights::{Group, Look, Stage, Way};
 use super::grant::{Busy, End, Ending, Fill, Grant, Subject, TRIES, ask, value_of};
+use super::kept::{NotStored, kept};
 use super::options::{Compute, ComputeError, Outcome, terms};
 use super::plain::Terms;
 use crate::cache::{Answer, Cache};
@@ -163,7 +164,9 @@ impl<C: Cache + 'static> Herd<C> {
             Verdict::Error(error) if options.goes_on_after(&error) => {
                 let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
                 let value = compute().await.map_err(ComputeError::Compute)?;
-                computing.ends(0, false);
+                let kept = Err(NotStored::of(error));
+                options.not_stored.tell(key.bytes(), &kept);
+                computing.ends(0, kept);
                 return Ok(Outcome::Computed { value, stored: false });
             }
             Verdict::Error(error) => return Err(error.into()),
@@ -180,8 +183,10 @@ impl<C: Cache + 'static> Herd<C> {
         match computed {
             Ok((value, fill)) => {
                 // A value that could not be stored is a value.
-                let stored = grant.end(Ending::Value(fill)).await.unwrap_or(false);
-                computing.ends(0, stored);
+                let kept = kept(grant.end(Ending::Value(fill)).await);
+                options.not_stored.tell(key.bytes(), &kept);
+                let stored = kept.is_ok();
+                computing.ends(0, kept);
                 Ok(Outcome::Computed { value, stored })
             }
             Err(error) => {
@@ -231,8 +236,9 @@ impl<C: Cache + 'static> Herd<C> {
                     }
                     self.metrics.unreadable();
                     search.takes_old = false;
-                    let Group { subject, terms } = &*search.group;
-                    search.group = group(subject.clone(), Terms { stale: false, ..*terms });
+                    let Group { subject, terms, outlives } = &*search.group;
+                    let (subject, terms) = (subject.clone(), Terms { stale: false, ..*terms });
+                    search.group = Arc::new(Group { subject, terms, outlives: *outlives });
                     continue;
                 }
                 Verdict::Compute(grant) => Verdict::Compute(grant),
@@ -308,7 +314,8 @@ impl<C: Cache + 'static> Herd<C> {
                             hint = first.clone();
                         }
                         let terms = Terms { awaited: Some(*nonce), ..group.terms };
-                        group = Arc::new(Group { subject: subject.clone(), terms });
+                        let outlives = group.outlives;
+                        group = Arc::new(Group { subject: subject.clone(), terms, outlives });
                     }
                     false
                 }
@@ -392,7 +399,7 @@ fn search<K: Key>(key: &K, options: &Compute, wait: Duration) -> Search {
 }
 
 pub(super) fn group(subject: Subject, terms: Terms) -> Arc<Group> {
-    Arc::new(Group { subject, terms })
+    Arc::new(Group { subject, terms, outlives: false })
 }
 
 pub(super) fn subject<K: Key + ?Sized>(key: &K) -> Subject {

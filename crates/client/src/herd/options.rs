@@ -1,7 +1,12 @@
 //! How values are computed, and what comes back.
 
+use std::any::Any;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::kept::{NotStored, Tell};
 use super::plain::Terms;
 use crate::error::Error;
 use crate::item::Expiration;
@@ -28,6 +33,7 @@ pub struct Compute {
     pub(super) expiration: Expiration,
     wait: Option<Duration>,
     unavailable: WhenUnavailable,
+    pub(super) not_stored: Tell,
 }
 
 /// What happens if the server of a key cannot be asked.
@@ -100,6 +106,19 @@ impl Compute {
         self
     }
 
+    /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a call, as
+    /// [`Observer::not_stored`](crate::Observer::not_stored) is for a client. It must not block.
+    ///
+    /// ```
+    /// # use cattlegrid_client::Compute;
+    /// let options = Compute::new().on_not_stored(|key, why| eprintln!("{}: {why}", key.escape_ascii()));
+    /// ```
+    #[must_use]
+    pub fn on_not_stored(mut self, tell: impl Fn(&[u8], &NotStored) + Send + Sync + 'static) -> Self {
+        self.not_stored = Tell(Some(Arc::new(tell)));
+        self
+    }
+
     pub(super) fn lock_time(&self) -> Duration {
         self.time.unwrap_or(COMPUTE_TIME).clamp(SHORTEST, LONGEST)
     }
@@ -147,7 +166,9 @@ pub enum Outcome<T> {
         /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag invalidated, while it was
         /// computed, or if the computation took longer than `compute_time` and another client has begun one; nor if the
         /// value has expired already, or the server could not store it: over a server with leases also if more keys are computed at
-        /// the same time than it has leases for, which are 1,024 for each MiB of its `ledger_memory`.
+        /// the same time than it has leases for, which are 1,024 for each MiB of its `ledger_memory`. Which of these it was is told to
+        /// [`Compute::on_not_stored`] and [`Observer::not_stored`](crate::Observer::not_stored), and counted in
+        /// [`Statistics`](crate::Statistics).
         stored: bool,
     },
     /// Another client computes the value: this is what the caller's own function has returned.
@@ -183,14 +204,79 @@ impl<T> Outcome<T> {
 }
 
 /// Why [`get_or_compute`](crate::Herd::get_or_compute) has failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// It is an error whatever `E` is, also for a text. Its source is the error of the function, or that behind the cache's. Behind a
+/// `dyn Error` the source is known only of an `E` that is a boxed error, [`std::io::Error`] or [`Error`]; [`boxed`](Self::boxed)
+/// keeps the chain of any other: `.map_err(ComputeError::boxed)?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ComputeError<E> {
     /// The cache has.
-    #[error(transparent)]
-    Cache(#[from] Error),
+    Cache(Error),
     /// The caller's function has.
-    #[error("{0}")]
     Compute(E),
+}
+
+impl<E> From<Error> for ComputeError<E> {
+    fn from(error: Error) -> Self {
+        Self::Cache(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for ComputeError<E> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cache(error) => error.fmt(formatter),
+            Self::Compute(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display + 'static> StdError for ComputeError<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Cache(error) => error.source(),
+            Self::Compute(error) => known(error),
+        }
+    }
+}
+
+impl<E: StdError + 'static> ComputeError<E> {
+    /// The error of the function, or that behind the cache's.
+    pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Cache(error) => error.source(),
+            Self::Compute(error) => Some(error),
+        }
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> ComputeError<E> {
+    /// The error itself, whichever it is, with the chain of its sources.
+    pub fn boxed(self) -> Box<dyn StdError + Send + Sync> {
+        match self {
+            Self::Cache(error) => error.into(),
+            Self::Compute(error) => error.into(),
+        }
+    }
+}
+
+/// A value of any type as an error, if it is of one of these types: of a type that need not be an error it cannot be asked whether it is.
+fn known(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
+    type Shared = Box<dyn StdError + Send + Sync>;
+    type Sent = Box<dyn StdError + Send>;
+    if let Some(error) = error.downcast_ref::<Shared>() {
+        return Some(&**error);
+    }
+    if let Some(error) = error.downcast_ref::<Sent>() {
+        return Some(&**error);
+    }
+    if let Some(error) = error.downcast_ref::<Box<dyn StdError>>() {
+        return Some(&**error);
+    }
+    if let Some(error) = error.downcast_ref::<std::io::Error>() {
+        return Some(error);
+    }
+    error.downcast_ref::<Error>().map(|error| -> &(dyn StdError + 'static) { error })
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::net::stream::{Stream, Writing};
 use crate::net::wire::{Command, Expect, Protocol, Reply};
 use driver::Driver;
@@ -188,8 +188,9 @@ impl Limit {
 }
 
 /// An error of a socket.
-pub(crate) fn broken(server: &str, error: &io::Error) -> Error {
-    Error::Connection { server: server.to_owned(), kind: error.kind(), message: error.to_string() }
+pub(crate) fn broken(server: &str, error: io::Error) -> Error {
+    let (kind, message) = (error.kind(), error.to_string());
+    Error::Connection { server: server.to_owned(), kind, message, source: Some(Cause::new(error)) }
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -249,7 +250,7 @@ impl Connection {
     /// Closes it. Requests under way fail.
     pub(crate) fn close(&self) {
         let text = "closed by this client";
-        let error = broken(&self.shared.server, &io::Error::new(io::ErrorKind::ConnectionAborted, text));
+        let error = broken(&self.shared.server, io::Error::new(io::ErrorKind::ConnectionAborted, text));
         let waker = {
             let mut state = lock(&self.shared.state);
             state.end.get_or_insert(error);
@@ -326,6 +327,7 @@ impl Connection {
             server: self.shared.server.to_string(),
             kind: io::ErrorKind::ConnectionAborted,
             message: "the runtime of this connection has ended".to_owned(),
+            source: None,
         };
         Failure { error, sent: Sent::Perhaps }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 #[cfg(feature = "tls")]
@@ -281,7 +281,7 @@ impl Node {
 
     async fn open(&self) -> Result<Stream, Error> {
         let mut stream =
-            Stream::connect(&self.address.place).await.map_err(|error| broken(self.name(), &error))?;
+            Stream::connect(&self.address.place).await.map_err(|error| broken(self.name(), error))?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.settings.tls {
             let host = match &self.address.place {
@@ -289,10 +289,10 @@ impl Node {
                 Place::Unix(_) => None,
             };
             let encrypted = stream.encrypt(tls.connector(), tls.name_of(host)?).await;
-            stream = encrypted.map_err(|error| broken(self.name(), &error))?;
+            stream = encrypted.map_err(|error| broken(self.name(), error))?;
         }
         if let Some(login) = &self.settings.login {
-            let line = stream.ask_line(login).await.map_err(|error| broken(self.name(), &error))?;
+            let line = stream.ask_line(login).await.map_err(|error| broken(self.name(), error))?;
             if line != b"STORED" {
                 let line = String::from_utf8_lossy(&line).into_owned();
                 return Err(Error::Refused { server: self.name().to_owned(), line });
@@ -413,7 +413,15 @@ struct Failures {
     count: u32,
     /// Not asked before.
     until: Option<Instant>,
-    message: String,
+    last: Option<Error>,
+}
+
+impl Failures {
+    fn unavailable(&self, server: &str, left: Duration) -> Error {
+        let message = self.last.as_ref().map(Error::to_string).unwrap_or_default();
+        let source = self.last.clone().map(Cause::new);
+        Error::Unavailable { server: server.to_owned(), left, message, source }
+    }
 }
 
 impl Health {
@@ -423,8 +431,7 @@ impl Health {
         let mut failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };
         if now < until {
-            let message = failures.message.clone();
-            return Err(Error::Unavailable { server: server.to_owned(), left: until - now, message });
+            return Err(failures.unavailable(server, until - now));
         }
         failures.until = now.checked_add(probe);
         Ok(())
@@ -434,16 +441,15 @@ impl Health {
     fn is_probed(&self, server: &str, now: Instant) -> Result<(), Error> {
         let failures = lock(&self.failures);
         let Some(until) = failures.until else { return Ok(()) };
-        let (left, message) = (until.saturating_duration_since(now), failures.message.clone());
-        Err(Error::Unavailable { server: server.to_owned(), left, message })
+        Err(failures.unavailable(server, until.saturating_duration_since(now)))
     }
 
-    fn count(&self, message: String, now: Instant, jitter: f64) {
+    fn count(&self, error: &Error, now: Instant, jitter: f64) {
         let mut failures = lock(&self.failures);
         let longest = BACK_OFF_MIN.saturating_mul(1 << failures.count.min(16)).min(BACK_OFF_MAX);
         failures.count = failures.count.saturating_add(1);
         failures.until = Some(now + longest.mul_f64(1.0 - jitter / 2.0));
-        failures.message = message;
+        failures.last = Some(error.clone());
     }
 }
 
@@ -455,7 +461,7 @@ impl Watch for Health {
 
     fn fails(&self, error: &Error) {
         let now = Instant::now();
-        self.count(error.to_string(), now, random());
+        self.count(error, now, random());
         if self.route.failed(self.place, now.into_std()) == Event::Ejected {
             self.metrics.ejected(&self.server, &error.to_string());
         }

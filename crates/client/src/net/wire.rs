@@ -24,7 +24,9 @@ pub enum Protocol {
     /// The meta commands: memcached 1.6.13 and later, Cattlegrid.
     #[default]
     Meta,
-    /// The classic text commands. A store does not return the new CAS number, and there are neither leases nor tags.
+    /// The classic text commands, for servers and proxies without meta commands. Not possible with it: tags
+    /// ([`Error::NoTags`]), leases (`get_or_compute` locks keys as over memcached, and a rule's `hold` and `grace` are not used), values
+    /// in this process (feature `near-cache`: each read asks), and the new CAS number of a store.
     Text,
 }
 
@@ -40,8 +42,10 @@ pub(crate) enum Command<'a> {
     GetWithTime { key: &'a [u8] },
     /// A value, with a new expiry.
     GetAndTouch { key: &'a [u8], exptime: i32 },
-    /// A value or the lease to compute it.
-    Ask { key: &'a [u8], wait: Duration, lease: Duration, hint: Option<&'a str> },
+    /// A value or the lease to compute it. `outlives`: the lease stays when its connection ends.
+    Ask { key: &'a [u8], wait: Duration, lease: Duration, hint: Option<&'a str>, outlives: bool },
+    /// Whether there is a value: no lease is given, and nothing is waited for.
+    Look { key: &'a [u8] },
     /// Makes an item without a value.
     Claim { key: &'a [u8], exptime: u32 },
     /// Any of the stores. `token`: the CAS number of a cas.
@@ -188,13 +192,20 @@ impl Command<'_> {
                 out.extend_from_slice(b" v f c T");
                 signed(out, *exptime);
             }
-            Self::Ask { key, wait, lease, hint } => {
+            Self::Look { key } => {
+                words(out, "mg", key);
+                out.extend_from_slice(b" f");
+            }
+            Self::Ask { key, wait, lease, hint, outlives } => {
                 words(out, "mg", key);
                 out.extend_from_slice(b" v f c t R0 Pw");
                 number(out, millis(*wait));
                 if let Some(hint) = hint {
                     out.extend_from_slice(b",h");
                     out.extend_from_slice(hint.as_bytes());
+                }
+                if *outlives {
+                    out.extend_from_slice(b",d");
                 }
                 out.extend_from_slice(b",l");
                 number(out, millis(*lease).max(1));
@@ -284,6 +295,7 @@ impl Command<'_> {
             Self::Get { .. } | Self::GetWithTime { .. } => "get",
             Self::GetAndTouch { .. } => "get_and_touch",
             Self::Ask { .. } => "ask",
+            Self::Look { .. } => "look",
             Self::Claim { .. } => "claim",
             Self::Store { verb, .. } => verb.text(),
             Self::Count { down: false, .. } => "incr",
@@ -336,7 +348,7 @@ impl Command<'_> {
             (Self::Count { .. }, Protocol::Text) => Expect::Number,
             (Self::Delete { .. }, Protocol::Meta) => Expect::MetaDeleted,
             (Self::Delete { .. }, Protocol::Text) => Expect::Deleted,
-            (Self::Claim { .. }, _) => Expect::Claimed,
+            (Self::Claim { .. } | Self::Look { .. }, _) => Expect::Claimed,
             (_, Protocol::Meta) => Expect::MetaValue,
             (_, Protocol::Text) => Expect::Values,
         }
@@ -484,8 +496,8 @@ pub(crate) fn line_text(bytes: &[u8]) -> String {
 pub(crate) fn check_word(what: &str, word: &str, limit: usize) -> Result<(), Error> {
     let shown = line_text(word.as_bytes());
     if word.is_empty() || word.len() > limit {
-        let long = word.len();
-        return Err(Error::Usage(format!("{what} {shown} has {long} bytes; possible are 1 to {limit}")));
+        let length = if word.is_empty() { "empty" } else { "too long" };
+        return Err(Error::Usage(format!("{what} {shown} is {length}; possible are 1 to {limit} bytes")));
     }
     if word.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
         let text = format!("{what} {shown} has blanks or control characters, which are not possible");
@@ -507,9 +519,9 @@ pub(crate) fn check_tag(tag: &str) -> Result<(), Error> {
 /// Checks the tags of a write.
 pub(crate) fn check_tags(tags: &[String]) -> Result<(), Error> {
     if let Some(extra) = tags.get(TAGS_MAX) {
-        let (count, extra) = (tags.len(), line_text(extra.as_bytes()));
+        let extra = line_text(extra.as_bytes());
         let text = format!(
-            "{count} tags of an item, at most {TAGS_MAX} are possible: the tag {extra} and all after it"
+            "more than {TAGS_MAX} tags of an item are not possible: the tag {extra} and all after it"
         );
         return Err(Error::Usage(text));
     }
@@ -607,7 +619,7 @@ impl Reply {
     /// Its first line or what it is, for errors.
     pub(crate) fn text(&self) -> String {
         match self {
-            Self::Value { item, .. } => format!("a value of {} bytes", item.data.len()),
+            Self::Value { .. } => "a value".to_owned(),
             Self::Meta { status, .. } => match status {
                 MetaStatus::Done => "HD",
                 MetaStatus::Miss => "EN",
@@ -627,7 +639,7 @@ impl Reply {
                 Status::Reset => "RESET",
             }
             .to_owned(),
-            Self::Number(number) => format!("the number {number}"),
+            Self::Number(_) => "a number".to_owned(),
             Self::End => "END".to_owned(),
             Self::Stats(_) => "statistics".to_owned(),
             Self::NotSent => "none".to_owned(),
@@ -752,10 +764,7 @@ pub(crate) fn hint(text: &[u8]) -> Result<String, Error> {
     const LIMIT: usize = ADVICE_MAX - 32;
     let mut out = Vec::with_capacity(text.len() + 8);
     if percent(&mut out, text, LIMIT) < text.len() {
-        return Err(Error::Usage(format!(
-            "a hint of {} bytes: more than {LIMIT} bytes when percent-encoded",
-            text.len()
-        )));
+        return Err(Error::Usage(format!("a hint has more than {LIMIT} bytes when percent-encoded")));
     }
     Ok(out.iter().map(|byte| char::from(*byte)).collect())
 }

@@ -10,9 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::servers;
 use crate::servers::{Kind, Server, on_servers, patient, run, until_held};
-use cattlegrid_client::{
-    Cache as _, Client, Compute, ComputeError, Expiration, Fetch, Fetched, Key, Observer, Outcome,
-};
+use cattlegrid_client::{Client, Compute, ComputeError, Expiration, Fetch, Fetched, Key, Observer, Outcome};
 use cattlegrid_load::harness::Start;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

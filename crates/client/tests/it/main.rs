@@ -1,5 +1,6 @@
 //! The tests of this crate as one program, which is compiled and linked once; its modules are the files beside this one.
 
+mod alike;
 mod blocking;
 mod chaos;
 mod commands;
@@ -8,8 +9,10 @@ mod connections;
 mod disturbed;
 mod ejection;
 mod examples;
+mod failures;
 mod fake;
 mod guarantees;
+mod handing_on;
 mod herd_servers;
 mod interleavings;
 mod joins;
@@ -27,4 +30,5 @@ mod route;
 mod secured;
 mod servers;
 mod spans;
+mod types;
 mod unreadable;

@@ -68,6 +68,8 @@ const EFFECTS: &[Effect] = &[
     ("-o drop_privileges", &["-o", "drop_privileges"], |s| s.privileges == Privileges::Drop),
     ("-o no_drop_privileges", &["-o", "drop_privileges,no_drop_privileges"], |s| s.privileges == Privileges::Keep),
     ("-o relaxed_privileges", &["-o", "drop_privileges,relaxed_privileges"], |s| s.privileges == Privileges::NoNew),
+    ("-o no_modern", &["-o", "no_modern"], |s| !s.connections_max_fast && s.tuning["lru_crawler"] == "no"),
+    ("-o track_sizes", &["-o", "track_sizes"], |s| s.track_sizes),
     ("-o debugtime", &["-o", "debugtime"], |s| s.debugtime),
     ("-o ssl_chain_cert", &["-Z", "-o", "ssl_chain_cert=c"], |s| s.tls.as_ref().unwrap().chain_cert.ends_with("c")),
     ("-o ssl_key", &["-o", "ssl_key=k"], |s| s.tls_given().key == Some("k".into())),
@@ -362,7 +364,6 @@ fn options_that_do_not_go_together() {
         (&["-S", "-Y", "f", "-B", "binary"], "-B: under -S with -Y"),
         (&["-p", "0"], "nothing is left to listen on"),
         (&["-Z"], "ssl_chain_cert"),
-        (&["-Z", "-o", "ssl_chain_cert=c,ssl_verify_mode=1"], "ssl_ca_cert"),
         (&["-Z", "-s", "x", "-o", "ssl_chain_cert=c"], "TLS is spoken on TCP only"),
         (&["-l", "notls:127.0.0.1"], "only with -Z"),
         (&["-m", "64k"], "-m 64k: must be a whole number of MiB"),
@@ -392,6 +393,17 @@ fn options_that_do_not_go_together() {
     assert_eq!(parse(&["-I", "1g", "-m", "2048"]).unwrap().item_bytes_max, 1 << 30);
     assert_eq!(parse(&["-t", "65"]).unwrap().notices.len(), 1);
     assert_eq!(parse(&["-o", "relaxed_privileges"]).unwrap().privileges, Privileges::Keep);
+    for (mode, what) in [
+        ("1", "those that send none are served"),
+        ("2", "every client is refused"),
+        ("3", "every client is refused"),
+    ] {
+        let settings = parse(&["-Z", "-o", &format!("ssl_chain_cert=c,ssl_verify_mode={mode}")]).unwrap();
+        assert!(settings.notices[0].contains("without -o ssl_ca_cert") && settings.notices[0].contains(what));
+        let settings =
+            parse(&["-Z", "-o", &format!("ssl_chain_cert=c,ssl_ca_cert=a,ssl_verify_mode={mode}")]);
+        assert!(settings.unwrap().notices.is_empty());
+    }
     assert!(parse(&["-o", "ssl_min_version=1"]).unwrap().notices[0].contains("tlsv1.2"));
 }
 

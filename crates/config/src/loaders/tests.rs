@@ -77,6 +77,7 @@ fn defaults_of_a_loader() {
         dir: std::env::current_dir().unwrap(),
         env: vec!["PATH".to_owned(), "HOME".to_owned(), "LANG".to_owned()],
         user: None,
+        init_as_root: false,
     };
     assert_eq!(loader(""), expected);
     for (mode, load) in [("exec", 2), ("stdio", 1), ("jsonl", 1)] {
@@ -116,9 +117,11 @@ fn every_key_of_a_loader_reaches_it() {
         dir: "/".into(),
         env: vec!["HOME".to_owned(), "X_1".to_owned()],
         user: Some("root".to_owned()),
+        init_as_root: false,
     };
     assert_eq!(file.loaders, [expected]);
-    for key in keys::LOADER {
+    // The one key that is not for every mode has a test of its own.
+    for key in keys::LOADER.iter().filter(|key| key.row.name != "init_as_root") {
         assert!(keys.contains(&format!("{} = ", key.row.name)), "{}", key.row.name);
     }
     let printed = explain(&file, None).unwrap();
@@ -329,10 +332,24 @@ fn paths_begin_at_the_directory_of_the_rule_file() {
 }
 
 #[test]
+fn a_template_may_keep_the_user_of_the_server() {
+    let with = |keys: &str| parse(&format!("[loader.pages]\ncommand = [\"/bin/sh\"]\n{keys}"));
+    let file = with("user = \"root\"\ninit_as_root = true\n").unwrap();
+    assert!(file.loaders[0].init_as_root);
+    let printed = explain(&file, None).unwrap();
+    assert!(printed.contains("\ninit_as_root = true\n"), "{printed}");
+    for keys in ["", "user = \"root\"\nmode = \"exec\"\n"] {
+        let error = with(&format!("{keys}init_as_root = true\n")).unwrap_err();
+        assert!(error.contains("init_as_root: does nothing without user and mode \"template\""), "{error}");
+    }
+}
+
+#[test]
 fn terms_of_a_rule_with_a_loader() {
     let Rule { policy, negative_ttl_s, loading, .. } = rule("");
     assert!(policy.leases && policy.loader);
     assert_eq!((policy.hold_ms, policy.hold_many_ms, negative_ttl_s), (400, 400, 1));
+    assert_eq!(policy.hold_behind_ms, 60_000, "no wait is longer");
     assert_eq!(policy.lease, LeaseTime::Fixed(3000), "the timeout of 2 s, and 1 s");
     let expected = Loading { loader: "pages".into(), ttl_s: 0, urgency: Urgency::High, stale: true };
     assert_eq!(loading, Some(expected));
@@ -349,6 +366,7 @@ fn terms_of_a_rule_with_a_loader() {
     assert_eq!((of("grace = \"30s\"\n").hold_ms, of("early = \"auto\"\n").hold_ms), (400, 400));
     assert_eq!((of("hold = \"0s\"\n").hold_ms, of("hold = \"0s\"\n").hold_many_ms), (0, 0));
     assert_eq!(of("hold_many = \"50ms\"\n").hold_many_ms, 50);
+    assert_eq!(of("hold_behind = \"50ms\"\n").hold_behind_ms, 50);
     assert_eq!(of("lease = \"auto\"\n").lease, LeaseTime::Fixed(3000));
     assert_eq!(rule("priority = \"normal\"\n").loading.unwrap().urgency, Urgency::Normal);
     let longest = parse(&format!("{RULE}{PAGES}timeout = \"30m\"\n")).unwrap();
@@ -415,7 +433,7 @@ fn check_shows_loaders_and_the_rules_that_name_them() {
 match = \"page:{id}\"
 hold = \"400ms\"
 hold_many = \"400ms\"
-hold_behind = \"50ms\"
+hold_behind = \"1m\"
 lease = \"6s\"
 grace = \"0s\"
 grace_on_error = \"0s\"

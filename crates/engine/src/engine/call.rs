@@ -233,7 +233,8 @@ impl Engine {
                 self.call(types, drop(*type_id, own), &[], &mut request)
             }
             (request, _) => {
-                refusals_of(request).write(&refusal(registry, named), &mut cx.out.bytes);
+                let stores = matches!(request, Request::MetaSet(..));
+                refusals_of(request).write_no_name(stores, &refusal(registry, named), &mut cx.out.bytes);
                 Called::Written
             }
         }

@@ -4,10 +4,11 @@ use cattlegrid_protocol::{Get, Keys, PacketGet};
 
 use crate::engine::Engine;
 use crate::engine::called::{CallCx, Called};
+use crate::engine::hold::Wait;
 use crate::engine::pending::{Got, Pending, Piece};
 use crate::parked::Parked;
 use crate::reply::call::Shape;
-use crate::reply::get::{Asked, End};
+use crate::reply::get::Asked;
 use crate::shard::flow::{Answer, Executed};
 use crate::shards::{PREFETCH_MAX, ShardLock};
 use crate::step::{Context, TURN_CALLS_NS};
@@ -45,7 +46,7 @@ impl Engine {
                 // It has no other key that could wait.
                 Answer::Hit | Answer::Miss | Answer::Compute => {}
                 Answer::Object(spot) => {
-                    let shape = Shape::Get { key, cas: get.cas, alone: !piece.begun };
+                    let shape = Shape::Get { key, cas: get.cas, alone: !piece.progress.is_begun() };
                     let request = CallCx { shape, key, last: true, lock, cx };
                     match self.get_object(spot, get.touch.is_some(), request) {
                         Called::Written => {}
@@ -75,7 +76,7 @@ impl Engine {
         // A lease that was revoked may have had a slot of its rule.
         self.settle(lock, &mut cx.step);
         if let Some(pending) = pending.filter(Pending::is_special) {
-            let got = self.finish_get(get, &pending, piece.begun, left, lock, cx);
+            let got = self.finish_get(get, &pending, piece, left, lock, cx);
             self.settle(lock, &mut cx.step);
             return got;
         }
@@ -118,8 +119,9 @@ impl Engine {
                 if let Answer::Object(spot) = answer {
                     if pending.is_special() {
                         // It is asked again in the next piece, and counts once.
-                        cx.step.counters.cmd_get.add(1_u64.wrapping_neg());
+                        Asked::classic(get, key).count(1_u64.wrapping_neg(), cx.step.counters);
                         // Nothing waits behind the keys of a piece that waits.
+                        pending.call_next = true;
                         return Stop::More(from(key));
                     }
                     let rest = &all[key.as_ptr().addr() - all.as_ptr().addr() + key.len()..];
@@ -177,7 +179,7 @@ impl Engine {
             Answer::Leased(holds) if of_run => Executed::Leased(holds),
             Answer::Leased(_) => {
                 pending.note(asked, hash, answer, cx);
-                let parked = self.park_get([].into_iter(), &pending, false, End::Nothing, lock, cx);
+                let parked = self.park_get([].into_iter(), &pending, Wait::ONE, lock, cx);
                 self.settle(lock, &mut cx.step);
                 parked.map_or(Executed::Done, Executed::Parked)
             }

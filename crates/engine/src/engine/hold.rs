@@ -62,16 +62,62 @@ use cattlegrid_store::Lookup;
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
-use crate::engine::pending::{Got, LeasedKey, Pending};
+use crate::engine::pending::{Got, LeasedKey, Pending, Piece, Progress};
 use crate::output::Output;
 use crate::parked::{Form, Parked, Part, TRIAL_MS, count, done_part};
 use crate::reply::get::End;
+use crate::shard::Shard;
 use crate::shard::flow::Held;
 use crate::shard::miss::answer_miss;
 use crate::shards::ShardLock;
 use crate::step::Context;
 
-/// Most keys that one request waits for.
+/// How a get waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wait {
+    /// It has more than one key.
+    pub(crate) many: bool,
+    /// What follows its keys.
+    pub(crate) end: End,
+    /// Only for what loaders compute: it is a part of a long get.
+    pub(crate) only_loaders: bool,
+    /// When it began to, in milliseconds since the start, if that was with an earlier part or later parts may wait too.
+    pub(crate) since_ms: Option<u64>,
+}
+
+impl Wait {
+    /// Of a single get, which nothing follows.
+    pub(crate) const ONE: Self = Self { many: false, end: End::Nothing, only_loaders: false, since_ms: None };
+}
+
+/// Writes the parts of a request that is answered after all; `withdrawn`: the answers of the keys that it waited for, by slot.
+fn write_parts(parts: Vec<Part>, mut withdrawn: Vec<(u16, Verdict)>, out: &mut Output) {
+    for part in parts {
+        match part {
+            Part::Done(done) => out.append(done),
+            Part::Key { asked, slot, .. } => {
+                let at = withdrawn.iter().position(|(own, _)| *own == slot);
+                asked.write(at.map(|at| withdrawn.swap_remove(at).1), out);
+            }
+        }
+    }
+}
+
+/// What is left of a hold that began then.
+fn left_ms(hold_ms: u32, since_ms: Option<u64>, now_ms: u64) -> u32 {
+    let waited_ms = since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+    hold_ms.saturating_sub(u32::try_from(waited_ms).unwrap_or(u32::MAX))
+}
+
+impl Shard {
+    /// Answers a leased key for which its get does not wait.
+    fn pass_by(&mut self, leased: &LeasedKey<'_>, cx: &mut Context<'_>) {
+        self.do_not_wait(&leased.asked, leased.hash, leased.holds.has_old, cx);
+        self.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
+    }
+}
+
+/// Most keys that one request waits for, or a part of it.
 pub(crate) const KEYS_HELD_MAX: usize = 1024;
 
 /// Untrue edges of circles after which a wait is given up (history 5).
@@ -85,11 +131,12 @@ impl Engine {
         &self,
         get: &Get<'k>,
         pending: &Pending<'_>,
-        begun: bool,
+        piece: Piece,
         left: Option<Keys<'k>>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Got<'k> {
+        let begun = piece.progress.is_begun();
         if !pending.control.is_empty() {
             // A get with a control key does not wait.
             Self::answer_leased(pending, lock, cx);
@@ -107,15 +154,24 @@ impl Engine {
             }
             return Got::Done;
         }
-        // A client that got a lease must hear of it now, unless its rule lets it wait; and a get that was sent in part is not held.
+        // A client that got a lease must hear of it now, unless its rule lets it wait; and a get that was sent in part is not held, except for
+        // what loaders compute.
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
         // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client gives up
         // (history 8).
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
-        let too_many = too_many || many && !cx.session.can_withhold(keys);
-        if pending.must_answer() || !pending.busy.is_empty() || begun || too_many || many_on_trial {
+        let is_long = begun || keys > KEYS_HELD_MAX || many && !cx.session.can_withhold(keys);
+        // What a loader computes is waited for part by part: no client has to hear of a lease.
+        let by_loader = pending.leased.iter().any(|key| key.holds.by_loader);
+        let must_not_wait = is_long && !(by_loader && cx.session.can_wait_for(keys.min(KEYS_HELD_MAX)));
+        if pending.must_answer()
+            || !pending.busy.is_empty()
+            || too_many
+            || must_not_wait
+            || many_on_trial && !is_long
+        {
             Self::answer_leased(pending, lock, cx);
             if let Some(left) = left {
                 return Got::More(left);
@@ -123,21 +179,31 @@ impl Engine {
             cx.out.bytes.extend_from_slice(reply::END);
             return Got::Done;
         }
+        // Other parts need not wait for this one.
+        let since_ms = (by_loader && !pending.call_next).then_some(match piece.progress {
+            Progress::Waits(since_ms) => since_ms,
+            Progress::New | Progress::Begun => cx.step.now.ms,
+        });
+        let mut wait = Wait { many: many || begun, end: End::Classic, only_loaders: is_long, since_ms };
         if let Some(left) = left {
             // The output is full, or a call comes next: what was executed is held, and the rest is answered after it.
             let end = get.keys.rest().len() - left.rest().len();
             let all = Keys::of_rest(&get.keys.rest()[..end]).flatten();
             let pending = pending.of_part();
-            return match self.park_get(all, &pending, many, End::Nothing, lock, cx) {
+            wait.end = End::Nothing;
+            return match self.park_get(all, &pending, wait, lock, cx) {
                 Some(parked) => Got::ParkedMore(parked, left),
                 None => Got::More(left),
             };
         }
         let all = get.keys.clone().flatten();
-        match self.park_get(all, pending, many, End::Classic, lock, cx) {
-            Some(parked) => Got::Parked(parked),
-            None => Got::Done,
-        }
+        let parked = if begun {
+            wait.end = End::Last;
+            self.park_get(all, &pending.of_part(), wait, lock, cx)
+        } else {
+            self.park_get(all, pending, wait, lock, cx)
+        };
+        parked.map_or(Got::Done, Got::Parked)
     }
 
     /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
@@ -152,31 +218,31 @@ impl Engine {
         let mut cuts: Vec<Output> = places.map(|at| cx.out.split_off(at)).collect();
         for leased in &pending.leased {
             let shard = lock.shard(leased.hash);
-            shard.do_not_wait(&leased.asked, leased.hash, leased.holds.has_old, cx);
-            shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
+            shard.pass_by(leased, cx);
             if let Some(cut) = cuts.pop() {
                 cx.out.append(cut);
             }
         }
     }
 
-    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys; `many`: it has more than one. None: it
-    /// is answered after all.
+    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys. None: it is answered after all.
     pub(crate) fn park_get<'k>(
         &self,
         all: impl Iterator<Item = &'k [u8]>,
         pending: &Pending<'_>,
-        many: bool,
-        end: End,
+        Wait { many, end, only_loaders, since_ms }: Wait,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
     ) -> Option<Box<Parked>> {
+        let waits_for = |key: &LeasedKey<'_>| key.holds.by_loader || !only_loaders;
         let touches = pending.leased.iter().any(|leased| leased.asked.touches());
         let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
         // Keys without a value decide; old ones wait no longer than these.
-        let without = pending.leased.iter().filter(|key| !key.holds.has_old).map(hold_of).min();
-        let hold_ms = without.or_else(|| pending.leased.iter().map(hold_of).min()).unwrap_or(0);
-        let behind_ms = pending.leased.iter().map(|key| key.holds.behind_ms).min().unwrap_or(0);
+        let waited_for = || pending.leased.iter().filter(|key| waits_for(key));
+        let without = waited_for().filter(|key| !key.holds.has_old).map(hold_of).min();
+        let hold_ms = without.or_else(|| waited_for().map(hold_of).min()).unwrap_or(0);
+        let hold_ms = left_ms(hold_ms, since_ms, cx.step.now.ms);
+        let behind_ms = waited_for().map(|key| key.holds.behind_ms).min().unwrap_or(0);
         // The output so far, cut at the places of the keys that may wait.
         let mut cuts = Vec::with_capacity(pending.leased.len() + 1);
         for leased in pending.leased.iter().rev() {
@@ -189,6 +255,11 @@ impl Engine {
             push_done(&mut parts, cuts.pop());
             let slot = slot as u16;
             let shard = lock.shard(leased.hash);
+            if !waits_for(leased) {
+                shard.pass_by(leased, cx);
+                done_part(&mut parts, cx, pending.from);
+                continue;
+            }
             match shard.hold_key(
                 &leased.asked,
                 leased.hash,
@@ -218,7 +289,7 @@ impl Engine {
                 self.withhold(all, pending, lock, cx);
             }
             let mut deadline = cx.step.now.ms + u64::from(hold_ms);
-            let full_ms = pending.leased.iter().any(|key| key.holds.on_trial).then_some(deadline);
+            let full_ms = waited_for().any(|key| key.holds.on_trial).then_some(deadline);
             if full_ms.is_some() {
                 deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
             }
@@ -234,9 +305,9 @@ impl Engine {
             };
             let computes = computes.into_iter().filter_map(waits).collect();
             let parked = if many && partial_waits { parked.partial(computes) } else { parked };
-            return Some(Box::new(parked.on_trial(full_ms)));
+            return Some(Box::new(parked.on_trial(full_ms).since(since_ms)));
         }
-        let mut withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
+        let withdrawn = Self::withdraw_request(cx.ticket.request, lock, cx);
         if busy {
             let waited_for = Pending { leased: Vec::new(), ..pending.of_part() };
             self.miss_unseen(all, &waited_for, lock, cx);
@@ -247,15 +318,7 @@ impl Engine {
         for (_, verdict) in &withdrawn {
             count(verdict, touches, cx.step.counters);
         }
-        for part in parts {
-            match part {
-                Part::Done(done) => cx.out.append(done),
-                Part::Key { asked, slot, .. } => {
-                    let at = withdrawn.iter().position(|(own, _)| *own == slot);
-                    asked.write(at.map(|at| withdrawn.swap_remove(at).1), cx.out);
-                }
-            }
-        }
+        write_parts(parts, withdrawn, cx.out);
         end.write(&mut cx.out.bytes);
         None
     }

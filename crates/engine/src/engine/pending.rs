@@ -9,11 +9,37 @@ use crate::reply::get::Asked;
 use crate::shard::flow::Answer;
 use crate::step::Context;
 
+/// What became of the earlier keys of a `get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// There are none.
+    New,
+    /// They are answered already, and their output may have been sent.
+    Begun,
+    /// Some of them waited, or wait, since this time in milliseconds since the start, as [`Parked::since_ms`] says: the time of a wait is
+    /// that of all pieces together.
+    Waits(u64),
+}
+
+impl Progress {
+    /// Whether there are earlier keys.
+    pub fn is_begun(self) -> bool {
+        self != Self::New
+    }
+}
+
+impl From<bool> for Progress {
+    /// Whether there are earlier keys, all of which are answered.
+    fn from(is_begun: bool) -> Self {
+        if is_begun { Self::Begun } else { Self::New }
+    }
+}
+
 /// How much of a `get` is executed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Earlier keys are answered already, and their output may have been sent.
-    pub begun: bool,
+    /// What became of earlier keys.
+    pub progress: Progress,
     /// The piece ends when the output has this many bytes or more.
     pub bytes: usize,
     /// Most keys of the piece, above 0.
@@ -22,7 +48,7 @@ pub struct Piece {
 
 impl Piece {
     /// The whole `get` as one piece.
-    pub const ALL: Self = Self { begun: false, bytes: usize::MAX, keys: usize::MAX };
+    pub const ALL: Self = Self { progress: Progress::New, bytes: usize::MAX, keys: usize::MAX };
 }
 
 /// The result of a piece of a `get`.
@@ -35,7 +61,8 @@ pub enum Got<'k> {
     More(Keys<'k>),
     /// The `get` waits; nothing is written, except what was answered before an object's call.
     Parked(Box<Parked>),
-    /// The same, and then there are these keys, at least one, to answer.
+    /// The same, and then there are these keys, at least one, to answer: behind what waits at once if [`Parked::since_ms`] says so, or
+    /// after it.
     ParkedMore(Box<Parked>, Keys<'k>),
 }
 
@@ -50,6 +77,8 @@ pub(crate) struct Pending<'k> {
     pub(crate) leased: Vec<LeasedKey<'k>>,
     /// Control keys, and their places in the output.
     pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
+    /// The call of an object comes next, which is made after the wait.
+    pub(crate) call_next: bool,
 }
 
 /// A key that another client computes.
@@ -66,7 +95,8 @@ impl<'k> Pending<'k> {
     /// Of a `get` whose output begins there.
     #[inline]
     pub(crate) fn at(from: (usize, usize)) -> Self {
-        Self { from, computes: Vec::new(), busy: Vec::new(), leased: Vec::new(), control: Vec::new() }
+        let (computes, busy, leased, control) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { from, computes, busy, leased, control, call_next: false }
     }
 
     #[inline]
@@ -93,6 +123,7 @@ impl<'k> Pending<'k> {
             busy: Vec::new(),
             leased,
             control: Vec::new(),
+            call_next: self.call_next,
         }
     }
 

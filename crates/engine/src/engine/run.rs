@@ -15,7 +15,7 @@ use cattlegrid_herd::Withheld;
 use cattlegrid_protocol::Request;
 
 use crate::engine::Engine;
-use crate::engine::hold::KEYS_HELD_MAX;
+use crate::engine::hold::{KEYS_HELD_MAX, Wait};
 use crate::engine::pending::{LeasedKey, Pending};
 use crate::parked::Parked;
 use crate::reply::get::{Asked, End, Form};
@@ -92,6 +92,14 @@ impl Engine {
             Executed::Computes => RunGet::Computes(cx.session.last_lease(hash).unwrap_or(0)),
             Executed::Parked(parked) => RunGet::Parked(parked),
             Executed::Leased(holds) => {
+                if may_hold == MayHold::No && holds.by_loader {
+                    // As a get for itself: its value comes whether the client reads or not.
+                    uncount(request, cx);
+                    return match self.execute_with(request, hash, None, false, lock, cx) {
+                        Executed::Parked(parked) => RunGet::Parked(parked),
+                        _ => RunGet::Done,
+                    };
+                }
                 let shard = lock.shard(hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(hash));
                 if may_hold == MayHold::Yes || may_hold == MayHold::IfPartial && holds.partial_waits {
@@ -108,7 +116,8 @@ impl Engine {
 
     /// Executes the rest of a run, with the hashes of its keys, as one multi-get; `end`: what ends it. At most `bytes` bytes of
     /// output are made. `seen`: the keys of the run that were answered before. Returns how many of the gets are done, of which the first is one unless it names a call by now, and the
-    /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held.
+    /// request that waits. If not all are done, `end` is not either; the others come after what waits, and are not held, except for what
+    /// loaders compute.
     pub fn get_run(
         &self,
         gets: &[(Request<'_>, u64)],
@@ -147,14 +156,18 @@ impl Engine {
         let end = if is_all { end } else { End::Nothing };
         let many = gets.len() + seen.keys.len() > 1;
         let on_trial = many && pending.leased.iter().any(|leased| leased.holds.on_trial);
+        let by_loader = pending.leased.iter().any(|leased| leased.holds.by_loader);
+        let keys = done + seen.keys.len();
+        let is_long = !is_all && done == KEYS_HELD_MAX || many && !cx.session.can_withhold(keys);
         let held = !pending.leased.is_empty()
-            && (is_all || done < KEYS_HELD_MAX)
             && !pending.must_answer()
             && !on_trial
-            && (!many || cx.session.can_withhold(done + seen.keys.len()));
+            && (!is_long || by_loader && cx.session.can_wait_for(keys));
         if held {
             let all = gets[..done].iter().map(|(request, _)| asked_of(request).key);
-            let parked = self.park_get(all, &pending, many, end, lock, cx);
+            let since_ms = by_loader.then_some(cx.step.now.ms);
+            let wait = Wait { many, end, only_loaders: is_long, since_ms };
+            let parked = self.park_get(all, &pending, wait, lock, cx);
             if parked.is_some() {
                 self.withhold_seen(seen.keys, cx);
             }

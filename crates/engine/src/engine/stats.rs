@@ -111,15 +111,16 @@ impl Engine {
         self.shards.reset_waits();
     }
 
-    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at the end.
-    pub fn scan(&self, cursor: Cursor, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<Cursor> {
+    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at the end. What is
+    /// stored all the time is listed once, and no key twice, whatever is written in between.
+    pub fn list(&self, cursor: Cursor, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<Cursor> {
         if cursor.shard >= self.shards.len() {
             return None;
         }
-        let next = self.shards.lock(cursor.shard).store().scan(cursor.bucket, most, &mut each);
+        let next = self.shards.lock(cursor.shard).store().list(cursor.position, most, &mut each);
         Some(match next {
-            Some(bucket) => Cursor { bucket, ..cursor },
-            None => Cursor { shard: cursor.shard + 1, bucket: 0 },
+            Some(position) => Cursor { position, ..cursor },
+            None => Cursor { shard: cursor.shard + 1, position: 0 },
         })
     }
 

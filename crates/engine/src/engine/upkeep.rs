@@ -21,7 +21,7 @@ use cattlegrid_store::Reclaimed;
 use cattlegrid_tags::Prefixes;
 
 use crate::engine::Engine;
-use crate::names::{Cursor, NameWalk, Names};
+use crate::names::{At, NameWalk, Names};
 use crate::rules::Rules;
 use crate::sync::{PoisonError, TryLockError};
 use crate::time::Now;
@@ -149,13 +149,13 @@ impl Engine {
             shard.pin(hash, &key, pinned, self.memory(), room);
         }
         match next {
-            Some(bucket) => walk.at = Cursor::at(number, bucket),
+            Some(bucket) => walk.at = At::new(number, bucket),
             None if shard.store().index_shrinks() != walk.shrinks => {
-                (walk.at, walk.shrinks) = (Cursor::at(number, 0), shard.store().index_shrinks());
+                (walk.at, walk.shrinks) = (At::new(number, 0), shard.store().index_shrinks());
             }
             None => {
                 drop(shard);
-                (walk.at, walk.shrinks) = (Cursor::at(number + 1, 0), self.shrinks(number + 1));
+                (walk.at, walk.shrinks) = (At::new(number + 1, 0), self.shrinks(number + 1));
             }
         }
         true

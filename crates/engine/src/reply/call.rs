@@ -133,6 +133,9 @@ impl Shape<'_> {
                 out.extend_from_slice(shows.value);
             }
             (Shape::Packet { key, packet }, Answered::Miss) => reply::packet::miss(out, packet, key),
+            (Shape::Packet { key, packet }, Answered::Error(text)) if text.starts_with("CLIENT_ERROR ") => {
+                reply::packet::call_error_line(out, packet, key, text);
+            }
             (Shape::Packet { packet, .. }, Answered::Error(text)) => {
                 reply::packet::get_error_line(out, packet, text);
             }

@@ -50,7 +50,7 @@ impl<'k> Asked<'k> {
         self.touch.is_some()
     }
 
-    /// Counts it this many times. As in memcached a packet that touches is no get.
+    /// Counts it this many times.
     #[inline]
     pub(crate) fn count(&self, times: u64, counters: &Counters) {
         if !self.touches() {
@@ -59,6 +59,7 @@ impl<'k> Asked<'k> {
         counters.cmd_touch.add(times);
         if !matches!(self.form, Form::Packet(_)) {
             counters.cmd_get.add(times);
+            counters.get_touches.add(times);
         }
     }
 
@@ -206,6 +207,8 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
 pub enum End {
     /// `END`, of a classic get. An error about one key is the whole reply.
     Classic,
+    /// `END`, of the last part of a classic get. It is too late for an error.
+    Last,
     /// Nothing.
     Nothing,
     /// `MN`, the reply to `mn`.
@@ -217,7 +220,7 @@ pub enum End {
 impl End {
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         match self {
-            Self::Classic => out.extend_from_slice(reply::END),
+            Self::Classic | Self::Last => out.extend_from_slice(reply::END),
             Self::Nothing => {}
             Self::Mn => out.extend_from_slice(reply::MN),
             Self::Noop(packet) => reply::packet::done(out, packet, 0),

@@ -172,6 +172,17 @@ impl Refusals {
         }
     }
 
+    /// Writes the error of a command that cannot be used with a name of an object: a store stores nothing, any other
+    /// finds nothing.
+    #[cold]
+    pub(crate) fn write_no_name(self, stores: bool, line: &str, out: &mut Vec<u8>) {
+        match self {
+            Self::Packet(packet) if stores => reply::packet::not_stored_line(out, packet, line),
+            Self::Packet(packet) => reply::packet::call_error_line(out, packet, &[], line),
+            Self::None | Self::Line => self.write(line, out),
+        }
+    }
+
     /// Writes the error for which a value or an announcement of tags is not stored.
     #[cold]
     pub(crate) fn write_not_stored(self, line: &str, out: &mut Vec<u8>) {

@@ -79,6 +79,7 @@ impl Shard {
                 has_old: kind == Kind::Stale,
                 behind_ms: policy.hold_behind_ms,
                 on_trial: matches!(role, Role::Trial),
+                by_loader: policy.loader,
             }),
             (Role::Busy(record), _) => {
                 cx.session.record(record, now_ms);

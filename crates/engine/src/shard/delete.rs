@@ -226,8 +226,10 @@ impl Shard {
         let stale = if flags.has(b'I') { Marks::STALE } else { Marks::none() };
         if flags.has(b'x') {
             let mut room = [0; TAGS_MAX];
-            let Attributes { tags, .. } = self.store.item(found).attributes(&mut room);
+            let Attributes { tags, cas: old_cas, .. } = self.store.item(found).attributes(&mut room);
             let life = self.store.item(found).life();
+            // As in memcached the emptied item keeps its CAS, unless it is marked stale or given another one.
+            let cas = if flags.has(b'I') || flags.has(b'E') { cas } else { old_cas };
             let bare = Attributes {
                 tags,
                 expiry: expiry.unwrap_or(NEVER),

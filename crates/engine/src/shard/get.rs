@@ -12,6 +12,7 @@ use crate::query::Decision;
 use crate::reply::get::Asked;
 use crate::rules::Change;
 use crate::shard::Shard;
+use crate::shard::counted::count_ruled;
 use crate::shard::flow::Answer;
 use crate::shard::miss::{answer_miss, miss};
 use crate::shard::standing::Standing;
@@ -26,6 +27,7 @@ impl Shard {
         let lookup = self.store.lookup(hash, asked.key);
         match lookup {
             Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
+                self.count_hit(asked.key, &cx.step);
                 self.write_hit(asked, hash, found, cx)
             }
             // An item that is more than a value.
@@ -98,6 +100,7 @@ impl Shard {
         };
         if !matches!(lookup, Lookup::Found(_)) {
             self.store.note_miss(hash);
+            self.shared.note_stray(key, &mut cx.step);
         }
         let active = self.shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
@@ -111,7 +114,9 @@ impl Shard {
             self.note_unmatched(key);
             return miss(asked, lookup, cx);
         };
-        match self.decide(&asked.query(hash), &ruled, lookup, cx) {
+        let decision = self.decide(&asked.query(hash), &ruled, lookup, cx);
+        count_ruled(&ruled, decision.is_hit());
+        match decision {
             Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
             // An old value is not prolonged by the clients that read it.
             Decision::Old(found, _) | Decision::Probed(found, _) => {

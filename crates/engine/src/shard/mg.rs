@@ -33,6 +33,9 @@ impl Shard {
                 return Flow::Object;
             }
             self.store.note_miss(hash);
+            if self.names != Names::OFF {
+                self.shared.note_stray(key, &mut cx.step);
+            }
         }
         // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
         // tags.
@@ -65,23 +68,30 @@ impl Shard {
         }
         cx.step.counters.cmd_meta.add(1);
         cx.step.counters.cmd_get.add(1);
-        if touches {
-            cx.step.counters.cmd_touch.add(1);
-        }
         let Some(found) = found else {
             match &unleased {
-                Some(ruled) => self.record_miss_of(hash, &ruled.state, &ruled.tags, cx),
+                Some(ruled) => {
+                    ruled.state.counters().count_get(1, false);
+                    self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
+                }
                 None => self.note_unmatched(key),
             }
-            meta_get_miss(meta, lookup, touches, cx);
+            // As memcached: what is not there is not touched.
+            meta_get_miss(meta, lookup, false, cx);
             return Flow::Replied;
         };
         if touches {
+            cx.step.counters.cmd_touch.add(1);
+            cx.step.counters.get_touches.add(1);
             cx.step.counters.touch_hits.add(1);
         } else if created {
             cx.step.counters.get_misses.add(1);
         } else {
             cx.step.counters.get_hits.add(1);
+        }
+        match &unleased {
+            Some(ruled) => ruled.state.counters().count_get(1, !created),
+            None => self.count_hit(key, &cx.step),
         }
         let computes = self.meta_get_hit(meta, hash, found, created, cx);
         if let Some(ruled) = unleased.filter(|_| computes) {

@@ -1,5 +1,7 @@
 //! `mg` of keys under a rule with leases: how a decision is written.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use cattlegrid_herd::{How, Kind};
 use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::{Found, Lookup, NEVER};
@@ -10,6 +12,7 @@ use crate::reply::meta::{is_explicit, lease_reply};
 use crate::rules::Change;
 use crate::rules::active::Match;
 use crate::shard::Shard;
+use crate::shard::counted::count_ruled;
 use crate::shard::flow::{Answer, Flow};
 use crate::shard::mg_header::Served;
 use crate::shard::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
@@ -39,7 +42,9 @@ impl Shard {
         cx.step.counters.cmd_get.add(1);
         if touches {
             cx.step.counters.cmd_touch.add(1);
+            cx.step.counters.get_touches.add(1);
         }
+        count_ruled(ruled, false);
         self.meta_decide(meta, hash, lookup, ruled, cx)
     }
 
@@ -77,7 +82,12 @@ impl Shard {
     ) -> Flow {
         let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
         let query = meta_query(meta, hash, cx);
-        match self.decide(&query, ruled, lookup, cx) {
+        let decision = self.decide(&query, ruled, lookup, cx);
+        if decision.is_hit() {
+            // The get was counted when it came.
+            ruled.state.counters().hits.fetch_add(1, Relaxed);
+        }
+        match decision {
             Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
             Decision::Old(found, kind) => {
                 let mark = match (kind, explicit) {

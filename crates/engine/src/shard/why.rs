@@ -87,7 +87,7 @@ impl Shard {
             clock: shared.clock(),
             fence,
             floor: floors.hard(),
-            hint: if ruled.is_none() && own.is_none() { shared.prefix_hint(key) } else { None },
+            hint: if own.is_none() { shared.hint(key, ruled.is_some()) } else { None },
             item,
             key: String::from_utf8_lossy(key).into_owned(),
             lease,

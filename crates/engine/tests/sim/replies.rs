@@ -19,6 +19,10 @@ impl Sim {
                     // The gets before the first that waits are answered at once.
                     break;
                 }
+                if matches!(front.want, Want::Get(_) | Want::ForCas(_)) && !has_end(&connection.unread) {
+                    // A part of a get of which a later part waits for a loader.
+                    break;
+                }
                 let request = connection.pending.pop_front().expect("nothing was asked");
                 let reply = take_reply(&mut connection.unread, &request.want);
                 self.take(at, &request, &reply);
@@ -232,6 +236,11 @@ impl Sim {
             self.note("a connection remembers no more");
         }
     }
+}
+
+/// Whether a reply to a classic get is whole.
+fn has_end(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b'\n').any(|line| matches!(line, b"END\r" | b"SERVER_ERROR busy\r"))
 }
 
 fn take_line(bytes: &mut Vec<u8>) -> Vec<u8> {

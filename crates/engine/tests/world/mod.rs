@@ -11,8 +11,8 @@ use std::sync::Mutex;
 use cattlegrid_engine::rules::Rules;
 use cattlegrid_engine::{
     Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
-    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, ReplyQueue,
-    RulesConfig, RunGet, RunningCall, Seen, Step, Ticket, Wake, is_of_run, is_quiet_get,
+    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, Progress,
+    ReplyQueue, RulesConfig, RunGet, RunningCall, Seen, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
@@ -304,8 +304,8 @@ impl World {
         let mut left = None;
         let parked = if let Request::Get(get) = request {
             let (mut get, mut hash) = (get.clone(), hash);
-            let begun = std::mem::take(&mut self.begun);
-            let mut piece = Piece { begun, bytes: self.most, ..Piece::ALL };
+            let progress = Progress::from(std::mem::take(&mut self.begun));
+            let mut piece = Piece { progress, bytes: self.most, ..Piece::ALL };
             loop {
                 match self.engine.get(&get, hash, piece, &mut lock, &mut cx) {
                     Got::Done => break None,
@@ -317,7 +317,7 @@ impl World {
                     Got::More(left) => {
                         get = get.with_keys(left);
                         hash = self.engine.hash(&Request::Get(get.clone())).unwrap();
-                        piece.begun = true;
+                        piece.progress = Progress::Begun;
                         pieces.push(std::mem::take(cx.out));
                     }
                 }
@@ -753,7 +753,7 @@ impl World {
         let mut value = None;
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor.filter(|_| value.is_none()) {
-            cursor = self.engine.scan(from, 64, |item| {
+            cursor = self.engine.list(from, 64, |item| {
                 if item.key() == key.as_bytes() {
                     let mut bytes = Vec::new();
                     item.value().copy_to(&mut bytes);

@@ -32,12 +32,12 @@ fn program(answer: &str) -> String {
 }
 
 fn reload(world: &World, loaders: &Loaders) {
-    let prepared = loaders.prepare(&world.file().loaders).unwrap();
+    let prepared = loaders.prepare(&world.file().loaders, &|| true).unwrap();
     loaders.commit(prepared, || Ok::<(), ()>(())).unwrap();
 }
 
 fn broken(world: &World, loaders: &Loaders) -> String {
-    loaders.prepare(&world.file().loaders).unwrap_err().to_string()
+    loaders.prepare(&world.file().loaders, &|| true).unwrap_err().to_string()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_generation_that_does_not_start_changes_nothing() {
         assert_eq!(world.run(&loaders, "page:2"), value("value of page:2"), "{mode}");
         // The rules do not come into force: nor does the generation.
         world.write("pages.py", &program("newer "));
-        let prepared = loaders.prepare(&world.file().loaders).unwrap();
+        let prepared = loaders.prepare(&world.file().loaders, &|| true).unwrap();
         assert_eq!(loaders.commit(prepared, || Err::<(), _>("no memory")), Err("no memory"));
         if mode == "template" {
             assert_eq!(world.run(&loaders, "page:3"), value("value of page:3"));
@@ -102,7 +102,7 @@ fn loaders_come_and_go_with_the_rules() {
     );
     world.write("rules.toml", &both);
     let file = world.file();
-    let prepared = loaders.prepare(&file.loaders).unwrap();
+    let prepared = loaders.prepare(&file.loaders, &|| true).unwrap();
     loaders
         .commit(prepared, || {
             // The new rules are in force, and loads under the old ones are on their way.

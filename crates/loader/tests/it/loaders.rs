@@ -180,6 +180,56 @@ fn a_value_may_have_as_many_bytes_as_an_item_and_no_more() {
     }
 }
 
+/// Counted is what a text of JSON stands for: `\u0041` is one byte.
+#[test]
+fn a_value_with_escapes_has_the_bytes_that_it_stands_for() {
+    let world = World::new(&rules("jsonl", "max = 1"));
+    world.write("pages.py", ESCAPES);
+    let loaders = world.start(MIB).unwrap();
+    for key in ["page:900000", "page:01048502"] {
+        let End::Value { data, .. } = world.run(&loaders, key) else { panic!("a value") };
+        assert_eq!(Some(data.len()), key[5..].parse().ok());
+        assert!(data.iter().all(|byte| *byte == b'A'));
+    }
+    let End::Failed(LoadFailure::Error, text) = world.run(&loaders, "page:01048505") else {
+        panic!("too large")
+    };
+    assert!(text.contains("1048505 bytes; with its key and 59 bytes"), "{text}");
+    let end = world.run(&loaders, "page:5000000");
+    assert_eq!(end, End::Failed(LoadFailure::Error, "the value is too large".to_owned()));
+    let End::Value { .. } = world.run(&loaders, "page:7") else { panic!("a value") };
+    loaders.stop();
+}
+
+const ESCAPES: &str = r#"
+import json, sys
+print('{"ready":true}', flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["type"] == "job":
+        print('{"value":"' + "\\u0041" * int(message["args"]["id"]) + '"}', flush=True)
+"#;
+
+/// `init` of the rule file, in every mode, to hooks of both kinds.
+#[test]
+fn the_text_of_init_comes_to_the_hooks() {
+    for mode in ["template", "exec", "stdio", "jsonl"] {
+        for word in ["", "async "] {
+            let world = World::new(&rules(mode, "init = \"dsn=\u{fc}\""));
+            let hook = format!(
+                "import sys\nsys.path.insert(0, 'PYTHON')\nfrom cattlegrid import loader\n@loader.after_fork\n{word}def connect(config):\n    "
+            );
+            let load = format!(
+                "global TEXT\n    TEXT = config\n@loader.load\n{word}def load(job): return TEXT\nloader.serve()\n"
+            );
+            world.write("pages.py", &(hook + &load));
+            let loaders = world.start(MIB).unwrap();
+            assert_eq!(world.run(&loaders, "page:1"), value("dsn=\u{fc}"), "{mode} {word}");
+            loaders.stop();
+        }
+    }
+}
+
 #[test]
 fn a_worker_waits_while_results_on_their_way_take_all_room() {
     for mode in ["template", "jsonl"] {

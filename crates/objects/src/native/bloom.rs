@@ -20,7 +20,7 @@ use crate::call::{CallError, Frame, Reply};
 use crate::method::{Absent, ObjectType, method};
 use crate::native::set::Draws;
 use crate::native::sketch::{HEADER, Key, hash, inline, item, key, make_absent, number};
-use crate::number::push_whole;
+use crate::number::{float, push_whole};
 use crate::object::{Object, View};
 
 /// Bits of a block.
@@ -180,9 +180,7 @@ fn new(
 ) -> Result<Reply, CallError> {
     let items = number(arguments, 0, (1, ITEMS, ITEMS_MAX), "a number from 1 to 1000000000")?;
     let rate = match arguments.get(1) {
-        Some(text) => std::str::from_utf8(text)
-            .ok()
-            .and_then(|text| text.parse::<f64>().ok())
+        Some(text) => float(text)
             .filter(|rate| (RATE_MIN..=RATE_MAX).contains(rate))
             .ok_or_else(|| CallError::argument(1, "a number from 0.000001 to 0.5"))?,
         None => RATE,

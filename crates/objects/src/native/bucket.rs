@@ -27,7 +27,7 @@ pub(crate) static BUCKET: ObjectType = ObjectType {
             "take",
             (2, 3),
             "capacity rate [n]",
-            "OK and the tokens left; WAIT and seconds until there are n (1), nothing is taken; -1: n is above \
+            "OK and the tokens left; WAIT and seconds with up to 3 decimals until there are n (1), nothing is taken; -1: n is above \
                       the capacity. rate: tokens a second",
             Absent::Runs,
             take,

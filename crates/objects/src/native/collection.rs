@@ -47,14 +47,22 @@ pub(crate) fn check_keys(arguments: &Arguments<'_>) -> Result<(), CallError> {
     Ok(())
 }
 
-/// The argument as a number; `what` says which are allowed. None: it is not given.
-pub(crate) fn number<T: FromStr>(
+/// Types of whole numbers, which read digits, perhaps after a sign.
+pub(crate) trait Whole {}
+impl Whole for i64 {}
+impl Whole for u32 {}
+impl Whole for u64 {}
+impl Whole for usize {}
+
+/// The argument as a whole number; `what` says which are allowed. None: it is not given.
+pub(crate) fn number<T: FromStr + Whole>(
     arguments: &Arguments<'_>,
     place: usize,
     what: &str,
 ) -> Result<Option<T>, CallError> {
     let Some(text) = arguments.get(place) else { return Ok(None) };
-    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let is_plain = text.first() != Some(&b'+');
+    let number = std::str::from_utf8(text).ok().filter(|_| is_plain).and_then(|text| text.parse().ok());
     number.map(Some).ok_or_else(|| CallError::argument(place, what))
 }
 

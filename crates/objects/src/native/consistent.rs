@@ -1,7 +1,7 @@
 //! `consistent`: which server a key belongs to, by consistent hashing (`cattlegrid_ring`).
 //!
-//! The names of the methods are Cacheismo's; each can also be written in lower case. The ring is libketama's: 160 points for a
-//! server of average weight. Servers that are not available keep their points; their keys go to the next points.
+//! The names of the methods are Cacheismo's; each can also be written in lower case. The ring is that of libmemcached's
+//! `ketama_weighted`: 160 points for a server of average weight, of its name without the port 11211, which libketama keeps. Servers that are not available keep their points; their keys go to the next points.
 //!
 //! The state is a collection of members, made by `new`; a call reads a few of them:
 //! ```text

@@ -33,7 +33,7 @@ pub(crate) static GCRA: ObjectType = ObjectType {
             "take",
             (3, 4),
             "burst count period [n]",
-            "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; seconds, -1: never or not \
+            "limited (0, 1), limit (burst + 1), left, retry_after, reset_after; whole seconds, rounded up; -1: never or not \
                       needed; n (1): 0 takes nothing",
             Absent::Runs,
             take,

@@ -126,7 +126,7 @@ fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> R
     Ok(Reply::Value)
 }
 
-fn merge(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
+fn merge(object: &mut Object<'_>, others: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
     let mut keys: Vec<Box<[u8]>> = vec![object.key().into()];
     for (place, key) in others.iter().enumerate() {
         if !(1..=OBJECT_KEY_MAX).contains(&key.len()) {
@@ -136,7 +136,7 @@ fn merge(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> 
             keys.push(key.into());
         }
     }
-    Ok(Reply::List(Listing::fold(keys, fold, finish)))
+    Ok(Reply::List(Listing::fold(keys, fold, finish).under(frame.settings)))
 }
 
 fn sketch(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {

@@ -40,7 +40,7 @@ pub(crate) static LOCK: ObjectType = ObjectType {
             (2, 2),
             "owner time",
             "OK and the fence number: it is the owner's for that time (30s), also when it was before, with the \
-                      same fence; HELD and seconds left: another has it",
+                      same fence; HELD and whole seconds left, rounded up: another has it",
             Absent::Runs,
             take,
         ),
@@ -128,7 +128,7 @@ fn take(
             let left_ms = state.left_ms(now_ms);
             if left_ms > 0 && state.owner != owner {
                 frame.out.extend_from_slice(b"HELD ");
-                number::push_seconds(frame.out, left_ms);
+                number::push_seconds_up(frame.out, left_ms);
                 if state.went_back(now_ms) {
                     let holder = state.owner.to_vec();
                     store(object, state.fence, state.length_ms, now_ms, &holder);

@@ -11,6 +11,7 @@ use crate::listing::{Rows, Shape, show, show_value};
 use crate::method::{Absent, ObjectType, method};
 use crate::native::collection::{count, delete, exist, keys, member, new, number};
 use crate::native::set::MANY;
+use crate::number::signed;
 use crate::object::Object;
 
 /// See the module's text.
@@ -77,7 +78,10 @@ fn get(
 ) -> Result<Reply, CallError> {
     let key = member(arguments, 0)?;
     let shape = if frame.settings.compat { Shape::Pair } else { Shape::Value };
-    show_value(object, key, shape, frame)
+    match show_value(object, key, shape, frame)? {
+        Reply::Miss if frame.settings.compat => Ok(frame.text(b"NOT_FOUND")),
+        reply => Ok(reply),
+    }
 }
 
 fn values(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
@@ -102,7 +106,7 @@ fn incr(
         if value.len() <= NUMBER_BYTES_MAX {
             value.copy_to(&mut text);
         }
-        std::str::from_utf8(&text).ok()?.parse::<i64>().ok()
+        signed(&text)
     });
     let Some(old) = old.unwrap_or(Some(0)) else {
         return Err(CallError::Client("the value is not a whole number of 64 bits with a sign".to_owned()));

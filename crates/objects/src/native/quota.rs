@@ -5,7 +5,8 @@
 //!   0        8       16       24         28
 //!   | limit  | used  | end    | window   |     end: Unix ms; 0: no window has begun
 //! ```
-//! The window's code has its highest bit set in a quota that `take` has made: it expires with its window.
+//! The window's code has its highest bit set in a quota that `take` has made: it expires with its window. With the bit below
+//! `used` is a float of 64 bits: Cacheismo's `addandcheck` takes any number, and so does this one under `compat`.
 //!
 //! A call at the window's end is in the next window. A window of a fixed length begins with the first call that uses
 //! something. Time that has gone back: a window that would last longer than it can is measured anew, and what was used
@@ -75,15 +76,18 @@ struct State {
     window: Window,
     /// It was made by `take`.
     expires: bool,
+    /// `used` has the bits of a float, which is negative or has decimals.
+    is_float: bool,
 }
 
 /// Number of its bytes.
 const STATE: usize = 28;
 const EXPIRES: u32 = 1 << 31;
+const FLOAT: u32 = 1 << 30;
 
 impl State {
     fn begin(limit: u64, window: Window, expires: bool) -> Self {
-        Self { limit, used: 0, end_ms: 0, window, expires }
+        Self { limit, used: 0, end_ms: 0, window, expires, is_float: false }
     }
 
     #[inline]
@@ -91,8 +95,9 @@ impl State {
         let bytes: &[u8; STATE] = bytes.try_into().ok()?;
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let code = bytes.last_chunk().map_or(0, |code| u32::from_le_bytes(*code));
-        let (expires, window) = (code & EXPIRES != 0, Window::of_code(code & !EXPIRES));
-        Some(Self { limit: word(0), used: word(8), end_ms: word(16), window, expires })
+        let (expires, is_float) = (code & EXPIRES != 0, code & FLOAT != 0);
+        let window = Window::of_code(code & !(EXPIRES | FLOAT));
+        Some(Self { limit: word(0), used: word(8), end_ms: word(16), window, expires, is_float })
     }
 
     #[inline]
@@ -101,7 +106,8 @@ impl State {
         bytes[..8].copy_from_slice(&self.limit.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.used.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.end_ms.to_le_bytes());
-        let code = self.window.code() | if self.expires { EXPIRES } else { 0 };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let code = self.window.code() | flag(self.expires, EXPIRES) | flag(self.is_float, FLOAT);
         bytes[24..].copy_from_slice(&code.to_le_bytes());
         object.set(&bytes);
     }
@@ -110,7 +116,7 @@ impl State {
     #[inline]
     fn roll(&mut self, frame: &Frame<'_>) {
         if frame.now_ms >= self.end_ms {
-            self.used = 0;
+            (self.used, self.is_float) = (0, false);
             self.end_ms = 0;
         } else if self.end_ms - frame.now_ms > self.window.usual_ms() {
             self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
@@ -120,6 +126,9 @@ impl State {
     /// Uses `n` more of the window of this time, if there is room.
     #[inline]
     fn use_up(&mut self, n: u64, frame: &Frame<'_>) -> bool {
+        if self.is_float {
+            return self.use_up_float(float(n), frame);
+        }
         let is_granted = self.used.checked_add(n).is_some_and(|used| used <= self.limit);
         if is_granted {
             self.used += n;
@@ -129,7 +138,38 @@ impl State {
         }
         is_granted
     }
+
+    /// The same of any number, as Cacheismo counts: what is negative gives back, also more than was used.
+    #[cold]
+    fn use_up_float(&mut self, n: f64, frame: &Frame<'_>) -> bool {
+        let used = (self.used() + n).max(f64::MIN);
+        let is_granted = used <= float(self.limit);
+        if is_granted {
+            self.is_float = used < 0.0 || used.fract() != 0.0 || used > EXACT_MAX;
+            #[expect(clippy::cast_sign_loss, reason = "what is negative is a float")]
+            let whole = used as u64;
+            self.used = if self.is_float { used.to_bits() } else { whole };
+            if self.end_ms == 0 {
+                self.end_ms = self.window.end_after(frame.now_ms, frame.zone);
+            }
+        }
+        is_granted
+    }
+
+    fn used(&self) -> f64 {
+        if self.is_float { f64::from_bits(self.used) } else { float(self.used) }
+    }
 }
+
+/// A number as Cacheismo has it.
+#[expect(clippy::cast_precision_loss, reason = "above 2^53 it is rounded, as there")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+/// Whole numbers up to it are floats, and back, without loss.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+const NUMBER: &str = "a number";
 
 fn answer(is_granted: bool, frame: &mut Frame<'_>) -> Reply {
     frame.text(if is_granted { b"QUOTA_OK" } else { b"QUOTA_EXCEEDED" })
@@ -152,9 +192,16 @@ fn addandcheck(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let n = number::positive_or_1(arguments, 0)?;
+    let n = match number::positive_or_1(arguments, 0) {
+        Err(_) if frame.settings.compat => {
+            let n = number::argument(arguments, 0, NUMBER, number::float)?;
+            let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+            return Ok(add(object, found, found, frame, |state, frame| state.use_up_float(n, frame)));
+        }
+        n => n?,
+    };
     let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
-    Ok(add(object, found, found, n, frame))
+    Ok(add(object, found, found, frame, |state, frame| state.use_up(n, frame)))
 }
 
 fn take(
@@ -179,14 +226,20 @@ fn take(
         // Clients that disagree about the window would never see it end if each began it anew.
         asked.end_ms = found.end_ms.min(window.end_after(frame.now_ms, frame.zone));
     }
-    Ok(add(object, found, asked, n, frame))
+    Ok(add(object, found, asked, frame, |state, frame| state.use_up(n, frame)))
 }
 
-/// Uses `n` more in `state`, what the item holds with the call's limit and window, and stores what has changed.
+/// Uses more of `state`, what the item holds with the call's limit and window, and stores what has changed.
 #[inline]
-fn add(object: &mut Object<'_>, found: State, mut state: State, n: u64, frame: &mut Frame<'_>) -> Reply {
+fn add(
+    object: &mut Object<'_>,
+    found: State,
+    mut state: State,
+    frame: &mut Frame<'_>,
+    use_up: impl FnOnce(&mut State, &Frame<'_>) -> bool,
+) -> Reply {
     state.roll(frame);
-    let is_granted = state.use_up(n, frame);
+    let is_granted = use_up(&mut state, frame);
     if state == found {
         return answer(is_granted, frame);
     }
@@ -199,7 +252,7 @@ fn add(object: &mut Object<'_>, found: State, mut state: State, n: u64, frame: &
 
 fn reset(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
     let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
-    let state = State { used: 0, end_ms: 0, ..found };
+    let state = State { used: 0, end_ms: 0, is_float: false, ..found };
     if state != found {
         state.write(object);
     }
@@ -212,8 +265,20 @@ fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
     if state.end_ms == 0 && !state.window.begins_at_call() {
         state.end_ms = state.window.end_after(frame.now_ms, frame.zone);
     }
-    let left = state.limit.saturating_sub(state.used);
     let resets_in = state.end_ms.saturating_sub(frame.now_ms).div_ceil(1000);
+    if state.is_float {
+        frame.out.extend_from_slice(b"{\"limit\":");
+        number::push_whole(frame.out, state.limit);
+        frame.out.extend_from_slice(b",\"used\":");
+        number::push_float(frame.out, state.used());
+        frame.out.extend_from_slice(b",\"left\":");
+        number::push_float(frame.out, (float(state.limit) - state.used()).max(0.0));
+        frame.out.extend_from_slice(b",\"resets_in\":");
+        number::push_whole(frame.out, resets_in);
+        frame.out.push(b'}');
+        return Ok(Reply::Json);
+    }
+    let left = state.limit.saturating_sub(state.used);
     let fields = [("limit", state.limit), ("used", state.used), ("left", left), ("resets_in", resets_in)];
     number::push_fields(frame.out, &fields);
     Ok(Reply::Json)
@@ -222,8 +287,15 @@ fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
     let Some(state) = State::read(bytes) else { return };
-    number::push_fields(out, &[("limit", state.limit), ("used", state.used), ("end_ms", state.end_ms)]);
-    out.pop();
+    if state.is_float {
+        number::push_fields(out, &[("limit", state.limit), ("end_ms", state.end_ms)]);
+        out.pop();
+        out.extend_from_slice(b",\"used\":");
+        number::push_float(out, state.used());
+    } else {
+        number::push_fields(out, &[("limit", state.limit), ("used", state.used), ("end_ms", state.end_ms)]);
+        out.pop();
+    }
     out.extend_from_slice(b",\"window\":\"");
     state.window.push(out);
     out.extend_from_slice(b"\"}");

@@ -5,6 +5,7 @@ use crate::call::{CallError, Frame, Reply};
 use crate::listing::{Rows, Shape, Start, show};
 use crate::method::{Absent, Method, method};
 use crate::native::{queue, score};
+use crate::number;
 use crate::object::{Object, View};
 
 /// See the module's text. `new` is each type's own.
@@ -32,8 +33,7 @@ fn ttl(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     if let Some(text) = arguments.get(0) {
-        let text = std::str::from_utf8(text).ok();
-        let seconds = text.and_then(|text| text.parse::<u32>().ok());
+        let seconds = number::whole(text).and_then(|seconds| u32::try_from(seconds).ok());
         let seconds = seconds.ok_or_else(|| CallError::argument(0, "a number of seconds, 0 for no end"))?;
         object.expire_at((seconds > 0).then(|| frame.now_ms + u64::from(seconds) * 1000));
     }

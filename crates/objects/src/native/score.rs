@@ -5,6 +5,8 @@
 //! ```
 //! The score's bits are turned so that their order as bytes, big-endian, is the descending order of the numbers.
 
+use crate::number;
+
 /// First byte of keys that sort by score.
 pub(crate) const SPACE: u8 = 0;
 
@@ -33,7 +35,7 @@ impl Score {
     }
 
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
-        std::str::from_utf8(text).ok()?.parse().ok().and_then(Self::new)
+        number::float(text).and_then(Self::new)
     }
 
     pub(crate) fn number(self) -> f64 {

@@ -33,7 +33,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             "take",
             (3, 3),
             "owner max time",
-            "OK and how many more could take it; FULL and seconds until the first ends. An owner that has it \
+            "OK and how many more could take it; FULL and whole seconds until the first ends, rounded up. An owner that has it \
                       takes it anew for that time (30s)",
             Absent::Runs,
             take,
@@ -44,7 +44,7 @@ pub(crate) static SEM: ObjectType = ObjectType {
             "list",
             (0, 0),
             "",
-            "an owner and its seconds left a line, in the order of their bytes",
+            "an owner and its seconds left, rounded up, a line, in the order of their bytes",
             Absent::Runs,
             list,
         ),
@@ -118,7 +118,7 @@ fn take(
     }
     if others >= max && !has_it {
         frame.out.extend_from_slice(b"FULL ");
-        number::push_seconds(frame.out, first_ms);
+        number::push_seconds_up(frame.out, first_ms);
         if changed_ms(object.bytes()) > frame.now_ms {
             store(object, b"", None, frame.now_ms);
         }
@@ -157,7 +157,7 @@ fn list(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
     for (owner, left_ms) in owners(object.bytes(), frame.now_ms) {
         frame.out.extend_from_slice(owner);
         frame.out.push(b' ');
-        number::push_seconds(frame.out, left_ms);
+        number::push_seconds_up(frame.out, left_ms);
         frame.out.extend_from_slice(b"\r\n");
     }
     Ok(Reply::Value)

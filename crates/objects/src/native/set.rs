@@ -110,34 +110,35 @@ fn remove(
     Ok(frame.number(removed as u64))
 }
 
-fn union(object: &mut Object<'_>, others: &Arguments<'_>, _: &mut Frame<'_>) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Union)
+fn union(object: &mut Object<'_>, others: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
+    combine(object, others, Combination::Union, frame)
 }
 
 fn intersection(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    _: &mut Frame<'_>,
+    frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Intersection)
+    combine(object, others, Combination::Intersection, frame)
 }
 
 fn difference(
     object: &mut Object<'_>,
     others: &Arguments<'_>,
-    _: &mut Frame<'_>,
+    frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    combine(object, others, Combination::Difference)
+    combine(object, others, Combination::Difference, frame)
 }
 
 fn combine(
     object: &Object<'_>,
     others: &Arguments<'_>,
     combination: Combination,
+    frame: &Frame<'_>,
 ) -> Result<Reply, CallError> {
     check_keys(others)?;
     let keys = std::iter::once(object.key()).chain(others.iter());
-    Ok(Reply::List(Listing::sets(keys, combination)))
+    Ok(Reply::List(Listing::sets(keys, combination).under(frame.settings)))
 }
 
 fn random(

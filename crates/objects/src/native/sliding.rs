@@ -28,7 +28,7 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
             "hit",
             (2, 3),
             "limit window [n]",
-            "OK and what is left; LIMITED and seconds until n (1) more may be counted, nothing is counted; \
+            "OK and what is left; LIMITED and seconds with up to 3 decimals until n (1) more may be counted, nothing is counted; \
                       -1: n is above the limit. window: a length such as 60s",
             Absent::Runs,
             hit,

@@ -15,6 +15,7 @@ mod many_types;
 mod map;
 mod names;
 mod no_room;
+mod numbers;
 mod owners;
 mod queue;
 mod quota;

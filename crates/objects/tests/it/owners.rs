@@ -1,7 +1,5 @@
 //! `lock` and `sem`: owners, their ends, fence numbers, clocks that jump, and plain models.
 
-#![expect(clippy::cast_sign_loss, reason = "a test")]
-
 use std::collections::BTreeMap;
 
 use crate::world::{NEW_YEAR_MS, World};
@@ -27,7 +25,7 @@ fn locks() {
     ]);
     world.now_ms += 500;
     world.expect(&[
-        ("lock:take:k:b:30s", "HELD 29.5"),
+        ("lock:take:k:b:30s", "HELD 30"),
         ("lock:dump:k", &format!(r#"{{"fence":{fence},"left_ms":29500,"owner":"a"}}"#)),
         // One's own lock: renewed, with its fence.
         ("lock:take:k:a:40s", &format!("OK {fence}")),
@@ -44,12 +42,26 @@ fn locks() {
 }
 
 #[test]
+fn seconds_left_are_whole_and_rounded_up() {
+    let mut world = World::new();
+    world.expect(&[("lock:take:l:a:30s", &format!("OK {NEW_YEAR_MS}")), ("sem:take:s:a:1:30s", "OK 0")]);
+    for (step_ms, left) in [(0, 30), (1, 30), (42, 30), (956, 30), (1, 29), (28_999, 1)] {
+        world.now_ms += step_ms;
+        world.expect(&[
+            ("lock:take:l:b:30s", &format!("HELD {left}")),
+            ("sem:take:s:b:1:30s", &format!("FULL {left}")),
+            ("sem:list:s", &format!("a {left}\r\n")),
+        ]);
+    }
+}
+
+#[test]
 fn a_lock_ends_at_its_end() {
     let mut world = World::new();
     world.now_ms += 1;
     world.expect(&[("lock:take:k:a:1500ms", &format!("OK {}", NEW_YEAR_MS + 1))]);
     world.now_ms += 1499;
-    world.expect(&[("lock:take:k:b:1s", "HELD 0.001"), ("lock:holder:k", "a")]);
+    world.expect(&[("lock:take:k:b:1s", "HELD 1"), ("lock:holder:k", "a")]);
     world.now_ms += 1;
     world.expect(&[
         ("lock:holder:k", "MISS"),
@@ -205,8 +217,8 @@ proptest! {
                 _ => {
                     let reply = world.call(&format!("lock:take:k:{owner}:{length}ms"));
                     if let (Some((_, end)), false) = (held, is_own) {
-                        let seconds: f64 = reply.strip_prefix("HELD ").unwrap().parse().unwrap();
-                        prop_assert_eq!((seconds * 1000.0).round() as u64, end - now_ms);
+                        let seconds: u64 = reply.strip_prefix("HELD ").unwrap().parse().unwrap();
+                        prop_assert_eq!(seconds, (end - now_ms).div_ceil(1000));
                         continue;
                     }
                     let fence: u64 = reply.strip_prefix("OK ").unwrap().parse().unwrap();
@@ -244,9 +256,9 @@ proptest! {
                     ends.insert(owner, now_ms + length);
                     prop_assert_eq!(reply, format!("OK {}", max.saturating_sub(ends.len())));
                 } else {
-                    let seconds: f64 = reply.strip_prefix("FULL ").unwrap().parse().unwrap();
+                    let seconds: u64 = reply.strip_prefix("FULL ").unwrap().parse().unwrap();
                     let first = ends.values().min().unwrap() - now_ms;
-                    prop_assert_eq!((seconds * 1000.0).round() as u64, first);
+                    prop_assert_eq!(seconds, first.div_ceil(1000));
                 }
             }
             prop_assert_eq!(world.call("sem:count:k"), ends.len().to_string());

@@ -95,6 +95,39 @@ fn arguments() {
 }
 
 #[test]
+fn addandcheck_counts_any_number_as_cacheismo_does() {
+    let mut world = compat();
+    world.expect(&[
+        ("quota:new:k:10:hour", "CREATED"),
+        ("quota:addandcheck:k:0", "QUOTA_OK"),
+        ("quota:addandcheck:k:2.5", "QUOTA_OK"),
+        ("quota:peek:k", r#"{"limit":10,"used":2.5,"left":7.5,"resets_in":3600}"#),
+        ("quota:dump:k", r#"{"limit":10,"end_ms":1767229200000,"used":2.5,"window":"hour"}"#),
+        ("quota:addandcheck:k:8", "QUOTA_EXCEEDED"),
+        ("quota:addandcheck:k:7", "QUOTA_OK"),
+        ("quota:addandcheck:k:0.5", "QUOTA_OK"),
+        ("quota:peek:k", r#"{"limit":10,"used":10,"left":0,"resets_in":3600}"#),
+        ("quota:addandcheck:k:0", "QUOTA_OK"),
+        ("quota:addandcheck:k:0.001", "QUOTA_EXCEEDED"),
+        ("quota:addandcheck:k:-15", "QUOTA_OK"),
+        ("quota:peek:k", r#"{"limit":10,"used":-5,"left":15,"resets_in":3600}"#),
+        ("quota:addandcheck:k:15", "QUOTA_OK"),
+        ("quota:addandcheck:k", "QUOTA_EXCEEDED"),
+        ("quota:addandcheck:k:-1e308", "QUOTA_OK"),
+        ("quota:addandcheck:k:-1e308", "QUOTA_OK"),
+        ("quota:reset:k", "QUOTA_OK"),
+        ("quota:addandcheck:k:10", "QUOTA_OK"),
+        ("quota:addandcheck:k:-0.5", "QUOTA_OK"),
+        ("quota:addandcheck:k:x", "CLIENT_ERROR quota.addandcheck: arg 1 must be a number"),
+        ("quota:addandcheck:k:.5", "CLIENT_ERROR quota.addandcheck: arg 1 must be a number"),
+        ("quota:addandcheck:absent:-1", "ERROR_CACHE_MISS"),
+    ]);
+    world.now_ms += 3_600_000;
+    world.expect(&[("quota:peek:k", r#"{"limit":10,"used":0,"left":10,"resets_in":3600}"#)]);
+    world.expect(&[("quota:addandcheck:k:10", "QUOTA_OK"), ("quota:addandcheck:k", "QUOTA_EXCEEDED")]);
+}
+
+#[test]
 fn limits_at_their_edges() {
     World::new().expect(&[
         ("quota:new:none:0:hour", "CREATED"),

@@ -43,6 +43,31 @@ fn methods() {
 }
 
 #[test]
+fn combinations_as_cacheismo_answers_them() {
+    let mut world = World::with(Settings { compat: true, ..Settings::default() }, 8 << 20);
+    world.call("set:new:empty");
+    for (set, first) in [("a", "x"), ("b", "y")] {
+        world.call(&format!("set:new:{set}"));
+        world.call(&format!("set:put:{set}:{first}:z"));
+    }
+    let miss = value("ERROR_CACHE_MISS");
+    for method in ["union", "intersection", "diff"] {
+        for keys in ["a:absent", "absent:a", "empty:absent", "a:b:absent", "a:absent:b", "absent:absent"] {
+            assert_eq!(world.call(&format!("set:{method}:{keys}")), miss, "{method}:{keys}");
+        }
+    }
+    assert_eq!(world.call("set:union:a:b"), value("x\r\ny\r\nz\r\n"));
+    assert_eq!(world.call("set:intersection:a:b:a"), value("z\r\n"));
+    assert_eq!(world.call("set:intersection:empty:b"), value(""));
+    assert_eq!(world.call("set:diff:a:b"), value("x\r\n"));
+    let mut world = World::new();
+    world.call("set:new:a");
+    world.call("set:put:a:x");
+    assert_eq!(world.call("set:union:a:absent"), value("x\r\n"), "without it an absent set is empty");
+    assert_eq!(world.call("set:union:absent:a"), Answer::Miss);
+}
+
+#[test]
 fn errors_of_clients_change_nothing() {
     let mut world = World::new();
     world.call("set:new:s");

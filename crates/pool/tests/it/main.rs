@@ -25,6 +25,7 @@ mod long_frames;
 #[allow(dead_code, reason = "the pool's own module, which is not public")]
 mod long_line;
 mod objects;
+mod printed;
 mod python_batches;
 mod queue;
 mod recycling;

@@ -128,6 +128,41 @@ fn a_queued_job_is_withdrawn_and_a_begun_one_is_not() {
     outcomes.end();
 }
 
+/// Its worker may end it early, or not; it is not killed.
+#[test]
+fn a_begun_job_that_is_abandoned_is_told_to_its_worker() {
+    for launch in [template(), exec()] {
+        let pool = quiet(launch).max(1).load(1).kill_grace(ms(20)).spawn().wait().unwrap();
+        let (gate, mark) = (Gate::new("abandon"), scratch("abandon-mark"));
+        let outcomes = Outcomes::new();
+        let handles = pool.submit_all(vec![outcomes.job(0, &["until-cancelled", mark.to_str().unwrap()])]);
+        eventually("it is begun", || mark.exists());
+        handles[0].withdraw();
+        pause(ms(100));
+        assert_eq!(pool.stats().in_flight, 1, "nothing was told");
+        handles[0].abandon();
+        handles[0].abandon();
+        assert_eq!(outcomes.next(), (0, Err(Error::Cancelled)), "it ends with an error of its own");
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "cancelled");
+        std::fs::remove_file(&mark).unwrap();
+        // It may go on as long as it likes.
+        let begin = ["begin", mark.to_str().unwrap(), gate.path()];
+        let handles = pool.submit_all(vec![outcomes.job(1, &begin), outcomes.job(2, &["echo", "x"])]);
+        eventually("it is begun", || mark.exists());
+        handles[0].abandon();
+        handles[1].abandon();
+        assert_eq!(outcomes.next(), (2, Err(Error::Cancelled)), "it was in the queue");
+        pause(ms(200));
+        gate.open();
+        assert!(matches!(outcomes.next(), (1, Ok(_))));
+        let stats = pool.stats();
+        assert_eq!((stats.killed, stats.exited, stats.protocol_errors, stats.cancelled), (0, 0, 0, 2));
+        std::fs::remove_file(&mark).unwrap();
+        pool.shutdown().wait();
+        outcomes.end();
+    }
+}
+
 /// At a worker that claims its jobs: it never begins a withdrawn one, and is neither told nor killed.
 #[test]
 fn a_job_that_its_worker_has_not_begun_is_withdrawn() {

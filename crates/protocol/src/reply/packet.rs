@@ -4,7 +4,7 @@
 //! memcached does, except those of a quiet get that it does not have ([`get_error_line`]).
 
 use super::error;
-use crate::packet::{HEADER_BYTES, Packet, PacketStatus};
+use crate::packet::{HEADER_BYTES, Packet, PacketStatus, opcode};
 
 /// First byte of a reply.
 const MAGIC: u8 = 0x81;
@@ -126,6 +126,18 @@ pub fn not_stored_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
 pub fn get_error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     if !packet.is_quiet() {
         error_line(out, packet, line);
+    }
+}
+
+/// The error of a call of an object's method, whose caller is at fault, for which the other protocols have this line. It has the
+/// status of a miss, and the line is its text: libmemcached takes a server out of use after any other error to a get, delete,
+/// touch or incr. A quiet get has no reply.
+#[cold]
+pub fn call_error_line(out: &mut Vec<u8>, packet: Packet, key: &[u8], line: &str) {
+    if packet.returns_key() {
+        miss(out, packet, key);
+    } else if !matches!(packet.opcode, opcode::GETQ | opcode::GATQ) {
+        error_text(out, packet, PacketStatus::NotFound, line);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Numbers at the boundaries of 31, 32, 63 and 64 bits, in every place of every command that takes one.
 //!
-//! memcached 1.6.45 reads them with four functions, and these tables are theirs. An exptime of a store is read with
-//! 64 bits and cut to its lower 32, so that 4294967295 is -1 (clients send -1 as unsigned); elsewhere an exptime that
-//! does not fit 32 bits is an error. Other numbers have 64 bits, and a minus sign negates them: a magnitude above
-//! 2^63 then comes out positive and is taken. Client flags are the lower 32 bits of such a number. Administrative
-//! commands read digits only, 11 characters at most.
+//! These tables are memcached 1.6.45's. The client flags and the exptime of a classic store are read as C's `strtoul` and
+//! `strtol` do, with 64 bits, and cut to their lower 32, so that the exptime 4294967295 is -1 (clients send -1 as
+//! unsigned); a minus sign negates flags: a magnitude above 2^63 then comes out positive and is taken. All other numbers
+//! are digits only: exptimes of 32 bits with an optional `-`, 11 characters at most; the flag `F` of 32 bits, 11
+//! characters at most; CAS numbers, deltas and initial values of 64 bits, 22 digits at most.
 
 use cattlegrid_protocol::{Admin, Limits, Parsed, Request, parse};
 
@@ -16,11 +16,17 @@ const TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 const DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 
 /// A word, its exptime in a store, and its exptime elsewhere.
-const EXPTIMES: [(&str, Option<i64>, Option<i64>); 22] = [
+const EXPTIMES: [(&str, Option<i64>, Option<i64>); 28] = [
     ("0", Some(0), Some(0)),
     ("-0", Some(0), Some(0)),
+    ("-", None, Some(0)),
     ("-1", Some(-1), Some(-1)),
-    ("+7", Some(7), Some(7)),
+    ("+7", Some(7), None),
+    ("7\t", Some(7), None),
+    ("7\r", Some(7), None),
+    ("7\tx", Some(7), None),
+    ("00000000007", Some(7), Some(7)),
+    ("000000000007", Some(7), None),
     ("2147483646", Some(2_147_483_646), Some(2_147_483_646)),
     ("2147483647", Some(2_147_483_647), Some(2_147_483_647)),
     ("2147483648", Some(-2_147_483_648), None),
@@ -41,35 +47,46 @@ const EXPTIMES: [(&str, Option<i64>, Option<i64>); 22] = [
     ("99999999999999999999999999", None, None),
 ];
 
-/// A word, and its number of 64 bits.
-const UNSIGNED: [(&str, Option<u64>); 20] = [
-    ("0", Some(0)),
-    ("-0", Some(0)),
-    ("+5", Some(5)),
-    ("-1", None),
-    ("2147483647", Some(2_147_483_647)),
-    ("2147483648", Some(2_147_483_648)),
-    ("-2147483648", None),
-    ("4294967295", Some(4_294_967_295)),
-    ("4294967296", Some(4_294_967_296)),
-    ("-4294967296", None),
-    ("9223372036854775807", Some(i64::MAX as u64)),
-    ("9223372036854775808", Some(1 << 63)),
-    ("-9223372036854775807", None),
-    ("-9223372036854775808", None),
-    ("-9223372036854775809", Some(i64::MAX as u64)),
-    ("18446744073709551615", Some(u64::MAX)),
-    ("-18446744073709551615", Some(1)),
-    ("18446744073709551616", None),
-    ("-18446744073709551616", None),
-    ("99999999999999999999999999", None),
+/// A word, its number of 64 bits as client flags of a classic store are read, and its strict one.
+const UNSIGNED: [(&str, Option<u64>, Option<u64>); 26] = [
+    ("0", Some(0), Some(0)),
+    ("-0", Some(0), None),
+    ("-", None, None),
+    ("+5", Some(5), None),
+    ("-1", None, None),
+    ("2147483647", Some(2_147_483_647), Some(2_147_483_647)),
+    ("2147483648", Some(2_147_483_648), Some(2_147_483_648)),
+    ("-2147483648", None, None),
+    ("4294967295", Some(4_294_967_295), Some(4_294_967_295)),
+    ("4294967296", Some(4_294_967_296), Some(4_294_967_296)),
+    ("-4294967296", None, None),
+    ("9223372036854775807", Some(i64::MAX as u64), Some(i64::MAX as u64)),
+    ("9223372036854775808", Some(1 << 63), Some(1 << 63)),
+    ("-9223372036854775807", None, None),
+    ("-9223372036854775808", None, None),
+    ("-9223372036854775809", Some(i64::MAX as u64), None),
+    ("18446744073709551615", Some(u64::MAX), Some(u64::MAX)),
+    ("-18446744073709551615", Some(1), None),
+    ("18446744073709551616", None, None),
+    ("-18446744073709551616", None, None),
+    ("99999999999999999999999999", None, None),
+    ("5\t", Some(5), None),
+    ("5\r", Some(5), None),
+    ("5\tx", Some(5), None),
+    ("0000000000000000000012", Some(12), Some(12)),
+    ("00000000000000000000012", Some(12), None),
 ];
 
 /// A word, and its strict numbers of 32 bits: with a sign, and without one.
-const STRICT: [(&str, Option<i32>, Option<u32>); 14] = [
+const STRICT: [(&str, Option<i32>, Option<u32>); 19] = [
     ("0", Some(0), Some(0)),
     ("-1", Some(-1), None),
     ("+1", None, None),
+    ("1\t", None, None),
+    ("1\r", None, None),
+    ("-0", Some(0), None),
+    ("-", Some(0), None),
+    ("4294967301", None, None),
     ("00000000001", Some(1), Some(1)),
     ("000000000001", None, None),
     ("2147483647", Some(i32::MAX), Some(2_147_483_647)),
@@ -157,7 +174,7 @@ fn exptimes_elsewhere() {
 
 #[test]
 fn client_flags() {
-    for (word, number) in UNSIGNED {
+    for (word, number, _) in UNSIGNED {
         let flags = number.map(|n| n as u32);
         let line = format!("set k {word} 0 1\r\nx\r\n");
         let of = |request: &Request<'_>| match request {
@@ -166,14 +183,28 @@ fn client_flags() {
             other => panic!("{other:?}"),
         };
         assert_eq!(read(&line, of), flags.ok_or(FORMAT), "{line}");
-        let line = format!("ms k 1 F{word}\r\nx\r\n");
-        assert_eq!(read(&line, of), flags.ok_or(FORMAT), "{line}");
+    }
+    for (word, _, flags) in STRICT {
+        let of = |request: &Request<'_>| match request {
+            Request::MetaGet(meta)
+            | Request::MetaSet(meta, _)
+            | Request::MetaDelete(meta)
+            | Request::MetaArith(meta) => meta.set.client_flags,
+            other => panic!("{other:?}"),
+        };
+        for line in
+            [format!("ms k 1 F{word}\r\nx\r\n"), format!("mg k F{word}\r\n"), format!("md k F{word}\r\n")]
+        {
+            assert_eq!(read(&line, of), flags.ok_or(FORMAT), "{line}");
+        }
+        let line = format!("ma k F{word}\r\n");
+        assert_eq!(read(&line, of), flags.ok_or("CLIENT_ERROR invalid or duplicate flag"), "{line}");
     }
 }
 
 #[test]
 fn cas_numbers_deltas_and_first_numbers() {
-    for (word, number) in UNSIGNED {
+    for (word, _, number) in UNSIGNED {
         let line = format!("cas k 0 0 1 {word}\r\nx\r\n");
         let cas = read(&line, |request| match request {
             Request::Store(store) => store.verb,

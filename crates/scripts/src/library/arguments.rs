@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use cattlegrid_objects::read_float;
+use cattlegrid_objects::{read_float, read_whole};
 use mlua::{BorrowedBytes, Function, Lua, Value};
 
 use super::Fail;
@@ -82,12 +82,6 @@ pub(crate) fn is_whole(number: f64) -> bool {
     number.fract() == 0.0 && number.abs() <= WHOLE_MAX
 }
 
-/// Whether a text is of a whole number up to 2^53, which is not only rounded to it.
-fn is_text_of_whole(text: &[u8], number: f64) -> bool {
-    let digits = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i64>().ok());
-    digits.map_or(number.abs() < WHOLE_MAX, |digits| digits.unsigned_abs() <= WHOLE_MAX as u64)
-}
-
 /// A function that reads an argument of a client: `(text, place[, default])`.
 pub(crate) fn reader(lua: &Lua, what: &'static str, whole: bool) -> mlua::Result<Function> {
     let reader = lua.create_function(move |lua, (value, place, default): (Value, Value, Value)| {
@@ -97,7 +91,7 @@ pub(crate) fn reader(lua: &Lua, what: &'static str, whole: bool) -> mlua::Result
             Value::Number(number) => Some(*number),
             Value::String(string) => {
                 let text = string.as_bytes();
-                read_float(&text).filter(|number| !whole || is_text_of_whole(&text, *number))
+                if whole { read_whole(&text) } else { read_float(&text) }
             }
             _ => None,
         };

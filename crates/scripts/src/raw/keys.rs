@@ -129,7 +129,7 @@ fn place(count: usize) -> c_int {
 
 /// The names of a table that has nothing else, and how many.
 fn template_of(mut state: Reader<'_>) -> Option<(Template, usize)> {
-    let Ok(Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX }) = state.value(0) else {
+    let Ok(Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. }) = state.value(0) else {
         return None;
     };
     let mut template = [0; TEMPLATE_MAX];
@@ -149,7 +149,7 @@ impl Decoder<'_> {
     pub(super) unsafe fn root(&mut self, keys: &Keys) -> Result<(), Broken> {
         let from = self.reader.clone();
         let count = match self.reader.value(0)? {
-            Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX } => entries,
+            Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. } => entries,
             _ => 0,
         };
         let template = if count > 0 { keys.templates[count - 1].get() } else { None };

@@ -35,7 +35,7 @@ impl Search {
             return self.wrong(&format!("is table {which} within tables: {DEPTH_MAX} can be kept"));
         }
         self.once(table.to_pointer())?;
-        if table.has_metatable() {
+        if table.has_metatable() && !json::is_array(table) {
             return self.wrong("has a metatable, which is not kept: write f(object) instead of object:f()");
         }
         for pair in table.pairs::<Value, Value>() {

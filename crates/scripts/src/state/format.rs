@@ -9,7 +9,8 @@
 //!   value    0x00..0x7f  that whole number       0xc0 0xc1   false, true
 //!            0x80..0x9f  a string of 0..31 bytes 0xc2        f64, little-endian
 //!            0xa0..0xaf  a table: 0..15 entries  0xc3        a string: length as varint
-//!            0xb0..0xbf  a table: 0..15 items    0xc4        a table: both counts as varints
+//!            0xb0        an array of JSON without items
+//!            0xb1..0xbf  a table: 1..15 items    0xc4        a table: both counts as varints
 //!            0xc8..0xcf  a whole number of 1 to 7 bytes, little-endian; 0xd0..0xd7: its negative
 //!            0xc5        a field: its number
 //! ```
@@ -89,7 +90,21 @@ pub(crate) enum Token<'a> {
     Number(f64),
     String(&'a [u8]),
     Field(u8),
-    Table { items: usize, entries: usize },
+    Table {
+        items: usize,
+        entries: usize,
+        /// It is an array of JSON also without items.
+        array: bool,
+    },
+}
+
+impl Token<'_> {
+    fn into_array(self, is_array: bool) -> Self {
+        match self {
+            Self::Table { items, entries, .. } => Self::Table { items, entries, array: is_array },
+            other => other,
+        }
+    }
 }
 
 /// A key as it is read.
@@ -135,7 +150,7 @@ impl<'a> Reader<'a> {
             0..STRING => Token::Number(f64::from(tag)),
             STRING..ENTRIES => Token::String(self.take(usize::from(tag - STRING))?),
             ENTRIES..ITEMS => self.table(0, usize::from(tag - ENTRIES), depth)?,
-            ITEMS..FALSE => self.table(usize::from(tag - ITEMS), 0, depth)?,
+            ITEMS..FALSE => self.table(usize::from(tag - ITEMS), 0, depth)?.into_array(tag == ITEMS),
             FALSE | TRUE => Token::Boolean(tag == TRUE),
             TABLE => {
                 let (items, entries) = (self.count()?, self.count()?);
@@ -152,7 +167,7 @@ impl<'a> Reader<'a> {
 
     /// Leaves out the next value, with all that it holds. `depth`: how many tables it is in.
     pub(crate) fn skip(&mut self, depth: usize) -> Result<(), Broken> {
-        let Token::Table { items, entries } = self.value(depth)? else { return Ok(()) };
+        let Token::Table { items, entries, .. } = self.value(depth)? else { return Ok(()) };
         for _ in 0..items {
             self.skip(depth + 1)?;
         }
@@ -209,7 +224,7 @@ impl<'a> Reader<'a> {
         if depth >= DEPTH_MAX || least > self.rest.len() {
             return Err(Broken);
         }
-        Ok(Token::Table { items, entries })
+        Ok(Token::Table { items, entries, array: false })
     }
 
     fn byte(&mut self) -> Result<u8, Broken> {
@@ -313,6 +328,11 @@ pub(crate) fn push_table(out: &mut Vec<u8>, items: usize, entries: usize) {
             push_varint(out, entries as u64);
         }
     }
+}
+
+/// Appends an array of JSON that has no items.
+pub(crate) fn push_array(out: &mut Vec<u8>) {
+    out.push(ITEMS);
 }
 
 /// Appends a field.

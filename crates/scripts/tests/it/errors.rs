@@ -263,7 +263,24 @@ fn versions_of_states() {
     let dump = with(&moved, "get").1;
     assert!(dump.contains(r#""n":6"#) && dump.contains(r#""from":1"#), "{dump}");
     let kept = format!("local T = {{version = 2}} function T.new() return {{}} end {get}");
-    assert_eq!(with(&kept, "get").0, "5");
+    let unread = "SERVER_ERROR script t.get: the object is of version 1, and version 2 has no migrate: drop it, or make it anew";
+    assert_eq!(
+        with(&kept, "get"),
+        (unread.to_owned(), r#"{"n":"5"}"#.to_owned()),
+        "no method gets an old state"
+    );
+    assert_eq!(with(&kept, "new").0, "CREATED", "a new object takes its place");
+    let reads = "local T = {version = 2, read = {}} function T.read.get(self) return self.n end return T";
+    assert_eq!(with(reads, "get").0, unread);
+    let older = "local T = {version = 1, keys = {add = {1}}} function T.new() return {n = 1} end
+        function T.add(self, other) return other.n end return T";
+    let mut bench = Bench::new(&older.replace("version = 1", "version = 7"));
+    assert_eq!(bench.call("new"), "CREATED");
+    bench.others = vec![state.clone()];
+    assert_eq!(
+        bench.call("add:other"),
+        "SERVER_ERROR script t.add: the object is of version 1, and version 7 has no migrate: drop it, or make it anew"
+    );
     let bad =
         format!("local T = {{version = 2}} function T.new() return {{}} end function T.migrate() end {get}");
     assert_eq!(with(&bad, "get").0, "SERVER_ERROR script t.get: migrate returns nil instead of a table");

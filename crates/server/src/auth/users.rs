@@ -2,7 +2,8 @@
 //!
 //! That of `-Y` has up to 8 lines `user:password`, each of up to 255 bytes; the user ends at the first colon, the password at
 //! the end of the line. That of `MEMCACHED_SASL_PWDB` has any number of such lines, up to [`FILE_BYTES_MAX`] together; the
-//! password ends at the next colon, `\r` or the end of the line, and of two lines of one user the first counts.
+//! password ends at the next colon, `\r` or the end of the line, and of two lines of one user the first counts. A user `name@realm`
+//! logs in as `name` as well: libsasl2 takes the realm off what a client sends.
 //!
 //! memcached silently leaves out what is beyond its limits, or no line; here such a file is an error, since a user who
 //! cannot log in is found sooner that way.
@@ -185,6 +186,17 @@ fn of_environment(text: &[u8]) -> Result<Vec<User>, Problem> {
         }
         if seen.insert(name) {
             users.push(User { name: name.into(), password: password.into() });
+        }
+    }
+    // libsasl2 takes the realm off: `user@host` logs in as `user` too, unless a line of its own is about `user`.
+    let mut names: HashSet<Box<[u8]>> = users.iter().map(|user| user.name.clone()).collect();
+    for at in 0..users.len() {
+        let User { name, password } = &users[at];
+        let bare: Option<Box<[u8]>> =
+            name.iter().rposition(|byte| *byte == b'@').map(|end| name[..end].into());
+        if let Some(name) = bare.filter(|bare| !bare.is_empty() && names.insert(bare.clone())) {
+            let password = password.clone();
+            users.push(User { name, password });
         }
     }
     Ok(users)

@@ -266,6 +266,7 @@ impl Connection {
         if self.input.arriving().is_some() {
             self.input.clear();
             self.end_upload(shared);
+            self.pass(self.gathered_bytes(), shared);
         }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, ShardLock, Step, Ticket};
+use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, ShardLock, Step, Ticket};
 use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use super::input::{Front, Speaks};
+use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
@@ -27,6 +27,9 @@ struct Ready<'i> {
     /// Its length.
     used: usize,
 }
+
+/// Keys of a part of a long `get` that may wait.
+const PIECE_KEYS: usize = 1024;
 
 /// What a batch of commands came to.
 pub(super) struct Batch {
@@ -53,6 +56,8 @@ pub(super) struct Unfinished {
     keys: usize,
     /// The same with the line's end.
     line: usize,
+    /// What became of what is not left.
+    pub(super) progress: Progress,
 }
 
 impl Unfinished {
@@ -80,7 +85,8 @@ impl Connection {
         self.has_more = false;
         self.replies.set_blocked(false);
         let (received, used) = (input.len(), self.execute_all(input, turn));
-        if used < input.len() {
+        let keeps = used < input.len();
+        if keeps {
             if shared.is_none() && (self.has_more || before + used == 0) {
                 // Nothing is received before it is used up, or it is the command that was there before.
                 (self.input.bytes, self.input.used) = (own, before + used);
@@ -88,7 +94,7 @@ impl Connection {
                 self.input.bytes = input[used..].to_vec();
             }
         }
-        if self.has_upload() || !self.input.is_idle() {
+        if keeps || self.input.is_counted || !self.input.is_idle() {
             self.note_upload(used == 0, turn);
         }
         self.info.set_doing(self.doing());
@@ -202,7 +208,8 @@ impl Connection {
             Parsed::Incomplete { need, block } => {
                 let taken = if block.is_some() { self.begin_to_arrive(rest, 0, turn.shared) } else { 0 };
                 if taken == 0 {
-                    self.input.front = Front::Partial { scanned: rest.len(), need };
+                    let awaits_block = block.is_some();
+                    self.input.front = Front::Partial { scanned: rest.len(), need, awaits_block };
                 }
                 Batch::one((taken > 0).then_some(taken))
             }
@@ -232,10 +239,12 @@ impl Connection {
     }
 
     /// Drops bytes of a refused command, of which `most` have arrived; how many.
-    fn drop_swallowed(&mut self, most: usize, turn: &Turn<'_>) -> usize {
-        let Front::Swallow(left) = self.input.front else { return 0 };
+    fn drop_swallowed(&mut self, most: usize, turn: &mut Turn<'_>) -> usize {
+        let Front::Swallow(Swallow { left, answer }) = self.input.front else { return 0 };
         let n = most.min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.input.swallow(left - n as u64);
+        if let Some(answer) = self.input.swallow(left - n as u64, answer) {
+            answer.write(&mut turn.out.bytes);
+        }
         // A data block that arrives is no silence, refused or not.
         self.info.last_command.store(turn.now.second, Relaxed);
         n
@@ -338,9 +347,12 @@ impl Connection {
         lock: &mut ShardLock<'_>,
         turn: &mut Turn<'_>,
     ) -> usize {
-        let begun = self.input.take_unfinished();
-        if !begun {
-            self.begin_command(turn);
+        let progress = self.input.take_progress();
+        match progress {
+            Progress::New => self.begin_command(turn),
+            Progress::Begun => {}
+            // It may wait while an earlier part of it does: wakes tell the two apart by it.
+            Progress::Waits(_) => self.requests += 1,
         }
         self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
         let is_get_of_run = matches!(request, Request::PacketGet(_) | Request::MetaGet(_));
@@ -349,25 +361,31 @@ impl Connection {
         }
         self.leave_run();
         self.input.take_run();
-        let piece = Piece { begun, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
+        let piece = Piece { progress, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
             match shared.engine.get(get, hash, piece, lock, &mut cx) {
                 Got::Done => None,
                 Got::Parked(parked) => Some(parked),
                 Got::ParkedMore(parked, left) => {
-                    let line = self.put_off(get, &left, text);
-                    let done = text.len() - line;
+                    let since_ms = parked.since_ms();
+                    let progress = since_ms.map_or(Progress::Begun, Progress::Waits);
+                    let done = text.len() - self.put_off(get, &left, progress, text);
                     self.park(parked, done, turn);
-                    self.has_more = false;
-                    self.replies.set_blocked(true);
+                    self.go_on_behind(since_ms.is_some());
                     return done;
                 }
                 Got::More(left) => {
-                    let line = self.put_off(get, &left, text);
-                    // Behind a request that waits its output would only pile up.
-                    self.has_more = !self.is_held();
-                    self.replies.set_blocked(!self.has_more);
+                    let is_waiting = matches!(progress, Progress::Waits(_));
+                    let progress = if is_waiting { progress } else { Progress::Begun };
+                    let line = self.put_off(get, &left, progress, text);
+                    if self.is_held() {
+                        self.replies.push(turn.out, turn.now.ms);
+                        self.go_on_behind(is_waiting);
+                    } else {
+                        self.has_more = true;
+                        self.replies.set_blocked(false);
+                    }
                     return text.len() - line;
                 }
             }
@@ -391,11 +409,20 @@ impl Connection {
         self.info.last_command.store(turn.now.second, Relaxed);
     }
 
+    /// What is left of a `get`, or of a run, comes next. Behind a request that waits its output would only pile up, and it is executed
+    /// when that was answered, unless a loader computes the values (`at_once`): then their jobs must begin, as far as there is room.
+    pub(super) fn go_on_behind(&mut self, at_once: bool) {
+        let is_full = self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes);
+        self.has_more = at_once && !is_full && self.session.can_wait_for(PIECE_KEYS);
+        self.replies.set_blocked(!self.has_more);
+    }
+
     /// Leaves the keys that are left of a `get` for another turn. Returns the bytes of its line that stay.
-    fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, text: &[u8]) -> usize {
+    fn put_off(&mut self, get: &Get<'_>, left: &Keys<'_>, progress: Progress, text: &[u8]) -> usize {
         let keys = left.rest().len();
         let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
-        self.input.front = Front::Unfinished(Unfinished { cas: get.cas, touch: get.touch, keys, line });
+        self.input.front =
+            Front::Unfinished(Unfinished { cas: get.cas, touch: get.touch, keys, line, progress });
         line
     }
 
@@ -426,16 +453,13 @@ impl Connection {
 
     pub(super) fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
         self.info.last_command.store(turn.now.second, Relaxed);
-        self.input.swallow(refused.swallow);
+        let answer = self.input.swallow(refused.swallow, Answer::of(refused));
         match refused.cause {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
         }
         self.leave_run();
-        if let Some((packet, status)) = refused.packet {
-            reply::packet::error(&mut turn.out.bytes, packet, status);
-        }
         if let Some(store) = &refused.store
             && let Some(key) = store.key()
         {
@@ -447,8 +471,8 @@ impl Connection {
             let (shared, mut cx) = self.context(turn);
             shared.engine.invalidate(key.bytes(), refused.token, refused.drops_old(), &mut cx);
         }
-        if !refused.reply.is_empty() {
-            reply::line(&mut turn.out.bytes, refused.reply);
+        if let Some(answer) = answer {
+            answer.write(&mut turn.out.bytes);
         }
         if refused.close {
             self.log_broken();

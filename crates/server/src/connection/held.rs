@@ -26,6 +26,11 @@ impl Connection {
         held.into_iter().chain(self.input.run_until_ms()).min()
     }
 
+    /// Whether its client, on this connection or on another one, may send a value for which others wait: it was given a lease.
+    pub(crate) fn may_bring_value(&self) -> bool {
+        self.session.caller().peer().has_leases()
+    }
+
     /// Keeps a request that waits, behind all that was answered before it.
     #[cold]
     pub(super) fn park(&mut self, parked: Box<Parked>, len: usize, turn: &mut Turn<'_>) {

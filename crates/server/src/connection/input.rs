@@ -3,14 +3,15 @@
 //! # Invariants
 //! * The first byte of a connection decides what it speaks, and that stays so.
 //! * `bytes` is empty unless a command has arrived in part, or commands are left over for the next turn.
-//! * `upload` is there only while the command at the front is incomplete, and is of that command.
+//! * `upload` is of what is kept: of the command at the front if that is incomplete, otherwise of commands that wait.
 
 use std::mem::take;
 
 use cattlegrid_config::Protocol;
+use cattlegrid_engine::Progress;
 use cattlegrid_protocol::{
-    BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Parsed, parse_apart, parse_from, parse_packet,
-    parse_packet_apart,
+    BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refused, parse_apart,
+    parse_from, parse_packet, parse_packet_apart, reply,
 };
 
 use super::arriving::Arriving;
@@ -27,8 +28,10 @@ pub(super) struct Input {
     /// Bytes at the front of `bytes` that are done with.
     pub(super) used: usize,
     pub(super) front: Front,
-    /// The command at the front, if it is large and arrives in pieces.
+    /// What is kept, if it counts among the uploads.
     pub(super) upload: Option<Upload>,
+    /// There is an upload, or a part of a record of TLS: after each receive its bytes are counted anew.
+    pub(super) is_counted: bool,
     /// The last command was a store of a value that has pages of its own.
     pub(super) expects_pages: bool,
 }
@@ -87,16 +90,51 @@ impl Speaks {
     }
 }
 
+/// The rest of a refused command, which is dropped. As in memcached it is answered behind it: a client that sends all of its
+/// request before it reads takes an earlier answer for another request's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Swallow {
+    /// Bytes that have not come, at least one.
+    pub(super) left: u64,
+    pub(super) answer: Answer,
+}
+
+/// The answer to a refused command.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Answer {
+    /// A line; empty: none.
+    Line(&'static str),
+    Packet(Packet, PacketStatus),
+}
+
+impl Answer {
+    pub(super) fn of(refused: &Refused<'_>) -> Self {
+        match refused.packet {
+            Some((packet, status)) => Self::Packet(packet, status),
+            None => Self::Line(refused.reply),
+        }
+    }
+
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Line("") => {}
+            Self::Line(line) => reply::line(out, line),
+            Self::Packet(packet, status) => reply::packet::error(out, packet, status),
+        }
+    }
+}
+
 /// What stands at the front of the input.
 #[derive(Debug, Default)]
 pub(super) enum Front {
     /// A command that has not been looked at, or nothing.
     #[default]
     Idle,
-    /// A part of a command: bytes in which no end of line was found, and bytes that there must be before it can be whole.
-    Partial { scanned: usize, need: usize },
-    /// This many bytes of a refused command, at least one, of which not all have come.
-    Swallow(u64),
+    /// A part of a command: bytes in which no end of line was found, bytes that there must be before it can be whole, and whether
+    /// all but its data block has come.
+    Partial { scanned: usize, need: usize, awaits_block: bool },
+    /// A refused command of which not all has come.
+    Swallow(Swallow),
     /// A store whose data block arrives in pages, or has arrived.
     Arriving(Box<Arriving>),
     /// A `get` of which a part is answered.
@@ -143,30 +181,35 @@ impl Input {
     /// What arrives next begins a command: nothing of an earlier receive is left over or incomplete.
     pub(super) fn is_at_a_command(&self) -> bool {
         let is_within = matches!(self.front, Front::Swallow(_) | Front::Arriving(_));
-        self.bytes.is_empty() && self.upload.is_none() && !is_within
+        self.bytes.is_empty() && self.need() == 0 && !is_within
     }
 
     /// Bytes of a data block are missing, refused or not.
     pub(super) fn awaits_block(&self) -> bool {
-        self.swallows() || self.need() > self.bytes.len() + 1
+        match &self.front {
+            Front::Partial { awaits_block, .. } => *awaits_block,
+            Front::Arriving(_) | Front::Swallow(_) => true,
+            Front::Idle | Front::Unfinished(_) | Front::Run { .. } => false,
+        }
     }
 
     pub(super) fn swallows(&self) -> bool {
         matches!(self.front, Front::Swallow(_))
     }
 
-    /// Bytes to come are refused; 0: none.
-    pub(super) fn swallow(&mut self, bytes: u64) {
-        self.front = if bytes == 0 { Front::Idle } else { Front::Swallow(bytes) };
+    /// A command is refused of which this many bytes have not come; returns the answer if there are none.
+    #[must_use]
+    pub(super) fn swallow(&mut self, left: u64, answer: Answer) -> Option<Answer> {
+        self.front = if left == 0 { Front::Idle } else { Front::Swallow(Swallow { left, answer }) };
+        (left == 0).then_some(answer)
     }
 
-    /// The `get` at the front goes on; whether a part of it was answered before.
-    pub(super) fn take_unfinished(&mut self) -> bool {
-        let is_begun = matches!(self.front, Front::Unfinished(_));
-        if is_begun {
-            self.front = Front::Idle;
-        }
-        is_begun
+    /// The `get` at the front goes on: what became of the part of it that was executed before.
+    pub(super) fn take_progress(&mut self) -> Progress {
+        let Front::Unfinished(unfinished) = &self.front else { return Progress::New };
+        let progress = unfinished.progress;
+        self.front = Front::Idle;
+        progress
     }
 
     /// The store whose data block arrives, if there is one.
@@ -237,13 +280,14 @@ impl Input {
 
     /// Forgets what has come, except for what the memory of an upload was counted by.
     pub(super) fn clear(&mut self) {
-        *self = Self { speaks: self.speaks, upload: self.upload.take(), ..Self::default() };
+        let (upload, is_counted) = (self.upload.take(), self.is_counted);
+        *self = Self { speaks: self.speaks, upload, is_counted, ..Self::default() };
     }
 
     /// The same bytes are at the front of a command that has arrived in part.
     pub(super) fn gathered(&mut self, bytes: Vec<u8>, need: usize) {
         (self.bytes, self.used) = (bytes, 0);
-        self.front = Front::Partial { scanned: 0, need };
+        self.front = Front::Partial { scanned: 0, need, awaits_block: true };
     }
 
     /// Takes the bytes out, and says how many of them no end of line was found in.

@@ -4,6 +4,7 @@
 //! * Before a login no command is executed but those that log in.
 //! * While a wrong login waits for its answer nothing is received or executed.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +14,8 @@ use cattlegrid_protocol::{
 
 use super::input::{Front, Speaks};
 use super::{Connection, Phase, Reason};
-use crate::auth::{FAILURES_MAX, Failures};
+use crate::auth::attempts::{ATTEMPTS_MAX, WINDOW_MS};
+use crate::auth::{AuthFile, Failures};
 use crate::log;
 use crate::turn::Turn;
 use crate::watch::Topics;
@@ -25,6 +27,8 @@ const SHORTEST: usize = 4;
 
 /// The only mechanism to log in (RFC 4616).
 const PLAIN: &[u8] = b"PLAIN";
+/// Most bytes of the name of a mechanism, as in memcached.
+const MECHANISM_MAX: usize = 32;
 /// The reply to a login, as memcached has it.
 const AUTHENTICATED: &str = "Authenticated";
 
@@ -92,12 +96,9 @@ impl Connection {
             reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad authentication token format");
         } else if let Some(payload) = data.strip_suffix(b"\r\n") {
             turn.counters.auth_cmds.add(1);
-            if turn.shared.auth.as_ref().is_none_or(|auth| auth.check(payload)) {
+            if self.try_login(|auth| auth.check(payload), turn) {
                 self.phase = Phase::Serving;
                 turn.out.bytes.extend_from_slice(reply::STORED);
-            } else {
-                turn.counters.auth_errors.add(1);
-                self.login.failures.note(turn.now.ms);
             }
         } else {
             reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad command line termination");
@@ -108,7 +109,7 @@ impl Connection {
     /// Before a login: the command at the front of `rest`. Returns the bytes used; 0: more are needed.
     fn authenticate_packet(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
         let Some(header) = rest.first_chunk::<HEADER_BYTES>() else {
-            self.input.front = Front::Partial { scanned: 0, need: HEADER_BYTES };
+            self.input.front = Front::Partial { scanned: 0, need: HEADER_BYTES, awaits_block: false };
             return 0;
         };
         let packet = Packet { opcode: header[1], opaque: [header[12], header[13], header[14], header[15]] };
@@ -123,7 +124,7 @@ impl Connection {
         }
         match parse_packet(rest, &turn.shared.limits) {
             Parsed::Incomplete { need, .. } => {
-                self.input.front = Front::Partial { scanned: 0, need };
+                self.input.front = Front::Partial { scanned: 0, need, awaits_block: false };
                 0
             }
             Parsed::Complete { request: Request::Packet(packet, command), used } => {
@@ -147,6 +148,10 @@ impl Connection {
         first: bool,
         turn: &mut Turn<'_>,
     ) {
+        if mechanism.len() > MECHANISM_MAX {
+            // As memcached: this is no login.
+            return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::InvalidArguments);
+        }
         turn.counters.auth_cmds.add(1);
         if mechanism != PLAIN || !first && !std::mem::take(&mut self.login.is_begun) {
             turn.counters.auth_errors.add(1);
@@ -157,15 +162,39 @@ impl Connection {
             self.login.is_begun = true;
             return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
         }
-        if turn.shared.auth.as_ref().is_none_or(|auth| auth.check_plain(data)) {
+        if self.try_login(|auth| auth.check_plain(data), turn) {
             self.phase = Phase::Serving;
             reply::packet::text(&mut turn.out.bytes, packet, AUTHENTICATED);
         } else {
-            turn.counters.auth_errors.add(1);
             self.phase = Phase::BeforeLogin;
             self.login.failed = Some(packet);
-            self.login.failures.note(turn.now.ms);
         }
+    }
+
+    /// Whether a login is right, if this client may try. A wrong one waits for its answer.
+    fn try_login(&mut self, is_right: impl FnOnce(&AuthFile) -> bool, turn: &mut Turn<'_>) -> bool {
+        let Some(auth) = &turn.shared.auth else { return true };
+        let (peer, now_ms) = (self.info.peer_key, turn.now.ms);
+        let may_try = auth.attempts.may_try(peer, now_ms);
+        if may_try && is_right(auth) {
+            return true;
+        }
+        turn.counters.auth_errors.add(1);
+        let random = RandomState::new().hash_one(now_ms);
+        if may_try {
+            auth.attempts.note_wrong(peer, now_ms);
+            self.login.failures.note(now_ms, random);
+            log::warning(format_args!("{}: a wrong login", self.info.peer()));
+        } else {
+            turn.shared.gauges.auth_unseen.fetch_add(1, Relaxed);
+            self.login.failures.note_last(now_ms, random);
+            log::warning(format_args!(
+                "{}: a login not looked at: {ATTEMPTS_MAX} wrong ones of its address within {} s",
+                self.info.peer(),
+                WINDOW_MS / 1000
+            ));
+        }
+        false
     }
 
     /// Answers a wrong login whose time has come.
@@ -176,7 +205,7 @@ impl Connection {
         self.has_more = !self.input.bytes.is_empty();
         if is_last {
             turn.shared.gauges.auth_closed.fetch_add(1, Relaxed);
-            log::warning(format_args!("{}: closed, {FAILURES_MAX} wrong logins", self.info.peer()));
+            log::warning(format_args!("{}: closed after its wrong logins", self.info.peer()));
             self.input.clear();
             self.has_more = false;
             self.close(Reason::Error);

@@ -54,7 +54,11 @@ impl Connection {
         match commands::admin(&admin, self.token, turn) {
             commands::After::Close => self.close(Reason::Quit),
             commands::After::GoOn => {}
-            commands::After::Watch(_) | commands::After::Dump(_) => unreachable!("these have no packet"),
+            // Its lines are made into packets as a whole.
+            commands::After::Dump(mut dump) => {
+                while !dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
+            }
+            commands::After::Watch(_) => unreachable!("it has no packet"),
         }
         // What was written for a text client.
         let text = turn.out.bytes.split_off(from);

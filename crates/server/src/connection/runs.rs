@@ -168,12 +168,12 @@ impl Connection {
         let is_all = done == gets.len();
         let used = if is_all { at } else { ends[done - 1] };
         let paused = parked.is_some() && !is_all;
+        let at_once = parked.as_ref().is_some_and(|parked| parked.since_ms().is_some());
         if let Some(parked) = parked {
             self.park(parked, used, turn);
         }
         if paused {
-            self.has_more = false;
-            self.replies.set_blocked(true);
+            self.go_on_behind(at_once);
         }
         self.run = if is_all && is_whole { Run::None } else { Run::Long };
         Some(Batch { used, commands: done, paused })
@@ -197,6 +197,7 @@ impl Connection {
         if self.input.run_until_ms().is_some_and(|until_ms| until_ms <= turn.now.ms) {
             self.run_is_over();
             self.end_upload(turn.shared);
+            self.pass(self.gathered_bytes(), turn.shared);
         }
     }
 

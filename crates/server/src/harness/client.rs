@@ -100,6 +100,9 @@ enum What {
     Packet(Sent),
 }
 
+/// Bytes of the shortest command that may arrive in part and be refused.
+const PARTIAL_LEAST: usize = 16;
+
 const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 const NO_MEMORY_READING: &str = "SERVER_ERROR out of memory reading request";
@@ -167,7 +170,7 @@ impl Client {
             14 => self.fill(choices),
             _ => match choices.below(4) {
                 0 => self.ask(b"mn\r\n", What::Noop),
-                1 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45-cattlegrid-0.1.0"])),
+                1 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45"])),
                 2 => self.ask(b"bogus\r\n", What::Line(&["ERROR"])),
                 _ => self.ask(b"touch p0 100\r\n", What::Line(&["TOUCHED", "NOT_FOUND"])),
             },
@@ -231,7 +234,7 @@ impl Client {
             0..=3 => self.ask(b"mn\r\n", What::Noop),
             4 => self.meta_get_of(first, false, choices),
             5 => self.get_one(first),
-            6 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45-cattlegrid-0.1.0"])),
+            6 => self.ask(b"version\r\n", What::Line(&["VERSION 1.6.45"])),
             _ => {}
         }
     }
@@ -555,16 +558,17 @@ impl Asked {
         }
     }
 
-    /// Whether there may be no memory for it. Where the store makes room only uploads are refused.
+    /// Whether there may be no memory for it. Where the store makes room only what has arrived in part is refused.
     fn may_find_no_memory(&self, book: &Book) -> bool {
-        self.bytes >= caps().upload_bytes || !book.evictions
+        self.bytes >= PARTIAL_LEAST || !book.evictions
     }
 
     fn matches(&mut self, line: &str, response: Response<'_>, book: &Book) -> Match {
+        if line == NO_MEMORY_READING {
+            // A line that had come in part: the connection is closed.
+            return Match::Last;
+        }
         if let What::Get(keys) = &mut self.what {
-            if line == NO_MEMORY_READING && self.bytes >= caps().upload_bytes {
-                return Match::Last;
-            }
             assert_eq!(self.unsent, 0, "{line} before all of it was sent");
             return value_of(keys, line, response, self.sent, book);
         }

@@ -91,6 +91,8 @@ pub(crate) trait Sink {
 pub(super) struct Row<S> {
     pub(super) definition: Definition,
     read: Read<S>,
+    /// It is there only if this says so.
+    is_there: Option<fn(&Shared) -> bool>,
 }
 
 enum Read<S> {
@@ -156,6 +158,9 @@ fn fill_in<'v>(
 impl<S> Row<S> {
     /// Its value.
     pub(super) fn read(&self, shared: &Shared, source: &S) -> Option<Value> {
+        if self.is_there.is_some_and(|is_there| !is_there(shared)) {
+            return None;
+        }
         match self.read {
             Read::Number(read) => Some(Value::Number(read(shared, source))),
             Read::Value(read) => read(shared, source),
@@ -167,6 +172,12 @@ impl<S> Row<S> {
     pub(super) const fn labelled(mut self, prefix: &'static str, labels: &'static [&'static str]) -> Self {
         self.definition = self.definition.labelled(prefix, labels);
         self
+    }
+
+    /// The same, there only if `is_there` says so, which is `when`.
+    pub(super) const fn only(mut self, is_there: fn(&Shared) -> bool, when: &'static str) -> Self {
+        self.is_there = Some(is_there);
+        self.when(when)
     }
 
     /// The same, there only `when` that is so, as its reader knows.
@@ -183,7 +194,11 @@ pub(super) const fn counter<S>(
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
 ) -> Row<S> {
-    Row { definition: Definition::new(name, Kind::Counter, unit, help), read: Read::Number(read) }
+    Row {
+        definition: Definition::new(name, Kind::Counter, unit, help),
+        read: Read::Number(read),
+        is_there: None,
+    }
 }
 
 /// A number that goes up and down.
@@ -193,7 +208,11 @@ pub(super) const fn gauge<S>(
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
 ) -> Row<S> {
-    Row { definition: Definition::new(name, Kind::Gauge, unit, help), read: Read::Number(read) }
+    Row {
+        definition: Definition::new(name, Kind::Gauge, unit, help),
+        read: Read::Number(read),
+        is_there: None,
+    }
 }
 
 /// A value of any kind, which may not be there.
@@ -204,7 +223,7 @@ pub(super) const fn value<S>(
     help: &'static str,
     read: fn(&Shared, &S) -> Option<Value>,
 ) -> Row<S> {
-    Row { definition: Definition::new(name, kind, unit, help), read: Read::Value(read) }
+    Row { definition: Definition::new(name, kind, unit, help), read: Read::Value(read), is_there: None }
 }
 
 /// A text.
@@ -218,7 +237,7 @@ pub(super) const fn text<S>(
 
 /// A number that memcached has and that is always 0 here. `help`: why.
 pub(super) const fn zero<S>(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Row<S> {
-    Row { definition: Definition::new(name, kind, unit, help), read: Read::Zero }
+    Row { definition: Definition::new(name, kind, unit, help), read: Read::Zero, is_there: None }
 }
 
 /// Puts all rows of a table that have a value now.

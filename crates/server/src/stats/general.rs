@@ -112,6 +112,26 @@ const NO_POOL: &str = "Always 0: replies have no objects of their own.";
 
 const WITH_TLS: &str = "with `-Z`";
 
+/// The lines of memcached's LRU crawler, of its LRU maintainer and of its mover of slabs: as there they are missing where these
+/// are switched off.
+pub(super) const fn crawler<S>(row: Row<S>) -> Row<S> {
+    row.only(|shared| is_tuned_on(shared, "lru_crawler"), "without `-o no_lru_crawler`")
+}
+
+/// See [`crawler`].
+pub(super) const fn maintainer<S>(row: Row<S>) -> Row<S> {
+    row.only(|shared| is_tuned_on(shared, "lru_maintainer_thread"), "without `-o no_lru_maintainer`")
+}
+
+const fn mover<S>(row: Row<S>) -> Row<S> {
+    row.only(|shared| is_tuned_on(shared, "slab_reassign"), "without `-o no_slab_reassign`")
+}
+
+/// A setting that only statistics show.
+fn is_tuned_on(shared: &Shared, name: &str) -> bool {
+    shared.settings.tuning.get(name).is_none_or(|value| value != "no")
+}
+
 /// In memcached's order.
 pub(super) static ROWS: &[Row<General>] = &[
     gauge("pid", Unit::Count, "Process id of the server.", |_, _| std::process::id().into()),
@@ -124,7 +144,7 @@ pub(super) static ROWS: &[Row<General>] = &[
     }),
     text(
         "version",
-        "The memcached that it behaves as, then its own version: 1.6.45-cattlegrid-0.1.0.",
+        "The version of memcached that it behaves as: 1.6.45. Its own is in `stats cattlegrid`.",
         |_, _| Some(Value::text(super::VERSION)),
     ),
     text("libevent", "Always none: the server does not use libevent.", |_, _| Some(Value::text("none"))),
@@ -153,7 +173,8 @@ pub(super) static ROWS: &[Row<General>] = &[
         Unit::Count,
         "Connections refused at the limit of `-c`, or for want of a descriptor.",
         |shared, _| shared.gauges.rejected.load(Relaxed),
-    ),
+    )
+    .only(|shared| shared.settings.connections_max_fast, "without `-o no_maxconns_fast`"),
     gauge(
         "connection_structures",
         Unit::Count,
@@ -182,7 +203,14 @@ pub(super) static ROWS: &[Row<General>] = &[
     gauge("reserved_fds", Unit::Count, "Descriptors that are not for connections.", |shared, _| {
         (shared.settings.threads * 2 + 8) as u64
     }),
-    counted!(cmd_get),
+    counter(
+        "cmd_get",
+        Unit::Count,
+        "Keys asked for by `get`, `gets` and `mg`, and by gets of the binary protocol, except by a command that touches: see \
+         `cmd_touch`. Each ends in `get_hits` or `get_misses`, a held one when it is answered; only keys answered `SERVER_ERROR \
+         busy`, and those of connections that were reset while they were held, end in neither.",
+        |_, s| s.base.counts.cmd_get.saturating_sub(s.base.counts.get_touches),
+    ),
     counted!(cmd_set),
     counted!(cmd_flush),
     counted!(cmd_touch),
@@ -239,25 +267,25 @@ pub(super) static ROWS: &[Row<General>] = &[
     }),
     gauge("hash_bytes", Unit::Bytes, "Bytes of the index.", |_, s| s.base.usage.index_bytes),
     zero("hash_is_expanding", Kind::Gauge, Unit::Flag, "Always 0: the index grows by one bucket at a time."),
-    zero("slab_reassign_rescues", Kind::Counter, Unit::Count, NO_SLABS),
-    zero("slab_reassign_chunk_rescues", Kind::Counter, Unit::Count, NO_SLABS),
-    zero("slab_reassign_inline_reclaim", Kind::Counter, Unit::Count, NO_SLABS),
-    zero("slab_reassign_busy_items", Kind::Counter, Unit::Count, NO_SLABS),
-    zero("slab_reassign_busy_deletes", Kind::Counter, Unit::Count, NO_SLABS),
-    zero("slab_reassign_busy_nomem", Kind::Counter, Unit::Count, NO_SLABS),
-    text("slab_reassign_last_busy_status", "Always none: there are no slabs to move.", |_, _| {
+    mover(zero("slab_reassign_rescues", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_chunk_rescues", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_inline_reclaim", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_items", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_deletes", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(zero("slab_reassign_busy_nomem", Kind::Counter, Unit::Count, NO_SLABS)),
+    mover(text("slab_reassign_last_busy_status", "Always none: there are no slabs to move.", |_, _| {
         Some(Value::text("none"))
-    }),
-    zero("slab_reassign_running", Kind::Gauge, Unit::Flag, NO_SLABS),
-    zero("slabs_moved", Kind::Counter, Unit::Count, NO_SLABS),
-    gauge(
+    })),
+    mover(zero("slab_reassign_running", Kind::Gauge, Unit::Flag, NO_SLABS)),
+    mover(zero("slabs_moved", Kind::Counter, Unit::Count, NO_SLABS)),
+    crawler(gauge(
         "lru_crawler_running",
         Unit::Flag,
         "1 while there is a dump (`lru_crawler metadump`).",
         |shared, _| shared.dumps.is_running().into(),
-    ),
-    counter("lru_crawler_starts", Unit::Count, "Dumps begun.", |shared, _| shared.dumps.started()),
-    zero("lru_maintainer_juggles", Kind::Counter, Unit::Count, NO_LRU),
+    )),
+    crawler(counter("lru_crawler_starts", Unit::Count, "Dumps begun.", |shared, _| shared.dumps.started())),
+    maintainer(zero("lru_maintainer_juggles", Kind::Counter, Unit::Count, NO_LRU)),
     zero("malloc_fails", Kind::Counter, Unit::Count, "Always 0: see `memory_refused` of `stats cattlegrid`."),
     counted!(log_worker_dropped),
     counted!(log_worker_written),
@@ -301,7 +329,7 @@ pub(super) static ROWS: &[Row<General>] = &[
     counter("evicted_unfetched", Unit::Count, "Items evicted that were never read.", |_, s| {
         s.base.store.evicted_unfetched
     }),
-    zero("evicted_active", Kind::Counter, Unit::Count, NO_LRU),
+    maintainer(zero("evicted_active", Kind::Counter, Unit::Count, NO_LRU)),
     counter("evictions", Unit::Count, "Live items dropped to make room.", |_, s| s.base.store.evictions),
     counter(
         "reclaimed",
@@ -312,11 +340,11 @@ pub(super) static ROWS: &[Row<General>] = &[
     zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER),
     zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER),
     zero("lrutail_reflocked", Kind::Counter, Unit::Count, NO_LRU),
-    zero("moves_to_cold", Kind::Counter, Unit::Count, NO_LRU),
-    zero("moves_to_warm", Kind::Counter, Unit::Count, NO_LRU),
-    zero("moves_within_lru", Kind::Counter, Unit::Count, NO_LRU),
-    zero("direct_reclaims", Kind::Counter, Unit::Count, NO_LRU),
-    zero("lru_bumps_dropped", Kind::Counter, Unit::Count, NO_LRU),
+    maintainer(zero("moves_to_cold", Kind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("moves_to_warm", Kind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("moves_within_lru", Kind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("direct_reclaims", Kind::Counter, Unit::Count, NO_LRU)),
+    maintainer(zero("lru_bumps_dropped", Kind::Counter, Unit::Count, NO_LRU)),
     value(
         "idle_kicks",
         Kind::Counter,

@@ -3,7 +3,7 @@
 use cattlegrid_engine::{Counts, Now};
 
 use super::definition::{Definition, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
-use super::general::{Snapshot, counted, help};
+use super::general::{Snapshot, counted, help, maintainer};
 use crate::state::Shared;
 
 /// What `stats items` is read from.
@@ -41,28 +41,33 @@ const fn item<S>(row: Row<S>) -> Row<S> {
     row.labelled("items:{class}:", &["class"])
 }
 
+/// Of the queues: without memcached's LRU maintainer there is one.
+const fn queue(row: Row<Items>) -> Row<Items> {
+    maintainer(item(row))
+}
+
 const fn no_lru(name: &'static str) -> Row<Items> {
-    item(zero(name, Kind::Counter, Unit::Count, NO_LRU))
+    queue(zero(name, Kind::Counter, Unit::Count, NO_LRU))
 }
 
 /// In memcached's order.
 pub(super) static ITEMS: &[Row<Items>] = &[
     item(gauge("number", Unit::Count, "Items stored.", |_, s| s.base.usage.items)),
-    item(zero("number_hot", Kind::Gauge, Unit::Count, NO_LRU)),
-    item(gauge(
+    queue(zero("number_hot", Kind::Gauge, Unit::Count, NO_LRU)),
+    queue(gauge(
         "number_warm",
         Unit::Count,
         "Items in the main queue, that of keys that were used again.",
         |_, s| s.base.usage.queue_items[1],
     )),
-    item(gauge(
+    queue(gauge(
         "number_cold",
         Unit::Count,
         "Items in the small and the blind queue, where keys begin.",
         |_, s| s.base.usage.queue_items[0] + s.base.usage.queue_items[2],
     )),
-    item(zero("age_hot", Kind::Gauge, Unit::Seconds, NO_LRU)),
-    item(zero("age_warm", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    queue(zero("age_hot", Kind::Gauge, Unit::Seconds, NO_LRU)),
+    queue(zero("age_warm", Kind::Gauge, Unit::Seconds, NO_LRU)),
     item(gauge(
         "age",
         Unit::Seconds,
@@ -108,16 +113,16 @@ pub(super) static ITEMS: &[Row<Items>] = &[
     no_lru("evicted_active"),
     item(zero("crawler_reclaimed", Kind::Counter, Unit::Count, NO_CRAWLER)),
     item(zero("crawler_items_checked", Kind::Counter, Unit::Count, NO_CRAWLER)),
-    no_lru("lrutail_reflocked"),
+    item(zero("lrutail_reflocked", Kind::Counter, Unit::Count, NO_LRU)),
     no_lru("moves_to_cold"),
-    item(counter("moves_to_warm", Unit::Count, "Items moved because their segment was emptied.", |_, s| {
+    queue(counter("moves_to_warm", Unit::Count, "Items moved because their segment was emptied.", |_, s| {
         s.base.store.moved
     })),
     no_lru("moves_within_lru"),
     no_lru("direct_reclaims"),
     no_lru("hits_to_hot"),
     no_lru("hits_to_warm"),
-    item(counter("hits_to_cold", Unit::Count, help("get_hits"), |_, s| s.base.counts.get_hits)),
+    queue(counter("hits_to_cold", Unit::Count, help("get_hits"), |_, s| s.base.counts.get_hits)),
     no_lru("hits_to_temp"),
 ];
 
@@ -172,6 +177,8 @@ fn chunk(s: &Snapshot) -> u64 {
     s.usage.bytes.checked_div(s.usage.items).unwrap_or(0)
 }
 
-/// What `stats sizes` prints: the command is there for memcached's sake.
-pub(super) static SIZES: Definition =
-    Definition::new("sizes_status", Kind::Text, Unit::None, "Always disabled: sizes are not tracked.");
+/// What `stats sizes` prints without `-o track_sizes`; otherwise a [dump](crate::dump) answers.
+pub(super) static SIZES: Definition = {
+    let definition = Definition::new("sizes_status", Kind::Text, Unit::None, "Always disabled.");
+    Definition { when: "without `-o track_sizes`", ..definition }
+};

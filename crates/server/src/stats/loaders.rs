@@ -60,7 +60,10 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
     count!(lost, "Jobs that ended because their worker was lost."),
     count!(timeouts, "Jobs whose time (`timeout`) was up, begun or not."),
     count!(refused, "Jobs that were not begun: the queue was full, or no worker could be started."),
-    count!(cancelled, "Jobs whose values were no longer needed, before a worker had begun them."),
+    count!(
+        cancelled,
+        "Jobs whose values were no longer needed, before a worker had begun them; and those whose worker was told and has stopped."
+    ),
     of_loader(gauge(
         "running",
         Unit::Count,

@@ -30,6 +30,24 @@ impl Own {
 pub(super) static ROWS: &[Row<Own>] = &[
     text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION")))),
     gauge(
+        "reload_generation",
+        Unit::Count,
+        "Which reading of the files is in force: 1 at the start, and one more after each reload (SIGHUP, or changed types of objects) \
+         that took effect.",
+        |shared, _| shared.reloaded().count + 1,
+    ),
+    gauge(
+        "reload_time",
+        Unit::UnixSeconds,
+        "When the last reload has ended, whether it took effect or not; before the first one that of the start.",
+        |shared, _| shared.reloaded().unix,
+    ),
+    text(
+        "reload_error",
+        "Why the last reload changed nothing: the first line of what the log has, up to 256 bytes. none: it took effect, or there was none.",
+        |shared, _| Some(Value::text(first_line(shared.reloaded().error.as_deref()))),
+    ),
+    gauge(
         "shards",
         Unit::Count,
         "Parts of the key space, each with a lock of its own; follows from `-t` and `-m`.",
@@ -70,6 +88,13 @@ pub(super) static ROWS: &[Row<Own>] = &[
     gauge("segment_bytes", Unit::Bytes, "Bytes of segments, those kept in reserve included.", |_, s| {
         s.base.usage.segment_bytes
     }),
+    gauge(
+        "segment_dead_bytes",
+        Unit::Bytes,
+        "Bytes of `segment_bytes` that are free and cannot be used until their segment is emptied: items that were replaced or removed, and \
+         gaps; and segments in reserve.",
+        |_, s| s.base.usage.dead_bytes,
+    ),
     gauge("huge_bytes", Unit::Bytes, "Bytes of stored values too large for a segment.", |_, s| {
         s.base.usage.huge_bytes
     }),
@@ -128,8 +153,8 @@ pub(super) static ROWS: &[Row<Own>] = &[
     gauge(
         "partial_bytes",
         Unit::Bytes,
-        "Bytes of uploads: commands of which 64 KiB or more have arrived and the rest has not. Uploads that are giving way \
-         count, so it is above the limit for moments.",
+        "Bytes of input that connections keep: parts of commands, of any size, and commands that wait. What is giving way counts, so it is \
+         above the limit for moments.",
         |shared, _| shared.uploads.bytes() as u64,
     ),
     counter(
@@ -144,15 +169,31 @@ pub(super) static ROWS: &[Row<Own>] = &[
         "Uploads that gave way to uploads of other clients.",
         |shared, _| shared.uploads.displaced(),
     ),
+    counter(
+        "uploads_closed",
+        Unit::Count,
+        "Connections closed without a reply because there was no memory for what they keep: commands that wait, a header of the binary protocol, \
+         a part of a record of TLS. Each counts in `uploads_refused` or `uploads_displaced` as well.",
+        |shared, _| shared.uploads.closed(),
+    ),
     gauge(
         "announced_keys",
         Unit::Count,
         "Keys for which tags are announced (`@tags:KEY`), at most 65,536. Those that have ended go within a second.",
         |_, s| s.herd.announced as u64,
     ),
-    counter("auth_closed", Unit::Count, "Connections closed after five wrong logins.", |shared, _| {
-        shared.gauges.auth_closed.load(Relaxed)
-    }),
+    counter(
+        "auth_closed",
+        Unit::Count,
+        "Connections closed after five wrong logins, or after a login of `auth_unseen`.",
+        |shared, _| shared.gauges.auth_closed.load(Relaxed),
+    ),
+    counter(
+        "auth_unseen",
+        Unit::Count,
+        "Logins that were answered as wrong without a look at them, after 100 wrong ones of their client's address within a minute.",
+        |shared, _| shared.gauges.auth_unseen.load(Relaxed),
+    ),
     counter(
         "memory_refused",
         Unit::Count,
@@ -271,3 +312,23 @@ pub(super) static ROWS: &[Row<Own>] = &[
         |shared, _| shared.engine.shared().peers().keep_connections() as u64,
     ),
 ];
+
+/// Of an error, as the value of a statistic.
+fn first_line(error: Option<&str>) -> String {
+    let line = error.and_then(|error| error.lines().next()).unwrap_or("none");
+    let end = (0..=line.len().min(256)).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    line[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_of_bounded_length() {
+        assert_eq!(first_line(None), "none");
+        assert_eq!(first_line(Some("rules.toml:4: a\nrules.toml:5: b")), "rules.toml:4: a");
+        assert_eq!(first_line(Some(&"\u{fc}".repeat(200))).len(), 256);
+        assert_eq!(first_line(Some(&format!("a{}", "\u{fc}".repeat(200)))).len(), 255);
+    }
+}

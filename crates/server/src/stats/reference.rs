@@ -114,7 +114,16 @@ hits. Replies that clients do not take, uploads and memory that the system refus
          first item.\n\n",
         "\n",
     ),
-    (Group::Sizes, "## `stats sizes`\n\n", "\n"),
+    (
+        Group::Sizes,
+        "## `stats sizes`\n\n",
+        "
+With `-o track_sizes`, for each size a line `<bytes> <items>`, in order: items of up to that many bytes, a multiple of 32, and
+of more than 32 bytes less. A size is that of `lru_crawler metadump`: header, key and value. All items are looked at while the command
+waits for its reply, in short turns as for a dump; by the binary protocol they are looked at in one turn.
+
+",
+    ),
     (
         Group::Conns,
         "## `stats conns`\n\nLines for each listener, then for each connection.\n\n",

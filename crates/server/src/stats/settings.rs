@@ -73,7 +73,7 @@ fn protocol(lines: &mut Lines, shared: &Shared) {
     lines.stat("watcher_logbuf_size", settings.watcher_buffer_bytes);
     lines.stat("worker_logbuf_size", settings.lane_log_buffer_bytes);
     tuned(lines, shared, "read_buf_mem_limit");
-    lines.stat("track_sizes", "no");
+    lines.stat("track_sizes", yes_no(settings.track_sizes));
     lines.stat("inline_ascii_response", "no");
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct TlsSession {
     has_ended: bool,
     /// The peer does not speak TLS as it should: only what says so is sent, and rustls is not asked any more.
     has_failed: bool,
+    /// Bytes encrypted since [`TlsSession::take_encrypted`].
+    encrypted: u64,
 }
 
 /// What connections of a thread share.
@@ -78,7 +80,13 @@ impl TlsSession {
             is_blocked: false,
             has_ended: false,
             has_failed: false,
+            encrypted: 0,
         }
+    }
+
+    /// Plain bytes that were encrypted since the last call, for the statistics: memcached does not count what TLS adds.
+    pub(crate) fn take_encrypted(&mut self) -> u64 {
+        std::mem::take(&mut self.encrypted)
     }
 
     /// The handshake is not over.
@@ -336,6 +344,7 @@ impl TlsSession {
             match encrypted {
                 Ok(len) => {
                     scratch.used += len;
+                    self.encrypted += plain.len() as u64;
                     return Ok(());
                 }
                 Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {

@@ -201,7 +201,7 @@ proptest! {
             let bytes = before.map_or(0, |one| one.bytes) + kib * KIB;
             let others = plain.values().filter(|one| one.token != token).copied().collect();
             let expected = victims(others, address, bytes, now_ms);
-            let addresses: std::collections::BTreeSet<i32> =
+            let addresses: BTreeSet<i32> =
                 plain.values().map(|one| one.address).chain([address]).collect();
             let of_its_own: usize = plain.values().filter(|one| one.address == address && one.token != token)
                 .map(|one| one.bytes).sum::<usize>() + bytes;

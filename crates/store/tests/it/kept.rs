@@ -454,3 +454,33 @@ fn room_is_taken_where_it_is_coldest() {
         one.store.verify();
     }
 }
+
+/// Below 10,000 items a cache loses a few items with each write, and no burst of them.
+#[test]
+fn few_items_are_evicted_by_a_write() {
+    if cfg!(miri) {
+        return;
+    }
+    for (memory, shards, len) in
+        [(2, 1, 200), (2, 1, 1_000), (4, 1, 3_000), (16, 2, 2_000), (16, 2, 6_000), (32, 1, 30_000)]
+    {
+        let mut stores = One::several(memory * MEBIBYTE, shards);
+        let evictions = |stores: &[One]| stores.iter().map(|one| one.store.stats().evictions).sum::<u64>();
+        let full = (memory * MEBIBYTE / len) as u64;
+        let (mut before, mut most) = (0, 0);
+        for n in 0..4 * full {
+            let place = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % shards;
+            stores[place].put(n, len);
+            make_wanted_room(&mut stores);
+            let now = evictions(&stores);
+            (before, most) = (now, most.max(now - before));
+        }
+        let haste: u64 = stores.iter().map(|one| one.store.stats().collected_in_haste).sum();
+        assert!(before > 2 * full, "{before} evictions of {len} bytes");
+        assert!((1..=8).contains(&most), "{most} items of {len} bytes in a write, {shards} shards");
+        assert_eq!(haste, 0, "no write of {len} bytes waits for a segment, {shards} shards");
+        for one in &mut stores {
+            one.store.verify();
+        }
+    }
+}

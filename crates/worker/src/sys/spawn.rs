@@ -7,7 +7,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::Pid;
@@ -108,7 +108,7 @@ impl Spawn<'_> {
         assert!((3..=MAX_FDS).contains(&self.fds.len()), "3 to 64 descriptors");
         let top = RawFd::try_from(self.fds.len() - 1).unwrap_or(RawFd::MAX);
         let by_name = !self.program.as_bytes().contains(&b'/');
-        let path = self.resolve().map_err(|error| (if by_name { Step::Path } else { Step::Exec }, error))?;
+        let paths = self.resolve().map_err(|error| (if by_name { Step::Path } else { Step::Exec }, error))?;
         let argv = strings(std::iter::once(self.program.to_owned()).chain(self.args.iter().cloned()))
             .map_err(prepare)?;
         let envp = strings(self.env.iter().map(|(key, value)| {
@@ -130,7 +130,7 @@ impl Spawn<'_> {
             *source = fd.as_raw_fd();
         }
         let plan = Plan {
-            path: &path,
+            paths: &pointers(&paths)[..paths.len()],
             argv: &pointers(&argv),
             envp: &pointers(&envp),
             dir: dir.as_ref(),
@@ -155,28 +155,29 @@ impl Spawn<'_> {
         Ok(Child { pid, pidfd })
     }
 
-    /// The file to exec: as given, or the first hit in `PATH`.
-    fn resolve(&self) -> io::Result<CString> {
+    /// The files to exec, of which the first is taken that the child's user may execute: as given, or the hits in `PATH`.
+    fn resolve(&self) -> io::Result<Vec<CString>> {
         let program = Path::new(self.program);
-        let found = if self.program.as_bytes().contains(&b'/') {
-            program.to_owned()
+        let found: Vec<PathBuf> = if self.program.as_bytes().contains(&b'/') {
+            vec![program.to_owned()]
         } else {
             let path = self.env.iter().find(|(key, _)| key == "PATH");
             let path =
                 path.map_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin"), |(_, v)| v.clone());
-            std::env::split_paths(&path)
-                .map(|dir| dir.join(program))
-                .find(is_executable)
-                // With a number, as exec would say it.
-                .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?
+            std::env::split_paths(&path).map(|dir| dir.join(program)).filter(is_executable).collect()
         };
-        Ok(CString::new(found.as_os_str().as_bytes())?)
+        if found.is_empty() {
+            // With a number, as exec would say it.
+            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+        }
+        found.into_iter().map(|path| Ok(CString::new(path.into_os_string().into_vec())?)).collect()
     }
 }
 
 /// Everything the child touches between fork and exec, borrowed from the parent's memory.
 struct Plan<'a> {
-    path: &'a CString,
+    /// At least one.
+    paths: &'a [*const libc::c_char],
     argv: &'a [*const libc::c_char],
     envp: &'a [*const libc::c_char],
     dir: Option<&'a CString>,
@@ -215,9 +216,17 @@ impl Plan<'_> {
     fn run(&self) -> ! {
         let (step, errno) = match self.prepare() {
             Ok(()) => {
-                // SAFETY: path, argv and envp are NUL-terminated and null-terminated, made before the fork.
-                unsafe { libc::execve(self.path.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
-                (Step::Exec, last_errno())
+                let mut errno = libc::ENOENT;
+                for path in self.paths {
+                    // SAFETY: path, argv and envp are NUL-terminated and null-terminated, made before the fork.
+                    unsafe { libc::execve(*path, self.argv.as_ptr(), self.envp.as_ptr()) };
+                    errno = last_errno();
+                    // As execvp: one of another directory may be for this user.
+                    if errno != libc::EACCES {
+                        break;
+                    }
+                }
+                (Step::Exec, errno)
             }
             Err(failed) => failed,
         };

@@ -7,8 +7,8 @@
     @loader.init                             # once, in the template process: load code, data, models
     def prepare(): ...
 
-    @loader.after_fork                       # in each worker: open connections, reseed
-    def connect(): ...
+    @loader.after_fork                       # in each worker: open connections, reseed; or an ``async def``
+    def connect(config): ...                 # the text of ``init`` in [loader.NAME]; or without parameters
 
     @loader.load                             # one key at a time; or an ``async def``
     def load(job):

@@ -4,13 +4,13 @@
 """
 
 import argparse
-import asyncio
 import os
 import runpy
 import sys
 import time
 import traceback
 
+from ..worker import _hooks
 from ..worker._state import STATE
 from . import _answer, _api, _job
 
@@ -24,37 +24,38 @@ def main(argv=None):
     parser.add_argument("--rule", default="test", help="text of the rule's pattern")
     parser.add_argument("--hint", help="a client's hint")
     parser.add_argument("--stale", help="the old value")
+    parser.add_argument("--init", default="", metavar="TEXT", help="the text of init, for after_fork")
     options = parser.parse_args(argv)
     wrong = next((pair for pair in options.args if "=" not in pair), None)
     if wrong is not None:
         parser.error(f"a capture is name=value, not {wrong}")
     captures = dict(pair.split("=", 1) for pair in options.args)
     job = _job.job(options.key, captures, rule=options.rule, hint=options.hint, stale=options.stale)
-    _api.Program.offline = lambda: _run(job)
+    _api.Program.offline = lambda: _run(job, options.init)
     # As `python3 FILE` does.
     sys.argv = [options.file]
     sys.path[0] = os.path.dirname(os.path.abspath(options.file))
     try:
         runpy.run_path(options.file, run_name="__main__")
         # The program did not call `serve`.
-        _run(job)
+        _run(job, options.init)
     except Exception:
         traceback.print_exc()
         raise SystemExit(1) from None
 
 
-def _run(job):
+def _run(job, config):
     """Run the loader, print its answer, and exit."""
     try:
         _api.check()
         for hook in STATE.inits:
-            hook()
-        _api.run_hooks()
+            _hooks.once(hook)
+        _api.run_hooks(config)
         start = time.perf_counter()
         if _api.Program.limit:
             (result,) = _answer.spread([job], _api.Program.function([job]))
         elif _api.is_async():
-            result = asyncio.run(_api.Program.function(job))
+            result = _hooks.run(_api.Program.function(job))
         else:
             result = _api.Program.function(job)
         if isinstance(result, BaseException):

@@ -5,6 +5,7 @@ import os
 import sys
 
 from ..worker import _api as workers
+from ..worker import _hooks
 from ..worker._link import Link
 from ..worker._state import STATE
 from . import _answer, _job
@@ -47,13 +48,22 @@ def batch(limit=100):
 
 
 def init(function):
-    """Decorator: call this once while the program loads; in template mode, in the template only."""
+    """Decorator: call this, a ``def`` or ``async def`` without parameters, once while the program loads; in template mode, in the
+    template only, for all workers. The text of ``init`` in ``[loader.NAME]`` goes to :func:`after_fork`. ``TypeError`` for a function
+    that needs an argument."""
+    _hooks.check_bare(function)
     return workers.init(function)
 
 
 def after_fork(function):
-    """Decorator: call this, without arguments, in every worker before its first job: connections, threads, random state."""
-    Program.hooks = (*Program.hooks, function)
+    """Decorator: call this in every worker before its first job: connections, threads, random state.
+
+    ``def connect(config)`` is given the text of ``init`` in ``[loader.NAME]``, a ``str`` of up to 65,536 bytes, empty by default; a
+    function without parameters is called without. The argument is given to a parameter that is called ``config``, and to the
+    only one that has no default. An ``async def`` is awaited before the first job, in the event loop in which an asynchronous
+    ``load`` runs: what it opens can be used there. An exception is a failed start. ``TypeError`` for other parameters.
+    """
+    Program.hooks = (*Program.hooks, (function, _hooks.takes_config(function)))
     return function
 
 
@@ -77,14 +87,14 @@ def serve():
         )
         raise SystemExit(2)
     Link.hold = -1
-    workers.after_fork(lambda _config: run_hooks())
+    workers.after_fork(lambda config: run_hooks(_job.text(config)))
     workers.run(_register, 100)
 
 
-def run_hooks():
-    """Call the functions decorated with :func:`after_fork`."""
-    for hook in Program.hooks:
-        hook()
+def run_hooks(config):
+    """Call the functions decorated with :func:`after_fork`; ``config`` is the text of ``init``."""
+    for hook, takes_config in Program.hooks:
+        _hooks.call(hook, *[config] * takes_config)
 
 
 def check():

@@ -1,10 +1,9 @@
 """A loader in mode jsonl: one JSON object a line on standard input and output, one job at a time.
 
-docs/worker-protocol.md, section "JSON lines", has the objects. A cancellation is seen when the job asks for it: lines that have come
+docs/worker-protocol.md, section "JSON lines", has the objects. The first one has the text of ``init``. A cancellation is seen when the job asks for it: lines that have come
 by then are read ahead and kept for the loop.
 """
 
-import asyncio
 import base64
 import json
 import os
@@ -12,7 +11,7 @@ import select
 import time
 
 from ..worker import _frames as frames
-from ..worker import _serve
+from ..worker import _hooks, _serve
 from ..worker._errors import told
 from ..worker._state import STATE
 from . import _answer, _api, _job
@@ -89,16 +88,16 @@ def serve():
     os.dup2(2, 1)
     _api.check()
     for hook in STATE.inits:
-        hook()
-    loop = asyncio.new_event_loop() if _api.is_async() else None
-    _api.run_hooks()
+        _hooks.once(hook)
+    # The first message; a process that is held ready has it when it becomes a worker.
+    _api.run_hooks(_text(lines.next().get("config", "")))
     lines.say({"ready": True})
     _send_early(lines)
     while True:
         message = lines.next()
         kind = message["type"]
         if kind == "job":
-            reply = _one(lines, loop, message)
+            reply = _one(lines, message)
             _send_early(lines)
             lines.say(reply)
         elif kind == "ping":
@@ -118,15 +117,15 @@ def _send_early(lines):
         lines.say({"retire": True})
 
 
-def _one(lines, loop, message):
+def _one(lines, message):
     """The line that answers a job."""
     id = message["id"]
     try:
         job = parse(message, Current(id, lines))
         if _api.Program.limit:
             (result,) = _api.many([job])
-        elif loop is not None:
-            result = _answer.parts(loop.run_until_complete(_api.Program.function(job)))
+        elif _api.is_async():
+            result = _answer.parts(_hooks.run(_api.Program.function(job)))
         else:
             result = _answer.parts(_api.Program.function(job))
         if isinstance(result, BaseException):

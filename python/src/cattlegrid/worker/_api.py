@@ -7,6 +7,7 @@ import socket
 import sys
 
 from . import _frames as frames
+from . import _hooks
 from ._errors import TRACEBACK_MAX, message, trace
 from ._link import Link
 from ._state import STATE, JobError
@@ -53,7 +54,8 @@ def check_plain(function, instead):
 
 
 def init(function):
-    """Decorator: call this once while the program loads; in template mode, in the template only.
+    """Decorator: call this, a ``def`` or ``async def`` without parameters, once while the program loads; in template mode, in the
+    template only.
 
     Load code and data here. Connections, threads and random state belong into :func:`after_fork`.
     """
@@ -62,7 +64,10 @@ def init(function):
 
 
 def after_fork(function):
-    """Decorator: call this with the pool's ``init`` bytes in every worker, before its first job."""
+    """Decorator: call this with the pool's ``init`` bytes in every worker, before its first job.
+
+    An ``async def`` is awaited, in the event loop in which the jobs of an ``async def`` run.
+    """
     STATE.after_fork.append(function)
     return function
 
@@ -256,6 +261,8 @@ def serve_async(concurrency=100):
 def run(load, concurrency):
     """Load the program, fork if this is a template, and serve. ``load`` imports the program's modules."""
     mode = os.environ.get("CATTLEGRID_MODE")
+    if mode == "jsonl":
+        raise SystemExit('a program of cattlegrid.worker does not speak JSON lines: start it in mode "template", "exec" or "stdio", not "jsonl"')
     if mode not in ("template", "exec", "stdio"):
         raise SystemExit("this program is started by a Cattlegrid pool (CATTLEGRID_MODE is not set)")
     number, allow_threads = os.environ.get("CATTLEGRID_FD"), os.environ.get("CATTLEGRID_ALLOW_THREADS") == "1"
@@ -283,7 +290,7 @@ def run(load, concurrency):
         if STATE.left_early:
             link.leave()
         for hook in STATE.after_fork:
-            hook(config)
+            _hooks.call(hook, config)
     except SystemExit:
         raise
     except BaseException as error:
@@ -316,7 +323,7 @@ def _limit():
 def _load(load):
     load()
     for hook in STATE.inits:
-        hook()
+        _hooks.once(hook)
     if STATE.job is None:
         raise RuntimeError("no function to serve: decorate one with @worker.job or @worker.batch, or name it as module:function")
     STATE.is_async = inspect.iscoroutinefunction(STATE.job) or inspect.isasyncgenfunction(STATE.job)

@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 from . import _frames as frames
+from . import _hooks
 from ._serve import failure, leave, part_of_reply, reply
 from ._state import STATE
 
@@ -144,5 +145,8 @@ class AsyncWorker:
 def serve(link, function, concurrency):
     """Serve jobs until the parent retires this worker or goes away; then the process ends."""
     STATE.current = _CURRENT
-    asyncio.run(AsyncWorker(link, function, concurrency).run())
+    try:
+        _hooks.run(AsyncWorker(link, function, concurrency).run())
+    finally:
+        _hooks.end()
     os._exit(0)

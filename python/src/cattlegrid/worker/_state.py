@@ -33,6 +33,7 @@ class State:
         "left_early",
         "limits",
         "link",
+        "loop",
         "main",
         "owners",
         "passed",
@@ -40,6 +41,8 @@ class State:
 
     def __init__(self):
         self.link = None
+        # The event loop of a worker that has used one.
+        self.loop = None
         self.control = None
         self.id = 0
         self.deadline = 0

@@ -70,6 +70,7 @@ impl Drop for Driver {
             server: self.shared.server.to_string(),
             kind: io::ErrorKind::ConnectionAborted,
             message: "the runtime of this connection has ended".to_owned(),
+            source: None,
         };
         self.finish(&error);
     }
@@ -131,11 +132,11 @@ impl Driver {
             }
             match self.reading.poll_read(cx, &mut self.input) {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, error)),
                 Poll::Ready(Ok(0)) => {
                     let text = "the server has closed the connection";
                     let error = io::Error::new(io::ErrorKind::UnexpectedEof, text);
-                    return Err(broken(&self.shared.server, &error));
+                    return Err(broken(&self.shared.server, error));
                 }
                 Poll::Ready(Ok(_)) => {}
             }
@@ -181,10 +182,8 @@ impl Driver {
             if let Some(opaque) = slot.opaque
                 && !names(&response, opaque)
             {
-                let line = line_text(&self.input[at..]);
-                return Err(
-                    self.wrong(format!("{line}, where only a reply to request O{opaque} is possible"))
-                );
+                // Its line has its number, which differs from one failure to the next.
+                return Err(self.wrong("the reply to another request".to_owned()));
             }
             let reply = if slot.is_wanted() {
                 let mut large = None;
@@ -291,7 +290,7 @@ impl Driver {
             while let Some(chunk) = self.out.front() {
                 let sent = match self.writing.poll_write(cx, &chunk[self.out_at..]) {
                     Poll::Pending => return Ok(()),
-                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, error)),
                     Poll::Ready(Ok(sent)) => sent,
                 };
                 self.out_at += sent;
@@ -313,7 +312,7 @@ impl Driver {
             if !self.flushed {
                 match self.writing.poll_flush(cx) {
                     Poll::Pending => return Ok(()),
-                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, &error)),
+                    Poll::Ready(Err(error)) => return Err(broken(&self.shared.server, error)),
                     Poll::Ready(Ok(())) => self.flushed = true,
                 }
             }
@@ -380,7 +379,7 @@ impl Driver {
                 Some(keep) => self.armed = Some(keep),
                 None if idle_over => {
                     let error = io::Error::new(io::ErrorKind::ConnectionAborted, "closed after being idle");
-                    return Err(broken(&self.shared.server, &error));
+                    return Err(broken(&self.shared.server, error));
                 }
                 None => {}
             }

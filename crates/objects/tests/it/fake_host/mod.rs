@@ -39,6 +39,8 @@ pub(crate) fn host_type(name: &str, methods: &[&str]) -> HostType {
     HostType {
         object_type: define(name, &definitions).unwrap().forever(),
         settings: TypeSettings::new(name),
+        version: 1,
+        migrates: false,
         methods: vec![ScriptMethod { reads: false, keys: Vec::new() }; methods.len()],
     }
 }

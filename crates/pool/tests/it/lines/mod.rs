@@ -126,7 +126,8 @@ fn check_splits(stream: &[u8], max_frame: u32, worker: AtWorker, cuts: &[usize])
 fn check_frames(frames: &[Translated], line: &[u8], current: Option<u64>) {
     assert!(!frames.is_empty());
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(line).expect("it was read");
-    let id = match fields.get("id").map(|id| serde_json::from_str::<String>(id.get())) {
+    let given = fields.get("id").filter(|id| !jsonl::is_absent("id", id.get().as_bytes(), false));
+    let id = match given.map(|id| serde_json::from_str::<String>(id.get())) {
         Some(id) => id.ok().and_then(|id| id.parse().ok()).expect("any other id is refused"),
         None => current.unwrap_or(0),
     };
@@ -233,6 +234,7 @@ fn put_drawn(stream: &mut Vec<u8>, draw: &mut Draw<'_>) {
             r#""id":"18446744073709551616""#,
             r#""id":"+3""#,
             r#""id":3"#,
+            r#""id":null,"result":null,"error":null,"event":null"#,
             "",
             "",
             "",

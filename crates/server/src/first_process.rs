@@ -1,0 +1,87 @@
+//! What process 1 of a container has to do besides: the system gives it every process whose parent has gone, and it must collect
+//! them when they end, or each stays as a zombie.
+//!
+//! The program goes on in a child, so that it has only children of its own making: pools of workers collect theirs, and nothing
+//! else is a child of that process. Process 1 passes signals on to it, collects all that ends, and ends as it does.
+//!
+//! ```text
+//!   process 1 ──fork──▶ the program ──▶ templates, workers
+//!       ▲                                     └──▶ programs that they start
+//!       └───────────── adopted ──────────────────────┘
+//! ```
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{self, Pid};
+
+use crate::{log, sys};
+
+/// Signals that are passed on.
+const PASSED: [Signal; 6] =
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// If this process is number 1: goes on in a child and stays as its parent. The status with which to exit, once the child has ended:
+/// its own, or 128 and the number of the signal that has killed it. None: this process is the program, the child or not number 1.
+///
+/// Must be called while the process has one thread.
+pub fn stay_as_first_process() -> Option<u8> {
+    if unistd::getpid() != Pid::from_raw(1) {
+        return None;
+    }
+    let mut awaited: SigSet = PASSED.into_iter().collect();
+    awaited.add(Signal::SIGCHLD);
+    // Before the fork: what comes from then on waits.
+    let before = match SigSet::thread_get_mask().and_then(|before| awaited.thread_block().map(|()| before)) {
+        Ok(before) => before,
+        Err(errno) => return cannot(errno),
+    };
+    match sys::fork() {
+        Ok(Some(program)) => Some(look_after(program, &awaited)),
+        Ok(None) => {
+            // A group of its own: a signal to the group of process 1, as of a terminal, comes once, from there.
+            let _stays = unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            before.thread_set_mask().map_or_else(cannot, |()| None)
+        }
+        Err(errno) => before.thread_set_mask().map_or_else(cannot, |()| cannot(errno)),
+    }
+}
+
+/// The program goes on as process 1.
+fn cannot(errno: Errno) -> Option<u8> {
+    log::warning(format_args!("as process 1: processes whose parent ends stay as zombies: {}", errno.desc()));
+    None
+}
+
+/// Passes signals on and collects what ends, until the program has ended.
+fn look_after(program: Pid, awaited: &SigSet) -> u8 {
+    loop {
+        match awaited.wait() {
+            Ok(Signal::SIGCHLD) => {}
+            // If it has just ended there is nothing to tell.
+            Ok(signal) => kill(program, signal).unwrap_or_default(),
+            Err(_) => continue,
+        }
+        if let Some(status) = collect(program) {
+            return status;
+        }
+    }
+}
+
+/// Collects all that has ended; how the program has, if it is among them.
+fn collect(program: Pid) -> Option<u8> {
+    let mut ended = None;
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == program => {
+                ended = Some(u8::try_from(code & 0xff).unwrap_or(1));
+            }
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
+                ended = Some(u8::try_from(128 + signal as i32).unwrap_or(1));
+            }
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return ended,
+        }
+    }
+}
