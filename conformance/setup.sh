@@ -29,6 +29,7 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-ven
 need openssl openssl
 need cc build-essential
 need node nodejs
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 need npm npm
 need ruby ruby
 ruby -rdalli -e 0 2>/dev/null || missing="$missing ruby-dalli"
@@ -47,7 +48,7 @@ if [ -n "$missing" ]; then
     as_root=
     [ "$(id -u)" = 0 ] || as_root=sudo
     $as_root apt-get update -qq
-    # The package starts a memcached of its own, which nobody here needs.
+    # The packages start a memcached and a PostgreSQL of their own, which nobody here needs.
     # shellcheck disable=SC2086
     $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing 9>&-
 fi

@@ -642,7 +642,7 @@ def test_a_call_behind_a_held_get_of_a_run(herd):  # noqa: F811
 
 REFUSED = {
     "wrong number of arguments": (packet(GET, b"quota:take:alice:1"), b"CLIENT_ERROR quota.take: takes n limit window"),
-    "wrong argument": (packet(GETK, b"quota:take:alice:x:2:hour"), b"CLIENT_ERROR quota.take: arg 1 must be"),
+    "wrong argument": (packet(GET, b"quota:take:alice:x:2:hour"), b"CLIENT_ERROR quota.take: arg 1 must be"),
     "set of a call": (store(b"quota:take:alice", b"v"), b"CLIENT_ERROR quota:take is a method"),
     "incr of a call": (count(b"quota:take:alice"), b"CLIENT_ERROR quota:take is a method"),
     "touch of a call": (touch(b"quota:take:alice", 1), b"CLIENT_ERROR quota:take is a method"),
@@ -657,7 +657,9 @@ REFUSED = {
 def test_refused_calls(objects, case):
     request, expected = REFUSED[case]
     reply = objects.ask(request)
-    assert reply.status == INVALID and reply.value.startswith(expected), reply
+    # To clients a miss, or a value that was not stored: no reason to give the server up.
+    status = 5 if case.startswith("set of") else 1
+    assert reply.status == status and reply.value.startswith(expected), reply
     assert not reply.key and not reply.extras
     assert objects.set(b"still", b"there") == OK and objects.get(b"still") == b"there"
 

@@ -50,16 +50,7 @@ fn act(command: Command, first: &str) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Command::Check { file, key, server } => match config::check(&file, key.as_deref()) {
-            Ok(text) => match server.map(|address| running::matches(&address)).transpose() {
-                Ok(said) => print(&(text + &said.unwrap_or_default())),
-                Err(error) => {
-                    log::error(format_args!("check --server {error}"));
-                    ExitCode::FAILURE
-                }
-            },
-            Err(error) => usage_error(&error),
-        },
+        Command::Check { file, key, server, connect } => check(&file, key.as_deref(), server, connect),
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
             Ok(trial) => match trial::run(trial) {
                 Ok(text) => print(&text),
@@ -85,6 +76,32 @@ fn act(command: Command, first: &str) -> ExitCode {
         Command::Help(topic) => print(&format!("{first}{}", topic.text())),
         Command::Version => print(&format!("{first}{}\n", config::version())),
         Command::License => print(&config::license()),
+    }
+}
+
+/// `check`: what the file means, then what a running server and the databases say of it.
+fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) -> ExitCode {
+    let mut text = match config::check(file, key) {
+        Ok(text) => text,
+        Err(error) => return usage_error(&error),
+    };
+    match server.map(|address| running::matches(&address)).transpose() {
+        Ok(said) => text += &said.unwrap_or_default(),
+        Err(error) => {
+            log::error(format_args!("check --server {error}"));
+            return ExitCode::FAILURE;
+        }
+    }
+    if !connect {
+        return print(&text);
+    }
+    match config::RuleFile::load(file) {
+        Ok(file) => {
+            let (said, is_good) = cattlegrid_server::check_logs(&file.follows);
+            let printed = print(&(text + &said));
+            if is_good { printed } else { ExitCode::FAILURE }
+        }
+        Err(error) => usage_error(&error),
     }
 }
 

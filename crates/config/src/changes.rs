@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use cattlegrid_engine::rules::{Cascade, Change, Pattern, Rule};
 
+use crate::follow::FollowSettings;
 use crate::keys::{self, Key};
 use crate::loader::LoaderSettings;
 use crate::rule_file::RuleFile;
@@ -48,6 +49,16 @@ impl RuleFile {
         line(&mut lines, "loaders added", added.map(|loader| loader.name.clone()));
         let removed = self.loaders.iter().filter(|loader| find(&newer.loaders, &loader.name).is_none());
         line(&mut lines, "loaders removed", removed.map(|loader| loader.name.clone()));
+        let name = |follow: &FollowSettings| follow.name.clone();
+        let is_in =
+            |all: &[FollowSettings], own: &FollowSettings| all.iter().any(|other| other.name == own.name);
+        let added = newer.follows.iter().filter(|own| !is_in(&self.follows, own));
+        line(&mut lines, "logs added", added.map(name));
+        let removed = self.follows.iter().filter(|own| !is_in(&newer.follows, own));
+        line(&mut lines, "logs removed", removed.map(name));
+        let changed =
+            newer.follows.iter().filter(|own| is_in(&self.follows, own) && !self.follows.contains(own));
+        line(&mut lines, "logs changed", changed.map(name));
         if lines.is_empty() && self.loaders == newer.loaders {
             lines.push("no rule, cascade or loader has changed".to_owned());
         }

@@ -7,6 +7,7 @@ use cattlegrid_engine::rules::{Captures, Cascade, Change, Pattern, Rule};
 use cattlegrid_objects::{Named, Registry};
 
 use crate::error::ConfigError;
+use crate::follow_keys::{FOLLOW, FOLLOW_TABLE};
 use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::objects::Objects;
@@ -71,6 +72,14 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         write_to(&mut text, format_args!("\n[loader.{}]\n", loader.name));
         write_keys(&mut text, keys::LOADER, loader);
     }
+    for follow in &file.follows {
+        write_to(&mut text, format_args!("\n[follow.{}]\n", follow.name));
+        write_keys(&mut text, FOLLOW, follow);
+        for table in &follow.tables {
+            write_to(&mut text, format_args!("\n[[follow.{}.table]]\n", follow.name));
+            write_keys(&mut text, FOLLOW_TABLE, table);
+        }
+    }
     let mut warnings = file.warns_of_loaders();
     warnings.extend(file.warns_of_patterns());
     if let Some(objects) = &settings.objects {
@@ -96,6 +105,7 @@ fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
     let counts = [
         (file.rules.rules().len(), "rule", "rules"),
         (file.loaders.len(), "loader", "loaders"),
+        (file.follows.len(), "log that is followed", "logs that are followed"),
         (file.rules.all_cascades().count(), "cascade", "cascades"),
         (types, "type of objects", "types of objects"),
         (warnings, "warning", "warnings"),

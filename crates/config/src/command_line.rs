@@ -43,6 +43,8 @@ pub enum Command {
         key: Option<String>,
         /// A running server, which is asked what keeps keys from their rules.
         server: Option<String>,
+        /// Connect to the databases that are followed, and say what they lack.
+        connect: bool,
     },
     /// Run the loader of a key once, see [`crate::Trial`].
     Try {
@@ -146,13 +148,15 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
     Ok(Command::Demo { keep, picture })
 }
 
-/// `FILE [--key K | --try K]`, in either order.
+/// `FILE [--key K | --try K | --connect]`, in either order.
 fn parse_check(words: &[String]) -> Result<Command, UsageError> {
     let (mut file, mut key, mut tried, mut server) = (None, None, None, None);
+    let mut connect = false;
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "-h" | "--help" => return Ok(Command::Help(Topic::Check)),
+            "--connect" => connect = true,
             name @ ("--key" | "--try" | "--server") => {
                 let what = if name == "--server" { "host:port of a server" } else { "a key" };
                 let missing = || UsageError::new(format!("check {name}: needs a value: {what}"));
@@ -167,10 +171,13 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             word if word.starts_with("--server=") => server = Some(word["--server=".len()..].to_owned()),
             word if word.starts_with("--try=") => tried = Some(word["--try=".len()..].to_owned()),
             word if word.starts_with('-') => {
-                let near = match meant(word, ["--key", "--try", "--server"].into_iter()) {
+                let near = match meant(word, ["--key", "--try", "--server", "--connect"].into_iter()) {
                     Some("--server") => "did you mean --server <host:port>?".to_owned(),
+                    Some("--connect") => "did you mean --connect?".to_owned(),
                     Some(meant) => format!("did you mean {meant} <key>?"),
-                    None => "there are --key <key>, --try <key> and --server <host:port>".to_owned(),
+                    None => {
+                        "there are --key <key>, --try <key>, --server <host:port> and --connect".to_owned()
+                    }
                 };
                 return Err(UsageError::new(format!("check {word}: unknown option; {near}")));
             }
@@ -181,12 +188,16 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
         }
     }
     match (file, tried) {
-        (Some(file), None) => Ok(Command::Check { file, key, server }),
-        (Some(file), Some(tried)) if key.is_none() && server.is_none() => {
+        (Some(file), None) => Ok(Command::Check { file, key, server, connect }),
+        (Some(file), Some(tried)) if key.is_none() && server.is_none() && !connect => {
             Ok(Command::Try { file, key: tried })
         }
         (Some(_), Some(_)) => {
-            let other = if key.is_some() { "--key" } else { "--server" };
+            let other = match (key, server) {
+                (Some(_), _) => "--key",
+                (None, Some(_)) => "--server",
+                (None, None) => "--connect",
+            };
             Err(UsageError::new(format!("check: takes one of {other} and --try; leave one of them out")))
         }
         (None, _) => {

@@ -127,7 +127,7 @@ Status: 0, or 1 if a scene failed.
 ";
 
 const CHECK: &str = "\
-Usage: cattlegrid check FILE [--server ADDR]
+Usage: cattlegrid check FILE [--server ADDR] [--connect]
        cattlegrid check FILE --key KEY
        cattlegrid check FILE --try KEY
 
@@ -142,10 +142,12 @@ mistake with its line and what would be right.
       --server ADDR   ask the server at this host:port, too, which runs with the
                   file: rules that have matched no key, and prefixes that keep
                   keys from their rules
+      --connect   connect to the databases that the file follows, and say what
+                  they lack, with the statement that mends it
   -h, --help      print this
 
-Status: 0, 2 for a file with mistakes, 1 for a loader that has failed or a
-server that does not answer.
+Status: 0, 2 for a file with mistakes, 1 for a loader that has failed, a
+server that does not answer or a database that lacks something.
 ";
 
 const OBJECTS: &str = "\

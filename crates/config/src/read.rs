@@ -16,6 +16,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
+use crate::follows::read_follows;
 use crate::hints;
 use crate::loaders::read_loaders;
 use crate::objects::{self, Given, read_objects};
@@ -109,6 +110,7 @@ impl RuleFile {
         let mut server = ServerSection::default();
         let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
         let mut objects = None;
+        let mut follow_table = None;
         for (name, value) in table {
             match (&**name.get_ref(), value.get_ref()) {
                 ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
@@ -120,9 +122,11 @@ impl RuleFile {
                 ("objects", DeValue::Table(own)) => {
                     objects = Some(read_objects(name.span().start, own, path, given, problems));
                 }
+                ("follow", DeValue::Table(all)) => follow_table = Some(all),
+                ("follow", _) => problems.add(name.span().start, "follow: is a table; write [follow.NAME]"),
                 ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
                 (unknown, _) => {
-                    let known = ["server", "rule", "cascade", "loader", "objects"].into_iter();
+                    let known = ["server", "rule", "cascade", "loader", "follow", "objects"].into_iter();
                     problems.unknown(name.span().start, "", unknown, known);
                 }
             }
@@ -138,6 +142,7 @@ impl RuleFile {
         let lines = Places::of(&rules, table.get("loader").map(Spanned::get_ref), text);
         server.own.check_prefixes(problems);
         let prefixes = server.own.prefixes();
+        let follows = follow_table.map_or_else(Vec::new, |all| read_follows(all, path, &prefixes, problems));
         let rules = rules::read_rules(&rules, &loaders, &prefixes, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
         if !problems.is_empty() {
@@ -153,6 +158,7 @@ impl RuleFile {
             path: path.to_owned(),
             rules,
             loaders,
+            follows,
             objects,
             objects_dir,
             object_rules,

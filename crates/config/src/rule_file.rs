@@ -8,6 +8,7 @@ use cattlegrid_engine::rules::{Pattern, Rules};
 use cattlegrid_tags::PrefixId;
 
 use crate::error::UsageError;
+use crate::follow::FollowSettings;
 use crate::hints;
 use crate::loader::LoaderSettings;
 use crate::objects::{ObjectRule, ObjectsSection};
@@ -24,6 +25,8 @@ pub struct RuleFile {
     pub rules: Arc<Rules>,
     /// Its loaders, in the order of the file; each has another name, and every rule's loader is one of them.
     pub loaders: Vec<LoaderSettings>,
+    /// The logs that it follows, in the order of the file; each has another name.
+    pub follows: Vec<FollowSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
     /// The directory of `--objects`, with which it was read.

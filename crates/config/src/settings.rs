@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::UsageError;
+use crate::follow::FollowSettings;
 use crate::listen_address::{ListenAddress, TcpPort};
 use crate::loader::LoaderSettings;
 use crate::objects::Objects;
@@ -314,6 +315,11 @@ impl Settings {
     /// The loaders of the rule file; empty without one.
     pub fn loaders(&self) -> &[LoaderSettings] {
         self.rule_file.as_ref().map_or(&[], |file| &file.loaders)
+    }
+
+    /// The logs that the rule file follows; empty without one.
+    pub fn follows(&self) -> &[FollowSettings] {
+        self.rule_file.as_ref().map_or(&[], |file| &file.follows)
     }
 
     /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.

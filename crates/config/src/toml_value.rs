@@ -71,7 +71,9 @@ impl Kind {
             Self::Choice { names, .. } => {
                 text_of(value).filter(|text| names.contains(&&*text.text)).map(Given::Text)
             }
-            Self::None | Self::Any | Self::Octal => unreachable!("only options are of this kind"),
+            // Tables of its own, which are read apart.
+            Self::Any => Some(Given::None),
+            Self::None | Self::Octal => unreachable!("only options are of this kind"),
         };
         read.ok_or_else(|| {
             let is_time = matches!(self, Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. });

@@ -18,6 +18,7 @@ mod time;
 mod ages;
 mod announced;
 mod delivered;
+mod following;
 mod ruled_hits;
 mod running;
 
@@ -29,6 +30,8 @@ mod query;
 mod step;
 
 mod shared;
+
+mod behind;
 
 // Replies, at once and after a wait.
 mod reply;
@@ -55,6 +58,7 @@ pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
 pub use engine::{Engine, EngineConfig};
 pub use event::{Event, EventKind, Interest, Looker};
+pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN, WhenBehind};
 pub use load::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
 pub use names::Cursor;
 pub use output::Output;
@@ -64,8 +68,8 @@ pub use reply::get::End;
 pub use reply_queue::ReplyQueue;
 pub use rules::active::ActiveRules;
 pub use rules::why::{
-    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyObject, WhyPurge, WhyRolling, WhyRule,
-    WhyTag,
+    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyObject, WhyPurge, WhyRolling,
+    WhyRule, WhyTag,
 };
 pub use running::RunningCall;
 pub use shard::Shard;

@@ -10,6 +10,7 @@ use cattlegrid_tags::{Kind as BumpKind, PrefixId, Prefixes, Purged, TagHash, Tag
 
 use crate::ages::Ages;
 use crate::delivered::DeliveredBytes;
+use crate::following::Following;
 use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::unmatched::{self, Meant, Unmatched};
@@ -32,6 +33,8 @@ pub struct Shared {
     prefixes: OnceLock<Prefixes>,
     /// The times at which numbers were given out.
     ages: Ages,
+    /// Logs that invalidate.
+    following: Following,
     /// The longest grace that any rule has had, in milliseconds.
     grace_max_ms: AtomicU64,
     /// The longest fill window of the rules in force, in milliseconds; 0: there are none.
@@ -111,6 +114,7 @@ impl Shared {
             control: OnceLock::new(),
             prefixes: OnceLock::new(),
             ages: Ages::default(),
+            following: Following::default(),
             grace_max_ms: AtomicU64::new(0),
             window_max_ms: AtomicU64::new(0),
             hide_cas,
@@ -221,6 +225,12 @@ impl Shared {
     #[inline]
     pub(crate) fn is_rolling(&self) -> bool {
         self.tags.floors().highest() > self.tags.floors().hard()
+    }
+
+    /// Logs that invalidate.
+    #[inline]
+    pub(crate) fn following(&self) -> &Following {
+        &self.following
     }
 
     /// Floors and bumps.
@@ -617,7 +627,7 @@ impl Shared {
 
     /// An event outside the shards may revoke leases. To be called when a search can see the event: a search that comes
     /// earlier would be taken for the one asked for.
-    fn outside_event(&self) {
+    pub(crate) fn outside_event(&self) {
         // One search covers all events before it.
         if !self.revoke.swap(true, Ordering::AcqRel) {
             self.timeout_ms.store(0, Ordering::Release);

@@ -7,7 +7,7 @@
 //! five the connection is closed, by whatever protocol they came. No thread waits: the connection has a deadline, as one
 //! whose request is held. The time is below the second that some clients wait for any answer: beyond that they take the server for
 //! dead. It is not the same each time, so that it does not tell when the password was looked at. What keeps guessers off is the
-//! number of attempts that an address has ([`attempts`]).
+//! number of attempts that an address has (`attempts`).
 
 pub(crate) mod attempts;
 mod users;

@@ -42,6 +42,7 @@ pub(crate) fn run(
         .map_err(|e| failed("waiting for connections", e))?;
     shared.door.begin(shared);
     let lanes = start_lanes(shared, &entrances)?;
+    shared.follows.follow(shared, shared.settings.follows());
     drop(entrances);
     if must_reload {
         control.reload(Extent::All);
@@ -63,6 +64,7 @@ pub(crate) fn run(
     }
     // Held requests are answered: no client waits for a job.
     shared.loaders.stop();
+    shared.follows.stop();
     shared.watchers.stop();
     watch.join().map_err(|_| failed("the watchers' thread", std::io::Error::other("it panicked")))?;
     for lane in lanes {

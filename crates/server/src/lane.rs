@@ -280,6 +280,10 @@ impl<'a> Lane<'a> {
                 at = (at + n).next_multiple_of(64).min(input.len());
             }
         }
+        // What was received may have come after the time was read.
+        if shared.engine.shared().follows() {
+            shared.engine.shared().pass_time(shared.clock.millis());
+        }
         prefetch(shared, input, &received[..count]);
         let mut work = 0;
         for i in 0..count {

@@ -11,6 +11,7 @@ mod dump;
 pub mod error;
 mod first_process;
 mod folder;
+mod follows;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 mod heap;
@@ -43,5 +44,6 @@ mod wire_log;
 
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
+pub use follows::check_logs;
 pub use loading::log_loader;
 pub use serve::serve;

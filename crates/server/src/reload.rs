@@ -68,7 +68,7 @@ impl Reloads {
     }
 }
 
-fn run(shared: &Shared, progress: &Progress, mut extent: Extent) {
+fn run(shared: &Arc<Shared>, progress: &Progress, mut extent: Extent) {
     loop {
         let done = || {
             lock(progress).reads = false;
@@ -82,7 +82,13 @@ fn run(shared: &Shared, progress: &Progress, mut extent: Extent) {
         let error = reloaded.as_ref().err().map(ToString::to_string);
         shared.reloaded().note(error, crate::time::unix_now().as_secs());
         match reloaded {
-            Ok(()) => log::notice("reloaded"),
+            Ok(()) => {
+                if extent == Extent::All {
+                    let follows = shared.in_force().rule_file.as_ref().map(|file| file.follows.clone());
+                    shared.follows.follow(shared, &follows.unwrap_or_default());
+                }
+                log::notice("reloaded");
+            }
             Err(error) => {
                 let text = error.to_string();
                 let lines: Vec<_> = text.lines().map(|line| format!("nothing reloaded: {line}")).collect();

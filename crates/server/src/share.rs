@@ -16,6 +16,7 @@ use crate::detail::Detail;
 use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
+use crate::follows::Follows;
 use crate::loading::LaneHost;
 use crate::log;
 use crate::poller::Waker;
@@ -143,6 +144,7 @@ pub(crate) fn share(
         engine,
         lanes,
         loaders,
+        follows: Follows::default(),
         watchers,
         detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
         limits: Limits {

@@ -18,6 +18,7 @@ use crate::detail::Detail;
 use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
+use crate::follows::Follows;
 use crate::listen::Address;
 use crate::log;
 use crate::poller::Waker;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) lanes: Arc<[LanePart]>,
     /// They compute missing values; their processes have ended when the server has left.
     pub(crate) loaders: Loaders,
+    /// They obey logs of databases; their threads have ended when the server has left.
+    pub(crate) follows: Follows,
     pub(crate) watchers: Watchers,
     pub(crate) detail: Detail,
     pub(crate) limits: Limits,

@@ -9,6 +9,7 @@
 
 mod conns;
 mod definition;
+mod follow;
 mod general;
 mod items;
 mod leases;
@@ -53,6 +54,7 @@ pub(crate) enum Group {
     Rules,
     Tags,
     Loaders,
+    Follow,
     Objects,
 }
 
@@ -67,6 +69,7 @@ impl Group {
             b"rules" => Self::Rules,
             b"tags" => Self::Tags,
             b"loaders" => Self::Loaders,
+            b"follow" => Self::Follow,
             b"objects" => Self::Objects,
             _ => return None,
         })
@@ -85,6 +88,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Rules => rules::collect(shared, sink),
         Group::Tags => tags::collect(shared, now, sink),
         Group::Loaders => loaders::collect(shared, sink),
+        Group::Follow => follow::collect(shared, now, sink),
         Group::Objects => objects::collect(shared, sink),
     }
 }

@@ -47,6 +47,8 @@ pub struct Bumps {
     bits: u32,
     /// The highest number of any bump, 0 before the first.
     last_bump: AtomicU64,
+    /// All tags count as bumped with these numbers, hard and soft; 0: never.
+    floors: [AtomicU64; KINDS],
     /// [`DENSE`] or [`SPARSE`].
     sampling: AtomicU64,
     /// Held while a bump takes its number and raises slots. Also guards the ages of the slots.
@@ -99,6 +101,7 @@ impl Bumps {
             slots: zeros(per_row * ROWS * KINDS),
             bits,
             last_bump: AtomicU64::new(0),
+            floors: [AtomicU64::new(0), AtomicU64::new(0)],
             sampling: AtomicU64::new(DENSE),
             writer: Mutex::new(Writer {
                 last_bump: 0,
@@ -153,8 +156,7 @@ impl Bumps {
     ) -> Option<u64> {
         let mut writer = self.lock();
         writer.self_bumped += 1;
-        let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
-        let invalid = carried.into_iter().any(is_above);
+        let invalid = self.invalidates(stamp, carried);
         let mut last = 0;
         for tag in bumped {
             last = self.raise(&mut writer, *tag, Kind::Hard, take_number()).0;
@@ -170,9 +172,50 @@ impl Bumps {
         take_number: impl FnOnce() -> u64,
     ) -> Option<u64> {
         let _writer = self.lock();
-        let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
-        let invalid = carried.into_iter().any(is_above);
+        let invalid = self.invalidates(stamp, carried);
         (!invalid).then(take_number)
+    }
+
+    /// Whether a bump or the floor of all tags has invalidated an item with this stamp and these tags. Under the lock.
+    fn invalidates(&self, stamp: u64, carried: impl IntoIterator<Item = u64>) -> bool {
+        let is_below = self.are_floors_above(stamp) != (false, false);
+        let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
+        carried.into_iter().any(|tag| is_below || is_above(tag))
+    }
+
+    /// All tags count as bumped with this number from now on, which was given out before, or is the next. Returns whether
+    /// that is new. A check that begins after this has returned obeys it.
+    pub(crate) fn raise_floor(&self, kind: Kind, number: u64) -> bool {
+        let mut writer = self.lock();
+        if self.floor(kind) >= number {
+            return false;
+        }
+        self.floors[kind as usize].store(number, Ordering::Relaxed);
+        // A number of the past: those of bumps go on rising.
+        if writer.last_bump < number {
+            writer.last_bump = number;
+        }
+        self.last_bump.store(writer.last_bump, Ordering::Release);
+        true
+    }
+
+    /// The same with the number that `take_number` gives, under the lock that orders bumps.
+    pub(crate) fn raise_floor_now(&self, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
+        let number = self.mark(take_number);
+        self.raise_floor(kind, number);
+        number
+    }
+
+    /// The number with which all tags count as bumped, 0: never. After [`Bumps::last_bump`].
+    #[inline]
+    pub fn floor(&self, kind: Kind) -> u64 {
+        self.floors[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether all tags count as bumped above `stamp`: hard, soft. After [`Bumps::last_bump`].
+    #[inline]
+    pub(crate) fn are_floors_above(&self, stamp: u64) -> (bool, bool) {
+        (self.floor(Kind::Hard) > stamp, self.floor(Kind::Soft) > stamp)
     }
 
     fn raise(
@@ -182,7 +225,8 @@ impl Bumps {
         kind: Kind,
         number: u64,
     ) -> (u64, [(Place, u64); ROWS]) {
-        debug_assert!(number > writer.last_bump, "numbers rise");
+        // Equal: that of the floor of all tags was the next one.
+        debug_assert!(number >= writer.last_bump, "numbers rise");
         let places = self.places(tag);
         let slots = places.map(|place| self.slot(place, kind));
         // A swap waits for its cache miss before anything else proceeds: fetch both slots first.
@@ -205,7 +249,8 @@ impl Bumps {
     pub(crate) fn mark(&self, take_number: impl FnOnce() -> u64) -> u64 {
         let mut writer = self.lock();
         let number = take_number();
-        debug_assert!(number > writer.last_bump, "numbers rise");
+        // Equal: that of the floor of all tags was the next one.
+        debug_assert!(number >= writer.last_bump, "numbers rise");
         writer.last_bump = number;
         self.last_bump.store(number, Ordering::Release);
         number
@@ -235,9 +280,16 @@ impl Bumps {
         self.last_bump.load(Ordering::Acquire)
     }
 
-    /// The tag's last bump of that kind, 0 if there was none. By collision it can be too high, never too low.
+    /// The tag's last bump of that kind, or the floor of all tags; 0 if there was none. By collision it can be too high, never too
+    /// low.
     #[inline]
     pub fn last(&self, tag: TagHash, kind: Kind) -> u64 {
+        self.last_own(tag, kind).max(self.floor(kind))
+    }
+
+    /// The same without the floor of all tags.
+    #[inline]
+    pub(crate) fn last_own(&self, tag: TagHash, kind: Kind) -> u64 {
         self.last_bump();
         let [a, b] = self.places(tag).map(|place| self.slot(place, kind).load(Ordering::Relaxed));
         a.min(b)

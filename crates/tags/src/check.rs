@@ -7,6 +7,7 @@
 
 use crate::bumps::{BumpStats, Bumps, Kind};
 use crate::gradual::{Purge, PurgeStats, Purged, Purges};
+use crate::rises::Rises;
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
 use crate::superseded::Superseded;
 use crate::sync::{Mutex, lock};
@@ -23,6 +24,8 @@ pub struct Tags {
     floors: Floors,
     superseded: Mutex<Superseded>,
     purges: Purges,
+    /// When the soft floor of all tags rose.
+    rises: Mutex<Rises>,
 }
 
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
@@ -36,6 +39,7 @@ impl Tags {
             floors: Floors::new(),
             superseded: Mutex::new(Superseded::default()),
             purges: Purges::new(),
+            rises: Mutex::new(Rises::default()),
         }
     }
 
@@ -146,10 +150,11 @@ impl Tags {
         time_of: impl Fn(u64) -> u64,
     ) -> Option<u64> {
         let superseded = lock(&self.superseded);
+        let fell = lock(&self.rises).since_ms(stamp, &time_of);
         let bumped = tags.into_iter().flat_map(|tag| {
             let first = self.first_soft(TagHash::from_stored(tag), stamp, &superseded);
             let purged = self.purges.first_moment_ms(tag, stamp, key_hash, now_ms, true);
-            [Some(first).filter(|number| *number > stamp).map(&time_of), Some(purged)]
+            [Some(first).filter(|number| *number > stamp).map(&time_of), Some(purged), fell]
         });
         let bumped = bumped.flatten().filter(|ms| *ms != u64::MAX);
         let floors = self.floors.rolling().filter(|floor| floor.number > stamp);
@@ -197,6 +202,49 @@ impl Tags {
         self.purges.running(now_ms)
     }
 
+    /// Invalidates all items that carry a tag and have a stamp below the number taken, hard or softly. Returns that number.
+    ///
+    /// The caller must call [`Tags::settle`] about once a second.
+    pub fn flush_tagged(&self, kind: Kind, now_ms: u64, take_number: impl FnOnce() -> u64) -> u64 {
+        match kind {
+            Kind::Hard => self.bumps.raise_floor_now(kind, take_number),
+            Kind::Soft => {
+                let mut rises = lock(&self.rises);
+                let number = self.bumps.raise_floor_now(kind, take_number);
+                let dropped = rises.add(number, now_ms, 0);
+                self.end_rise(dropped);
+                number
+            }
+        }
+    }
+
+    /// Invalidates all items that carry a tag and have a stamp below `number`: what was given out `age_ms` ago, while this is
+    /// called again and again with the number that is that old then. Returns whether it is a new number.
+    ///
+    /// Softly, an item's grace counts from the moment at which it reached that age, or from the first of these calls. The caller
+    /// must call [`Tags::settle`] about once a second.
+    pub fn age_tagged(&self, kind: Kind, number: u64, now_ms: u64, age_ms: u64) -> bool {
+        match kind {
+            Kind::Hard => self.bumps.raise_floor(kind, number),
+            Kind::Soft => {
+                let mut rises = lock(&self.rises);
+                let is_new = self.bumps.raise_floor(kind, number);
+                if is_new {
+                    let dropped = rises.add(number, now_ms, age_ms);
+                    self.end_rise(dropped);
+                }
+                is_new
+            }
+        }
+    }
+
+    /// Items whose rise is forgotten are dead.
+    fn end_rise(&self, dropped: Option<u64>) {
+        if let Some(number) = dropped {
+            self.bumps.raise_floor(Kind::Hard, number);
+        }
+    }
+
     /// Invalidation by tag.
     pub fn bumps(&self) -> &Bumps {
         &self.bumps
@@ -211,7 +259,7 @@ impl Tags {
     ///
     /// A bump of the tag was in both of its slots: it is not before the first number above the stamp of either.
     fn first_soft(&self, tag: TagHash, stamp: u64, superseded: &Superseded) -> u64 {
-        let last = self.bumps.last(tag, Kind::Soft);
+        let last = self.bumps.last_own(tag, Kind::Soft);
         if last <= stamp || superseded.is_empty() {
             return last;
         }
@@ -229,13 +277,36 @@ impl Tags {
     /// them.
     ///
     /// In this order: the hard floor; rolling floors; without tags, or with a stamp not below the last bump
-    /// of any tag, no more; the tags' gradual purges; their own last bumps, hard and soft. The greatest answer holds: a hard bump of
+    /// of any tag, no more; the tags' gradual purges; their own last bumps, hard and soft; the floors of all tags. The greatest answer holds: a hard bump of
     /// one tag is never softened by a soft bump of another tag, or by a later soft bump of the same tag.
     ///
     /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be stored
     /// or kept; a stale value may be stored with that stamp and is stale at once.
     #[inline]
     pub fn check(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        key_hash: u64,
+        now_ms: u64,
+    ) -> Validity {
+        self.check_with::<true>(stamp, tags, key_hash, now_ms)
+    }
+
+    /// The same for an original, an item that is not a copy of anything, which the floors of all tags do not concern.
+    #[inline]
+    pub fn check_original(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        key_hash: u64,
+        now_ms: u64,
+    ) -> Validity {
+        self.check_with::<false>(stamp, tags, key_hash, now_ms)
+    }
+
+    #[inline]
+    fn check_with<const IS_COPY: bool>(
         &self,
         stamp: u64,
         tags: impl IntoIterator<Item = u64>,
@@ -260,6 +331,11 @@ impl Tags {
             hard |= above.0;
             soft |= above.1;
             tagged = true;
+        }
+        if IS_COPY && tagged {
+            let below = self.bumps.are_floors_above(stamp);
+            hard |= below.0;
+            soft |= below.1;
         }
         // Other keys with each bump, since `last_bump` changes.
         let random = (key_hash ^ last_bump.wrapping_mul(0x9E37_79B9_7F4A_7C15)) >> 32;

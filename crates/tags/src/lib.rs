@@ -67,6 +67,7 @@ mod check;
 mod gradual;
 mod occupancy;
 mod prefix;
+mod rises;
 mod rolling;
 mod superseded;
 mod sync;

@@ -220,7 +220,26 @@ pub(super) const STAGES: &[Stage] = &[
                 ("CATTLEGRID_FACTORS", "target/fast/factors"),
                 ("CATTLEGRID_SET_UP", "1"),
             ],
-            ..step(&["conformance/run.sh", "--reruns", "2", "--rerun-show-tracebacks"])
+            ..step(&[
+                "conformance/run.sh",
+                "--ignore=test_follow.py",
+                "--reruns",
+                "2",
+                "--rerun-show-tracebacks",
+            ])
+        }],
+    },
+    Stage {
+        name: "follow",
+        shows: "the log of a real PostgreSQL, with faults one after the other",
+        minutes: 15,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 800,
+        steps: &[Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            ..step(&["conformance/run.sh", "test_follow.py", "--reruns", "2", "--rerun-show-tracebacks"])
         }],
     },
     Stage {

@@ -6,6 +6,7 @@
 //! stopped at the end, unless the server with rules is kept.
 
 mod crowd;
+mod database;
 mod invalidation;
 mod loading;
 mod picture;
@@ -83,8 +84,15 @@ struct Outcome {
     note: Option<String>,
 }
 
-const ACTS: &[Act] =
-    &[protection::ACT, loading::ACT, invalidation::SHOP, invalidation::FLUSH, quota::ACT, scenes::ACT];
+const ACTS: &[Act] = &[
+    protection::ACT,
+    loading::ACT,
+    invalidation::SHOP,
+    database::ACT,
+    invalidation::FLUSH,
+    quota::ACT,
+    scenes::ACT,
+];
 /// Rules of the server that has some.
 const RULES: &str = include_str!("rules.toml");
 /// Connections that all scenes together may have open at once.

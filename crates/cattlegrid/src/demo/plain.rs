@@ -51,6 +51,16 @@ impl<'m> Plain<'m> {
         number.ok_or_else(|| DemoError::Broken(format!("stats {words} has no number {name}")))
     }
 
+    /// A text of `stats` and these words.
+    pub(super) fn text(&mut self, words: &str, name: &str) -> Result<String, DemoError> {
+        self.begin()?;
+        let lines = self.client.stats(words).map_err(|error| failed(&error))?;
+        self.count(1);
+        let line = lines.into_iter().find(|(known, _)| known == name);
+        line.map(|(_, text)| text)
+            .ok_or_else(|| DemoError::Broken(format!("stats {words} has no line {name}")))
+    }
+
     /// Cuts the connection: the server gets a reset.
     pub(super) fn kill(self) -> Result<(), DemoError> {
         self.client.reset().map_err(|error| failed(&error))

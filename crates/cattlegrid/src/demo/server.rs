@@ -1,5 +1,7 @@
 //! The demo's servers: this program, in processes of their own.
 
+use std::path::Path;
+
 use cattlegrid_load::harness::{Server, Start, StartError};
 
 use super::{DemoError, worker};
@@ -19,10 +21,20 @@ pub(super) fn start(connections: usize, rules: Option<&str>) -> Result<Server, D
         }
         None => None,
     };
+    run(&program, connections, rules.as_deref())
+}
+
+/// The same with a rule file of this text, without a loader.
+pub(super) fn start_with(connections: usize, rules: &str) -> Result<Server, DemoError> {
+    let program = std::env::current_exe().map_err(DemoError::io("this program cannot be found"))?;
+    run(&program, connections, Some(rules))
+}
+
+fn run(program: &Path, connections: usize, rules: Option<&str>) -> Result<Server, DemoError> {
     let (memory, connections) = (MEMORY_MIB.to_string(), connections.to_string());
     let words = ["serve", "-p", "-1", "-l", "127.0.0.1", "-m", &memory, "-t", "1", "-c", &connections];
     // Ctrl-C is for the demo, which stops its servers or leaves one running.
-    let start = Start { rules: rules.as_deref(), own_group: true, ..Start::new(&program, &words) };
+    let start = Start { rules, own_group: true, ..Start::new(program, &words) };
     Server::start(&start).map_err(|error| match error {
         StartError::Io { what, error } => DemoError::Io { what, error },
         other => DemoError::Server(other.to_string()),

@@ -65,6 +65,7 @@ fn the_tour_to_its_end_and_interrupted() {
         "computed",
         "a worker fills the misses",
         "0 of 6",
+        "a shop on PostgreSQL",
         "at 1 s",
         "QUOTA_EXCEEDED",
         "requests/s",

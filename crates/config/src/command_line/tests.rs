@@ -491,9 +491,14 @@ fn the_other_commands() {
     assert!(refused.ends_with("demo --picture: needs a file"), "{refused}");
     let bench = &["bench", "localhost:11211", "--depth", "32"];
     assert!(matches!(command(bench), Command::Bench(words) if words == bench));
-    assert!(matches!(command(&["check", "f"]), Command::Check { key: None, server: None, .. }));
+    assert!(matches!(
+        command(&["check", "f"]),
+        Command::Check { key: None, server: None, connect: false, .. }
+    ));
     for words in [&["check", "f", "--key", "k"], &["check", "--key=k", "f"][..]] {
-        let Command::Check { file, key, server: None } = command(words) else { panic!("{words:?}") };
+        let Command::Check { file, key, server: None, connect: false } = command(words) else {
+            panic!("{words:?}")
+        };
         assert_eq!((file, key.as_deref()), (PathBuf::from("f"), Some("k")));
     }
     for words in [&["check", "f", "--try", "k"], &["check", "--try=k", "f"][..]] {

@@ -43,7 +43,7 @@ fn mistakes_of_the_whole_file() {
     check_mistakes(&[
         ("a = ", "f.toml:1: string values must be quoted, expected literal string"),
         ("[serer]", "f.toml:1: serer: is unknown; did you mean server?"),
-        ("zzz = 1", "f.toml:1: zzz: is unknown; there are server, rule, cascade, loader, objects"),
+        ("zzz = 1", "f.toml:1: zzz: is unknown; there are server, rule, cascade, loader, follow, objects"),
         ("server = 1", "f.toml:1: server: is a table; write [server]"),
         (
             "\n[rule]\nmatch = \"a\"",
@@ -51,6 +51,7 @@ fn mistakes_of_the_whole_file() {
         ),
         ("rule = [1]", "f.toml:1: rule: is a list of tables; write [[rule]], in double brackets"),
         ("[[loader]]", "f.toml:1: loader: is a table; write [loader.NAME]"),
+        ("follow = 1", "f.toml:1: follow: is a table; write [follow.NAME]"),
         ("objects = 1", "f.toml:1: objects: is a table; write [objects]"),
     ]);
 }

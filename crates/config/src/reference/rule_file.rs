@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::follow_keys::{FOLLOW, FOLLOW_TABLE};
 use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::value::Place;
@@ -94,6 +95,15 @@ pub(crate) fn reference_markdown() -> String {
          and `check` say so.\n\n",
     );
     section(&mut text, keys::LOADER);
+    text.push_str(
+        "\n## `[follow.NAME]`\n\n\
+         The log of a database, whose changed rows invalidate tags: see [Following a database](follow.md). NAME has up to 64 \
+         letters, digits, `_` and `-`; a file has at most 8 logs of 200 tables. A database that cannot be reached is no mistake of \
+         the file: the log is behind, and `cattlegrid check FILE --connect` says what is missing there.\n\n",
+    );
+    section(&mut text, FOLLOW);
+    text.push_str("\n## `[[follow.NAME.table]]`\n\nA table whose rows are followed.\n\n");
+    section(&mut text, FOLLOW_TABLE);
     text.push_str(
         "\n## `[objects]`\n\n\
          This table, or `--objects`, switches [objects](objects.md) on: values with methods, which clients call by the names \

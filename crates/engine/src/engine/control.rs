@@ -337,6 +337,14 @@ impl Engine {
         }
     }
 
+    /// Invalidates the tag of this name behind a prefix, whatever its length: as a rule makes it from a key.
+    pub fn bump_made(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) {
+        let hasher = self.shared().tag_hasher();
+        let tag = hasher.behind(prefix, hasher.hash_made(name));
+        self.use_tags();
+        self.shared().bump(tag, kind, now);
+    }
+
     /// Invalidates the tag of this name behind a prefix. Returns the number.
     pub(crate) fn bump(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
         self.bump_named(Named { prefix, name }, kind, now)

@@ -188,6 +188,7 @@ impl Engine {
     /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of misses that are too
     /// old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
+        self.shared.pass_time(now.ms);
         self.shared.settle(now.ms);
         let more_names = self.walk_names();
         let floor = self.shared.floor(now.second);

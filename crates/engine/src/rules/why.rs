@@ -37,6 +37,9 @@ pub struct Why {
     /// The object that the key names, itself or by one of its calls; None: it is an ordinary key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<WhyObject>,
+    /// The logs that are followed, if the key has tags: how far each has been obeyed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub logs: Vec<WhyLog>,
     /// The number of its oldest open miss.
     pub oldest_miss: Option<u64>,
     /// Its computation has failed: milliseconds until one client may compute it again. Until it is stored, others get the old value or
@@ -188,6 +191,18 @@ impl From<LeaseView> for WhyLease {
             waiters: lease.waiters,
         }
     }
+}
+
+/// A log that is followed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhyLog {
+    /// Its name.
+    pub name: String,
+    /// Milliseconds since its last confirmation; `None`: there was none.
+    pub lag_ms: Option<u64>,
+    /// Milliseconds since it is behind: items that are older than its `max_lag` are as its `when_behind` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_ms: Option<u64>,
 }
 
 /// A flush that is being phased in.

@@ -127,7 +127,8 @@ impl Shard {
             return Some(found);
         }
         // A soft invalidation ends it, too: no old state is served.
-        if self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) == Validity::Valid {
+        if self.shared.tags().check_original(item.stamp(), item.tags(), hash, step.now.ms) == Validity::Valid
+        {
             return Some(found);
         }
         self.store.remove(hash, found);
@@ -141,7 +142,7 @@ impl Shard {
         let (tags, by_time) = (self.shared.tags(), self.shared.is_rolling());
         let is_over = |hash: u64, item: &Item<'_>| {
             (by_time || item.has_tags())
-                && tags.check(item.stamp(), item.tags(), hash, now.ms) != Validity::Valid
+                && tags.check_original(item.stamp(), item.tags(), hash, now.ms) != Validity::Valid
         };
         let ends = Ends { event: tags.bumps().last_bump(), by_time, is_over: &is_over };
         self.store.reclaim_pinned(Some(&ends))

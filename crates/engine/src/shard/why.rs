@@ -6,12 +6,14 @@ use cattlegrid_herd::{Events, RuleState, Surroundings};
 use cattlegrid_store::{Found, Item, Lookup, Marks};
 use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
 
+use crate::following::LogState;
 use crate::rules::active::Match;
 use crate::rules::why::{
-    Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyPurge, WhyRolling, WhyRule, WhyTag,
+    Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,
 };
 use crate::shard::Shard;
 use crate::shard::standing::Standing;
+use crate::shared::Shared;
 use crate::step::Step;
 use crate::time::Now;
 
@@ -92,6 +94,7 @@ impl Shard {
             key: String::from_utf8_lossy(key).into_owned(),
             lease,
             object: None,
+            logs: if names.is_empty() { Vec::new() } else { logs(&shared, now) },
             oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
             fails_for_ms: self.herd.as_ref().and_then(|herd| herd.fails_for_ms(hash, now.ms)),
             outside: Numbers { hard, soft },
@@ -160,4 +163,15 @@ pub(crate) fn name(standing: Standing) -> &'static str {
         Standing::Fresh => "fresh",
         Standing::Early => "due for a refresh",
     }
+}
+
+/// How far each log has been obeyed.
+fn logs(shared: &Shared, now: Now) -> Vec<WhyLog> {
+    let ago = |at_ms: u64| now.ms.saturating_sub(at_ms);
+    let log = |state: LogState| WhyLog {
+        name: state.name.into_string(),
+        lag_ms: state.confirmed_ms.map(ago),
+        behind_ms: state.behind_since_ms.map(ago),
+    };
+    shared.log_states(now.ms).into_iter().map(log).collect()
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind, Row};
-use super::{Group, conns, general, items, leases, loaders, objects, own, rules, tags};
+use super::{Group, conns, follow, general, items, leases, loaders, objects, own, rules, tags};
 
 /// The text of `docs/statistics.md`.
 pub fn reference_markdown() -> String {
@@ -53,6 +53,7 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             add(&mut all, loaders::LOADERS);
             add(&mut all, loaders::TRANSIT);
         }
+        Group::Follow => add(&mut all, follow::LOGS),
         Group::Objects => {
             add(&mut all, objects::TYPES);
             add(&mut all, objects::METHODS);
@@ -156,6 +157,11 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
         Group::Loaders,
         "## `stats loaders`\n\nA block for each loader, by name, then all results on their way. Nothing without a loader.\n\n",
         "\n`stats reset` sets the counters of jobs to 0. What is told of a pool begins anew with each reload.\n\n",
+    ),
+    (
+        Group::Follow,
+        "## `stats follow`\n\nA block for each log that is [followed](follow.md), by name. Nothing without one.\n\n",
+        "\n`stats reset` leaves all of them.\n\n",
     ),
     (
         Group::Objects,

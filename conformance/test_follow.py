@@ -1,0 +1,699 @@
+"""The log of a database invalidates: an unmodified client that never deletes, and a real PostgreSQL with real faults."""
+
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pymemcache.client.base
+import pytest
+
+import follow_loads
+import test_statistics
+from database import Database
+from follow_loads import Load, prepare, rules
+from harness import free_port, wait_until
+
+pytestmark = pytest.mark.only_cattlegrid
+
+# Beyond `max_lag`: of the floor's ring and its moves 150 ms, and what threads of a loaded machine wait.
+SLACK = 1.5
+
+
+@pytest.fixture(scope="module")
+def module_database():
+    database = Database()
+    prepare(database)
+    yield database
+    database.clean()
+
+
+@pytest.fixture
+def database(module_database):
+    """One for the tests of this file that leave it as it was."""
+    yield module_database
+
+
+@pytest.fixture
+def own_database():
+    databases = []
+
+    def make(settings=""):
+        databases.append(Database(settings))
+        prepare(databases[-1])
+        return databases[-1]
+
+    yield make
+    for database in databases:
+        database.clean()
+
+
+def started(start, open_dir, text, *options):
+    file = f"{open_dir}/rules.toml"
+    with open(file, "w") as out:
+        out.write(text)
+    return start("--config", file, *options)
+
+
+def client(server, **more):
+    return pymemcache.client.base.Client(("127.0.0.1", server.port), timeout=30, default_noreply=False, **more)
+
+
+def fill(c, key, value):
+    """As an application does: a value after a miss. (A `set` alone, in a server's first minute, has a short life.)"""
+    assert c.get(key) is None, key
+    c.set(key, value)
+
+
+def log_of(server, name="shop"):
+    prefix = f"{name}:"
+    return {key[len(prefix):]: value for key, value in server.stats("follow").items() if key.startswith(prefix)}
+
+
+def resident(server):
+    """Bytes of memory."""
+    with open(f"/proc/{server.process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def until(server, state, name="shop"):
+    wait_until(f"the log is {state}", lambda: log_of(server, name).get("state") == state, 60)
+
+
+def confirmed(server, name="shop"):
+    """Waits until all that was committed until now is obeyed."""
+    asked = time.monotonic()
+
+    def is_later():
+        passed = time.monotonic() - asked
+        said = log_of(server, name)
+        return said.get("state") == "confirmed" and int(said["lag_ms"]) + 2 < passed * 1000
+
+    wait_until("the log is confirmed", is_later, 60)
+
+
+def test_a_changed_row_invalidates_what_was_made_from_it(start, open_dir, database):
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    c = client(server)
+    c.set("page:1", "old")
+    c.set("page:2", "other")
+    c.set("plain", "untagged")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+    wait_until("the page is gone", lambda: c.get("page:1") is None)
+    c.set("page:1", "new")
+    assert (c.get("page:1"), c.get("page:2"), c.get("plain")) == (b"new", b"other", b"untagged")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id > 100")
+    confirmed(server)
+    assert int(log_of(server)["bumps"]) == 101
+
+
+def test_statistics_are_those_of_the_documents(start, open_dir, database):
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    documented = {name.removeprefix("{log}:") for name, _ in test_statistics.documented()["follow"]}
+    assert set(log_of(server)) == documented - {"lost", "missing"}
+
+
+def test_a_value_that_was_read_before_the_change_is_not_kept(start, open_dir, database):
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    slow, quick = client(server), client(server)
+    assert slow.get("page:7") is None
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 7")
+    confirmed(server)
+    slow.set("page:7", "read before the change")
+    assert quick.get("page:7") is None
+
+
+def test_an_application_that_never_deletes(start, open_dir, database):
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    with Load(database, server.port) as load:
+        time.sleep(6)
+    report = load.report()
+    assert report["written"] > 200 and report["hits"] > 1000, report
+    assert not load.errors, load.errors[:3]
+    assert load.longest() < 3 + SLACK, report
+    said = log_of(server)
+    assert said["state"] == "confirmed" and said["times_behind"] == "1", said
+
+
+def test_behind_every_prefix_or_those_of_the_table(start, open_dir, database):
+    text = '[server]\nprefixes = [":1:", "api:"]\n' + rules(database.port)
+    server = started(start, open_dir, text)
+    until(server, "confirmed")
+    keys = ["page:1", ":1:page:1", "api:page:1"]
+    c = client(server)
+    for key in keys:
+        c.set(key, "old")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+    confirmed(server)
+    assert c.get_many(keys) == {}
+    server.stop()
+    server = started(start, open_dir, text + 'prefixes = ["", "api:"]\n')
+    until(server, "confirmed")
+    c = client(server)
+    for key in keys:
+        c.set(key, "old")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+    confirmed(server)
+    assert c.get_many(keys) == {":1:page:1": b"old"}
+
+
+@pytest.mark.parametrize("when_behind", ["refresh", "miss", "serve"])
+def test_what_is_served_while_the_database_is_down(start, open_dir, own_database, when_behind):
+    database = own_database()
+    text = rules(database.port, grace="60s", max_lag="1s", when_behind=when_behind)
+    server = started(start, open_dir, text)
+    until(server, "confirmed")
+    c, other = client(server), client(server)
+    c.set("page:1", "old")
+    c.set("plain", "untagged")
+    database.stop("immediate")
+    until(server, "lost")
+    time.sleep(1.5)
+    first, second = c.get("page:1"), other.get("page:1")
+    expected = {
+        # One client is sent to compute, and the others get the old value.
+        "refresh": (None, b"old"),
+        # One computes, and the other waits for it as long as `hold` says.
+        "miss": (None, None),
+        "serve": (b"old", b"old"),
+    }
+    assert (first, second) == expected[when_behind]
+    assert c.get("plain") == b"untagged"
+    database.start()
+    until(server, "confirmed")
+    confirmed(server)
+    fill(c, "page:2", "new")
+    assert c.get("page:2") == b"new"
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 2")
+    confirmed(server)
+    assert c.get("page:2") is None
+
+
+def test_what_changed_while_it_was_not_connected(start, open_dir, own_database):
+    """A temporary slot begins anew: everything with tags is computed again. A permanent one goes on."""
+    for slot, flushes in (("temporary", "2"), ("cattlegrid", "1")):
+        database = own_database()
+        server = started(start, open_dir, rules(database.port, max_lag="10s", more=f'slot = "{slot}"'))
+        until(server, "confirmed")
+        c = client(server)
+        c.set("page:1", "old")
+        c.set("page:2", "other")
+        # The connections of the server end; a row is changed before it is back.
+        with database.connect() as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cattlegrid'")
+            connection.execute("UPDATE rows SET version = version + 1 WHERE id = 1")
+        wait_until("it is connected again", lambda: log_of(server)["connects"] == "2")
+        confirmed(server)
+        assert c.get("page:1") is None
+        assert log_of(server)["flushes"] == flushes
+        assert c.get("page:2") == (None if slot == "temporary" else b"other")
+        server.stop()
+        if slot != "temporary":
+            assert database.sql("SELECT slot_name FROM pg_replication_slots") == [(slot,)]
+
+
+def test_a_value_is_not_made_from_what_is_not_visible_yet(start, open_dir, own_database):
+    """A commit that waits for a standby is in the log, and readers do not see it."""
+    database = own_database()
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    c = client(server)
+    database.sql("ALTER SYSTEM SET synchronous_standby_names = 'none'", "SELECT pg_reload_conf()")
+    time.sleep(0.5)
+
+    def write():
+        with database.connect() as connection, contextlib.suppress(Exception):
+            connection.execute("UPDATE rows SET version = 77 WHERE id = 3")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_until("the commit waits", lambda: log_of(server)["waiting"] == "1")
+    assert c.get("page:3") is None
+    [(version,)] = database.sql("SELECT version FROM rows WHERE id = 3")
+    c.set("page:3", str(version))
+    assert version != 77
+    database.sql("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+    writer.join(30)
+    assert database.sql("SELECT version FROM rows WHERE id = 3") == [(77,)]
+    confirmed(server)
+    assert c.get("page:3") is None, "the value of before the commit"
+
+
+def test_truncate_and_null(start, open_dir, own_database):
+    database = own_database()
+    database.sql("CREATE TABLE tags (id int PRIMARY KEY, row int)", "ALTER TABLE tags REPLICA IDENTITY FULL",
+                 "ALTER PUBLICATION cattlegrid ADD TABLE tags")
+    text = rules(database.port) + '\n[[follow.shop.table]]\ntable = "tags"\nbump = ["row:{row}"]\ntruncate = ["row:5"]\n'
+    server = started(start, open_dir, text)
+    until(server, "confirmed")
+    c = client(server)
+
+    def stored():
+        for row in range(1, 7):
+            c.set(f"page:{row}", "v")
+
+    def gone():
+        confirmed(server)
+        return [row for row in range(1, 7) if c.get(f"page:{row}") is None]
+
+    stored()
+    database.sql("INSERT INTO tags VALUES (1, 1), (2, NULL)")
+    assert gone() == [1]
+    stored()
+    database.sql("UPDATE tags SET row = 2 WHERE id = 1")
+    assert gone() == [1, 2], "where it was and where it is"
+    stored()
+    database.sql("TRUNCATE tags")
+    assert gone() == [5]
+    stored()
+    database.sql("TRUNCATE rows")
+    assert gone() == [1, 2, 3, 4, 5, 6]
+    said = log_of(server)
+    assert said["null_left_out"] == "1" and said["flushes"] == "2"
+    assert "public.rows was truncated" in server.log()
+
+
+def test_a_million_rows_in_one_transaction(start, open_dir, own_database):
+    database = own_database()
+    database.sql("CREATE TABLE many (id int PRIMARY KEY, row int)", "ALTER PUBLICATION cattlegrid ADD TABLE many")
+    text = rules(database.port, max_lag="60s") + '\n[[follow.shop.table]]\ntable = "many"\nbump = ["row:{row}"]\n'
+    server = started(start, open_dir, text)
+    wait_until("what is missing is said", lambda: "missing" in log_of(server))
+    assert log_of(server)["state"] == "connected"
+    # Without the old rows of `many` it is not followed: it says so, and how it is mended.
+    assert "ALTER TABLE public.many REPLICA IDENTITY FULL" in log_of(server)["missing"]
+    database.sql("ALTER TABLE many REPLICA IDENTITY FULL")
+    server.signal(signal.SIGHUP)
+    until(server, "confirmed")
+    c = client(server)
+    fill(c, "page:7", "old")
+    before = resident(server)
+    database.sql("INSERT INTO many SELECT n, n % 500 FROM generate_series(1, 1000000) n")
+    confirmed(server)
+    assert c.get("page:7") is None
+    said = log_of(server)
+    assert int(said["bumps"]) == 500, said
+    fill(c, "page:999", "kept")
+    # More tags than there is memory for: everything with tags, once.
+    flushes = int(said["flushes"])
+    database.sql("UPDATE many SET row = id")
+    confirmed(server)
+    assert c.get("page:999") is None
+    assert int(log_of(server)["flushes"]) == flushes + 1
+    assert resident(server) < before + (200 << 20)
+
+
+def test_partitions_count_as_their_table(start, open_dir, own_database):
+    for via_root in (False, True):
+        database = own_database()
+        database.sql(
+            "CREATE TABLE parts (id int, at int, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)",
+            "CREATE TABLE parts_old PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE parts_new PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+            "ALTER PUBLICATION cattlegrid ADD TABLE parts",
+            f"ALTER PUBLICATION cattlegrid SET (publish_via_partition_root = {via_root})",
+        )
+        text = rules(database.port) + '\n[[follow.shop.table]]\ntable = "parts"\nbump = ["row:{id}"]\n'
+        server = started(start, open_dir, text)
+        until(server, "confirmed")
+        c = client(server)
+        c.set("page:1", "old")
+        c.set("page:2", "old")
+        database.sql("INSERT INTO parts VALUES (1, 5), (2, 15)")
+        confirmed(server)
+        assert c.get_many(["page:1", "page:2"]) == {}, via_root
+        server.stop()
+
+
+def test_tables_that_are_made_later_count(start, open_dir, own_database, binary):
+    """A partition and an heir; those of a table that is not followed cost nothing."""
+    database = own_database()
+    database.sql(
+        "CREATE TABLE days (id int, day int, PRIMARY KEY (id, day)) PARTITION BY LIST (day)",
+        "CREATE TABLE days_1 PARTITION OF days FOR VALUES IN (1)",
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "ALTER PUBLICATION cattlegrid ADD TABLE parent, other",
+    )
+    more = "".join(f'\n[[follow.shop.table]]\ntable = "{name}"\nbump = ["row:{{id}}"]\n' for name in ("days", "parent"))
+    text = rules(database.port, max_lag="60s") + more
+    server = started(start, open_dir, text)
+    wait_until("the table is missing", lambda: "missing" in log_of(server))
+    assert "ADD TABLE public.days" in log_of(server)["missing"] and "days_1" not in log_of(server)["missing"].split(": ")[-1]
+    database.sql("ALTER PUBLICATION cattlegrid ADD TABLE days")
+    server.signal(signal.SIGHUP)
+    until(server, "confirmed")
+    c = client(server)
+
+    def goes(statement, key):
+        fill(c, key, "old")
+        database.sql(statement)
+        confirmed(server)
+        assert c.get(key) is None, statement
+        assert log_of(server)["state"] == "confirmed"
+
+    flushes = int(log_of(server)["flushes"])
+    goes("INSERT INTO child VALUES (1)", "page:1")
+    goes("INSERT INTO other VALUES (1); INSERT INTO days VALUES (2, 1)", "page:2")
+    assert int(log_of(server)["flushes"]) == flushes
+    database.sql("CREATE TABLE days_2 PARTITION OF days FOR VALUES IN (2)")
+    goes("INSERT INTO days VALUES (3, 2)", "page:3")
+    time.sleep(1)
+    goes("INSERT INTO days VALUES (4, 2)", "page:4")
+    assert "public.days_2 is new" in server.log()
+
+
+def test_a_definition_that_was_changed_and_changed_back(start, open_dir, own_database):
+    database = own_database()
+    server = started(start, open_dir, rules(database.port, max_lag="60s"))
+    until(server, "confirmed")
+    flushes = int(log_of(server)["flushes"])
+    database.sql("ALTER PUBLICATION cattlegrid DROP TABLE rows", "UPDATE rows SET version = 9", "ALTER PUBLICATION cattlegrid ADD TABLE rows")
+    server.signal(signal.SIGHUP)
+    wait_until("it is noticed", lambda: int(log_of(server)["flushes"]) == flushes + 1)
+    database.sql("ALTER TABLE rows RENAME id TO x", "UPDATE rows SET version = 10", "ALTER TABLE rows RENAME x TO id")
+    server.signal(signal.SIGHUP)
+    wait_until("it is noticed", lambda: int(log_of(server)["flushes"]) == flushes + 2)
+    assert "definition of a table that is followed was changed" in server.log()
+    server.signal(signal.SIGHUP)
+    confirmed(server)
+    assert int(log_of(server)["flushes"]) == flushes + 2
+
+
+def test_long_tags_and_tables_without_a_key(start, open_dir, own_database, binary):
+    database = own_database()
+    database.sql("CREATE TABLE names (name text PRIMARY KEY)", "CREATE TABLE plain (a int)",
+                 "ALTER PUBLICATION cattlegrid ADD TABLE names")
+    text = rules(database.port) + '\n[[follow.shop.table]]\ntable = "names"\nbump = ["row:{name}"]\n'
+    server = started(start, open_dir, text)
+    until(server, "confirmed")
+    c = client(server)
+    for length in (195, 196, 197, 232, 245):
+        name = "q" * length
+        fill(c, f"page:{name}", "old")
+        database.sql(f"INSERT INTO names VALUES ('{name}')")
+        confirmed(server)
+        assert c.get(f"page:{name}") is None, length
+    with open(f"{open_dir}/plain.toml", "w") as out:
+        out.write(rules(database.port) + '\n[[follow.shop.table]]\ntable = "plain"\nbump = ["all"]\n')
+    checked = subprocess.run([binary, "check", f"{open_dir}/plain.toml", "--connect"], capture_output=True, text=True, timeout=60).stdout
+    assert checked.index("ALTER TABLE public.plain REPLICA IDENTITY FULL") < checked.index("ADD TABLE public.plain"), checked
+
+
+def test_a_password_command_that_leaves_something_behind(start, open_dir, database):
+    more = 'password_command = ["sh", "-c", "echo secret; sleep 30 & exit 0"]'
+    server = started(start, open_dir, rules(database.port, more=more))
+    until(server, "confirmed")
+    begun = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begun < 8
+
+
+def test_connections_that_are_given_up_end(start, open_dir, own_database):
+    """While a slot waits for an open transaction the database looks whether their client is still there."""
+    database = own_database()
+    with database.connect(autocommit=False) as connection:
+        connection.execute("UPDATE rows SET version = version + 1 WHERE id = 1")
+        server = started(start, open_dir, rules(database.port))
+        senders = lambda: database.sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'")[0][0]
+        wait_until("it waits", lambda: senders() >= 2)
+        for number in range(4):
+            with open(f"{open_dir}/rules.toml", "w") as out:
+                out.write(rules(database.port, max_lag=f"{number + 4}s"))
+            server.signal(signal.SIGHUP)
+            time.sleep(0.4)
+        wait_until("the others have ended", lambda: senders() <= 2, 30)
+    until(server, "confirmed")
+
+
+@pytest.mark.parametrize(
+    "break_it, mend_it, words",
+    [
+        ("DROP PUBLICATION cattlegrid", "CREATE PUBLICATION cattlegrid FOR TABLE rows",
+         "CREATE PUBLICATION \"cattlegrid\" FOR TABLE public.rows"),
+        ("ALTER PUBLICATION cattlegrid SET (publish = 'insert')",
+         "ALTER PUBLICATION cattlegrid SET (publish = 'insert, update, delete, truncate')", "leaves out inserts, updates"),
+        ("ALTER PUBLICATION cattlegrid SET TABLE other", "ALTER PUBLICATION cattlegrid SET TABLE rows",
+         "ALTER PUBLICATION \"cattlegrid\" ADD TABLE public.rows"),
+        ("ALTER TABLE rows RENAME TO r", "ALTER TABLE r RENAME TO rows", "there is no table public.rows"),
+        ("ALTER TABLE rows RENAME id TO number", "ALTER TABLE rows RENAME number TO id", "has no column `id`"),
+        ("ALTER TABLE rows REPLICA IDENTITY NOTHING", "ALTER TABLE rows REPLICA IDENTITY DEFAULT",
+         "ALTER TABLE public.rows REPLICA IDENTITY FULL"),
+        ("ALTER PUBLICATION cattlegrid SET TABLE rows WHERE (id > 5)", "ALTER PUBLICATION cattlegrid SET TABLE rows",
+         "leaves out rows or columns"),
+    ],
+)
+def test_what_is_missing_is_said_with_what_mends_it(start, open_dir, own_database, binary, break_it, mend_it, words):
+    database = own_database()
+    database.sql("CREATE TABLE other (id int PRIMARY KEY)")
+    file = f"{open_dir}/checked.toml"
+    with open(file, "w") as out:
+        out.write(rules(database.port))
+
+    def check():
+        return subprocess.run([binary, "check", file, "--connect"], capture_output=True, text=True, timeout=60)
+
+    good = check()
+    assert good.returncode == 0 and "ok, nothing is missing" in good.stdout, good
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    database.sql(break_it)
+    bad = check()
+    assert bad.returncode == 1 and words in bad.stdout, bad
+    server.signal(signal.SIGHUP)
+    wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 60)
+    said = log_of(server)
+    assert words in said.get("missing", "") + said.get("lost", ""), said
+    assert words in server.log()
+    database.sql(mend_it)
+    wait_until("it is mended", lambda: log_of(server)["state"] == "confirmed", 60)
+    c = client(server)
+    c.set("page:9", "old")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 9")
+    confirmed(server)
+    assert c.get("page:9") is None
+
+
+@pytest.mark.parametrize(
+    "url, words",
+    [
+        ("postgres://postgres@127.0.0.1:{port}/nothing", 'database "nothing" does not exist'),
+        ("postgres://nobody@127.0.0.1:{port}/postgres", 'role "nobody" does not exist'),
+        ("postgres://plain@127.0.0.1:{port}/postgres", "ALTER ROLE \"plain\" REPLICATION"),
+        ("postgres://postgres@127.0.0.1:{free}/postgres", "refused"),
+        ("postgres://postgres@no-such-host.invalid/postgres", "cannot connect"),
+        ("postgres://postgres@127.0.0.1:{port}/postgres?sslmode=require", "does not encrypt"),
+    ],
+)
+def test_a_database_that_cannot_be_reached_stops_nothing(start, open_dir, database, binary, url, words):
+    database.sql("DO $$ BEGIN CREATE ROLE plain LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
+    url = url.format(port=database.port, free=free_port())
+    text = rules(database.port).replace(f"postgres://postgres@127.0.0.1:{database.port}/postgres", url)
+    server = started(start, open_dir, text)
+    until(server, "lost")
+    said = log_of(server)
+    assert words in said["lost"], said
+    assert words in server.log()
+    c = client(server)
+    c.set("page:1", "v")
+    assert c.get("page:1") == b"v"
+    checked = subprocess.run([binary, "check", f"{open_dir}/rules.toml", "--connect"], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 1 and words in checked.stdout, checked
+    # The same file with a database that is there: no restart is needed.
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(database.port))
+    server.signal(signal.SIGHUP)
+    until(server, "confirmed")
+
+
+def test_passwords(start, open_dir, own_database):
+    database = own_database()
+    database.sql("SET password_encryption = 'scram-sha-256'; CREATE ROLE scram LOGIN SUPERUSER PASSWORD 'p@ss word'",
+                 "SET password_encryption = 'md5'; CREATE ROLE old LOGIN SUPERUSER PASSWORD 'p@ss word'")
+    with open(database.data / "pg_hba.conf") as file:
+        kept = file.read()
+    database.as_server("tee", database.data / "pg_hba.conf", input=(
+        "host all scram,plain 127.0.0.1/32 scram-sha-256\nhost replication scram 127.0.0.1/32 scram-sha-256\n"
+        "host all old 127.0.0.1/32 md5\n" + kept).encode())
+    database.sql("SELECT pg_reload_conf()")
+    url = f"postgres://postgres@127.0.0.1:{database.port}/postgres"
+    with open(f"{open_dir}/password", "w") as out:
+        out.write("p@ss word\n")
+    for user in ("scram", "old"):
+        for more, given in (
+            ('password_file = "password"', ""),
+            ("""password_command = ["sh", "-c", "echo 'p@ss word'"]""", ""),
+            ("", ":p%40ss%20word"),
+        ):
+            text = rules(database.port, more=more).replace(url, url.replace("postgres@", f"{user}{given}@"))
+            server = started(start, open_dir, text)
+            until(server, "confirmed")
+            assert "p@ss" not in server.log()
+            server.stop()
+    for more, words in (
+        ("", "asks for a password, and none is set"),
+        ('password_command = ["false"]', "password_command false: ended with"),
+        ('password_command = ["echo", "wrong"]', "password authentication failed"),
+    ):
+        server = started(start, open_dir, rules(database.port, more=more).replace(url, url.replace("postgres@", "scram@")))
+        until(server, "lost")
+        assert words in log_of(server)["lost"], log_of(server)
+        server.stop()
+
+
+def test_mistakes_of_the_file(open_dir, binary):
+    good = rules(5432)
+    for text, words in (
+        (good.replace("postgres://postgres@", "mysql://postgres@"), "does not begin with postgres://"),
+        (good.replace('url =', '# url ='), "lacks url"),
+        (good.replace("row:{id}\"]", "row:{id\"]"), "a column is written {name}".replace("{name}", "`{name}`")),
+        (good.replace('"public.rows"', '"a.b.c"'), "is no table"),
+        (good.replace('max_lag = "3s"', 'max_lag = "1ms"'), "max_lag"),
+        (good.replace('when_behind = "refresh"', 'when_behind = "wait"'), "when_behind"),
+        (good.replace("[follow.shop]", '[follow.shop]\nkind = "mysql"'), "not part of this version"),
+        (good.replace("[follow.shop]", "[follow.shop]\npublicatoin = 1"), "publication"),
+        (good.split("[[follow.shop.table]]")[0], "lacks tables"),
+        (good + 'prefixes = ["shop:"]\n', "is not one of [server] prefixes"),
+        (good.replace("[follow.shop]", '[follow.shop]\npassword_file = "nothing"'), "cannot be used"),
+        (good.replace("[follow.shop]", '[follow.shop]\nslot = "A-b"'), "lower-case"),
+    ):
+        with open(f"{open_dir}/bad.toml", "w") as out:
+            out.write(text)
+        checked = subprocess.run([binary, "check", f"{open_dir}/bad.toml"], capture_output=True, text=True, timeout=60)
+        assert checked.returncode == 2 and words in checked.stderr, (words, checked)
+
+
+def test_a_server_that_was_stopped_serves_nothing_old_when_it_goes_on(start, open_dir, database):
+    server = started(start, open_dir, rules(database.port, max_lag="1s"))
+    until(server, "confirmed")
+    c = client(server)
+    c.set("page:11", "old")
+    c.set("page:12", "old")
+    server.signal(signal.SIGSTOP)
+    try:
+        database.sql("UPDATE rows SET version = version + 1 WHERE id = 11")
+        time.sleep(2.5)
+        raw = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        raw.sendall(b"get page:11\r\nget page:12\r\n")
+        c.sock.sendall(b"get page:11\r\n")
+    finally:
+        server.signal(signal.SIGCONT)
+    assert c.sock.recv(100) == b"END\r\n"
+    reply = b""
+    while reply.count(b"END\r\n") < 2:
+        reply += raw.recv(1000)
+    assert b"old" not in reply
+    until(server, "confirmed")
+
+
+class Relay:
+    """A link to the database that can be cut in each direction, or be slow."""
+
+    def __init__(self, port):
+        self.to = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.cut = {"up": False, "down": False}
+        self.delay = 0.0
+        self.stop = threading.Event()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while not self.stop.is_set():
+            with contextlib.suppress(OSError):
+                near, _ = self.listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.to))
+                for way, one, other in (("up", near, far), ("down", far, near)):
+                    threading.Thread(target=self.pump, args=(way, one, other), daemon=True).start()
+
+    def pump(self, way, one, other):
+        with contextlib.suppress(OSError):
+            while not self.stop.is_set():
+                if self.cut[way]:
+                    time.sleep(0.02)
+                    continue
+                ready, _, _ = select.select([one], [], [], 0.1)
+                if not ready:
+                    continue
+                data = one.recv(65536)
+                while self.cut[way] and not self.stop.is_set():
+                    time.sleep(0.02)
+                time.sleep(self.delay)
+                if not data:
+                    break
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.stop.set()
+        self.listener.close()
+
+
+def schedule(seed, seconds, database, server, relay):
+    """Faults one after the other, and what they were."""
+    draw, done, end = random.Random(seed), [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        fault = draw.choice(["kill", "freeze", "stop server", "cut up", "cut down", "cut both", "slow", "end", "rest"])
+        length = draw.uniform(0.3, 6)
+        done.append((fault, round(length, 2)))
+        if fault == "kill":
+            database.kill()
+            time.sleep(length / 3)
+            database.start()
+        elif fault == "freeze":
+            database.freeze()
+            time.sleep(length)
+            database.freeze(on=False)
+        elif fault == "stop server":
+            server.signal(signal.SIGSTOP)
+            time.sleep(length)
+            server.signal(signal.SIGCONT)
+        elif fault.startswith("cut"):
+            ways = ["up", "down"] if fault == "cut both" else [fault.split()[1]]
+            for way in ways:
+                relay.cut[way] = True
+            time.sleep(length)
+            for way in ways:
+                relay.cut[way] = False
+        elif fault == "slow":
+            relay.delay = draw.uniform(0.01, 0.4)
+            time.sleep(length)
+            relay.delay = 0.0
+        elif fault == "end":
+            with contextlib.suppress(Exception):
+                database.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cattlegrid'")
+        time.sleep(draw.uniform(0.2, 3))
+    return done
+
+
+# `FOLLOW_SEEDS=100` runs that many, by hand.
+@pytest.mark.parametrize("seed", range(int(os.environ.get("FOLLOW_SEEDS", "5"))))
+def test_faults_one_after_the_other(start, open_dir, own_database, seed):
+    database = own_database()
+    relay = Relay(database.port)
+    more = 'slot = "kept"' if seed % 2 else ""
+    text = rules(relay.port, max_lag="2s", when_behind="miss", more=more)
+    server = started(start, open_dir, text)
+    try:
+        until(server, "confirmed")
+        with Load(database, server.port, writers=4, readers=6, seed=seed) as load:
+            faults = schedule(seed, 20, database, server, relay)
+            until(server, "confirmed")
+            time.sleep(1)
+        report = load.report()
+        assert load.longest() < 2 + SLACK, (seed, faults, report)
+        assert report["hits"] > 50 and report["written"] > 50, (faults, report)
+    finally:
+        relay.close()

@@ -1,0 +1,163 @@
+//! The keys of `[follow.NAME]` and `[[follow.NAME.table]]`: see `keys.rs`.
+
+use std::time::Duration;
+
+use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN, WhenBehind};
+use cattlegrid_follow::postgres::Template;
+
+use crate::follow::{FollowSettings, FollowTable};
+use crate::keys::{Key, choice, key, list, toml_text};
+use crate::table::{Class, set};
+use crate::value::{HOUR, Kind, Text, show_ms};
+
+/// A `[follow.NAME]` as it is being read.
+#[derive(Debug)]
+pub(crate) struct FollowDraft {
+    pub(crate) kind: Option<Text>,
+    pub(crate) url: Option<Text>,
+    pub(crate) sslmode: Option<Text>,
+    pub(crate) publication: String,
+    pub(crate) max_lag: Duration,
+    pub(crate) when_behind: WhenBehind,
+    pub(crate) again: Duration,
+    pub(crate) soft: bool,
+    pub(crate) slot: Option<Text>,
+    pub(crate) password_file: Option<Text>,
+    pub(crate) password_command: Vec<Text>,
+    pub(crate) ssl_ca: Option<Text>,
+}
+
+impl Default for FollowDraft {
+    fn default() -> Self {
+        Self {
+            kind: None,
+            url: None,
+            sslmode: None,
+            publication: "cattlegrid".to_owned(),
+            max_lag: Duration::from_secs(3),
+            when_behind: WhenBehind::default(),
+            again: Duration::ZERO,
+            soft: false,
+            slot: None,
+            password_file: None,
+            password_command: Vec::new(),
+            ssl_ca: None,
+        }
+    }
+}
+
+/// A `[[follow.NAME.table]]` as it is being read.
+#[derive(Debug, Default)]
+pub(crate) struct FollowTableDraft {
+    pub(crate) table: Option<Text>,
+    pub(crate) bump: Vec<Text>,
+    pub(crate) columns: Option<Vec<Text>>,
+    pub(crate) truncate: Vec<Text>,
+    pub(crate) prefixes: Option<Vec<Text>>,
+}
+
+/// Logs that this version does not follow.
+pub(crate) const NOT_YET: &[&str] = &["etcd", "mysql", "mariadb"];
+
+fn shown(time: Duration) -> String {
+    format!("\"{}\"", show_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// The names of [`WhenBehind`].
+pub(crate) const WHEN_BEHIND: [&str; 3] = ["refresh", "miss", "serve"];
+
+pub(crate) fn when_behind(name: &str) -> WhenBehind {
+    match name {
+        "miss" => WhenBehind::Miss,
+        "serve" => WhenBehind::Serve,
+        _ => WhenBehind::Refresh,
+    }
+}
+
+fn when_behind_name(when_behind: WhenBehind) -> &'static str {
+    match when_behind {
+        WhenBehind::Refresh => "refresh",
+        WhenBehind::Miss => "miss",
+        WhenBehind::Serve => "serve",
+    }
+}
+
+#[rustfmt::skip]
+pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
+    key("kind", Kind::Text { what: "kind of log", max: 20 }, "\"postgres\"",
+        "Whose log it is: \"postgres\", that of PostgreSQL 14 or later, is the only kind.",
+        set!(kind, given => Some(given.placed().clone())),
+        |_| Some(toml_text("postgres"))),
+    key("url", Kind::Text { what: "address", max: 1000 }, "",
+        "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. A password in it is shown by none of the commands, but is in the file.",
+        set!(url, given => Some(given.placed().clone())),
+        |follow| Some(toml_text(&follow.address.to_string()))),
+    key("publication", Kind::Text { what: "publication", max: 63 }, "\"cattlegrid\"",
+        "The publication that has the tables.",
+        set!(publication, given => given.text().to_owned()),
+        |follow| Some(toml_text(&follow.publication))),
+    key("max_lag", Kind::Ms { min: MAX_LAG_MS_MIN, max: MAX_LAG_MS_MAX }, "\"3s\"",
+        "How long the server may go on without having confirmed that it has obeyed all that was in the log. Beyond, it is behind.",
+        set!(max_lag, given => given.duration()),
+        |follow| Some(shown(follow.max_lag))),
+    key("when_behind", choice(&WHEN_BEHIND), "\"refresh\"",
+        "What becomes, while it is behind, of items with tags that are older than `max_lag`. refresh: one client computes, and the others get the old value for as long as `grace` says, or wait. miss: nothing older is served. serve: they are served, and it is only counted.",
+        set!(when_behind, given => when_behind(given.text())),
+        |follow| Some(toml_text(when_behind_name(follow.when_behind)))),
+    key("again", Kind::Ms { min: 0, max: HOUR }, "\"0s\"",
+        "Bump each tag once more after this time: for applications that compute values from replicas which lag, or within long transactions. 0: once.",
+        set!(again, given => given.duration()),
+        |follow| Some(shown(follow.again))),
+    key("soft", Kind::Flag, "false",
+        "Whether tags are bumped softly: the old value is served while one client computes, for as long as `grace` says.",
+        set!(soft, given => given.flag()),
+        |follow| Some(follow.soft.to_string())),
+    key("slot", Kind::Text { what: "name", max: 63 }, "\"temporary\"",
+        "The name of a permanent replication slot, letters, digits and `_`, which is made if it is not there. Each server needs its own. It goes on where it stopped, and keeps the database's log while the server is down (`max_slot_wal_keep_size` limits that). \"temporary\": the slot ends with the connection, and all items with tags are refreshed after each new one.",
+        set!(slot, given => Some(given.placed().clone()).filter(|slot| slot.text != "temporary")),
+        |follow| Some(toml_text(follow.slot.as_deref().unwrap_or("temporary")))),
+    key("password_file", Kind::Free { what: "path", max: 4095 }, "",
+        "A file whose first line is the password. It is read for each connection. A relative path begins at the directory of the rule file.",
+        set!(password_file, given => Some(given.placed().clone())),
+        |follow| follow.password_file.as_ref().and_then(|path| path.to_str()).map(toml_text)),
+    key("password_command", Kind::List { what: "a program and its arguments" }, "",
+        "A program that prints the password, and its arguments. It is run for each connection, and has 10 s. For passwords that rotate.",
+        set!(password_command, given => given.list().to_vec()),
+        |follow| (!follow.password_command.is_empty()).then(|| list(follow.password_command.iter().map(String::as_str)))),
+    key("sslmode", choice(&["disable", "prefer", "require", "verify-ca", "verify-full"]), "that of `url`, \"prefer\"",
+        "Whether the connection is encrypted, and what of the server's certificate is verified, as in libpq.",
+        set!(sslmode, given => Some(given.placed().clone())),
+        |follow| Some(toml_text(follow.address.ssl.name()))),
+    key("ssl_ca", Kind::Free { what: "path", max: 4095 }, "those of the system",
+        "A file in PEM with the certificates of authorities that may sign the server's.",
+        set!(ssl_ca, given => Some(given.placed().clone())),
+        |follow| follow.ssl_ca.as_ref().and_then(|path| path.to_str()).map(toml_text)),
+    key("table", Kind::Any, "",
+        "The tables: see below.",
+        Class::Honoured(|_, _| Ok(())),
+        |_| None),
+];
+
+#[rustfmt::skip]
+pub(crate) const FOLLOW_TABLE: &[Key<FollowTableDraft, FollowTable>] = &[
+    key("table", Kind::Text { what: "name of a table", max: 127 }, "",
+        "The table, `schema.table`. Needed. Without a schema it is in `public`. Of a partitioned table changes of all partitions count.",
+        set!(table, given => Some(given.placed().clone())),
+        |own| Some(toml_text(&format!("{}.{}", own.table.schema, own.table.name)))),
+    key("bump", Kind::List { what: "tags" }, "",
+        "The tags to invalidate when a row changes, 1 to 8, made of text and columns: `user:{user_id}`. Needed. A row that moves from one user to another invalidates both; a tag with a column that is NULL is left out.",
+        set!(bump, given => given.list().to_vec()),
+        |own| Some(list(own.table.bump.iter().map(Template::text)))),
+    key("columns", Kind::List { what: "names of columns" }, "any",
+        "An update counts only if one of these columns changed, or one in `bump`. Needs `REPLICA IDENTITY FULL`; without it each update counts.",
+        set!(columns, given => Some(given.list().to_vec())),
+        |own| own.table.columns.as_ref().map(|names| list(names.iter().map(String::as_str)))),
+    key("truncate", Kind::List { what: "tags" }, "",
+        "The tags to invalidate when the table is truncated. Without it all items with tags are invalidated.",
+        set!(truncate, given => given.list().to_vec()),
+        |own| (!own.table.truncate.is_empty()).then(|| list(own.table.truncate.iter().map(String::as_str)))),
+    key("prefixes", Kind::List { what: "prefixes" }, "all, and none",
+        "Behind which of the `prefixes` of `[server]` the tags are invalidated; \"\": without one.",
+        set!(prefixes, given => Some(given.list().to_vec())),
+        |own| own.prefixes.as_ref().map(|all| list(all.iter().map(String::as_str)))),
+];

@@ -1,0 +1,318 @@
+//! Logs from their tables, `[follow.NAME]`.
+//!
+//! Nothing is asked of the database here: that a file is right does not depend on what can be reached.
+
+use std::path::{Path, PathBuf};
+
+use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
+use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
+use toml::de::{DeTable, DeValue};
+
+use crate::follow::{FollowSettings, FollowTable};
+use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft, NOT_YET};
+use crate::problems::Problems;
+use crate::rules::read_table;
+use crate::value::Text;
+
+/// Logs a file may have.
+pub const FOLLOWS_MAX: usize = 8;
+/// Tables of a log.
+pub const FOLLOW_TABLES_MAX: usize = 200;
+/// Tags of a table.
+const BUMP_MAX: usize = 8;
+/// Bytes of a log's name.
+const NAME_MAX: usize = 64;
+
+/// The logs of `[follow]` in the order of the file, of the rule file at `path`.
+pub(crate) fn read_follows(
+    table: &DeTable<'_>,
+    path: &Path,
+    prefixes: &Prefixes,
+    problems: &mut Problems,
+) -> Vec<FollowSettings> {
+    let mut follows: Vec<(usize, FollowSettings)> = Vec::new();
+    for (key, value) in table {
+        let (name, offset) = (&**key.get_ref(), key.span().start);
+        let DeValue::Table(table) = value.get_ref() else {
+            problems.add(offset, format!("follow: {name}: is no table; a log is written [follow.NAME]"));
+            continue;
+        };
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            let rule = format!("must be a name of letters, digits, _ and -, up to {NAME_MAX} bytes");
+            problems.add(offset, format!("follow {name:?}: {rule}"));
+        }
+        let follow = Follow { name, offset, table };
+        if let Some(settings) = follow.read(path, prefixes, problems) {
+            follows.push((offset, settings));
+        }
+    }
+    follows.sort_by_key(|(offset, _)| *offset);
+    if let Some((offset, _)) = follows.get(FOLLOWS_MAX) {
+        problems.add(*offset, format!("follow: {} of them; at most {FOLLOWS_MAX}", follows.len()));
+    }
+    follows.into_iter().map(|(_, follow)| follow).collect()
+}
+
+/// A table that is being read.
+struct Follow<'t> {
+    name: &'t str,
+    offset: usize,
+    table: &'t DeTable<'t>,
+}
+
+impl Follow<'_> {
+    fn read(&self, path: &Path, prefixes: &Prefixes, problems: &mut Problems) -> Option<FollowSettings> {
+        let label = format!("follow {}", self.name);
+        let mut draft = FollowDraft::default();
+        read_table(FOLLOW, &label, self.table, &mut draft, problems);
+        if let Some(kind) = draft.kind.as_ref().filter(|kind| kind.text != "postgres") {
+            let is_known = NOT_YET.contains(&kind.text.as_str());
+            let why = if is_known { "is not part of this version" } else { "is unknown" };
+            problems.add(kind.offset, format!("{label}: kind {:?}: {why}; there is \"postgres\"", kind.text));
+        }
+        let tables = self.read_tables(&label, prefixes, problems);
+        let address = self.address(&draft, &label, problems)?;
+        if let Some(slot) = &draft.slot
+            && !slot
+                .text
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        {
+            let rule = "must be a name of lower-case letters, digits and _";
+            problems.add(slot.offset, format!("{label}: slot {:?}: {rule}", slot.text));
+        }
+        if let (Some(file), [first, ..]) = (&draft.password_file, draft.password_command.as_slice()) {
+            let offset = file.offset.max(first.offset);
+            problems
+                .add(offset, format!("{label}: password_file and password_command: leave one of them out"));
+        }
+        let beside = |given: &Text| {
+            let joined = path.parent().unwrap_or(Path::new("")).join(&given.text);
+            std::path::absolute(&joined).unwrap_or(joined)
+        };
+        let mut file = |key: &str, given: Option<&Text>| -> Option<PathBuf> {
+            let given = given?;
+            let found = beside(given);
+            if let Err(error) = std::fs::metadata(&found) {
+                problems
+                    .add(given.offset, format!("{label}: {key} {:?}: cannot be used: {error}", given.text));
+            }
+            Some(found)
+        };
+        let password_file = file("password_file", draft.password_file.as_ref());
+        let ssl_ca = file("ssl_ca", draft.ssl_ca.as_ref());
+        Some(FollowSettings {
+            name: self.name.to_owned(),
+            address,
+            publication: draft.publication,
+            tables,
+            max_lag: draft.max_lag,
+            when_behind: draft.when_behind,
+            again: draft.again,
+            soft: draft.soft,
+            slot: draft.slot.map(|slot| slot.text),
+            password_file,
+            password_command: draft.password_command.into_iter().map(|word| word.text).collect(),
+            ssl_ca,
+        })
+    }
+
+    fn address(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Address> {
+        let Some(url) = &draft.url else {
+            if !self.table.contains_key("url") {
+                let example = "url = \"postgres://cattlegrid@db.internal:5432/shop\"";
+                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
+            }
+            return None;
+        };
+        match Address::parse(&url.text) {
+            Ok(mut address) => {
+                if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
+                    address.ssl = mode;
+                }
+                Some(address)
+            }
+            Err(error) => {
+                problems.add(url.offset, format!("{label}: url: {error}"));
+                None
+            }
+        }
+    }
+
+    fn read_tables(&self, label: &str, prefixes: &Prefixes, problems: &mut Problems) -> Vec<FollowTable> {
+        let mut tables: Vec<FollowTable> = Vec::new();
+        let list = self.table.get("table");
+        let Some(DeValue::Array(list)) = list.map(toml::Spanned::get_ref) else {
+            let offset = list.map_or(self.offset, |list| list.span().start);
+            let problem = format!("{label}: lacks tables; each is written [[follow.{}.table]]", self.name);
+            problems.add(offset, problem);
+            return tables;
+        };
+        for own in list {
+            let offset = own.span().start;
+            let DeValue::Table(table) = own.get_ref() else {
+                problems.add(
+                    offset,
+                    format!("{label}: table: is no table; write [[follow.{}.table]]", self.name),
+                );
+                continue;
+            };
+            let mut draft = FollowTableDraft::default();
+            let label = format!("{label}: table {}", tables.len() + 1);
+            read_table(FOLLOW_TABLE, &label, table, &mut draft, problems);
+            if let Some(read) = finish(draft, (offset, table), tables.len(), &label, prefixes, problems) {
+                let name = |own: &FollowTable| (own.table.schema.clone(), own.table.name.clone());
+                if tables.iter().any(|earlier| name(earlier) == name(&read)) {
+                    problems.add(offset, format!("{label}: is there already; name all its tags in one bump"));
+                }
+                tables.push(read);
+            }
+        }
+        if let Some(own) = list.get(FOLLOW_TABLES_MAX) {
+            let problem = format!("{label}: {} tables; at most {FOLLOW_TABLES_MAX}", list.len());
+            problems.add(own.span().start, problem);
+        }
+        tables
+    }
+}
+
+fn finish(
+    draft: FollowTableDraft,
+    (offset, table): (usize, &DeTable<'_>),
+    number: usize,
+    label: &str,
+    prefixes: &Prefixes,
+    problems: &mut Problems,
+) -> Option<FollowTable> {
+    let Some(name) = draft.table else {
+        if !table.contains_key("table") {
+            problems.add(offset, format!("{label}: lacks table; write table = \"public.users\""));
+        }
+        return None;
+    };
+    let mut read = match Table::named(&name.text) {
+        Ok(read) => read,
+        Err(error) => {
+            problems.add(name.offset, format!("{label}: {error}"));
+            return None;
+        }
+    };
+    read.scope = number as u8;
+    for bump in &draft.bump {
+        match Template::parse(&bump.text) {
+            Ok(template) => read.bump.push(template),
+            Err(error) => problems.add(bump.offset, format!("{label}: bump {error}")),
+        }
+    }
+    if let Some(extra) = draft.bump.get(BUMP_MAX) {
+        problems.add(extra.offset, format!("{label}: bump: {} tags; at most {BUMP_MAX}", draft.bump.len()));
+    }
+    if draft.bump.is_empty() && table.get("bump").is_none_or(|value| value.get_ref().is_array()) {
+        problems.add(offset, format!("{label}: lacks bump, the tags to invalidate"));
+    }
+    for tag in &draft.truncate {
+        if tag.text.is_empty() || tag.text.len() > TAG_BYTES_MAX {
+            problems.add(tag.offset, format!("{label}: truncate: a tag has 1 to {TAG_BYTES_MAX} bytes"));
+        } else if tag.text.contains(['{', '}']) {
+            problems.add(
+                tag.offset,
+                format!("{label}: truncate {:?}: no row is named; leave braces out", tag.text),
+            );
+        }
+    }
+    read.truncate = draft.truncate.into_iter().map(|tag| tag.text).collect();
+    read.columns = draft.columns.map(|names| names.into_iter().map(|name| name.text).collect());
+    for prefix in draft.prefixes.iter().flatten().filter(|prefix| !prefix.text.is_empty()) {
+        if prefixes.find(prefix.text.as_bytes()).is_none() {
+            let problem = "is not one of [server] prefixes; add it there";
+            problems.add(prefix.offset, format!("{label}: prefixes {:?}: {problem}", prefix.text));
+        }
+    }
+    let prefixes = draft.prefixes.map(|all| all.into_iter().map(|prefix| prefix.text).collect());
+    Some(FollowTable { table: read, prefixes })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use cattlegrid_engine::WhenBehind;
+
+    use crate::check::explain;
+    use crate::rule_file::RuleFile;
+
+    const SHOP: &str = "[follow.shop]\nurl = \"postgres://cattle:secret@db.internal/shop\"\n";
+    const USERS: &str = "[[follow.shop.table]]\ntable = \"users\"\nbump = [\"user:{id}\"]\n";
+
+    fn parse(text: &str) -> Result<RuleFile, String> {
+        RuleFile::parse(Path::new("f.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let file = parse(&format!("{SHOP}{USERS}")).unwrap();
+        let [shop] = &file.follows[..] else { panic!("one") };
+        assert_eq!((shop.max_lag, shop.again), (Duration::from_secs(3), Duration::ZERO));
+        assert_eq!((shop.when_behind, shop.soft, &shop.slot), (WhenBehind::Refresh, false, &None));
+        assert_eq!(shop.publication, "cattlegrid");
+        assert_eq!((shop.address.port, shop.address.password.as_deref()), (5432, Some("secret")));
+        let users = &shop.tables[0];
+        assert_eq!((users.table.schema.as_str(), users.table.name.as_str()), ("public", "users"));
+        assert_eq!(users.prefixes, None);
+    }
+
+    #[test]
+    fn what_is_shown_is_a_file_again_without_the_password() {
+        let more = "max_lag = \"1s\"\nwhen_behind = \"miss\"\nslot = \"own\"\nsoft = true\nagain = \"5s\"\nsslmode = \"require\"\n";
+        let table = "columns = [\"name\"]\ntruncate = [\"users\"]\nprefixes = [\"\"]\n";
+        let file = parse(&format!("{SHOP}{more}{USERS}{table}")).unwrap();
+        let shown = explain(&file, None).unwrap();
+        assert!(!shown.contains("secret") && shown.contains("1 log that is followed"), "{shown}");
+        let mut again = parse(&shown).unwrap().follows;
+        again[0].address.password = Some("secret".to_owned());
+        assert_eq!(again, file.follows);
+        let changes = file.changes(&parse(&format!("{SHOP}{USERS}")).unwrap());
+        assert_eq!(changes, ["logs changed: shop"]);
+        assert_eq!(file.changes(&parse("").unwrap()), ["logs removed: shop"]);
+        assert_eq!(parse("").unwrap().changes(&file), ["logs added: shop"]);
+    }
+
+    #[test]
+    fn each_mistake_has_its_line_and_what_would_be_right() {
+        let users = |key: &str| format!("{SHOP}{USERS}{key}\n");
+        let shop = |key: &str| format!("{SHOP}{key}\n{USERS}");
+        for (text, line, part) in [
+            (USERS.to_owned(), 1, "lacks url"),
+            (SHOP.to_owned(), 1, "lacks tables; each is written [[follow.shop.table]]"),
+            (shop("kind = \"etcd\""), 3, "is not part of this version"),
+            (shop("kind = \"oracle\""), 3, "is unknown; there is \"postgres\""),
+            (shop("slot = \"A\""), 3, "lower-case letters"),
+            (shop("max_lag = \"50ms\""), 3, "max_lag"),
+            (shop("password_file = \"none\""), 3, "cannot be used"),
+            (shop("password_command = [\"a\"]\npassword_file = \"none\""), 4, "leave one of them out"),
+            (shop("ssl_ca = \"none\""), 3, "cannot be used"),
+            (shop("tabel = 1"), 3, "did you mean table?"),
+            (users("prefixes = [\":1:\"]"), 6, "is not one of [server] prefixes"),
+            (users("truncate = [\"a:{b}\"]"), 6, "no row is named"),
+            (users(USERS), 6, "is there already"),
+            (format!("{SHOP}[[follow.shop.table]]\nbump = [\"a\"]"), 3, "lacks table"),
+            (format!("{SHOP}[[follow.shop.table]]\ntable = \"a\""), 3, "lacks bump"),
+            (format!("{SHOP}[[follow.shop.table]]\ntable = \"a.b.c\"\nbump = [\"a\"]"), 4, "is no table"),
+            (
+                format!("{SHOP}[[follow.shop.table]]\ntable = \"a\"\nbump = [\"a:{{\"]"),
+                5,
+                "a column is written",
+            ),
+            ("[follow]\nshop = 1".to_owned(), 2, "is no table; a log is written [follow.NAME]"),
+            ("[follow.\"a b\"]\nurl = \"x\"".to_owned(), 1, "must be a name of letters"),
+            (SHOP.replace("postgres:", "mysql:") + USERS, 2, "does not begin with postgres://"),
+        ] {
+            let error = parse(&text).unwrap_err();
+            let found =
+                error.lines().any(|own| own.starts_with(&format!("f.toml:{line}: ")) && own.contains(part));
+            assert!(found, "{text}: {error}");
+        }
+    }
+}

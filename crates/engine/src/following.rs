@@ -1,0 +1,146 @@
+//! Logs that invalidate: how far each has been obeyed, and the floor that moves while one is behind.
+//!
+//! A log is *behind* when it has not been confirmed for its `max_lag_ms`. From then on items with tags whose stamp is older than that
+//! count as bumped: the floor of all tags follows the clock at this distance, and stands still when the log is confirmed again.
+//!
+//! Nothing is compared for a request: each thread looks when it has read its clock, before it executes what it received
+//! ([`Following::is_due`]). So a server that was stopped obeys before its first reply.
+//!
+//! # The ring
+//! Which number is `max_lag_ms` old is read from a ring of times and numbers, one each [`RING_MS`]. The time is read first, then the
+//! number, so a later number was given out at that time or later. The first entry that is *not older* than the moment counts, which
+//! invalidates up to [`RING_MS`] too much, never too little.
+
+use std::collections::VecDeque;
+
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// Between two entries of the ring, in milliseconds.
+pub(crate) const RING_MS: u64 = 100;
+
+/// Between two moves of the floor, in milliseconds.
+pub(crate) const MOVE_MS: u64 = 50;
+
+/// Shortest `max_lag`, in milliseconds.
+pub const MAX_LAG_MS_MIN: u64 = 100;
+
+/// Longest `max_lag`, in milliseconds.
+pub const MAX_LAG_MS_MAX: u64 = 600_000;
+
+/// What becomes of items with tags while a log is behind, when they are older than `max_lag`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenBehind {
+    /// They are old values: one client computes, and the others get the old one for as long as its grace allows.
+    #[default]
+    Refresh,
+    /// They are misses.
+    Miss,
+    /// They are served.
+    Serve,
+}
+
+/// A log that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedLog {
+    /// Its name, unique.
+    pub name: Box<str>,
+    /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to [`MAX_LAG_MS_MAX`].
+    pub max_lag_ms: u64,
+    /// What becomes of items then.
+    pub when_behind: WhenBehind,
+}
+
+/// How far a log has been obeyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogState {
+    /// Its name.
+    pub name: Box<str>,
+    /// All that was committed before this moment is obeyed, in milliseconds since the start.
+    pub confirmed_ms: Option<u64>,
+    /// Since when it is behind, in milliseconds since the start; `None`: it is not.
+    pub behind_since_ms: Option<u64>,
+    /// Times at which it fell behind.
+    pub times_behind: u64,
+    /// Flushes of all tagged items that it made.
+    pub flushes: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Following {
+    /// When a look is due, in milliseconds since the start; `u64::MAX`: no log is followed.
+    pub(crate) look_ms: AtomicU64,
+    logs: Mutex<Logs>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    pub(crate) logs: Vec<Log>,
+    /// Times, and the numbers given out until then.
+    ring: VecDeque<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) settings: FollowedLog,
+    pub(crate) state: LogState,
+}
+
+impl Default for Following {
+    fn default() -> Self {
+        Self { look_ms: AtomicU64::new(u64::MAX), logs: Mutex::default() }
+    }
+}
+
+impl Following {
+    /// Whether [`Shared::pass_time`](crate::Shared::pass_time) has something to do.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ms: u64) -> bool {
+        now_ms >= self.look_ms.load(Ordering::Acquire)
+    }
+
+    /// Whether there is a log.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.look_ms.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Logs> {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Logs {
+    /// Notes the number that the clock shows at this time, if the last one is old enough.
+    pub(crate) fn note(&mut self, now_ms: u64, clock: impl FnOnce() -> u64) {
+        if self.ring.back().is_some_and(|(at_ms, _)| now_ms < at_ms + RING_MS) {
+            return;
+        }
+        self.ring.push_back((now_ms, clock()));
+        let longest_ms = self.logs.iter().map(|log| log.settings.max_lag_ms).max().unwrap_or(0);
+        // The first entry that is not older than any distance stays.
+        while self.ring.front().is_some_and(|(at_ms, _)| at_ms + longest_ms + RING_MS < now_ms) {
+            self.ring.pop_front();
+        }
+    }
+
+    /// The number below which everything was given out before this time, and perhaps some that was given out up to [`RING_MS`] after
+    /// it. `last`: the last number that was given out.
+    pub(crate) fn number_at(&self, at_ms: u64, last: u64) -> u64 {
+        let at = self.ring.partition_point(|(noted_ms, _)| *noted_ms < at_ms);
+        self.ring.get(at).map_or(last, |(_, number)| *number) + 1
+    }
+
+    /// When the next look is due.
+    pub(crate) fn next_ms(&self, now_ms: u64) -> u64 {
+        if self.logs.is_empty() {
+            return u64::MAX;
+        }
+        let noted_ms = self.ring.back().map_or(now_ms, |(at_ms, _)| at_ms + RING_MS);
+        let due_ms = |log: &Log| match log.state.behind_since_ms {
+            Some(_) => now_ms + MOVE_MS,
+            None => log.state.confirmed_ms.unwrap_or(0) + log.settings.max_lag_ms + 1,
+        };
+        self.logs.iter().map(due_ms).fold(noted_ms, u64::min)
+    }
+}

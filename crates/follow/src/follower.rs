@@ -1,0 +1,612 @@
+//! The machine that follows one log: what has arrived and is not visible yet, which heads are passed, when to ask and to
+//! connect again. The histories are at the top of the crate.
+//!
+//! # Invariants
+//! * An entry is bumped after a snapshot has seen its transaction, and acknowledged after it has been bumped.
+//! * A head is confirmed when the stream has passed its position and no entry below it waits.
+//! * Nothing is confirmed by a stream that may have left something out before everything has been flushed.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::log::{Log, Snapshot};
+use crate::names::{NAMES_BYTES_MAX, Names};
+
+/// Longest time between two heads, in milliseconds; a sixth of `max_lag_ms` if that is shorter.
+pub const PROBE_EVERY_MS: u64 = 500;
+
+/// Time after which a head that the stream has not passed is followed by an entry of our own, in milliseconds: a log whose last
+/// entry is of a transaction that is still open says nothing by itself.
+pub const NUDGE_AFTER_MS: u64 = 250;
+
+/// Longest pause before a new attempt to connect, in milliseconds. The first is a twentieth of it, and each doubles.
+pub const RETRY_MS_MAX: u64 = 4000;
+
+/// Most heads that are not passed yet; beyond it the last one is replaced.
+pub const HEADS_MAX: usize = 64;
+
+/// Pause before a snapshot is asked for again that did not see all that waits, in milliseconds.
+const LOOK_AGAIN_MS: u64 = 5;
+
+/// Shortest time without a reply or progress after which both connections are given up, in milliseconds; twice `max_lag_ms` if
+/// that is longer.
+const SILENT_MS_MIN: u64 = 5000;
+
+/// How a log is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How long the node may go on without a confirmation, in milliseconds, at least 100.
+    pub max_lag_ms: u64,
+    /// Each entry is bumped once more after this time, in milliseconds; 0: once.
+    pub again_ms: u64,
+}
+
+/// What a source saw.
+#[derive(Debug, Clone)]
+pub enum Told<L: Log> {
+    /// Both connections are there.
+    Connected {
+        /// Of the server that the stream comes from.
+        identity: L::Identity,
+        /// The stream begins at the position that was acknowledged last, or before it.
+        resumes: bool,
+    },
+    /// A transaction's tags, in the order of the log. `position`: behind it; at most the log's end.
+    Entry {
+        /// Behind the entry.
+        position: L::Position,
+        /// The transaction.
+        transaction: L::Transaction,
+        /// What it bumps.
+        names: Names,
+    },
+    /// All entries before the position have arrived.
+    Passed {
+        /// Nothing before it is still to come.
+        position: L::Position,
+    },
+    /// The reply to [`Action::Probe`], on the second connection.
+    Probed {
+        /// The probe's.
+        number: u64,
+        /// Of the server that replied.
+        identity: L::Identity,
+        /// All that was committed before the probe was sent lies before this position.
+        head: L::Position,
+        /// What a reader sees.
+        snapshot: L::Snapshot,
+    },
+    /// The stream cannot go on where it stopped, though it did not end: something was left out of it.
+    Gap {
+        /// Why, for the log.
+        reason: String,
+    },
+    /// Whether the log has all that is followed: read from the catalog of the database.
+    Covers {
+        /// What is missing, for the log; `None`: nothing.
+        missing: Option<String>,
+    },
+    /// A connection ended, or could not be made.
+    Lost {
+        /// Why, for the log.
+        reason: String,
+    },
+}
+
+/// What the caller must do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<P> {
+    /// Bump these tags; each takes the next number of the node's clock.
+    Bump(Names),
+    /// Invalidate all tagged items.
+    Flush(FlushReason),
+    /// All that was committed before this moment is obeyed.
+    Confirmed {
+        /// In milliseconds of the caller's clock.
+        asked_at_ms: u64,
+    },
+    /// Tell the log that the node needs nothing before this position any more.
+    Acknowledge(P),
+    /// Ask for the head and a snapshot on the second connection, and say [`Told::Probed`].
+    Probe {
+        /// To be given back.
+        number: u64,
+    },
+    /// Make the log write an entry of our own, on the second connection: its head is not passed.
+    Nudge,
+    /// Make both connections, from `resume` on if the log can; end what is left of the last ones. Then say [`Told::Connected`] or
+    /// [`Told::Lost`].
+    Connect {
+        /// The position that was acknowledged last.
+        resume: Option<P>,
+    },
+    /// End both connections. [`Action::Connect`] follows.
+    Disconnect {
+        /// Why, for the log.
+        reason: String,
+    },
+}
+
+/// Why all tagged items are invalidated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FlushReason {
+    /// The stream begins: what was changed before it is in no entry.
+    Begins,
+    /// The stream goes on later than it stopped.
+    Gap(String),
+    /// Transactions have ended that may be before the stream's beginning.
+    Ended,
+    /// An entry bumps everything.
+    Entry(Box<str>),
+}
+
+impl fmt::Display for FlushReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begins => f.write_str("the log is followed from now on"),
+            Self::Gap(reason) => write!(f, "entries were left out: {reason}"),
+            Self::Ended => f.write_str("transactions ended that ran when the log was first followed"),
+            Self::Entry(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// How far a follower is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Both connections are there.
+    pub is_connected: bool,
+    /// The moment up to which all commits are obeyed, in milliseconds of the caller's clock.
+    pub confirmed_ms: Option<u64>,
+    /// Entries that have arrived and are not visible yet.
+    pub waiting: usize,
+    /// Memory of names that wait or are bumped once more later, in bytes.
+    pub names_bytes: usize,
+}
+
+/// Follows one log.
+#[derive(Debug)]
+pub struct Follower<L: Log> {
+    settings: Settings,
+    link: Link<L>,
+    /// Of the last stream, and the position acknowledged there.
+    identity: Option<L::Identity>,
+    acknowledged: Option<L::Position>,
+    unseen: Unseen<L>,
+    /// What the log does not have of what is followed: nothing is confirmed.
+    missing: Option<String>,
+    /// When everything was flushed last because of `unseen`.
+    flushed_ms: u64,
+    /// When names that were bumped are bumped once more, in order.
+    again: VecDeque<(u64, Names)>,
+    names_bytes: usize,
+    confirmed_ms: Option<u64>,
+    probes: u64,
+    failures: u32,
+    actions: VecDeque<Action<L::Position>>,
+}
+
+#[derive(Debug)]
+enum Link<L: Log> {
+    Down { retry_ms: u64 },
+    Connecting,
+    Up(Stream<L>),
+}
+
+#[derive(Debug)]
+struct Stream<L: Log> {
+    /// All entries before it have arrived.
+    received: Option<L::Position>,
+    waiting: VecDeque<Waiting<L>>,
+    /// Heads that are not confirmed, in order of the time at which they were asked for.
+    heads: VecDeque<Head<L::Position>>,
+    probe: Probe,
+    /// The last sign of life: a reply, or progress of the stream.
+    replied_ms: u64,
+    passed_ms: u64,
+    nudged_ms: u64,
+}
+
+#[derive(Debug)]
+struct Waiting<L: Log> {
+    /// Of the entry before it.
+    before: Option<L::Position>,
+    position: L::Position,
+    transaction: L::Transaction,
+    names: Names,
+}
+
+#[derive(Debug)]
+struct Head<P> {
+    asked_at_ms: u64,
+    position: P,
+}
+
+/// Transactions that may be before the stream's beginning and were not visible when everything was flushed (history 5).
+#[derive(Debug)]
+enum Unseen<L: Log> {
+    /// Nothing was flushed yet, for this reason.
+    Unknown(FlushReason),
+    /// These. `ended`: some have ended since the last flush.
+    Known { running: Vec<L::Transaction>, ended: bool },
+}
+
+#[derive(Debug)]
+enum Probe {
+    /// Sent at `at_ms`. `arrived`: entries came since.
+    Sent {
+        number: u64,
+        at_ms: u64,
+        arrived: bool,
+    },
+    Due {
+        at_ms: u64,
+    },
+}
+
+impl<L: Log> Follower<L> {
+    /// Nothing is connected; [`Follower::tick`] begins at once.
+    pub fn new(settings: Settings) -> Self {
+        debug_assert!(settings.max_lag_ms >= 100, "a shorter one is refused with the settings");
+        Self {
+            settings,
+            link: Link::Down { retry_ms: 0 },
+            identity: None,
+            acknowledged: None,
+            unseen: Unseen::Unknown(FlushReason::Begins),
+            missing: None,
+            flushed_ms: 0,
+            again: VecDeque::new(),
+            names_bytes: 0,
+            confirmed_ms: None,
+            probes: 0,
+            failures: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action<L::Position>> {
+        self.actions.pop_front()
+    }
+
+    /// How far it is.
+    pub fn state(&self) -> State {
+        let (is_connected, waiting) = match &self.link {
+            Link::Up(stream) => (true, stream.waiting.len()),
+            Link::Down { .. } | Link::Connecting => (false, 0),
+        };
+        State { is_connected, confirmed_ms: self.confirmed_ms, waiting, names_bytes: self.names_bytes }
+    }
+
+    /// Takes what the source saw.
+    pub fn told(&mut self, told: Told<L>, now_ms: u64) {
+        match told {
+            Told::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
+            Told::Entry { position, transaction, names } => self.entry(position, transaction, names, now_ms),
+            Told::Passed { position } => self.passed(position, now_ms),
+            Told::Probed { number, identity, head, snapshot } => {
+                self.probed(number, &identity, head, &snapshot, now_ms);
+            }
+            Told::Gap { reason } => {
+                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+            }
+            Told::Covers { missing } => {
+                if self.missing.is_some() && missing.is_none() {
+                    let reason = "the log has all that is followed again".to_owned();
+                    self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+                }
+                self.missing = missing;
+            }
+            Told::Lost { .. } => self.lost(now_ms),
+        }
+        self.tick(now_ms);
+    }
+
+    /// Does what is due. The caller calls it at [`Follower::next_ms`].
+    pub fn tick(&mut self, now_ms: u64) {
+        while self.again.front().is_some_and(|(due_ms, _)| *due_ms <= now_ms) {
+            if let Some((_, names)) = self.again.pop_front() {
+                self.names_bytes -= names.bytes();
+                self.actions.push_back(bump(names));
+            }
+        }
+        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
+        match &mut self.link {
+            Link::Down { retry_ms } if *retry_ms <= now_ms => {
+                self.link = Link::Connecting;
+                self.actions.push_back(Action::Connect { resume: self.acknowledged.clone() });
+            }
+            Link::Connecting | Link::Down { .. } => {}
+            Link::Up(stream) => {
+                if let Some(reason) = stream.silent(now_ms, silent_ms) {
+                    return self.disconnect(reason.to_owned(), now_ms);
+                }
+                if stream.nudges(now_ms) {
+                    self.actions.push_back(Action::Nudge);
+                }
+                if let Probe::Due { at_ms } = stream.probe
+                    && at_ms <= now_ms
+                {
+                    self.probes += 1;
+                    stream.probe = Probe::Sent { number: self.probes, at_ms: now_ms, arrived: false };
+                    self.actions.push_back(Action::Probe { number: self.probes });
+                }
+            }
+        }
+    }
+
+    /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
+    pub fn next_ms(&self) -> Option<u64> {
+        let again = self.again.front().map(|(due_ms, _)| *due_ms);
+        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
+        let link = match &self.link {
+            Link::Connecting => None,
+            Link::Down { retry_ms } => Some(*retry_ms),
+            Link::Up(stream) => Some(stream.next_ms(silent_ms)),
+        };
+        again.into_iter().chain(link).min()
+    }
+
+    fn connected(&mut self, identity: L::Identity, resumes: bool, now_ms: u64) {
+        match &self.identity {
+            // What was not acknowledged comes again; what may be before the first stream's beginning stays noted.
+            Some(last) if *last == identity && resumes => {}
+            Some(last) if *last == identity => {
+                let reason = "the stream begins later than the last one ended".to_owned();
+                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+            }
+            Some(last) => {
+                let reason = format!("it was {last:?} and is {identity:?}");
+                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+            }
+            None => {}
+        }
+        self.identity = Some(identity);
+        self.link = Link::Up(Stream {
+            received: None,
+            waiting: VecDeque::new(),
+            heads: VecDeque::new(),
+            probe: Probe::Due { at_ms: now_ms },
+            replied_ms: now_ms,
+            passed_ms: now_ms,
+            nudged_ms: now_ms,
+        });
+    }
+
+    fn entry(&mut self, position: L::Position, transaction: L::Transaction, mut names: Names, now_ms: u64) {
+        let Link::Up(stream) = &mut self.link else { return };
+        if names.is_empty() {
+            return self.passed(position, now_ms);
+        }
+        if self.names_bytes + names.bytes() > NAMES_BYTES_MAX {
+            names.all("more tags than there is memory for");
+        }
+        self.names_bytes += names.bytes();
+        if let Unseen::Known { running, .. } = &mut self.unseen {
+            running.retain(|other| *other != transaction);
+        }
+        let before = stream.received.replace(position.clone());
+        stream.passed_ms = now_ms;
+        stream.waiting.push_back(Waiting { before, position, transaction, names });
+        match &mut stream.probe {
+            Probe::Sent { arrived, .. } => *arrived = true,
+            // An earlier entry waits for a snapshot that sees it, and sets the pace.
+            Probe::Due { at_ms } if stream.waiting.len() == 1 => *at_ms = now_ms,
+            Probe::Due { at_ms } => *at_ms = (*at_ms).min(now_ms + LOOK_AGAIN_MS),
+        }
+    }
+
+    fn passed(&mut self, position: L::Position, now_ms: u64) {
+        let Link::Up(stream) = &mut self.link else { return };
+        if stream.received.as_ref().is_some_and(|received| *received >= position) {
+            return;
+        }
+        stream.received = Some(position);
+        stream.passed_ms = now_ms;
+        self.confirm();
+    }
+
+    fn probed(
+        &mut self,
+        number: u64,
+        identity: &L::Identity,
+        head: L::Position,
+        snapshot: &L::Snapshot,
+        now_ms: u64,
+    ) {
+        let Link::Up(stream) = &mut self.link else { return };
+        let Probe::Sent { number: sent, at_ms, arrived } = stream.probe else { return };
+        if sent != number {
+            // History 6.
+            return;
+        }
+        if self.identity.as_ref() != Some(identity) {
+            // History 3.
+            let reason =
+                format!("the stream is from {:?}, the head from {identity:?}", self.identity.as_ref());
+            return self.disconnect(reason, now_ms);
+        }
+        stream.replied_ms = now_ms;
+        self.unseen.note_ended(snapshot);
+        let every_ms = self.settings.max_lag_ms / 3;
+        let is_due = now_ms >= self.flushed_ms + every_ms;
+        if let Some(reason) = self.unseen.flush_due(snapshot, &stream.waiting, is_due) {
+            self.flushed_ms = now_ms;
+            self.actions.push_back(Action::Flush(reason));
+        }
+        let mut seen = Vec::new();
+        stream.waiting = std::mem::take(&mut stream.waiting)
+            .into_iter()
+            .filter_map(|entry| {
+                if !snapshot.sees(&entry.transaction) {
+                    return Some(entry);
+                }
+                seen.push(entry.names);
+                None
+            })
+            .collect();
+        let every_ms = PROBE_EVERY_MS.min(self.settings.max_lag_ms / 6);
+        let wait_ms = match stream.waiting.is_empty() {
+            true => (at_ms + every_ms).saturating_sub(now_ms),
+            false if arrived => 0,
+            false => LOOK_AGAIN_MS,
+        };
+        stream.probe = Probe::Due { at_ms: now_ms + wait_ms };
+        if stream.heads.len() == HEADS_MAX {
+            stream.heads.pop_back();
+        }
+        stream.heads.push_back(Head { asked_at_ms: at_ms, position: head });
+        for names in seen {
+            self.bump(names, now_ms);
+        }
+        self.confirm();
+    }
+
+    /// Bumps the names of an entry that is visible, and notes them for later if they are bumped once more.
+    fn bump(&mut self, names: Names, now_ms: u64) {
+        if self.settings.again_ms > 0 {
+            self.again.push_back((now_ms + self.settings.again_ms, names.clone()));
+        } else {
+            self.names_bytes -= names.bytes();
+        }
+        self.actions.push_back(bump(names));
+    }
+
+    /// Confirms the heads that are passed, and acknowledges what is applied.
+    fn confirm(&mut self) {
+        let Link::Up(stream) = &mut self.link else { return };
+        let (mut confirmed, is_whole) = (None, self.missing.is_none() && self.unseen.is_settled());
+        while let Some(head) = stream.heads.front()
+            && is_whole
+            && stream.is_applied(&head.position)
+        {
+            confirmed = Some(head.asked_at_ms);
+            stream.heads.pop_front();
+        }
+        if let Some(asked_at_ms) = confirmed {
+            self.failures = 0;
+            self.confirmed_ms = Some(asked_at_ms);
+            self.actions.push_back(Action::Confirmed { asked_at_ms });
+        }
+        let applied = stream.waiting.front().map_or(stream.received.as_ref(), |first| first.before.as_ref());
+        if let Some(applied) = applied
+            && is_whole
+            && self.acknowledged.as_ref() != Some(applied)
+        {
+            self.acknowledged = Some(applied.clone());
+            self.actions.push_back(Action::Acknowledge(applied.clone()));
+        }
+    }
+
+    fn disconnect(&mut self, reason: String, now_ms: u64) {
+        self.actions.push_back(Action::Disconnect { reason });
+        self.lost(now_ms);
+    }
+
+    fn lost(&mut self, now_ms: u64) {
+        if let Link::Down { .. } = self.link {
+            return;
+        }
+        if let Link::Up(stream) = &self.link {
+            self.names_bytes -= stream.waiting.iter().map(|entry| entry.names.bytes()).sum::<usize>();
+        }
+        let pause_ms = ((RETRY_MS_MAX / 20) << self.failures.min(8)).min(RETRY_MS_MAX);
+        self.failures += 1;
+        self.link = Link::Down { retry_ms: now_ms + pause_ms };
+    }
+}
+
+impl<L: Log> Stream<L> {
+    fn is_applied(&self, position: &L::Position) -> bool {
+        let passed = self.received.as_ref().is_some_and(|received| received >= position);
+        passed && self.waiting.front().is_none_or(|first| first.position > *position)
+    }
+
+    /// Why both connections are given up.
+    fn silent(&self, now_ms: u64, silent_ms: u64) -> Option<&'static str> {
+        if matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + silent_ms {
+            return Some("no reply to the question for the log's head");
+        }
+        let is_silent = self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms);
+        is_silent.then_some("the stream is silent though the log has grown")
+    }
+
+    /// Whether the log must write an entry of our own, so that the stream passes its head.
+    fn nudges(&mut self, now_ms: u64) -> bool {
+        let due = self.nudge_ms().is_some_and(|due_ms| due_ms <= now_ms);
+        if due {
+            self.nudged_ms = now_ms;
+        }
+        due
+    }
+
+    fn nudge_ms(&self) -> Option<u64> {
+        Some((self.lags_since_ms()? + NUDGE_AFTER_MS).max(self.nudged_ms + 2 * NUDGE_AFTER_MS))
+    }
+
+    /// Since when the stream has made no progress though it has not passed a head.
+    fn lags_since_ms(&self) -> Option<u64> {
+        let lags = |head: &&Head<L::Position>| {
+            self.received.as_ref().is_none_or(|received| *received < head.position)
+        };
+        self.heads.iter().find(lags).map(|head| head.asked_at_ms.max(self.passed_ms))
+    }
+
+    fn next_ms(&self, silent_ms: u64) -> u64 {
+        let probe = match self.probe {
+            Probe::Sent { .. } => self.replied_ms + silent_ms,
+            Probe::Due { at_ms } => at_ms,
+        };
+        let silent = self.lags_since_ms().map(|since_ms| since_ms + silent_ms);
+        [Some(probe), silent, self.nudge_ms()].into_iter().flatten().min().unwrap_or(probe)
+    }
+}
+
+impl<L: Log> Unseen<L> {
+    /// Whether nothing can be missing that was flushed for.
+    fn is_settled(&self) -> bool {
+        matches!(self, Self::Known { ended: false, .. })
+    }
+
+    /// Notes which of the transactions that ran at the beginning have ended, without an entry of their own.
+    fn note_ended(&mut self, snapshot: &L::Snapshot) {
+        if let Self::Known { running, ended } = self {
+            let before = running.len();
+            running.retain(|transaction| !snapshot.sees(transaction));
+            *ended |= running.len() < before;
+        }
+    }
+
+    /// Why everything must be flushed now. `is_due`: also because transactions have ended; when they end one after the other,
+    /// they are flushed for together.
+    fn flush_due(
+        &mut self,
+        snapshot: &L::Snapshot,
+        waiting: &VecDeque<Waiting<L>>,
+        is_due: bool,
+    ) -> Option<FlushReason> {
+        match self {
+            Self::Unknown(reason) => {
+                let reason = reason.clone();
+                let mut running = snapshot.running();
+                // Those with an entry are bumped with it.
+                running.retain(|other| waiting.iter().all(|entry| entry.transaction != *other));
+                *self = Self::Known { running, ended: false };
+                Some(reason)
+            }
+            Self::Known { ended, .. } if *ended && is_due => {
+                *ended = false;
+                Some(FlushReason::Ended)
+            }
+            Self::Known { .. } => None,
+        }
+    }
+}
+
+fn bump<P>(names: Names) -> Action<P> {
+    match names {
+        Names::All { reason } => Action::Flush(FlushReason::Entry(reason)),
+        names @ Names::Some { .. } => Action::Bump(names),
+    }
+}

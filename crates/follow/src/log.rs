@@ -1,0 +1,25 @@
+//! What differs between logs: the types of positions, transactions, snapshots and identities.
+
+use std::fmt::Debug;
+
+/// The types of one kind of log.
+pub trait Log {
+    /// A place in the log, between two entries; they are ordered as the entries are.
+    type Position: Clone + Ord + Debug;
+    /// What a snapshot is asked about: whether it sees this transaction.
+    type Transaction: Clone + Eq + Debug;
+    /// What a reader that begins now sees.
+    type Snapshot: Snapshot<Self::Transaction>;
+    /// The server, and the history of its data: different after a promotion, a restore or a change of server.
+    type Identity: Clone + Eq + Debug;
+}
+
+/// What a reader sees that begins at one moment.
+pub trait Snapshot<T> {
+    /// Whether the transaction has ended, so that each later reader sees what it did.
+    fn sees(&self, transaction: &T) -> bool;
+
+    /// The transactions that may have written their commit to the log and are not seen yet. Each read-write transaction that runs
+    /// may be one.
+    fn running(&self) -> Vec<T>;
+}

@@ -1,0 +1,323 @@
+//! What a database must have so that its log says all that is followed, and the statement for each thing that is missing.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::postgres::pgoutput::{Column, Identity, Relation};
+use crate::postgres::rows::without_old;
+use crate::postgres::tables::{Table, Template};
+use crate::postgres::wire::{Connection, ResultRow, WireError};
+
+/// First version of the server that can be followed.
+const VERSION_MIN: u32 = 140_000;
+
+/// Something that is missing, and how it is mended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// The statement or setting that mends it.
+    pub mend: String,
+    /// It keeps the stream from beginning at all.
+    pub is_fatal: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.mend)
+    }
+}
+
+/// A table that is followed, or a partition of one, as the catalog has it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Which of the tables that are followed.
+    pub(crate) table: usize,
+    /// As the stream will describe it.
+    pub(crate) relation: Relation,
+}
+
+/// What the catalog says.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    pub(crate) found: Vec<Found>,
+    /// Other tables that the publication has.
+    pub(crate) others: HashSet<u32>,
+    /// Of the definitions of what is followed: another text when one was changed, even if it was changed back.
+    pub(crate) mark: String,
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// The name in quotes, as SQL writes it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The text in quotes, as SQL writes it.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+impl Catalog {
+    /// Reads what is there of the tables and the publication.
+    pub(crate) async fn read(
+        connection: &mut Connection,
+        publication: &str,
+        tables: &[Table],
+        user: &str,
+    ) -> Result<Self, WireError> {
+        let mut catalog = Self::default();
+        catalog.read_server(connection, user).await?;
+        let rows = connection
+            .query(&format!(
+                "SELECT puballtables, pubinsert AND pubupdate AND pubdelete, pubtruncate, pubviaroot, xmin::text \
+                 FROM pg_publication WHERE pubname = {}",
+                literal(publication)
+            ))
+            .await?;
+        let Some(found) = rows.first() else {
+            let names: Vec<_> = tables.iter().map(|table| full_name(&table.schema, &table.name)).collect();
+            catalog.missing.push(Missing {
+                what: format!("there is no publication `{publication}`"),
+                mend: format!("CREATE PUBLICATION {} FOR TABLE {}", quoted(publication), names.join(", ")),
+                is_fatal: true,
+            });
+            return Ok(catalog);
+        };
+        if !is_true(found, 1) || !is_true(found, 2) {
+            catalog.missing.push(Missing {
+                what: format!(
+                    "publication `{publication}` leaves out inserts, updates, deletes or truncates"
+                ),
+                mend: format!(
+                    "ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')",
+                    quoted(publication)
+                ),
+                is_fatal: false,
+            });
+        }
+        let via_root = is_true(found, 3);
+        catalog.mark.push_str(text(found, 4));
+        for (at, table) in tables.iter().enumerate() {
+            catalog.read_table(connection, publication, via_root, (at, table)).await?;
+        }
+        let rows = connection.query(&published_sql(publication)).await?;
+        let found: HashSet<u32> = catalog.found.iter().map(|found| found.relation.id).collect();
+        let published = rows.iter().filter_map(|row| text(row, 0).parse().ok());
+        catalog.others = published.filter(|id| !found.contains(id)).collect();
+        Ok(catalog)
+    }
+
+    async fn read_server(&mut self, connection: &mut Connection, user: &str) -> Result<(), WireError> {
+        let rows = connection
+            .query(
+                "SELECT current_setting('server_version_num'), current_setting('wal_level'), pg_is_in_recovery(), \
+                 rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user",
+            )
+            .await?;
+        let Some(row) = rows.first() else { return Err(WireError::Protocol("no row about the role")) };
+        let version = text(row, 0).parse().unwrap_or(0);
+        if version < VERSION_MIN {
+            self.missing.push(Missing {
+                what: format!("the server is PostgreSQL {}", version / 10_000),
+                mend: "PostgreSQL 14 or later can be followed".to_owned(),
+                is_fatal: true,
+            });
+        }
+        if text(row, 1) != "logical" {
+            self.missing.push(Missing {
+                what: format!("wal_level is `{}`", text(row, 1)),
+                mend: "ALTER SYSTEM SET wal_level = 'logical', then restart the server".to_owned(),
+                is_fatal: true,
+            });
+        }
+        if is_true(row, 2) {
+            self.missing.push(Missing {
+                what: "the server is a standby".to_owned(),
+                mend: "follow the primary".to_owned(),
+                is_fatal: true,
+            });
+        }
+        if !is_true(row, 3) {
+            self.missing.push(Missing {
+                what: format!("role `{user}` may not replicate"),
+                mend: format!("ALTER ROLE {} REPLICATION", quoted(user)),
+                is_fatal: true,
+            });
+        }
+        Ok(())
+    }
+
+    async fn read_table(
+        &mut self,
+        connection: &mut Connection,
+        publication: &str,
+        via_root: bool,
+        (at, table): (usize, &Table),
+    ) -> Result<(), WireError> {
+        let name = full_name(&table.schema, &table.name);
+        let mut miss =
+            |what: String, mend: String| self.missing.push(Missing { what, mend, is_fatal: false });
+        let rows = connection
+            .query(&format!(
+                "SELECT c.oid, c.relkind, c.relpersistence FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                 WHERE n.nspname = {} AND c.relname = {}",
+                literal(&table.schema),
+                literal(&table.name)
+            ))
+            .await?;
+        let Some(row) = rows.first() else {
+            miss(format!("there is no table {name}"), "name a table of this database".to_owned());
+            return Ok(());
+        };
+        let (oid, kind) = (text(row, 0).to_owned(), text(row, 1).to_owned());
+        if kind != "r" && kind != "p" || text(row, 2) != "p" {
+            miss(
+                format!(
+                    "{name} is no table whose changes are logged (a view, an unlogged or a foreign table)"
+                ),
+                "name the tables that it reads".to_owned(),
+            );
+            return Ok(());
+        }
+        let mut unpublished = None;
+        // The table itself, all partitions of it and what inherits from it: each has its own replica identity.
+        let rows = connection.query(&relations_sql(&oid, publication)).await?;
+        for row in &rows {
+            let (schema, part, kind) = (text(row, 1), text(row, 2), text(row, 3));
+            let part_name = full_name(schema, part);
+            let is_sent_as_root = via_root && text(row, 0) != oid;
+            let is_published = !text(row, 5).is_empty();
+            if kind == "p" && !via_root {
+                // Its partitions are sent by their own names.
+            } else if !is_published && !is_sent_as_root {
+                // Of a partitioned table the table itself: it brings all partitions, later ones as well.
+                unpublished.get_or_insert_with(|| part_name.clone());
+            }
+            if is_published && (!text(row, 6).is_empty() || is_true(row, 7)) {
+                miss(
+                    format!("publication `{publication}` leaves out rows or columns of {part_name}"),
+                    format!(
+                        "ALTER PUBLICATION {} SET TABLE {part_name}, and the other tables",
+                        quoted(publication)
+                    ),
+                );
+            }
+            let columns = connection.query(&columns_sql(text(row, 0))).await?;
+            let relation = Relation {
+                id: text(row, 0).parse().unwrap_or(0),
+                schema: schema.to_owned(),
+                name: part.to_owned(),
+                identity: match text(row, 4) {
+                    "f" => Identity::Full,
+                    "n" => Identity::Nothing,
+                    _ => Identity::Key,
+                },
+                columns: columns
+                    .iter()
+                    .map(|column| Column { name: text(column, 0).to_owned(), is_key: is_true(column, 1) })
+                    .collect(),
+            };
+            let all = table.bump.iter().flat_map(Template::columns);
+            let mut all = all.chain(table.columns.iter().flatten().map(String::as_str));
+            if let Some(column) = all.find(|name| relation.columns.iter().all(|column| column.name != **name))
+            {
+                miss(format!("{part_name} has no column `{column}`"), "name a column that it has".to_owned());
+            } else if kind == "r" && !identifies(&relation) {
+                miss(
+                    format!("{part_name} has no key, and refuses updates and deletes while it is published"),
+                    format!("ALTER TABLE {part_name} REPLICA IDENTITY FULL"),
+                );
+            } else if kind == "r"
+                && let Some(column) = without_old(table, &relation)
+            {
+                miss(
+                    format!("a changed or deleted row of {part_name} is logged without its old `{column}`"),
+                    format!("ALTER TABLE {part_name} REPLICA IDENTITY FULL"),
+                );
+            }
+            self.mark.extend([";", text(row, 0), " ", text(row, 8), " ", text(row, 9)]);
+            for column in &columns {
+                self.mark.extend([",", text(column, 2)]);
+            }
+            self.found.push(Found { table: at, relation });
+        }
+        // Last, since a table without an identity that is published refuses updates.
+        if let Some(part_name) = unpublished {
+            self.missing.push(Missing {
+                what: format!("{part_name} is not in publication `{publication}`"),
+                mend: format!("ALTER PUBLICATION {} ADD TABLE {name}", quoted(publication)),
+                is_fatal: false,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a row of it can be named in the log.
+fn identifies(relation: &Relation) -> bool {
+    match relation.identity {
+        Identity::Full => true,
+        Identity::Key => relation.columns.iter().any(|column| column.is_key),
+        Identity::Nothing => false,
+    }
+}
+
+/// The ids of all tables of a publication.
+fn published_sql(publication: &str) -> String {
+    format!(
+        "SELECT c.oid FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname \
+         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = {}",
+        literal(publication)
+    )
+}
+
+/// Of a table, its partitions and what inherits from it: id, schema, name, kind, identity, whether it is published, row filter, whether
+/// columns are left out, versions of its definition and of its place in the publication.
+fn relations_sql(oid: &str, publication: &str) -> String {
+    format!(
+        "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, p.tablename, \
+           to_jsonb(p) ->> 'rowfilter', \
+           jsonb_array_length(CASE jsonb_typeof(to_jsonb(p) -> 'attnames') WHEN 'array' THEN to_jsonb(p) -> 'attnames' END) \
+             < (SELECT count(*) FROM pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), \
+           c.xmin::text, \
+           (SELECT string_agg(r.oid::text, ' ' ORDER BY r.oid) FROM pg_publication_rel r JOIN pg_publication u ON u.oid = r.prpubid \
+             WHERE u.pubname = {0} AND r.prrelid = c.oid) \
+         FROM (WITH RECURSIVE parts AS (SELECT {oid}::oid AS oid UNION \
+           SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid) SELECT oid FROM parts) AS parts \
+         JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace \
+         LEFT JOIN pg_publication_tables p \
+           ON p.pubname = {0} AND p.schemaname = n.nspname AND p.tablename = c.relname \
+         ORDER BY c.oid <> {oid}::oid, c.oid",
+        literal(publication)
+    )
+}
+
+/// Of a table's columns: name, whether it belongs to the replica identity.
+fn columns_sql(oid: &str) -> String {
+    format!(
+        "SELECT a.attname, EXISTS (SELECT FROM pg_index i, pg_class c WHERE c.oid = a.attrelid AND i.indrelid = c.oid \
+           AND a.attnum = ANY (i.indkey) \
+           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END), a.xmin::text \
+         FROM pg_attribute a WHERE a.attrelid = {oid}::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
+         ORDER BY a.attnum"
+    )
+}
+
+fn full_name(schema: &str, name: &str) -> String {
+    let plain = |part: &str| {
+        let plain =
+            part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        if plain { part.to_owned() } else { quoted(part) }
+    };
+    format!("{}.{}", plain(schema), plain(name))
+}
+
+fn text(row: &ResultRow, at: usize) -> &str {
+    row.get(at).and_then(Option::as_deref).unwrap_or_default()
+}
+
+fn is_true(row: &ResultRow, at: usize) -> bool {
+    text(row, at) == "t"
+}

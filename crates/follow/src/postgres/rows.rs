@@ -1,0 +1,239 @@
+//! The tags that a changed row bumps: templates filled with the columns of the old row and of the new one.
+
+use crate::names::Names;
+use crate::postgres::pgoutput::{Cell, Identity, Old, Relation};
+use crate::postgres::tables::{LeftOut, Piece, Table, Template};
+
+/// Longest tag, in bytes: longer than any that a rule makes of a key. A longer one is left out, and counted.
+const TAG_BYTES_MAX: usize = 1000;
+
+/// A table as the stream describes it: where its columns are.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) scope: u8,
+    templates: Vec<Vec<Place>>,
+    /// Where the columns are whose changes count; `None`: any.
+    columns: Option<Vec<usize>>,
+    width: usize,
+    pub(crate) truncate: Vec<String>,
+    pub(crate) name: String,
+}
+
+#[derive(Debug)]
+enum Place {
+    Text(Box<str>),
+    Column(usize),
+}
+
+/// A column that the stream does not have.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoColumn(pub(crate) String);
+
+impl Bound {
+    pub(crate) fn new(table: &Table, relation: &Relation) -> Result<Self, NoColumn> {
+        let place = |name: &str| {
+            let at = relation.columns.iter().position(|column| column.name == name);
+            at.ok_or_else(|| NoColumn(name.to_owned()))
+        };
+        let bind = |template: &Template| {
+            let part = |part: &Piece| match part {
+                Piece::Text(text) => Ok(Place::Text(text.as_str().into())),
+                Piece::Column(name) => place(name).map(Place::Column),
+            };
+            template.parts.iter().map(part).collect::<Result<Vec<_>, _>>()
+        };
+        let columns = table.columns.as_ref().map(|names| names.iter().map(|name| place(name)).collect());
+        Ok(Self {
+            scope: table.scope,
+            templates: table.bump.iter().map(bind).collect::<Result<_, _>>()?,
+            columns: columns.transpose()?,
+            width: relation.columns.len(),
+            truncate: table.truncate.clone(),
+            name: format!("{}.{}", table.schema, table.name),
+        })
+    }
+
+    /// Adds the tags of a changed row. `old`: `None`: it is new, or its key did not change.
+    pub(crate) fn changed(
+        &self,
+        old: Option<&Old<'_>>,
+        new: Option<&[Cell<'_>]>,
+        names: &mut Names,
+        left_out: &mut LeftOut,
+    ) {
+        if let (Some(Old::Whole(old)), Some(new)) = (old, new)
+            && !self.counts(old, new)
+        {
+            return;
+        }
+        if let Some(old) = old {
+            let (row, is_key) = match old {
+                Old::Key(row) => (row, true),
+                Old::Whole(row) => (row, false),
+            };
+            self.add(row, None, is_key, names, left_out);
+        }
+        if let Some(new) = new {
+            let whole = old.and_then(|old| match old {
+                Old::Whole(row) => Some(row.as_slice()),
+                Old::Key(_) => None,
+            });
+            self.add(new, whole, false, names, left_out);
+        }
+    }
+
+    /// Whether a column changed whose changes count.
+    fn counts(&self, old: &[Cell<'_>], new: &[Cell<'_>]) -> bool {
+        let is_changed = |at: usize| match (old.get(at), new.get(at)) {
+            (_, Some(Cell::Unchanged)) => false,
+            (old, new) => old != new,
+        };
+        match &self.columns {
+            Some(columns) => {
+                // A row that moves to other tags counts in any case.
+                let of_tags = self.templates.iter().flatten().filter_map(|part| match part {
+                    Place::Column(at) => Some(*at),
+                    Place::Text(_) => None,
+                });
+                columns.iter().copied().chain(of_tags).any(is_changed)
+            }
+            None => (0..self.width).any(is_changed),
+        }
+    }
+
+    /// `is_key`: what is NULL is not known, and nothing is left out.
+    fn add(
+        &self,
+        row: &[Cell<'_>],
+        old: Option<&[Cell<'_>]>,
+        is_key: bool,
+        names: &mut Names,
+        left_out: &mut LeftOut,
+    ) {
+        let mut tag = Vec::new();
+        for template in &self.templates {
+            tag.clear();
+            let is_whole = template.iter().all(|part| {
+                let text = match part {
+                    Place::Text(text) => Some(text.as_bytes()),
+                    Place::Column(at) => match (row.get(*at), old.and_then(|old| old.get(*at))) {
+                        (Some(Cell::Text(text)), _) | (Some(Cell::Unchanged), Some(Cell::Text(text))) => {
+                            Some(*text)
+                        }
+                        _ => None,
+                    },
+                };
+                text.inspect(|text| tag.extend_from_slice(text)).is_some()
+            });
+            if !is_whole {
+                left_out.null += u64::from(!is_key);
+            } else if tag.len() > TAG_BYTES_MAX {
+                left_out.long += 1;
+            } else {
+                names.add(self.scope, &tag);
+            }
+        }
+    }
+}
+
+/// Columns of the tags, and those whose changes count, of which the old value is not sent: the first one.
+pub(crate) fn without_old<'t>(table: &'t Table, relation: &Relation) -> Option<&'t str> {
+    let is_sent = |name: &str| match relation.identity {
+        Identity::Full => true,
+        Identity::Key => relation.columns.iter().any(|column| column.name == name && column.is_key),
+        Identity::Nothing => false,
+    };
+    table.bump.iter().flat_map(Template::columns).find(|name| !is_sent(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::Name;
+    use crate::postgres::pgoutput::Column;
+    use crate::postgres::tables::Template;
+
+    fn orders(identity: Identity) -> Relation {
+        let column = |name: &str| Column { name: name.to_owned(), is_key: name == "id" };
+        Relation {
+            id: 1,
+            schema: "public".to_owned(),
+            name: "orders".to_owned(),
+            identity,
+            columns: ["id", "user_id", "state"].map(column).to_vec(),
+        }
+    }
+
+    fn table() -> Table {
+        let mut table = Table::named("public.orders").unwrap();
+        table.bump = ["user:{user_id}", "order:{id}"].map(|text| Template::parse(text).unwrap()).to_vec();
+        table
+    }
+
+    fn tags(table: &Table, old: Option<&Old<'_>>, new: Option<&[Cell<'_>]>) -> (Vec<String>, LeftOut) {
+        let bound = Bound::new(table, &orders(Identity::Full)).unwrap();
+        let (mut names, mut left_out) = (Names::default(), LeftOut::default());
+        bound.changed(old, new, &mut names, &mut left_out);
+        let Names::Some { names, .. } = names else { panic!("all") };
+        let text = |Name { tag, .. }: Name| String::from_utf8(tag.into_vec()).unwrap();
+        let mut tags: Vec<_> = names.into_iter().map(text).collect();
+        tags.sort();
+        (tags, left_out)
+    }
+
+    const fn text(text: &str) -> Cell<'_> {
+        Cell::Text(text.as_bytes())
+    }
+
+    #[test]
+    fn a_row_that_moves_reaches_both() {
+        let old = Old::Whole(vec![text("1"), text("7"), text("new")]);
+        let (tags, left_out) = tags(&table(), Some(&old), Some(&[text("1"), text("8"), Cell::Unchanged]));
+        assert_eq!(tags, ["order:1", "user:7", "user:8"]);
+        assert_eq!(left_out, LeftOut::default());
+    }
+
+    #[test]
+    fn only_changes_that_count_are_bumped() {
+        let table = Table { columns: Some(vec!["state".to_owned()]), ..table() };
+        let old = Old::Whole(vec![text("1"), text("7"), text("new")]);
+        let none: [String; 0] = [];
+        assert_eq!(tags(&table, Some(&old), Some(&[text("1"), text("7"), Cell::Unchanged])).0, none);
+        assert_eq!(
+            tags(&table, Some(&old), Some(&[text("1"), text("7"), text("paid")])).0,
+            ["order:1", "user:7"]
+        );
+        let moved = tags(&table, Some(&old), Some(&[text("1"), text("8"), text("new")])).0;
+        assert_eq!(moved, ["order:1", "user:7", "user:8"], "it moves");
+        // Without its old values, each update counts.
+        assert_eq!(tags(&table, None, Some(&[text("1"), text("7"), text("new")])).0, ["order:1", "user:7"]);
+    }
+
+    #[test]
+    fn null_is_left_out_and_counted() {
+        let (tags, left_out) = tags(&table(), None, Some(&[text("1"), Cell::Null, text("new")]));
+        assert_eq!((tags, left_out.null), (vec!["order:1".to_owned()], 1));
+        let long = "x".repeat(TAG_BYTES_MAX - "user:".len());
+        let (tags, left_out) = self::tags(&table(), None, Some(&[text("1"), text(&long), Cell::Null]));
+        assert_eq!((tags.len(), left_out.long), (2, 0), "the longest tag");
+        let longer = format!("{long}x");
+        let (tags, left_out) = self::tags(&table(), None, Some(&[text("1"), text(&longer), Cell::Null]));
+        assert_eq!((tags.len(), left_out.long), (1, 1));
+    }
+
+    #[test]
+    fn a_deleted_row_by_its_key() {
+        let old = Old::Key(vec![text("1"), Cell::Null, Cell::Null]);
+        let (tags, left_out) = tags(&table(), Some(&old), None);
+        assert_eq!((tags, left_out), (vec!["order:1".to_owned()], LeftOut::default()));
+        assert_eq!(without_old(&table(), &orders(Identity::Key)), Some("user_id"));
+        assert_eq!(without_old(&table(), &orders(Identity::Nothing)), Some("user_id"));
+        assert_eq!(without_old(&table(), &orders(Identity::Full)), None);
+    }
+
+    #[test]
+    fn a_column_that_is_not_there() {
+        let table = Table { columns: Some(vec!["total".to_owned()]), ..table() };
+        assert_eq!(Bound::new(&table, &orders(Identity::Full)).err(), Some(NoColumn("total".to_owned())));
+    }
+}

@@ -1,0 +1,713 @@
+//! Follows the log of one database: two connections, and the [`Follower`] between them and the node.
+//!
+//! The *stream* is a replication slot's. On the *second connection*, to the same socket address, the source asks for the head of the
+//! log and a snapshot, reads the catalog, and makes the log write an entry when its head is not passed.
+
+use std::collections::{HashMap, HashSet};
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::follower::{Action, FlushReason, Follower, Settings, State, Told};
+use crate::log::{Log, Snapshot};
+use crate::names::Names;
+use crate::postgres::address::Address;
+use crate::postgres::catalog::{Catalog, Found, Missing, literal, quoted};
+use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
+use crate::postgres::rows::Bound;
+use crate::postgres::tables::{LeftOut, Table};
+use crate::postgres::wire::{Connection, Peer, ResultRow, WireError};
+
+/// Time between two looks into the catalog.
+const CATALOG_EVERY: Duration = Duration::from_secs(30);
+
+/// The same while something is missing.
+const MISSING_EVERY: Duration = Duration::from_secs(3);
+
+/// Longest time between two messages to the server, which ends a connection that is silent for `wal_sender_timeout` (60 s).
+const STATUS_EVERY: Duration = Duration::from_secs(10);
+
+/// Seconds between 1970, Unix's epoch, and 2000, PostgreSQL's.
+const EPOCH_SECONDS: u64 = 946_684_800;
+
+/// What a log says, in the order in which the node must obey it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Bump these tags.
+    Bump(Names),
+    /// Invalidate all tagged items.
+    Flush(FlushReason),
+    /// All that was committed before this moment is obeyed, in milliseconds of [`Node::now_ms`].
+    Confirmed {
+        /// The moment.
+        asked_at_ms: u64,
+    },
+}
+
+/// What a person may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Both connections are there.
+    Connected {
+        /// System identifier and timeline.
+        identity: String,
+        /// The stream goes on where the last one ended.
+        resumes: bool,
+    },
+    /// A connection ended or cannot be made; it is tried again.
+    Lost {
+        /// Why.
+        reason: String,
+    },
+    /// The database lacks something. An empty list: no more.
+    Missing(Vec<Missing>),
+}
+
+/// What the log's bumps are for.
+pub trait Node {
+    /// A clock that goes on while the machine is suspended, in milliseconds.
+    fn now_ms(&self) -> u64;
+    /// The wall clock, since 1970: the database shows it as the time of the last reply.
+    fn unix_now(&self) -> Duration;
+    /// Obeys an order before it returns.
+    fn order(&mut self, order: Order);
+    /// Writes a line of the log.
+    fn notice(&mut self, notice: Notice);
+    /// Takes note of how far the follower is, and of what was left out of tags so far.
+    fn state(&mut self, state: State, left_out: LeftOut);
+    /// The password, read anew for each connection.
+    ///
+    /// # Errors
+    /// Why there is none, though one is set.
+    fn password(&mut self) -> Result<Option<String>, String>;
+}
+
+/// What a source is told while it follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wish {
+    /// Stop.
+    pub stops: bool,
+    /// Another number than before: look at once for what the database lacks.
+    pub looks: u64,
+}
+
+/// A database's log.
+#[derive(Clone)]
+pub struct Source {
+    /// Where the database is.
+    pub address: Address,
+    /// The publication.
+    pub publication: String,
+    /// What is followed.
+    pub tables: Arc<[Table]>,
+    /// The name of a permanent slot; `None`: a temporary one.
+    pub slot: Option<String>,
+    /// How the server's certificate is verified.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// How it is followed.
+    pub settings: Settings,
+}
+
+/// System identifier and timeline: other ones after a promotion or a restore.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    system: String,
+    timeline: String,
+}
+
+struct Postgres;
+
+impl Log for Postgres {
+    type Position = Lsn;
+    type Transaction = u32;
+    type Snapshot = Seen;
+    type Identity = Identity;
+}
+
+/// `pg_current_snapshot()`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    /// The first transaction that had not begun.
+    next: u64,
+    running: Vec<u64>,
+}
+
+impl Seen {
+    /// Reads `10:20:10,14,15`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':').skip(1);
+        let next = parts.next()?.parse().ok()?;
+        let running =
+            parts.next()?.split(',').filter(|id| !id.is_empty()).map(str::parse).collect::<Result<_, _>>();
+        Some(Self { next, running: running.ok()? })
+    }
+}
+
+impl Snapshot<u32> for Seen {
+    fn sees(&self, transaction: &u32) -> bool {
+        // The stream has the lower half only: the one of that half that is nearest.
+        let ahead = transaction.wrapping_sub(self.next as u32).cast_signed();
+        let whole = self.next.wrapping_add_signed(i64::from(ahead));
+        ahead < 0 && !self.running.contains(&whole)
+    }
+
+    fn running(&self) -> Vec<u32> {
+        self.running.iter().map(|transaction| *transaction as u32).collect()
+    }
+}
+
+/// What the second connection is asked.
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    Probe { number: u64 },
+    Nudge,
+    Catalog,
+}
+
+enum Reply {
+    Probed { number: u64, identity: Identity, head: Lsn, snapshot: Seen },
+    Nudged,
+    Catalog(Catalog),
+}
+
+type Answering = Pin<Box<dyn Future<Output = (Connection, Result<Reply, WireError>)> + Send>>;
+
+/// Both connections.
+struct Link {
+    stream: Connection,
+    /// The second connection, while nothing is asked.
+    second: Option<Connection>,
+    answering: Option<Answering>,
+    questions: Vec<Question>,
+    catalog_at: Instant,
+    status_at: Instant,
+    bound: HashMap<u32, Role>,
+    /// As the stream has described them.
+    relations: HashMap<u32, Relation>,
+    transaction: Option<(u32, Names)>,
+    acknowledged: Lsn,
+    received: Lsn,
+}
+
+impl Source {
+    /// What the database lacks, each with the statement that mends it.
+    ///
+    /// # Errors
+    /// The database cannot be reached, or refuses.
+    pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
+        let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
+        let catalog =
+            Catalog::read(&mut connection, &self.publication, &self.tables, &self.address.user).await?;
+        Ok(catalog.missing)
+    }
+
+    /// Follows the log until it is told to stop, or the sender is gone.
+    pub async fn follow(self, node: &mut impl Node, mut wish: watch::Receiver<Wish>) {
+        let mut running = Running {
+            follower: Follower::new(self.settings),
+            source: self,
+            link: None,
+            found: Vec::new(),
+            others: HashSet::new(),
+            mark: String::new(),
+            missing: Vec::new(),
+            left_out: LeftOut::default(),
+        };
+        running.follower.tick(node.now_ms());
+        loop {
+            let next = running.act(node).await;
+            node.state(running.follower.state(), running.left_out);
+            let mut looks = false;
+            {
+                let mut step = pin!(running.step(next, node));
+                loop {
+                    tokio::select! {
+                        () = &mut step => break,
+                        changed = wish.changed() => {
+                            if changed.is_err() || wish.borrow_and_update().stops {
+                                return;
+                            }
+                            looks = true;
+                        }
+                    }
+                }
+            }
+            // A step takes half a second at most. A new connection takes longer, and looks by itself.
+            if let Some(link) = running.link.as_mut().filter(|_| looks) {
+                link.catalog_at = Instant::now();
+            }
+        }
+    }
+}
+
+struct Running {
+    source: Source,
+    follower: Follower<Postgres>,
+    link: Option<Link>,
+    /// What the catalog said last.
+    found: Vec<Found>,
+    others: HashSet<u32>,
+    mark: String,
+    missing: Vec<Missing>,
+    left_out: LeftOut,
+}
+
+/// What a table of the stream is to us.
+enum Role {
+    Followed(Bound),
+    /// It is not followed.
+    Other,
+    /// It is newer than the last look into the catalog: perhaps a partition of what is followed.
+    Unknown {
+        name: String,
+    },
+}
+
+/// What comes after the follower's actions.
+enum Next {
+    /// Make the connections.
+    Connect { resume: Option<Lsn> },
+    /// Wait for something to happen.
+    Wait,
+}
+
+enum Event {
+    Streamed(Result<Option<Bytes>, WireError>),
+    Answered(Connection, Result<Reply, WireError>),
+    Time,
+}
+
+impl Running {
+    /// Executes what the follower wants.
+    async fn act(&mut self, node: &mut impl Node) -> Next {
+        while let Some(action) = self.follower.poll_action() {
+            match action {
+                Action::Bump(names) => node.order(Order::Bump(names)),
+                Action::Flush(reason) => node.order(Order::Flush(reason)),
+                Action::Confirmed { asked_at_ms } => node.order(Order::Confirmed { asked_at_ms }),
+                Action::Connect { resume } => return Next::Connect { resume },
+                Action::Disconnect { reason } => {
+                    self.link = None;
+                    node.notice(Notice::Lost { reason });
+                }
+                Action::Acknowledge(position) => {
+                    if let Some(link) = &mut self.link {
+                        link.acknowledged = position;
+                        link.status_at = link.status_at.min(Instant::now() + Duration::from_secs(1));
+                    }
+                }
+                Action::Probe { number } => self.ask(Question::Probe { number }),
+                Action::Nudge => self.ask(Question::Nudge),
+            }
+        }
+        let status = self.link.as_mut().filter(|link| link.status_at <= Instant::now());
+        if let Some(link) = status
+            && let Err(error) = link.send_status(node.unix_now()).await
+        {
+            self.lose(error.with_causes(), node);
+        }
+        Next::Wait
+    }
+
+    fn ask(&mut self, question: Question) {
+        if let Some(link) = &mut self.link {
+            link.questions.push(question);
+            link.ask_next(&self.source);
+        }
+    }
+
+    fn lose(&mut self, reason: String, node: &mut impl Node) {
+        self.link = None;
+        node.notice(Notice::Lost { reason: reason.clone() });
+        self.follower.told(Told::Lost { reason }, node.now_ms());
+    }
+
+    async fn connect(&mut self, resume: Option<Lsn>, node: &mut impl Node) {
+        let password = match node.password() {
+            Ok(password) => password.or_else(|| self.source.address.password.clone()),
+            Err(reason) => return self.lose(reason, node),
+        };
+        match self.open(resume, password.as_deref()).await {
+            Ok((link, catalog, identity, resumes)) => {
+                self.link = Some(link);
+                let text = format!("system {}, timeline {}", identity.system, identity.timeline);
+                node.notice(Notice::Connected { identity: text, resumes });
+                self.follower.told(Told::Connected { identity, resumes }, node.now_ms());
+                self.note_catalog(catalog, node);
+            }
+            Err(Failed::Wire(error)) => self.lose(error.with_causes(), node),
+            Err(Failed::Missing(missing)) => {
+                let reason = missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ");
+                self.lose(reason, node);
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        resume: Option<Lsn>,
+        password: Option<&str>,
+    ) -> Result<(Link, Catalog, Identity, bool), Failed> {
+        let source = &self.source;
+        let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
+        second.query("SET synchronous_commit = local").await?;
+        let catalog =
+            Catalog::read(&mut second, &source.publication, &source.tables, &source.address.user).await?;
+        if catalog.missing.iter().any(|missing| missing.is_fatal) {
+            return Err(Failed::Missing(catalog.missing));
+        }
+        let open = Connection::open(&source.address, password, &source.tls, Some(&peer));
+        let (mut stream, _): (Connection, Peer) = open.await?;
+        let identity = identify(&mut stream).await?;
+        let (slot, exists) = match &source.slot {
+            Some(slot) => (slot.clone(), slot_exists(&mut second, slot).await?),
+            // Ours alone, and gone with the connection.
+            None => (format!("cattlegrid_{:016x}", rand_bits()), false),
+        };
+        if !exists {
+            // It waits for the transactions that write now. As a statement, so that the database looks meanwhile whether the connection is
+            // still there; a replication command would keep waiting without it.
+            let (name, is_temporary) = (literal(&slot), source.slot.is_none());
+            let sql =
+                format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput', {is_temporary})");
+            stream.query_that_waits(&sql).await?;
+        }
+        let from = resume.filter(|_| exists).unwrap_or(Lsn(0));
+        let publication = literal(&quoted(&source.publication));
+        let command = format!(
+            "START_REPLICATION SLOT {} LOGICAL {:X}/{:X} (proto_version '1', publication_names {publication})",
+            quoted(&slot),
+            from.0 >> 32,
+            from.0 & 0xffff_ffff,
+        );
+        stream.start_stream(&command).await?;
+        let now = Instant::now();
+        let link = Link {
+            stream,
+            second: Some(second),
+            answering: None,
+            questions: Vec::new(),
+            catalog_at: now + CATALOG_EVERY,
+            status_at: now + STATUS_EVERY,
+            bound: HashMap::new(),
+            relations: HashMap::new(),
+            transaction: None,
+            acknowledged: from,
+            received: Lsn(0),
+        };
+        Ok((link, catalog, identity, exists && resume.is_some()))
+    }
+
+    fn note_catalog(&mut self, catalog: Catalog, node: &mut impl Node) {
+        let missing = catalog.missing.first().map(Missing::to_string);
+        if self.missing != catalog.missing {
+            node.notice(Notice::Missing(catalog.missing.clone()));
+        }
+        if let Some(link) = &mut self.link {
+            let every = if catalog.missing.is_empty() { CATALOG_EVERY } else { MISSING_EVERY };
+            link.catalog_at = Instant::now() + every;
+        }
+        let is_changed = !self.mark.is_empty() && self.mark != catalog.mark;
+        (self.found, self.missing) = (catalog.found, catalog.missing);
+        (self.others, self.mark) = (catalog.others, catalog.mark);
+        if let Some(mut link) = self.link.take() {
+            // All tables of before are known now: what is in neither list is not followed.
+            link.bound =
+                link.relations.values().map(|relation| (relation.id, self.role(relation, true))).collect();
+            self.link = Some(link);
+        }
+        if is_changed {
+            let reason = "the definition of a table that is followed was changed".to_owned();
+            self.follower.told(Told::Gap { reason }, node.now_ms());
+        }
+        self.follower.told(Told::Covers { missing }, node.now_ms());
+    }
+
+    /// Connects, or waits for something to happen and takes note of it.
+    async fn step(&mut self, next: Next, node: &mut impl Node) {
+        match next {
+            Next::Connect { resume } => self.connect(resume, node).await,
+            Next::Wait => {
+                let event = self.event(node.now_ms()).await;
+                self.take(event, node);
+            }
+        }
+    }
+
+    async fn event(&mut self, now_ms: u64) -> Event {
+        let wait =
+            self.follower.next_ms().map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms)));
+        let Some(link) = &mut self.link else {
+            tokio::time::sleep(wait.unwrap_or(STATUS_EVERY)).await;
+            return Event::Time;
+        };
+        let now = Instant::now();
+        let own = link.status_at.min(link.catalog_at).saturating_duration_since(now);
+        let wait = wait.map_or(own, |wait| wait.min(own));
+        let answered = async {
+            match &mut link.answering {
+                Some(answering) => answering.await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            message = link.stream.streamed() => Event::Streamed(message),
+            (connection, reply) = answered => Event::Answered(connection, reply),
+            () = tokio::time::sleep(wait) => Event::Time,
+        }
+    }
+
+    fn take(&mut self, event: Event, node: &mut impl Node) {
+        let now_ms = node.now_ms();
+        match event {
+            Event::Streamed(Ok(Some(message))) => self.streamed(&message, node),
+            Event::Streamed(Ok(None)) => {
+                // Which row it was is not known.
+                if let Some((_, names)) = self.link.as_mut().and_then(|link| link.transaction.as_mut()) {
+                    names.all("a changed row is larger than 16 MiB");
+                }
+            }
+            Event::Answered(connection, Ok(reply)) => {
+                if let Some(link) = &mut self.link {
+                    (link.second, link.answering) = (Some(connection), None);
+                    link.ask_next(&self.source);
+                }
+                match reply {
+                    Reply::Probed { number, identity, head, snapshot } => {
+                        if let Some(link) = &mut self.link
+                            && link.received < head
+                        {
+                            // A server that has nothing to say says how far it is when it is asked.
+                            link.status_at = Instant::now();
+                        }
+                        self.follower.told(Told::Probed { number, identity, head, snapshot }, now_ms);
+                    }
+                    Reply::Nudged => {}
+                    Reply::Catalog(catalog) => self.note_catalog(catalog, node),
+                }
+            }
+            Event::Streamed(Err(error)) | Event::Answered(_, Err(error)) => {
+                self.lose(error.with_causes(), node);
+            }
+            Event::Time => {
+                if let Some(link) = &mut self.link
+                    && link.catalog_at <= Instant::now()
+                {
+                    link.catalog_at = Instant::now() + CATALOG_EVERY;
+                    self.ask(Question::Catalog);
+                }
+                self.follower.tick(now_ms);
+            }
+        }
+    }
+
+    fn streamed(&mut self, message: &[u8], node: &mut impl Node) {
+        let now_ms = node.now_ms();
+        match message.split_first() {
+            // Its beginning, the log's end and the server's time, then a message of the plugin.
+            Some((b'w', rest)) if rest.len() >= 24 => {
+                if let Err(reason) = self.changed(&rest[24..], now_ms) {
+                    self.lose(reason, node);
+                }
+            }
+            Some((b'k', rest)) if rest.len() >= 17 => {
+                let position = Lsn(rest[..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+                if let Some(link) = &mut self.link {
+                    link.received = link.received.max(position);
+                    if rest[16] == 1 {
+                        link.status_at = Instant::now();
+                    }
+                }
+                self.follower.told(Told::Passed { position }, now_ms);
+            }
+            _ => self.lose("the stream has a message that is unknown".to_owned(), node),
+        }
+    }
+
+    /// What a table is to us. `is_listed`: the catalog was read after the stream had described it.
+    fn role(&self, relation: &Relation, is_listed: bool) -> Role {
+        let by_name = |table: &Table| table.schema == relation.schema && table.name == relation.name;
+        let part =
+            || self.found.iter().find(|found| found.relation.id == relation.id).map(|found| found.table);
+        match self.source.tables.iter().position(by_name).or_else(part) {
+            // A column that is missing: the catalog says so, and nothing is confirmed.
+            Some(table) => {
+                Bound::new(&self.source.tables[table], relation).map_or(Role::Other, Role::Followed)
+            }
+            None if is_listed || self.others.contains(&relation.id) => Role::Other,
+            None => Role::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
+        }
+    }
+
+    fn changed(&mut self, message: &[u8], now_ms: u64) -> Result<(), String> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let message = Message::parse(message).map_err(|error| error.to_string())?;
+        let mut row = |relation: u32, old: Option<&Old<'_>>, new: Option<&[_]>| {
+            let Some((_, names)) = &mut link.transaction else { return };
+            match link.bound.get(&relation) {
+                Some(Role::Followed(bound)) => bound.changed(old, new, names, &mut self.left_out),
+                Some(Role::Unknown { name }) => names.all(&format!("{name} is new")),
+                Some(Role::Other) | None => {}
+            }
+        };
+        match message {
+            Message::Begin { transaction } => link.transaction = Some((transaction, Names::default())),
+            Message::Insert { relation, new } => row(relation, None, Some(&new)),
+            Message::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new)),
+            Message::Delete { relation, old } => row(relation, Some(&old), None),
+            Message::Truncate { relations } => {
+                for relation in relations {
+                    link.truncated(relation);
+                }
+            }
+            Message::Relation(relation) => {
+                let role = self.role(&relation, false);
+                let Some(link) = &mut self.link else { return Ok(()) };
+                if matches!(role, Role::Unknown { .. }) {
+                    link.catalog_at = Instant::now();
+                }
+                link.bound.insert(relation.id, role);
+                link.relations.insert(relation.id, relation);
+            }
+            Message::Commit { end } => {
+                let Some((transaction, names)) = link.transaction.take() else {
+                    return Err("a commit that has no beginning".to_owned());
+                };
+                link.received = link.received.max(end);
+                self.follower.told(Told::Entry { position: end, transaction, names }, now_ms);
+            }
+            Message::Other => {}
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    fn ask_next(&mut self, source: &Source) {
+        if self.answering.is_some() || self.questions.is_empty() {
+            return;
+        }
+        let Some(mut connection) = self.second.take() else { return };
+        let question = self.questions.remove(0);
+        let (publication, tables) = (source.publication.clone(), Arc::clone(&source.tables));
+        let user = source.address.user.clone();
+        self.answering = Some(Box::pin(async move {
+            let reply = match question {
+                Question::Probe { number } => probe(&mut connection, number).await,
+                Question::Nudge => {
+                    let sql = "SELECT pg_logical_emit_message(true, 'cattlegrid', '')";
+                    connection.query(sql).await.map(|_| Reply::Nudged)
+                }
+                Question::Catalog => {
+                    Catalog::read(&mut connection, &publication, &tables, &user).await.map(Reply::Catalog)
+                }
+            };
+            (connection, reply)
+        }));
+    }
+
+    /// Says what is applied; the server answers with how far the stream is.
+    async fn send_status(&mut self, unix_now: Duration) -> Result<(), WireError> {
+        let since_2000 = unix_now.saturating_sub(Duration::from_secs(EPOCH_SECONDS));
+        let micros = u64::try_from(since_2000.as_micros()).unwrap_or(u64::MAX);
+        let mut message = Vec::with_capacity(34);
+        message.push(b'r');
+        for number in [self.acknowledged.0, self.acknowledged.0, self.acknowledged.0, micros] {
+            message.extend_from_slice(&number.to_be_bytes());
+        }
+        message.push(1);
+        self.status_at = Instant::now() + STATUS_EVERY;
+        self.stream.send(&message).await
+    }
+
+    fn truncated(&mut self, relation: u32) {
+        let (Some(Role::Followed(bound)), Some((_, names))) =
+            (self.bound.get(&relation), &mut self.transaction)
+        else {
+            return;
+        };
+        if bound.truncate.is_empty() {
+            names.all(&format!("{} was truncated", bound.name));
+        }
+        for tag in &bound.truncate {
+            names.add(bound.scope, tag.as_bytes());
+        }
+    }
+}
+
+enum Failed {
+    Wire(WireError),
+    Missing(Vec<Missing>),
+}
+
+impl From<WireError> for Failed {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
+async fn identify(connection: &mut Connection) -> Result<Identity, WireError> {
+    let rows = connection.query("IDENTIFY_SYSTEM").await?;
+    let text = |at: usize| rows.first().and_then(|row: &ResultRow| row.get(at).cloned().flatten());
+    match (text(0), text(1)) {
+        (Some(system), Some(timeline)) => Ok(Identity { system, timeline }),
+        _ => Err(WireError::Protocol("no system identifier")),
+    }
+}
+
+async fn probe(connection: &mut Connection, number: u64) -> Result<Reply, WireError> {
+    let identity = identify(connection).await?;
+    let sql = "SELECT pg_current_snapshot(), CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END";
+    let rows = connection.query(sql).await?;
+    let text = |at: usize| rows.first().and_then(|row| row.get(at).cloned().flatten());
+    let snapshot = text(0).and_then(|text| Seen::parse(&text)).ok_or(WireError::Protocol("no snapshot"))?;
+    let head = text(1).and_then(|text| {
+        let (high, low) = text.split_once('/')?;
+        Some(Lsn(u64::from_str_radix(high, 16).ok()? << 32 | u64::from_str_radix(low, 16).ok()?))
+    });
+    let head = head.ok_or(WireError::Protocol("the server became a standby"))?;
+    Ok(Reply::Probed { number, identity, head, snapshot })
+}
+
+/// Whether a permanent slot can go on. A slot that has lost its log is dropped, so that it is made anew.
+async fn slot_exists(connection: &mut Connection, slot: &str) -> Result<bool, WireError> {
+    let sql = format!("SELECT wal_status FROM pg_replication_slots WHERE slot_name = {}", literal(slot));
+    let rows = connection.query(&sql).await?;
+    match rows.first().map(|row| row.first().and_then(Option::as_deref).unwrap_or_default()) {
+        None => Ok(false),
+        Some("lost") => {
+            connection.query(&format!("SELECT pg_drop_replication_slot({})", literal(slot))).await?;
+            Ok(false)
+        }
+        Some(_) => Ok(true),
+    }
+}
+
+fn rand_bits() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_of_half_numbers() {
+        let seen = Seen::parse("10:20:10,14").unwrap();
+        assert!(seen.sees(&9) && seen.sees(&19));
+        assert!(!seen.sees(&10) && !seen.sees(&14) && !seen.sees(&20) && !seen.sees(&21));
+        assert_eq!(seen.running(), [10, 14]);
+        assert_eq!(Seen::parse("10:10:"), Some(Seen { next: 10, running: Vec::new() }));
+        assert_eq!(Seen::parse("10"), None);
+        // The lower half begins again at 0.
+        let over = Seen { next: (3 << 32) + 5, running: vec![(3 << 32) - 2, (3 << 32) + 1] };
+        assert!(over.sees(&0) && over.sees(&u32::MAX) && over.sees(&4));
+        assert!(!over.sees(&(u32::MAX - 1)) && !over.sees(&1) && !over.sees(&5));
+    }
+}

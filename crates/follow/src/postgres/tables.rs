@@ -1,0 +1,139 @@
+//! Tables that are followed, and the templates of the tags that their rows bump, such as `user:{user_id}`.
+
+use std::fmt;
+
+/// A table that is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// Its schema; `public` if the setting has none.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// What each changed row bumps.
+    pub bump: Vec<Template>,
+    /// An update bumps only if one of these changed; `None`: any column.
+    pub columns: Option<Vec<String>>,
+    /// What TRUNCATE bumps; empty: everything.
+    pub truncate: Vec<String>,
+    /// A number of the caller's, given with each of its names.
+    pub scope: u8,
+}
+
+/// A tag with columns of a row in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    pub(crate) parts: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Text(String),
+    Column(String),
+}
+
+/// What is wrong with a template or a table's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// A brace without its counterpart, or a column without a name.
+    #[error("`{0}`: a column is written `{{name}}`, for example `user:{{user_id}}`")]
+    Template(String),
+    /// Neither `table` nor `schema.table`.
+    #[error("`{0}` is no table: write `schema.table`, for example `public.users`")]
+    Name(String),
+}
+
+impl Template {
+    /// Reads `user:{user_id}`.
+    ///
+    /// # Errors
+    /// A brace without its counterpart, or a column without a name.
+    pub fn parse(text: &str) -> Result<Self, TableError> {
+        let refuse = || Err(TableError::Template(text.to_owned()));
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some(at) = rest.find(['{', '}']) {
+            let (before, from) = rest.split_at(at);
+            let Some(end) = from.find('}') else { return refuse() };
+            let column = from.get(1..end).unwrap_or_default();
+            if column.is_empty() || column.contains('{') {
+                return refuse();
+            }
+            if !before.is_empty() {
+                parts.push(Piece::Text(before.to_owned()));
+            }
+            parts.push(Piece::Column(column.to_owned()));
+            rest = &from[end + 1..];
+        }
+        if !rest.is_empty() {
+            parts.push(Piece::Text(rest.to_owned()));
+        }
+        if parts.is_empty() { refuse() } else { Ok(Self { text: text.to_owned(), parts }) }
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The columns in it.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Piece::Column(name) => Some(name.as_str()),
+            Piece::Text(_) => None,
+        })
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Table {
+    /// A table by its name, which bumps nothing yet.
+    ///
+    /// # Errors
+    /// More than one dot, or an empty part.
+    pub fn named(name: &str) -> Result<Self, TableError> {
+        let (schema, table) = name.split_once('.').unwrap_or(("public", name));
+        if schema.is_empty() || table.is_empty() || table.contains('.') {
+            return Err(TableError::Name(name.to_owned()));
+        }
+        Ok(Self {
+            schema: schema.to_owned(),
+            name: table.to_owned(),
+            bump: Vec::new(),
+            columns: None,
+            truncate: Vec::new(),
+            scope: 0,
+        })
+    }
+}
+
+/// What was left out of the tags of rows.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct LeftOut {
+    /// A column was NULL, or too long to be sent.
+    pub null: u64,
+    /// The tag has more than 1,000 bytes.
+    pub long: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_and_names() {
+        for text in ["", "user:{", "user:}", "user:{}", "user:{{id}}", "a}b{"] {
+            assert!(Template::parse(text).is_err(), "{text}");
+        }
+        assert_eq!(Template::parse("{a}:{b}x").unwrap().columns().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(Template::parse("prices").unwrap().columns().count(), 0);
+        for name in ["", ".users", "public.", "a.b.c"] {
+            assert!(Table::named(name).is_err(), "{name}");
+        }
+        assert_eq!(Table::named("users").unwrap().schema, "public");
+    }
+}

@@ -1,0 +1,5 @@
+//! The follower, driven by a database, a network and a node that exist in memory only.
+
+mod sim;
+mod steps;
+mod world;

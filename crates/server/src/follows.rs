@@ -1,0 +1,435 @@
+//! Logs that are followed: a thread each, which obeys what its log says.
+//!
+//! Nothing of it is on the way of a request, and a log that cannot be reached stops neither the start nor a reload: it is behind.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cattlegrid_config::{FollowSettings, FollowTable};
+use cattlegrid_engine::{Now, WhenBehind};
+use cattlegrid_follow::postgres::{
+    LeftOut, Missing, Node, Notice, Order, Source, TlsError, Wish, client_config,
+};
+use cattlegrid_follow::{Name, Names, Settings, State};
+use cattlegrid_tags::{Kind, PrefixId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::watch;
+
+use crate::log;
+use crate::state::Shared;
+use crate::time::nanos;
+
+/// Longest time that a program may take to print a password.
+const PASSWORD_TIME: Duration = Duration::from_secs(10);
+
+/// Longest password, in bytes.
+const PASSWORD_BYTES_MAX: usize = 8192;
+
+/// Between two lines of the log about a connection that cannot be made, while the reason is the same.
+const LOST_EVERY: Duration = Duration::from_secs(60);
+
+/// The threads that follow logs, in the order of the rule file.
+#[derive(Debug, Default)]
+pub(crate) struct Follows(Mutex<Vec<Running>>);
+
+#[derive(Debug)]
+struct Running {
+    settings: FollowSettings,
+    view: Arc<Mutex<View>>,
+    wish: watch::Sender<Wish>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is known of a log's follower.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct View {
+    pub(crate) state: Option<State>,
+    /// Rows of which a tag was left out.
+    pub(crate) left_out: LeftOut,
+    /// Tags that were invalidated, without repetition in one transaction.
+    pub(crate) bumps: u64,
+    /// Connections that were made.
+    pub(crate) connects: u64,
+    /// Connections that ended or could not be made.
+    pub(crate) losses: u64,
+    /// Why the last connection ended or could not be made; None while there is one.
+    pub(crate) lost: Option<String>,
+    /// System identifier and timeline.
+    pub(crate) identity: String,
+    /// What the database lacks.
+    pub(crate) missing: Vec<Missing>,
+    /// Longest time between the question for a head and its confirmation, in milliseconds, in this minute and the last.
+    pub(crate) lag_ms_max: [u64; 2],
+    minute: u64,
+}
+
+impl Follows {
+    /// Follows these logs from now on, and no others. Those whose settings are the same go on.
+    pub(crate) fn follow(&self, shared: &Arc<Shared>, follows: &[FollowSettings]) {
+        let mut running = self.lock();
+        let mut before = std::mem::take(&mut *running);
+        let followed = follows.iter().map(FollowSettings::followed).collect();
+        shared.engine.shared().follow(followed, shared.clock.millis());
+        for settings in follows {
+            let same = before.iter().position(|own| own.settings == *settings);
+            match same {
+                Some(at) => {
+                    let own = before.swap_remove(at);
+                    // What was missing may be there: a reload is how one says so.
+                    own.wish.send_modify(|wish| wish.looks += 1);
+                    running.push(own);
+                }
+                None => running.extend(start(shared, settings.clone())),
+            }
+        }
+        drop(running);
+        // Outside of the lock: a thread may be at a password.
+        for own in &mut before {
+            own.end();
+        }
+    }
+
+    /// Ends all threads.
+    pub(crate) fn stop(&self) {
+        let mut running = std::mem::take(&mut *self.lock());
+        running.iter().for_each(Running::tell);
+        running.iter_mut().for_each(Running::end);
+    }
+
+    /// What is known of each, by name.
+    pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {
+        let copy = |own: &Running| (own.settings.clone(), lock(&own.view).clone());
+        self.lock().iter().map(copy).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Running>> {
+        lock(&self.0)
+    }
+}
+
+impl Running {
+    fn tell(&self) {
+        self.wish.send_modify(|wish| wish.stops = true);
+    }
+
+    fn end(&mut self) {
+        self.tell();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error(format_args!("log {}: its thread panicked", self.settings.name));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// None: there is no thread for it; the log is behind, and the server's log says why.
+fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
+    let view = Arc::new(Mutex::new(View::default()));
+    let (wish, wished) = watch::channel(Wish::default());
+    let mut node = Own {
+        shared: Arc::clone(shared),
+        settings: settings.clone(),
+        view: Arc::clone(&view),
+        said: None,
+        wished: wished.clone(),
+        behind_since_ms: None,
+    };
+    let name = settings.name.clone();
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(follow(&mut node, wished)),
+            Err(error) => log::error(format_args!("log {}: is not followed: {error}", node.settings.name)),
+        }
+    };
+    match std::thread::Builder::new().name(format!("log {name}")).spawn(run) {
+        Ok(thread) => Some(Running { settings, view, wish, thread: Some(thread) }),
+        Err(error) => {
+            log::error(format_args!("log {name}: is not followed: no thread for it: {error}"));
+            None
+        }
+    }
+}
+
+/// Follows until it is told to stop. A file of certificates that cannot be read is tried again.
+async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
+    let source = loop {
+        match source(&node.settings) {
+            Ok(source) => break source,
+            Err(error) => {
+                node.notice(Notice::Lost { reason: error.to_string() });
+                let wait = tokio::time::sleep(Duration::from_secs(5));
+                tokio::select! {
+                    () = wait => {}
+                    _ = wished.wait_for(|wish| wish.stops) => return,
+                }
+            }
+        }
+    };
+    source.follow(node, wished).await;
+}
+
+/// What a source knows of this server.
+struct Own {
+    shared: Arc<Shared>,
+    settings: FollowSettings,
+    view: Arc<Mutex<View>>,
+    /// The last reason for which there was no connection, and when it was said, in nanoseconds.
+    said: Option<(String, u64)>,
+    wished: watch::Receiver<Wish>,
+    /// Since when it is behind, as far as the log has been told.
+    behind_since_ms: Option<u64>,
+}
+
+impl Own {
+    fn now(&self) -> Now {
+        self.shared.now_at(self.shared.clock.now())
+    }
+
+    /// Says that the log fell behind, or is confirmed again.
+    fn say_behind(&mut self) {
+        let now_ms = self.shared.clock.millis();
+        let states = self.shared.engine.shared().log_states(now_ms);
+        let Some(state) = states.iter().find(|state| *state.name == *self.settings.name) else { return };
+        let name = &self.settings.name;
+        // The start is no fall.
+        let since_ms = state.behind_since_ms.filter(|_| state.confirmed_ms.is_some());
+        match (self.behind_since_ms, since_ms) {
+            (None, Some(_)) => {
+                let (lag, what) = (
+                    self.settings.max_lag,
+                    match self.settings.when_behind {
+                        WhenBehind::Refresh => "older items with tags are computed again",
+                        WhenBehind::Miss => "older items with tags are misses",
+                        WhenBehind::Serve => "items may be older than the database",
+                    },
+                );
+                log::warning(format_args!("log {name}: is behind, not confirmed for {lag:?}: {what}"));
+            }
+            (Some(before_ms), None) => {
+                let seconds = now_ms.saturating_sub(before_ms) / 1000;
+                log::notice(format_args!("log {name}: is confirmed again, after {seconds} s"));
+            }
+            _ => {}
+        }
+        self.behind_since_ms = since_ms;
+    }
+
+    /// Invalidates a tag behind the prefixes of its table.
+    fn bump(&self, Name { scope, tag }: &Name, now: Now) {
+        let kind = if self.settings.soft { Kind::Soft } else { Kind::Hard };
+        let table = self.settings.tables.get(usize::from(*scope));
+        let known = self.shared.engine.shared().prefixes();
+        let prefixes: Vec<PrefixId> = match table.and_then(|own: &FollowTable| own.prefixes.as_ref()) {
+            Some(own) => own
+                .iter()
+                .filter_map(
+                    |own| if own.is_empty() { Some(PrefixId::NONE) } else { known.find(own.as_bytes()) },
+                )
+                .collect(),
+            None => std::iter::once(PrefixId::NONE).chain(known.all().map(|(prefix, _)| prefix)).collect(),
+        };
+        for prefix in prefixes {
+            self.shared.engine.bump_made(prefix, tag, kind, now);
+        }
+        lock(&self.view).bumps += 1;
+    }
+}
+
+impl Node for Own {
+    fn now_ms(&self) -> u64 {
+        self.shared.clock.millis()
+    }
+
+    fn unix_now(&self) -> Duration {
+        crate::time::unix_now()
+    }
+
+    fn order(&mut self, order: Order) {
+        let now = self.now();
+        let invalidates = !matches!(order, Order::Confirmed { .. });
+        match order {
+            Order::Bump(Names::Some { names, .. }) => names.iter().for_each(|name| self.bump(name, now)),
+            Order::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
+            Order::Flush(reason) => {
+                self.shared.engine.shared().flush_log(&self.settings.name, now.ms);
+                let name = &self.settings.name;
+                log::notice(format_args!("log {name}: all items with tags are computed again: {reason}"));
+            }
+            Order::Confirmed { asked_at_ms } => {
+                self.shared.engine.shared().log_confirmed(&self.settings.name, asked_at_ms, now.ms);
+                let mut view = lock(&self.view);
+                let minute = now.ms / 60_000;
+                if minute != view.minute {
+                    view.lag_ms_max = [0, if minute == view.minute + 1 { view.lag_ms_max[0] } else { 0 }];
+                    view.minute = minute;
+                }
+                view.lag_ms_max[0] = view.lag_ms_max[0].max(now.ms.saturating_sub(asked_at_ms));
+            }
+        }
+        if invalidates {
+            // Leases may have ended, and their lanes may sleep.
+            self.shared.lanes[0].tell(crate::state::Message::Wakes(Vec::new()));
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let name = &self.settings.name;
+        let mut view = lock(&self.view);
+        match notice {
+            Notice::Connected { identity, resumes } => {
+                (view.connects, view.lost) = (view.connects + 1, None);
+                self.said = None;
+                let how = if resumes { "goes on where it stopped" } else { "begins" };
+                log::notice(format_args!(
+                    "log {name}: connected to {} ({identity}): {how}",
+                    self.settings.address
+                ));
+                view.identity = identity;
+            }
+            Notice::Lost { reason } => {
+                view.losses += 1;
+                let is_said = self.said.as_ref().is_some_and(|(last, at)| {
+                    *last == reason && nanos() < *at + LOST_EVERY.as_nanos() as u64
+                });
+                if !is_said {
+                    log::warning(format_args!("log {name}: no connection, it is tried again: {reason}"));
+                    self.said = Some((reason.clone(), nanos()));
+                }
+                view.lost = Some(reason);
+            }
+            Notice::Missing(missing) => {
+                for one in &missing {
+                    log::warning(format_args!("log {name}: is behind until this is mended: {one}"));
+                }
+                if missing.is_empty() && !view.missing.is_empty() {
+                    log::notice(format_args!("log {name}: nothing is missing any more"));
+                }
+                view.missing = missing;
+            }
+        }
+    }
+
+    fn state(&mut self, state: State, left_out: LeftOut) {
+        let mut view = lock(&self.view);
+        (view.state, view.left_out) = (Some(state), left_out);
+        drop(view);
+        self.say_behind();
+    }
+
+    fn password(&mut self) -> Result<Option<String>, String> {
+        password(&self.settings, || self.wished.borrow().stops)
+    }
+}
+
+/// The password of `password_file` or of `password_command`, if one is set.
+fn password(settings: &FollowSettings, is_stopped: impl Fn() -> bool) -> Result<Option<String>, String> {
+    if let Some(path) = &settings.password_file {
+        let failed = |reason: String| format!("password_file {}: {reason}", path.display());
+        let text = cattlegrid_config::read_file(path).map_err(|error| failed(error.to_string()))?;
+        return first_line(&text).map(Some).map_err(failed);
+    }
+    let Some((program, arguments)) = settings.password_command.split_first() else { return Ok(None) };
+    let failed = |reason: String| format!("password_command {program}: {reason}");
+    let printed = printed(program, arguments, is_stopped).map_err(failed)?;
+    first_line(&printed).map(Some).map_err(failed)
+}
+
+/// What the databases of these logs lack, as comments of a rule file, and whether that is nothing.
+pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
+    let (mut text, mut is_good) = (String::new(), true);
+    if follows.is_empty() {
+        text.push_str("# no log is followed\n");
+    }
+    for settings in follows {
+        let (name, address) = (&settings.name, &settings.address);
+        let lines = match lacks(settings) {
+            Ok(missing) if missing.is_empty() => vec![format!("{address}: ok, nothing is missing")],
+            Ok(missing) => {
+                is_good = false;
+                missing.iter().map(|one| format!("{}\n#   {}", one.what, one.mend)).collect()
+            }
+            Err(reason) => {
+                is_good = false;
+                vec![reason]
+            }
+        };
+        for line in lines {
+            text.extend(["# log ", name, ": ", &line, "\n"]);
+        }
+    }
+    (text, is_good)
+}
+
+fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
+    let password = password(settings, || false)?.or_else(|| settings.address.password.clone());
+    let source = source(settings).map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let checked = runtime.map_err(|error| error.to_string())?.block_on(source.check(password.as_deref()));
+    checked.map_err(|error| error.with_causes())
+}
+
+fn source(settings: &FollowSettings) -> Result<Source, TlsError> {
+    Ok(Source {
+        address: settings.address.clone(),
+        publication: settings.publication.clone(),
+        tables: settings.tables.iter().map(|own| own.table.clone()).collect(),
+        slot: settings.slot.clone(),
+        tls: client_config(settings.address.ssl, settings.ssl_ca.as_deref())?,
+        settings: Settings {
+            max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
+            again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
+        },
+    })
+}
+
+fn first_line(text: &[u8]) -> Result<String, String> {
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = std::str::from_utf8(line).map_err(|_| "the password is not UTF-8".to_owned())?;
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() { Err("the password is empty".to_owned()) } else { Ok(line.to_owned()) }
+}
+
+/// The first line that a program prints, if it ends in time and with status 0. What it has started may go on.
+fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -> Result<Vec<u8>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(text)?;
+    let mut output = child.stdout.take().ok_or("has no output")?;
+    let end = nanos() + PASSWORD_TIME.as_nanos() as u64;
+    let (mut printed, mut status, mut is_open) = (Vec::new(), None, true);
+    loop {
+        let has_line = printed.contains(&b'\n') || printed.len() >= PASSWORD_BYTES_MAX;
+        if status.is_none() {
+            status = child.try_wait().map_err(text)?;
+        }
+        let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let mut polled = [PollFd::new(&output, PollFlags::IN)];
+        let wanted = if is_open && !has_line { &mut polled[..] } else { &mut [] };
+        let has_more = poll(wanted, Some(&pause)).is_ok_and(|ready| ready > 0);
+        if has_more {
+            let mut some = [0; 1024];
+            let count = output.read(&mut some).map_err(text)?;
+            is_open = count > 0;
+            printed.extend_from_slice(&some[..count]);
+        } else if let Some(status) = status {
+            return if status.success() { Ok(printed) } else { Err(format!("ended with {status}")) };
+        }
+        if nanos() >= end || is_stopped() {
+            child.kill().unwrap_or_default();
+            drop(child.wait());
+            return Err(format!("has not ended within {} s", PASSWORD_TIME.as_secs()));
+        }
+    }
+}
