@@ -419,6 +419,46 @@ def test_a_password_command_that_leaves_something_behind(start, open_dir, databa
     assert time.monotonic() - begun < 8
 
 
+def test_slots_that_cannot_be_followed_and_slots_that_stay(start, open_dir, own_database, binary):
+    database = own_database()
+    database.sql("SELECT pg_create_logical_replication_slot('own', 'test_decoding')")
+    server = started(start, open_dir, rules(database.port, more='slot = "own"'))
+    until(server, "lost")
+    words = "slot `own` is of another plugin, kind or database"
+    assert words in log_of(server)["lost"]
+    checked = subprocess.run([binary, "check", f"{open_dir}/rules.toml", "--connect"], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 1 and words in checked.stdout
+    database.sql("SELECT pg_drop_replication_slot('own')")
+    until(server, "confirmed")
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(database.port))
+    server.signal(signal.SIGHUP)
+    wait_until("it is said", lambda: "SELECT pg_drop_replication_slot('own')" in server.log())
+    until(server, "confirmed")
+    database.sql("SELECT pg_drop_replication_slot('own')")
+
+
+def test_tables_made_and_filled_while_the_catalog_is_read(start, open_dir, own_database):
+    """Partitions that come at any moment, each with a row at once."""
+    database = own_database()
+    database.sql("CREATE TABLE days (id int, day int, PRIMARY KEY (id, day)) PARTITION BY LIST (day)",
+                 "ALTER PUBLICATION cattlegrid ADD TABLE days")
+    text = rules(database.port, max_lag="60s") + '\n[[follow.shop.table]]\ntable = "days"\nbump = ["row:{id}"]\n'
+    server = started(start, open_dir, text)
+    until(server, "confirmed")
+    c = client(server)
+    with database.connect() as connection:
+        for day in range(1, 40):
+            key = f"page:{1000 + day}"
+            fill(c, key, "old")
+            server.signal(signal.SIGHUP)
+            time.sleep(random.random() * 0.03)
+            connection.execute(f"CREATE TABLE days_{day} PARTITION OF days FOR VALUES IN ({day})")
+            connection.execute(f"INSERT INTO days VALUES ({1000 + day}, {day})")
+            confirmed(server)
+            assert c.get(key) is None, day
+
+
 def test_connections_that_are_given_up_end(start, open_dir, own_database):
     """While a slot waits for an open transaction the database looks whether their client is still there."""
     database = own_database()

@@ -48,6 +48,18 @@ pub(crate) fn read_follows(
         }
     }
     follows.sort_by_key(|(offset, _)| *offset);
+    for (at, (offset, own)) in follows.iter().enumerate() {
+        let is_same = |(_, other): &(usize, FollowSettings)| {
+            other.slot == own.slot
+                && other.address.host == own.address.host
+                && other.address.port == own.address.port
+        };
+        if let Some((_, other)) = follows[..at].iter().find(|other| own.slot.is_some() && is_same(other)) {
+            let problem =
+                format!("has the slot of follow {}, which follows one log only; name another", other.name);
+            problems.add(*offset, format!("follow {}: slot: {problem}", own.name));
+        }
+    }
     if let Some((offset, _)) = follows.get(FOLLOWS_MAX) {
         problems.add(*offset, format!("follow: {} of them; at most {FOLLOWS_MAX}", follows.len()));
     }
@@ -221,6 +233,11 @@ fn finish(
             );
         }
     }
+    let empty = [("columns", draft.columns.as_ref()), ("prefixes", draft.prefixes.as_ref())];
+    for (key, _) in empty.into_iter().filter(|(_, list)| list.is_some_and(Vec::is_empty)) {
+        let at = table.get(key).map_or(offset, |value| value.span().start);
+        problems.add(at, format!("{label}: {key}: names none; leave it out for all"));
+    }
     read.truncate = draft.truncate.into_iter().map(|tag| tag.text).collect();
     read.columns = draft.columns.map(|names| names.into_iter().map(|name| name.text).collect());
     for prefix in draft.prefixes.iter().flatten().filter(|prefix| !prefix.text.is_empty()) {
@@ -296,6 +313,13 @@ mod tests {
             (shop("tabel = 1"), 3, "did you mean table?"),
             (users("prefixes = [\":1:\"]"), 6, "is not one of [server] prefixes"),
             (users("truncate = [\"a:{b}\"]"), 6, "no row is named"),
+            (users("columns = []"), 6, "names none; leave it out for all"),
+            (users("prefixes = []"), 6, "names none; leave it out for all"),
+            (
+                shop("slot = \"a\"") + &shop("slot = \"a\"").replace("follow.shop", "follow.other"),
+                7,
+                "has the slot of follow shop",
+            ),
             (users(USERS), 6, "is there already"),
             (format!("{SHOP}[[follow.shop.table]]\nbump = [\"a\"]"), 3, "lacks table"),
             (format!("{SHOP}[[follow.shop.table]]\ntable = \"a\""), 3, "lacks bump"),

@@ -89,6 +89,16 @@ impl Follows {
         // Outside of the lock: a thread may be at a password.
         for own in &mut before {
             own.end();
+            let is_kept = |other: &FollowSettings| {
+                other.slot == own.settings.slot && other.address == own.settings.address
+            };
+            if let Some(slot) = own.settings.slot.as_ref().filter(|_| !follows.iter().any(is_kept)) {
+                let (name, address) = (&own.settings.name, &own.settings.address);
+                log::warning(format_args!(
+                    "log {name}: is not followed any more; its slot stays at {address}, which keeps its log for it: \
+                     SELECT pg_drop_replication_slot('{slot}')"
+                ));
+            }
         }
     }
 

@@ -50,7 +50,9 @@ impl fmt::Debug for Address {
 impl fmt::Display for Address {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "postgres://{}@{}:{}/{}", self.user, self.host, self.port, self.database)
+        let Self { user, host, port, database, .. } = self;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        write!(f, "postgres://{user}@{host}:{port}/{database}")
     }
 }
 
@@ -181,6 +183,7 @@ mod tests {
         assert_eq!(format!("{whole} {whole:?}").matches("p@s%").count(), 0, "the password is shown");
         let short = Address::parse("postgresql://cattle@[::1]").unwrap();
         assert_eq!((short.host.as_str(), short.port, short.database.as_str()), ("::1", 5432, "cattle"));
+        assert_eq!(short.to_string(), "postgres://cattle@[::1]:5432/cattle");
         let socket = Address::parse("postgres://cattle@/shop?host=%2Frun%2Fpostgresql").unwrap();
         assert_eq!(socket.host, "/run/postgresql");
     }

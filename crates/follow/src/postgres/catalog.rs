@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::postgres::pgoutput::{Column, Identity, Relation};
 use crate::postgres::rows::without_old;
@@ -37,6 +38,17 @@ pub(crate) struct Found {
     pub(crate) relation: Relation,
 }
 
+/// What a source needs of a database.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) publication: String,
+    pub(crate) tables: Arc<[Table]>,
+    /// The role that follows.
+    pub(crate) user: String,
+    /// The name of a permanent slot.
+    pub(crate) slot: Option<String>,
+}
+
 /// What the catalog says.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
@@ -59,15 +71,14 @@ pub(crate) fn literal(text: &str) -> String {
 }
 
 impl Catalog {
-    /// Reads what is there of the tables and the publication.
-    pub(crate) async fn read(
-        connection: &mut Connection,
-        publication: &str,
-        tables: &[Table],
-        user: &str,
-    ) -> Result<Self, WireError> {
+    /// Reads what is there of what is wanted.
+    pub(crate) async fn read(connection: &mut Connection, wanted: &Wanted) -> Result<Self, WireError> {
+        let Wanted { publication, tables, user, slot } = wanted;
         let mut catalog = Self::default();
         catalog.read_server(connection, user).await?;
+        if let Some(slot) = slot {
+            catalog.read_slot(connection, slot).await?;
+        }
         let rows = connection
             .query(&format!(
                 "SELECT puballtables, pubinsert AND pubupdate AND pubdelete, pubtruncate, pubviaroot, xmin::text \
@@ -75,6 +86,8 @@ impl Catalog {
                 literal(publication)
             ))
             .await?;
+        // Before the tables: a partition that is made meanwhile is one of them, or unknown, but not another table.
+        let published = connection.query(&published_sql(publication)).await?;
         let Some(found) = rows.first() else {
             let names: Vec<_> = tables.iter().map(|table| full_name(&table.schema, &table.name)).collect();
             catalog.missing.push(Missing {
@@ -101,9 +114,8 @@ impl Catalog {
         for (at, table) in tables.iter().enumerate() {
             catalog.read_table(connection, publication, via_root, (at, table)).await?;
         }
-        let rows = connection.query(&published_sql(publication)).await?;
         let found: HashSet<u32> = catalog.found.iter().map(|found| found.relation.id).collect();
-        let published = rows.iter().filter_map(|row| text(row, 0).parse().ok());
+        let published = published.iter().filter_map(|row| text(row, 0).parse().ok());
         catalog.others = published.filter(|id| !found.contains(id)).collect();
         Ok(catalog)
     }
@@ -142,6 +154,23 @@ impl Catalog {
             self.missing.push(Missing {
                 what: format!("role `{user}` may not replicate"),
                 mend: format!("ALTER ROLE {} REPLICATION", quoted(user)),
+                is_fatal: true,
+            });
+        }
+        Ok(())
+    }
+
+    /// A slot that is there must be one that can be followed.
+    async fn read_slot(&mut self, connection: &mut Connection, slot: &str) -> Result<(), WireError> {
+        let sql = format!(
+            "SELECT plugin = 'pgoutput' AND slot_type = 'logical' AND database = current_database() AND NOT temporary \
+             FROM pg_replication_slots WHERE slot_name = {}",
+            literal(slot)
+        );
+        if connection.query(&sql).await?.first().is_some_and(|row| !is_true(row, 0)) {
+            self.missing.push(Missing {
+                what: format!("slot `{slot}` is of another plugin, kind or database"),
+                mend: format!("name another slot, or SELECT pg_drop_replication_slot({})", literal(slot)),
                 is_fatal: true,
             });
         }
@@ -198,7 +227,7 @@ impl Catalog {
                 miss(
                     format!("publication `{publication}` leaves out rows or columns of {part_name}"),
                     format!(
-                        "ALTER PUBLICATION {} SET TABLE {part_name}, and the other tables",
+                        "ALTER PUBLICATION {0} DROP TABLE {part_name}, then ALTER PUBLICATION {0} ADD TABLE {part_name}",
                         quoted(publication)
                     ),
                 );
@@ -222,7 +251,10 @@ impl Catalog {
             let mut all = all.chain(table.columns.iter().flatten().map(String::as_str));
             if let Some(column) = all.find(|name| relation.columns.iter().all(|column| column.name != **name))
             {
-                miss(format!("{part_name} has no column `{column}`"), "name a column that it has".to_owned());
+                miss(
+                    format!("{part_name} has no column `{column}`"),
+                    "name a column that it has and that is not generated".to_owned(),
+                );
             } else if kind == "r" && !identifies(&relation) {
                 miss(
                     format!("{part_name} has no key, and refuses updates and deletes while it is published"),

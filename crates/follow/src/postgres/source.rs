@@ -17,7 +17,7 @@ use crate::follower::{Action, FlushReason, Follower, Settings, State, Told};
 use crate::log::{Log, Snapshot};
 use crate::names::Names;
 use crate::postgres::address::Address;
-use crate::postgres::catalog::{Catalog, Found, Missing, literal, quoted};
+use crate::postgres::catalog::{Catalog, Found, Missing, Wanted, literal, quoted};
 use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
 use crate::postgres::rows::Bound;
 use crate::postgres::tables::{LeftOut, Table};
@@ -189,20 +189,30 @@ struct Link {
     bound: HashMap<u32, Role>,
     /// As the stream has described them.
     relations: HashMap<u32, Relation>,
+    /// Those that it had described when the catalog was asked last.
+    listed: HashSet<u32>,
     transaction: Option<(u32, Names)>,
     acknowledged: Lsn,
     received: Lsn,
 }
 
 impl Source {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            publication: self.publication.clone(),
+            tables: Arc::clone(&self.tables),
+            user: self.address.user.clone(),
+            slot: self.slot.clone(),
+        }
+    }
+
     /// What the database lacks, each with the statement that mends it.
     ///
     /// # Errors
     /// The database cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
-        let catalog =
-            Catalog::read(&mut connection, &self.publication, &self.tables, &self.address.user).await?;
+        let catalog = Catalog::read(&mut connection, &self.wanted()).await?;
         Ok(catalog.missing)
     }
 
@@ -257,12 +267,17 @@ struct Running {
     left_out: LeftOut,
 }
 
+/// Why changes of a table invalidate everything.
+fn is_new(name: &str) -> String {
+    format!("{name} is new, or was changed")
+}
+
 /// What a table of the stream is to us.
 enum Role {
     Followed(Bound),
     /// It is not followed.
     Other,
-    /// It is newer than the last look into the catalog: perhaps a partition of what is followed.
+    /// Its definition is newer than the last look into the catalog: perhaps it is a partition of what is followed.
     Unknown {
         name: String,
     },
@@ -356,8 +371,7 @@ impl Running {
         let source = &self.source;
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
-        let catalog =
-            Catalog::read(&mut second, &source.publication, &source.tables, &source.address.user).await?;
+        let catalog = Catalog::read(&mut second, &source.wanted()).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
             return Err(Failed::Missing(catalog.missing));
         }
@@ -396,6 +410,7 @@ impl Running {
             status_at: now + STATUS_EVERY,
             bound: HashMap::new(),
             relations: HashMap::new(),
+            listed: HashSet::new(),
             transaction: None,
             acknowledged: from,
             received: Lsn(0),
@@ -416,9 +431,12 @@ impl Running {
         (self.found, self.missing) = (catalog.found, catalog.missing);
         (self.others, self.mark) = (catalog.others, catalog.mark);
         if let Some(mut link) = self.link.take() {
-            // All tables of before are known now: what is in neither list is not followed.
-            link.bound =
-                link.relations.values().map(|relation| (relation.id, self.role(relation, true))).collect();
+            // What the stream had described before is known now: what is in neither list is not followed.
+            let role = |relation: &Relation| self.role(relation, link.listed.contains(&relation.id));
+            link.bound = link.relations.values().map(|relation| (relation.id, role(relation))).collect();
+            if link.bound.values().any(|role| matches!(role, Role::Unknown { .. })) {
+                link.catalog_at = Instant::now();
+            }
             self.link = Some(link);
         }
         if is_changed {
@@ -535,10 +553,12 @@ impl Running {
         let part =
             || self.found.iter().find(|found| found.relation.id == relation.id).map(|found| found.table);
         match self.source.tables.iter().position(by_name).or_else(part) {
-            // A column that is missing: the catalog says so, and nothing is confirmed.
-            Some(table) => {
-                Bound::new(&self.source.tables[table], relation).map_or(Role::Other, Role::Followed)
-            }
+            Some(table) => match Bound::new(&self.source.tables[table], relation) {
+                Ok(bound) => Role::Followed(bound),
+                // A column is missing: the catalog says so, and nothing is confirmed.
+                Err(_) if is_listed => Role::Other,
+                Err(_) => Role::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
+            },
             None if is_listed || self.others.contains(&relation.id) => Role::Other,
             None => Role::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
         }
@@ -551,7 +571,7 @@ impl Running {
             let Some((_, names)) = &mut link.transaction else { return };
             match link.bound.get(&relation) {
                 Some(Role::Followed(bound)) => bound.changed(old, new, names, &mut self.left_out),
-                Some(Role::Unknown { name }) => names.all(&format!("{name} is new")),
+                Some(Role::Unknown { name }) => names.all(&is_new(name)),
                 Some(Role::Other) | None => {}
             }
         };
@@ -594,8 +614,10 @@ impl Link {
         }
         let Some(mut connection) = self.second.take() else { return };
         let question = self.questions.remove(0);
-        let (publication, tables) = (source.publication.clone(), Arc::clone(&source.tables));
-        let user = source.address.user.clone();
+        if matches!(question, Question::Catalog) {
+            self.listed = self.relations.keys().copied().collect();
+        }
+        let wanted = source.wanted();
         self.answering = Some(Box::pin(async move {
             let reply = match question {
                 Question::Probe { number } => probe(&mut connection, number).await,
@@ -603,9 +625,7 @@ impl Link {
                     let sql = "SELECT pg_logical_emit_message(true, 'cattlegrid', '')";
                     connection.query(sql).await.map(|_| Reply::Nudged)
                 }
-                Question::Catalog => {
-                    Catalog::read(&mut connection, &publication, &tables, &user).await.map(Reply::Catalog)
-                }
+                Question::Catalog => Catalog::read(&mut connection, &wanted).await.map(Reply::Catalog),
             };
             (connection, reply)
         }));
@@ -626,10 +646,11 @@ impl Link {
     }
 
     fn truncated(&mut self, relation: u32) {
-        let (Some(Role::Followed(bound)), Some((_, names))) =
-            (self.bound.get(&relation), &mut self.transaction)
-        else {
-            return;
+        let Some((_, names)) = &mut self.transaction else { return };
+        let bound = match self.bound.get(&relation) {
+            Some(Role::Followed(bound)) => bound,
+            Some(Role::Unknown { name }) => return names.all(&is_new(name)),
+            Some(Role::Other) | None => return,
         };
         if bound.truncate.is_empty() {
             names.all(&format!("{} was truncated", bound.name));
