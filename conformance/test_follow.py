@@ -383,11 +383,16 @@ def test_a_definition_that_was_changed_and_changed_back(start, open_dir, own_dat
     wait_until("it is noticed", lambda: int(log_of(server)["flushes"]) == flushes + 1)
     database.sql("ALTER TABLE rows RENAME id TO x", "UPDATE rows SET version = 10", "ALTER TABLE rows RENAME x TO id")
     server.signal(signal.SIGHUP)
-    wait_until("it is noticed", lambda: int(log_of(server)["flushes"]) == flushes + 2)
+    wait_until("it is noticed", lambda: int(log_of(server)["flushes"]) >= flushes + 2)
     assert "definition of a table that is followed was changed" in server.log()
-    server.signal(signal.SIGHUP)
     confirmed(server)
-    assert int(log_of(server)["flushes"]) == flushes + 2
+    time.sleep(1)
+    # Another look at the same definitions is nothing new.
+    flushes = int(log_of(server)["flushes"])
+    server.signal(signal.SIGHUP)
+    time.sleep(1)
+    confirmed(server)
+    assert int(log_of(server)["flushes"]) == flushes
 
 
 def test_long_tags_and_tables_without_a_key(start, open_dir, own_database, binary):
