@@ -33,21 +33,70 @@ def binaries():
 class Database:
     """The server does not run as root: then it runs as the user `postgres`, which its package makes."""
 
-    def __init__(self, settings=""):
+    def __init__(self, settings="", segment_mib=16, environment=None, primary=None):
+        """`segment_mib`: size of a file of the log. `primary`: it is a standby of this one."""
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="cattlegrid-pg"))
         self.directory.chmod(0o777)
         self.data = self.directory / "data"
         self.port = free_port()
         self.up = False
-        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--no-instructions")
-        self.configure(f"port = {self.port}\n{SETTINGS}\n{settings}\n")
+        self.environment = environment or {}
+        if primary:
+            self.run("pg_basebackup", "-D", self.data, "-d", primary.url, "-c", "fast", "-R")
+        else:
+            self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--no-instructions",
+                     f"--wal-segsize={segment_mib}")
+            self.configure(f"{SETTINGS}\n{settings}\n")
+        self.configure(f"port = {self.port}\n")
         self.start()
+
+    @property
+    def url(self):
+        return f"postgres://postgres@127.0.0.1:{self.port}/postgres"
+
+    def standby(self):
+        """A new one, which follows this one."""
+        return Database(environment=self.environment, primary=self)
+
+    def synchronous(self, names):
+        """Commits wait for a standby from now on, `walreceiver`, as ours are called; "": for none."""
+        self.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+        has_read = lambda: self.sql("SHOW synchronous_standby_names") == [(names,)]
+        wait_until("the setting is read", has_read)
+        counted = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
+        wait_until("the standby is synchronous", lambda: not names or self.sql(counted) == [(1,)])
+
+    def promote(self):
+        self.run("pg_ctl", "-D", self.data, "-w", "-t", "60", "promote")
+
+    def copy(self):
+        """A copy of all files, while it is stopped."""
+        copy = self.directory / f"copy{len(list(self.directory.iterdir()))}"
+        self.as_server("cp", "-a", self.data, copy)
+        return copy
+
+    def restore(self, copy):
+        shutil.rmtree(self.data)
+        self.as_server("mv", copy, self.data)
+
+    def alone(self, statement):
+        """Executes a statement while only we can connect, and nothing follows."""
+        port = free_port()
+        self.run("pg_ctl", "-D", self.data, "-l", self.directory / "log", "-w", "-t", "60", "-o", f"-p {port}", "start")
+        self.up = True
+        try:
+            with self.connect(port=port) as connection:
+                found = connection.execute(statement)
+                return found.fetchall() if found.description else None
+        finally:
+            self.stop()
 
     def as_server(self, *command, **more):
         command = [str(word) for word in command]
         if os.geteuid() == 0:
             command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--", *command]
-        return subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **more)
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", env=environment, **more)
 
     def run(self, program, *arguments):
         return self.as_server(binaries() / program, *arguments)
@@ -87,8 +136,8 @@ class Database:
                 os.kill(pid, signal.SIGSTOP if on else signal.SIGCONT)
 
     def connect(self, **more):
-        more = {"dbname": "postgres", "user": "postgres", "autocommit": True, **more}
-        return psycopg.connect(host="127.0.0.1", port=self.port, connect_timeout=10, **more)
+        more = {"dbname": "postgres", "user": "postgres", "autocommit": True, "port": self.port, **more}
+        return psycopg.connect(host="127.0.0.1", connect_timeout=10, **more)
 
     def sql(self, *statements):
         """The rows of the last statement."""

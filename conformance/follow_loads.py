@@ -8,6 +8,7 @@ import argparse
 import bisect
 import collections
 import json
+import os
 import pathlib
 import random
 import tempfile
@@ -19,12 +20,18 @@ import pymemcache.client.base
 
 ROWS = 200
 
+EPOCH = 1_000_000
+"""More versions of a row than there are between two restores."""
+
+VERSION = f"version + {EPOCH} * (SELECT number FROM epoch)"
+
 RULES = """
 [[rule]]
 match = "page:{{id}}"
 hold = "400ms"
 grace = "{grace}"
 tags = ["row:{{id}}"]
+{rule}
 
 [follow.shop]
 url = "postgres://postgres@127.0.0.1:{port}/postgres"
@@ -38,14 +45,17 @@ bump = ["row:{{id}}"]
 """
 
 
-def rules(port, grace="0s", max_lag="3s", when_behind="refresh", more=""):
-    return RULES.format(port=port, grace=grace, max_lag=max_lag, when_behind=when_behind, more=more)
+def rules(port, grace="0s", max_lag="3s", when_behind="refresh", more="", rule=""):
+    return RULES.format(port=port, grace=grace, max_lag=max_lag, when_behind=when_behind, more=more, rule=rule)
 
 
 def prepare(database):
     database.sql(
         "CREATE TABLE rows (id int PRIMARY KEY, version int NOT NULL)",
         f"INSERT INTO rows SELECT n, 0 FROM generate_series(1, {ROWS}) n",
+        # Of a database that was restored: the versions of before count as older.
+        "CREATE TABLE epoch (number int NOT NULL)",
+        "INSERT INTO epoch VALUES (0)",
         "CREATE PUBLICATION cattlegrid FOR TABLE rows",
     )
 
@@ -73,10 +83,12 @@ class Commits:
 
 
 class Load:
-    """Threads of an application. `pause`: of a writer between two commits."""
+    """Threads of an application. `pause`: of a writer between two commits, in seconds; `think`: of a reader between two gets."""
 
-    def __init__(self, database, port, writers=8, readers=12, pause=0.02, seed=1):
+    def __init__(self, database, port, writers=8, readers=12, pause=0.02, seed=1, think=0.0):
         self.database, self.port, self.pause = database, port, pause
+        self.think = think
+        self.worst, self.begun = (0.0,), time.monotonic()
         self.commits, self.ages, self.errors = Commits(), [], []
         self.gets = self.hits = self.computed = self.written = 0
         self.stop = threading.Event()
@@ -101,7 +113,7 @@ class Load:
             while not self.stop.is_set():
                 row = draw.randint(1, ROWS)
                 # The version must be known although the reply may be lost: then nobody was told of the commit.
-                found = connection.execute("UPDATE rows SET version = version + 1 WHERE id = %s RETURNING version", (row,))
+                found = connection.execute("UPDATE rows SET version = version + 1 WHERE id = %s RETURNING " + VERSION, (row,))
                 self.commits.add(row, found.fetchone()[0], time.monotonic())
                 self.written += 1
                 time.sleep(draw.random() * 2 * self.pause)
@@ -110,12 +122,14 @@ class Load:
         client = pymemcache.client.base.Client(("127.0.0.1", self.port), timeout=30, connect_timeout=5, no_delay=True)
         with self.database.connect() as connection:
             while not self.stop.is_set():
+                if self.think:
+                    time.sleep(draw.random() * 2 * self.think)
                 row = draw.randint(1, ROWS)
                 asked = time.monotonic()
                 value = client.get(f"page:{row}")
                 self.gets += 1
                 if value is None:
-                    found = connection.execute("SELECT version FROM rows WHERE id = %s", (row,)).fetchone()
+                    found = connection.execute(f"SELECT {VERSION} FROM rows WHERE id = %s", (row,)).fetchone()
                     time.sleep(draw.random() * 0.01)
                     client.set(f"page:{row}", str(found[0]))
                     self.computed += 1
@@ -125,6 +139,12 @@ class Load:
                 if age > 0:
                     with self.lock:
                         self.ages.append(age)
+                        self.worst = max(self.worst, (round(age, 2), round(asked - self.begun, 2), f"row {row}", int(value)))
+
+    def restored(self, epoch, rows):
+        """The database has these rows again, from now on."""
+        for row, version in rows:
+            self.commits.add(row, EPOCH * epoch + version, time.monotonic())
 
     def __enter__(self):
         for thread in self.threads:
@@ -160,23 +180,53 @@ def main():
     options.add_argument("--seconds", type=float, default=30)
     options.add_argument("--writers", type=int, default=20)
     options.add_argument("--readers", type=int, default=50)
+    options.add_argument("--think", type=float, default=0.0, help="seconds of a reader between two gets: without it the load is as much "
+                         "as the machine can do, and what is measured is how long threads wait for a processor")
+    options.add_argument("--pause", type=float, default=0.02, help="seconds of a writer between two commits")
     options.add_argument("--settings", default="", help="lines of postgresql.conf")
+    options.add_argument("--rule", default="", help="lines of the rule, such as 'ambiguous = \"drop\"'")
+    options.add_argument("--standby", choices=("none", "slow", "stops"), default="none",
+                         help="a synchronous standby that applies 200 ms later, or is stopped for 2 s in each 10 s")
     given = options.parse_args()
     database = Database(given.settings)
+    standby = standby_of(database, given.standby)
     with tempfile.TemporaryDirectory() as directory:
         prepare(database)
         file = pathlib.Path(directory) / "rules.toml"
-        file.write_text(rules(database.port))
+        file.write_text(rules(database.port, rule=given.rule))
         server = harness.Server(given.server, "cattlegrid", ["--config", str(file)])
         try:
             harness.wait_until("the log is confirmed", lambda: server.stats("follow").get("shop:state") == "confirmed")
-            with Load(database, server.port, given.writers, given.readers) as load:
-                time.sleep(given.seconds)
-            print(json.dumps(load.report(), indent=1))
+            with Load(database, server.port, given.writers, given.readers, given.pause, think=given.think) as load:
+                end = time.monotonic() + given.seconds
+                while time.monotonic() < end:
+                    time.sleep(max(0.0, min(8, end - time.monotonic())))
+                    if given.standby == "stops":
+                        standby.freeze()
+                        time.sleep(2)
+                        standby.freeze(on=False)
+                if standby:
+                    # Else the writers that wait for it wait for good.
+                    database.synchronous("")
+            print(json.dumps({**load.report(), "load average": os.getloadavg()[1]}, indent=1))
             print(json.dumps(server.stats("follow"), indent=1))
+            print(json.dumps({key: value for key, value in server.stats("rules").items() if "fills_" in key}))
         finally:
             server.clean()
+            if standby:
+                standby.clean()
             database.clean()
+
+
+def standby_of(database, kind):
+    if kind == "none":
+        return None
+    standby = database.standby()
+    if kind == "slow":
+        standby.sql("ALTER SYSTEM SET recovery_min_apply_delay = '200ms'", "SELECT pg_reload_conf()")
+        database.sql("ALTER SYSTEM SET synchronous_commit = 'remote_apply'", "SELECT pg_reload_conf()")
+    database.synchronous("walreceiver")
+    return standby
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cattlegrid_engine::{FollowedLog, WhenBehind};
+use cattlegrid_engine::FollowedLog;
 use cattlegrid_follow::postgres::{Address, Table};
+use cattlegrid_herd::WhenBehind;
 
 /// The settings of one log, checked and with all defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]

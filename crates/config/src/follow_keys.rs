@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN, WhenBehind};
+use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 use cattlegrid_follow::postgres::Template;
+use cattlegrid_herd::WhenBehind;
 
 use crate::follow::{FollowSettings, FollowTable};
 use crate::keys::{Key, choice, key, list, toml_text};
@@ -74,7 +75,7 @@ pub(crate) fn when_behind(name: &str) -> WhenBehind {
     }
 }
 
-fn when_behind_name(when_behind: WhenBehind) -> &'static str {
+pub(crate) fn when_behind_name(when_behind: WhenBehind) -> &'static str {
     match when_behind {
         WhenBehind::Refresh => "refresh",
         WhenBehind::Miss => "miss",
@@ -129,7 +130,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(sslmode, given => Some(given.placed().clone())),
         |follow| Some(toml_text(follow.address.ssl.name()))),
     key("ssl_ca", Kind::Free { what: "path", max: 4095 }, "those of the system",
-        "A file in PEM with the certificates of authorities that may sign the server's.",
+        "A file in PEM with the certificates of authorities that may sign the server's, or with the server's own if it is signed by itself. With sslmode require they are verified as with verify-ca, as libpq does.",
         set!(ssl_ca, given => Some(given.placed().clone())),
         |follow| follow.ssl_ca.as_ref().and_then(|path| path.to_str()).map(toml_text)),
     key("table", Kind::Any, "",
@@ -141,9 +142,9 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
 #[rustfmt::skip]
 pub(crate) const FOLLOW_TABLE: &[Key<FollowTableDraft, FollowTable>] = &[
     key("table", Kind::Text { what: "name of a table", max: 127 }, "",
-        "The table, `schema.table`. Needed. Without a schema it is in `public`. Of a partitioned table changes of all partitions count.",
+        "The table, `schema.table`. Needed. Without a schema it is in `public`. Capitals count, as if it were quoted; a part with a dot is written in double quotes: `app.\"a.b\"`. Of a partitioned table changes of all partitions count.",
         set!(table, given => Some(given.placed().clone())),
-        |own| Some(toml_text(&format!("{}.{}", own.table.schema, own.table.name)))),
+        |own| Some(toml_text(&own.table.full_name()))),
     key("bump", Kind::List { what: "tags" }, "",
         "The tags to invalidate when a row changes, 1 to 8, made of text and columns: `user:{user_id}`. Needed. A row that moves from one user to another invalidates both; a tag with a column that is NULL is left out.",
         set!(bump, given => given.list().to_vec()),

@@ -83,6 +83,11 @@ impl Follow<'_> {
             let why = if is_known { "is not part of this version" } else { "is unknown" };
             problems.add(kind.offset, format!("{label}: kind {:?}: {why}; there is \"postgres\"", kind.text));
         }
+        if cfg!(not(feature = "postgres")) {
+            let why = "this server was built without the cargo feature `postgres`";
+            let mend = format!("build it with the feature, or leave [follow.{}] out", self.name);
+            problems.add(self.offset, format!("{label}: kind \"postgres\": {why}; {mend}"));
+        }
         let tables = self.read_tables(&label, prefixes, problems);
         let address = self.address(&draft, &label, problems)?;
         if let Some(slot) = &draft.slot
@@ -250,12 +255,29 @@ fn finish(
     Some(FollowTable { table: read, prefixes })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "postgres")))]
+mod tests {
+    use std::path::Path;
+
+    use crate::rule_file::RuleFile;
+
+    #[test]
+    fn a_server_without_the_feature_says_so() {
+        let text = "[follow.shop]\nurl = \"postgres://a@b/c\"\n[[follow.shop.table]]\ntable = \"t\"\nbump = [\"t\"]\n";
+        let error = RuleFile::parse(Path::new("f.toml"), text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("f.toml:1: ") && error.contains("without the cargo feature `postgres`"),
+            "{error}"
+        );
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
 mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use cattlegrid_engine::WhenBehind;
+    use cattlegrid_herd::WhenBehind;
 
     use crate::check::explain;
     use crate::rule_file::RuleFile;

@@ -9,6 +9,7 @@ use cattlegrid_herd::{
 };
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
+use crate::follow_keys::{WHEN_BEHIND, when_behind, when_behind_name};
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
 use crate::table::{Class, Row, set};
@@ -91,7 +92,7 @@ pub(crate) struct CascadeDraft {
 /// Keys by which a rule asks for leases.
 pub(crate) const PROTECTING: [&str; 6] = ["hold", "lease", "grace", "grace_on_error", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 11] = [
+pub(crate) const UNLEASED: [&str; 12] = [
     "match",
     "prefix",
     "tags",
@@ -103,6 +104,7 @@ pub(crate) const UNLEASED: [&str; 11] = [
     "after_start",
     "negative_ttl",
     "ttl_jitter",
+    "when_behind",
 ];
 /// Keys that say how a loader is used.
 pub(crate) const LOADING: [&str; 2] = ["ttl", "priority"];
@@ -329,6 +331,11 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "required: a value is not stored unless its tags were announced before, by a set of the control key `@tags:KEY`. Without it they may be.",
         set!(policy.needs_announced_tags, given => given.text() == "required"),
         |rule| rule.policy.needs_announced_tags.then(|| "\"required\"".to_owned())),
+    key("when_behind", choice(&WHEN_BEHIND), "that of each log",
+        "What becomes of items with tags that are older than a log's `max_lag`, while the server is behind this log. As in `[follow.NAME]`, \
+         in place of what is said there, and of the flush after a gap too. An error without a `[follow.NAME]`.",
+        set!(policy.when_behind, given => Some(when_behind(given.text()))),
+        |rule| rule.policy.when_behind.map(|when_behind| toml_text(when_behind_name(when_behind)))),
     key("loader", Kind::Text { what: "loader's name", max: LOADER_NAME_MAX }, "",
         "The loader that computes missing values of these keys. Clients wait for its job and never compute.",
         set!(loader, given => Some(given.placed().clone())),
@@ -484,7 +491,7 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         set!(prefixes, given => given.list().to_vec()),
         |own| Some(list(own.prefixes.all().map(|(_, text)| str::from_utf8(text).unwrap_or_default())))),
     key("tag_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32 of the memory limit, at least \"8MiB\", at most 1/8",
-        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on.",
+        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on. While a log is followed, a fifth more.",
         set!(tag_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.tag_bytes as u64)))),
     key("ledger_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32, at least \"4MiB\", at most 1/8",

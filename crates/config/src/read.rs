@@ -143,7 +143,7 @@ impl RuleFile {
         server.own.check_prefixes(problems);
         let prefixes = server.own.prefixes();
         let follows = follow_table.map_or_else(Vec::new, |all| read_follows(all, path, &prefixes, problems));
-        let rules = rules::read_rules(&rules, &loaders, &prefixes, text, problems);
+        let rules = rules::read_rules(&rules, (&loaders, follow_table.is_some()), &prefixes, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
         if !problems.is_empty() {
             return None;

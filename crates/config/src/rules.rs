@@ -17,10 +17,11 @@ use crate::problems::{Problems, line_of, nearest};
 use crate::table::{Class, Row};
 use crate::value::{MINUTE, Text};
 
-/// The rules of `[[rule]]`, in order; those with problems are left out.
+/// The rules of `[[rule]]`, in order; those with problems are left out. Beside them the file has these loaders, and perhaps logs that
+/// are followed.
 pub(crate) fn read_rules(
     tables: &[(usize, &DeTable<'_>)],
-    loaders: &[LoaderSettings],
+    (loaders, has_logs): (&[LoaderSettings], bool),
     prefixes: &Prefixes,
     text: &str,
     problems: &mut Problems,
@@ -40,6 +41,7 @@ pub(crate) fn read_rules(
         check_leases(table, &label, problems);
         check_graces(&draft.policy, table, &label, problems);
         check_loading(table, &label, problems);
+        check_when_behind(table, has_logs, &label, problems);
         let loader = find_loader(&draft, loaders, &label, problems);
         if let Some(loader) = loader {
             draft.policy.lease =
@@ -63,6 +65,16 @@ pub(crate) fn read_rules(
         rules.push((pattern_text.offset, rule));
     }
     rules.into_iter().map(|(_, rule)| rule).collect()
+}
+
+/// A rule that says what becomes of its items while a log is behind, where there is no log.
+fn check_when_behind(table: &DeTable<'_>, has_logs: bool, label: &str, problems: &mut Problems) {
+    if let Some((name, _)) = table.get_key_value("when_behind").filter(|_| !has_logs) {
+        problems.add(
+            name.span().start,
+            format!("{label}: when_behind: there is no log that could be behind; write its [follow.NAME], or leave it out"),
+        );
+    }
 }
 
 /// The rule, with what follows from which keys its table has.

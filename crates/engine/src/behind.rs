@@ -1,8 +1,9 @@
 //! What the server does about logs that invalidate: it obeys what they say, and moves the floor while one is behind.
 
-use cattlegrid_tags::Kind;
+use cattlegrid_herd::WhenBehind;
+use cattlegrid_tags::{CLASSES, Class, Kind};
 
-use crate::following::{FollowedLog, Log, LogState, MOVE_MS, WhenBehind};
+use crate::following::{FollowedLog, Log, LogState, MOVE_MS};
 use crate::shared::Shared;
 use crate::sync::Ordering;
 
@@ -52,8 +53,8 @@ impl Shared {
         let following = self.following();
         let mut guard = following.lock();
         guard.note(now_ms, || self.clock());
-        // Each kind of the logs that are behind: the highest number is that of the shortest distance.
-        let mut shortest_ms = [None::<u64>; 2];
+        // Of the logs that are behind, for each class: the highest number is that of the shortest distance.
+        let mut shortest_ms = [[None::<u64>; 2]; CLASSES];
         for log in &mut guard.logs {
             let settings = &log.settings;
             let is_behind = log.state.confirmed_ms.is_none_or(|at_ms| now_ms > at_ms + settings.max_lag_ms);
@@ -65,20 +66,25 @@ impl Shared {
                 log.state.times_behind += 1;
                 log.state.behind_since_ms = Some(now_ms);
             }
-            let kind = match settings.when_behind {
-                WhenBehind::Refresh => Kind::Soft,
-                WhenBehind::Miss => Kind::Hard,
-                WhenBehind::Serve => continue,
-            };
-            let shortest = &mut shortest_ms[kind as usize];
-            *shortest = Some(shortest.map_or(settings.max_lag_ms, |other| other.min(settings.max_lag_ms)));
+            for (when_behind, shortest_ms) in settings.when_behind().into_iter().zip(&mut shortest_ms) {
+                let kind = match when_behind {
+                    WhenBehind::Refresh => Kind::Soft,
+                    WhenBehind::Miss => Kind::Hard,
+                    WhenBehind::Serve => continue,
+                };
+                let shortest = &mut shortest_ms[kind as usize];
+                *shortest =
+                    Some(shortest.map_or(settings.max_lag_ms, |other| other.min(settings.max_lag_ms)));
+            }
         }
         let mut is_new = false;
-        for (kind, age_ms) in [Kind::Hard, Kind::Soft].into_iter().zip(shortest_ms) {
-            let Some(age_ms) = age_ms else { continue };
-            // The next move comes later than now.
-            let number = guard.number_at((now_ms + MOVE_MS).saturating_sub(age_ms), self.clock());
-            is_new |= self.tags().age_tagged(kind, number, now_ms, age_ms);
+        for (class, shortest_ms) in Class::ALL.into_iter().zip(shortest_ms) {
+            for (kind, age_ms) in [Kind::Hard, Kind::Soft].into_iter().zip(shortest_ms) {
+                let Some(age_ms) = age_ms else { continue };
+                // The next move comes later than now.
+                let number = guard.number_at((now_ms + MOVE_MS).saturating_sub(age_ms), self.clock());
+                is_new |= self.tags().age_tagged(class, kind, number, now_ms, age_ms);
+            }
         }
         let next_ms = guard.next_ms(now_ms);
         // Before the lock is free: a thread that does not wait for it finds the floor raised.
@@ -99,20 +105,17 @@ impl Shared {
         self.move_floor(now_ms);
     }
 
-    /// A log may have left something out: invalidates all items with tags, as its `when_behind` says.
+    /// A log may have left something out: invalidates all items with tags, as `when_behind` says.
     pub fn flush_log(&self, name: &str, now_ms: u64) {
         let mut guard = self.following().lock();
         let log = guard.logs.iter_mut().find(|log| &*log.settings.name == name);
-        let kind = match log {
-            Some(log) => {
-                log.state.flushes += 1;
-                if log.settings.when_behind == WhenBehind::Miss { Kind::Hard } else { Kind::Soft }
-            }
-            None => return,
-        };
+        let Some(log) = log else { return };
+        log.state.flushes += 1;
+        let kind = |when_behind| if when_behind == WhenBehind::Miss { Kind::Hard } else { Kind::Soft };
+        let kinds = log.settings.when_behind().map(kind);
         drop(guard);
         self.note_time(now_ms);
-        self.tags().flush_tagged(kind, now_ms, || self.tick());
+        self.tags().flush_tagged(kinds, now_ms, || self.tick());
         self.outside_event();
     }
 
@@ -128,7 +131,7 @@ mod tests {
     use cattlegrid_tags::Validity;
 
     use super::*;
-    use crate::following::RING_MS;
+    use crate::following::{RING_MS, class_of};
 
     fn followed(when_behind: WhenBehind) -> FollowedLog {
         FollowedLog { name: "shop".into(), max_lag_ms: 3000, when_behind }
@@ -160,10 +163,8 @@ mod tests {
         }
         assert_eq!(check(&shared, stamp, &[1], 13_001), Validity::Stale);
         assert_eq!(check(&shared, stamp, &[], 13_001), Validity::Valid, "without tags");
-        assert_eq!(
-            shared.stale_since(stamp, [1], 7, crate::Now { second: 14, ms: 14_000, unix_of_zero: 0 }),
-            Some(13)
-        );
+        let since = shared.tags().stale_since_ms(stamp, ([1], Class::default()), 7, 14_000, |number| number);
+        assert_eq!(since, Some(13_001));
         let young = shared.tick();
         assert_eq!(check(&shared, young, &[1], 13_002), Validity::Valid);
     }
@@ -224,6 +225,46 @@ mod tests {
         let stamp = shared.tick();
         assert_eq!(check(&shared, stamp, &[1], 60_000), Validity::Valid);
         assert_eq!(shared.log_states(60_000)[0].behind_since_ms, Some(10_000));
+    }
+
+    #[test]
+    fn a_rule_says_what_becomes_of_its_items() {
+        const RULES: [Option<WhenBehind>; 4] =
+            [None, Some(WhenBehind::Refresh), Some(WhenBehind::Miss), Some(WhenBehind::Serve)];
+        let of_rule = |shared: &Shared, stamp, rule, now_ms| {
+            shared.pass_time(now_ms);
+            shared.tags().check_of(stamp, [1], 7, now_ms, || class_of(rule))
+        };
+        for log in [WhenBehind::Refresh, WhenBehind::Miss, WhenBehind::Serve] {
+            let shared = shared(log);
+            let stamp = shared.tick();
+            let expected = |when_behind| match when_behind {
+                WhenBehind::Refresh => Validity::Stale,
+                WhenBehind::Miss => Validity::Dead,
+                WhenBehind::Serve => Validity::Valid,
+            };
+            for rule in RULES {
+                assert_eq!(of_rule(&shared, stamp, rule, 12_800), Validity::Valid, "{log:?}, {rule:?}");
+            }
+            for rule in RULES {
+                let old = of_rule(&shared, stamp, rule, 13_100);
+                assert_eq!(old, expected(rule.unwrap_or(log)), "{log:?}, {rule:?}");
+            }
+            // Each class has its own grace: that of the first ends with the floor that only the others know.
+            let since =
+                |rule| shared.tags().stale_since_ms(stamp, ([1], class_of(rule)), 7, 14_000, |number| number);
+            assert_eq!(since(Some(WhenBehind::Refresh)), Some(13_100));
+            assert_eq!((since(Some(WhenBehind::Miss)), since(Some(WhenBehind::Serve))), (None, None));
+            shared.log_confirmed("shop", 13_100, 13_100);
+            let after = shared.tick();
+            shared.flush_log("shop", 13_150);
+            for rule in RULES {
+                let is_miss = rule.unwrap_or(log) == WhenBehind::Miss;
+                let flushed = if is_miss { Validity::Dead } else { Validity::Stale };
+                assert_eq!(of_rule(&shared, after, rule, 13_160), flushed, "{log:?}, {rule:?}");
+                assert_eq!(of_rule(&shared, shared.tick(), rule, 13_160), Validity::Valid);
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod settle;
 pub(crate) mod control;
 pub(crate) mod stats;
 
+mod renew;
 pub(crate) mod upkeep;
 
 // Gets that wait, and loads.
@@ -46,11 +47,12 @@ use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Request;
 use cattlegrid_store::{KeyHasher, Memory, Store, StoreConfig};
 
+use crate::renewal::Renewal;
 use crate::rules::why::{Explain, Why};
 use crate::shard::Shard;
 use crate::shards::{ShardLock, Shards};
 use crate::shared::Shared;
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 
 /// The parameters of an engine.
@@ -94,6 +96,8 @@ pub struct Engine {
     reserved: AtomicUsize,
     /// Whether the bytes for tags are among them.
     tags_reserved: AtomicBool,
+    /// Notes of tags.
+    renewal: Mutex<Renewal>,
     allows_flush: bool,
     explain: Explain,
     nanos: fn() -> u64,
@@ -130,6 +134,7 @@ impl Engine {
             segment_bytes: layout.segment_bytes,
             reserved: AtomicUsize::new(0),
             tags_reserved: AtomicBool::new(false),
+            renewal: Mutex::default(),
             allows_flush: config.allows_flush,
             explain: config.explain,
             nanos: config.nanos,

@@ -13,6 +13,9 @@
 
 use std::collections::VecDeque;
 
+use cattlegrid_herd::WhenBehind;
+use cattlegrid_tags::{CLASSES, Class};
+
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// Between two entries of the ring, in milliseconds.
@@ -27,16 +30,15 @@ pub const MAX_LAG_MS_MIN: u64 = 100;
 /// Longest `max_lag`, in milliseconds.
 pub const MAX_LAG_MS_MAX: u64 = 600_000;
 
-/// What becomes of items with tags while a log is behind, when they are older than `max_lag`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhenBehind {
-    /// They are old values: one client computes, and the others get the old one for as long as its grace allows.
-    #[default]
-    Refresh,
-    /// They are misses.
-    Miss,
-    /// They are served.
-    Serve,
+/// What a rule may say becomes of its items while a log is behind; `None`: what the log says. A class each.
+const CHOICES: [Option<WhenBehind>; CLASSES] =
+    [None, Some(WhenBehind::Refresh), Some(WhenBehind::Miss), Some(WhenBehind::Serve)];
+
+/// The class of the items of a rule that says this.
+#[inline]
+pub(crate) fn class_of(when_behind: Option<WhenBehind>) -> Class {
+    let at = CHOICES.iter().position(|choice| *choice == when_behind);
+    at.map_or(Class::default(), |at| Class::ALL[at])
 }
 
 /// A log that is followed.
@@ -46,8 +48,15 @@ pub struct FollowedLog {
     pub name: Box<str>,
     /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to [`MAX_LAG_MS_MAX`].
     pub max_lag_ms: u64,
-    /// What becomes of items then.
+    /// What becomes of items then, unless their rule says something else.
     pub when_behind: WhenBehind,
+}
+
+impl FollowedLog {
+    /// For each class of items, what becomes of them then.
+    pub(crate) fn when_behind(&self) -> [WhenBehind; CLASSES] {
+        CHOICES.map(|choice| choice.unwrap_or(self.when_behind))
+    }
 }
 
 /// How far a log has been obeyed.

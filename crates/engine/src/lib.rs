@@ -12,6 +12,7 @@ mod counters;
 mod event;
 mod names;
 mod output;
+mod renewal;
 mod sync;
 mod time;
 
@@ -58,7 +59,7 @@ pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
 pub use engine::{Engine, EngineConfig};
 pub use event::{Event, EventKind, Interest, Looker};
-pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN, WhenBehind};
+pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 pub use load::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
 pub use names::Cursor;
 pub use output::Output;

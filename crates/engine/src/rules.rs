@@ -186,6 +186,8 @@ pub struct Rules {
     flush_cascades: Box<[Cascade]>,
     /// The changes that set off any of `cascades`.
     changes: Changes,
+    /// A rule says what becomes of its items while a log is behind.
+    say_when_behind: bool,
 }
 
 impl Rules {
@@ -198,6 +200,7 @@ impl Rules {
             cascades.iter().filter_map(|cascade| cascade.pattern.as_ref()).collect();
         Self {
             index,
+            say_when_behind: rules.iter().any(|rule| rule.policy.when_behind.is_some()),
             cascade_index: Index::new(&patterns),
             changes: cascades.iter().fold(Changes::default(), |all, cascade| all.or(cascade.on)),
             prefixes: Prefixes::default(),
@@ -225,6 +228,11 @@ impl Rules {
         let rules = self.list.iter().map(|rule| Rule::clone(rule)).collect();
         let cascades = self.cascades.iter().chain(&self.flush_cascades).cloned().collect();
         Self::new(rules, cascades).with_prefixes(prefixes)
+    }
+
+    /// Whether a rule says what becomes of its items while a log is behind.
+    pub(crate) fn say_when_behind(&self) -> bool {
+        self.say_when_behind
     }
 
     /// The prefixes that are told from keys.

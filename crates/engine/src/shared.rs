@@ -6,11 +6,14 @@ use arc_swap::{ArcSwapOption, Guard};
 use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
-use cattlegrid_tags::{Kind as BumpKind, PrefixId, Prefixes, Purged, TagHash, TagHasher, Tags};
+use cattlegrid_store::Item;
+use cattlegrid_tags::{
+    Class, Kind as BumpKind, PrefixId, Prefixes, Purged, TagHash, TagHasher, Tags, Validity,
+};
 
 use crate::ages::Ages;
 use crate::delivered::DeliveredBytes;
-use crate::following::Following;
+use crate::following::{Following, class_of};
 use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::unmatched::{self, Meant, Unmatched};
@@ -367,6 +370,23 @@ impl Shared {
         number
     }
 
+    /// Whether no item and no open miss has this tag, so that its bump by a log can be left out.
+    pub(crate) fn leaves_out(&self, tag: TagHash, kind: BumpKind, now: Now) -> bool {
+        self.tags.leaves_out(tag, kind, || {
+            self.note_time(now.ms);
+            self.tick()
+        })
+    }
+
+    /// A value that is about to be judged or stored has these tags besides those of its rule.
+    #[inline]
+    pub(crate) fn note_named(&self, tags: &[u64], now_ms: u64) {
+        if !tags.is_empty() && self.tags.selects() {
+            let grace_ms = self.grace_max_ms.load(Ordering::Relaxed);
+            self.tags.note_named(tags, now_ms, grace_ms, |number| self.time_of(number));
+        }
+    }
+
     /// Invalidates the items that carry a tag softly, one after the other over a period: see [`Tags::purge`].
     pub fn purge(&self, tag: TagHash, period_ms: u64, now: Now) -> Purged {
         self.note_time(now.ms);
@@ -382,18 +402,14 @@ impl Shared {
     }
 
     /// Invalidates tags on behalf of a change of an item that carries some of them: see [`Tags::bump_carried`].
-    pub(crate) fn bump_carried(
-        &self,
-        bumped: &[TagHash],
-        stamp: u64,
-        carried: impl IntoIterator<Item = u64>,
-    ) -> Option<u64> {
-        let stamp = self.tags.bump_carried(bumped, stamp, carried, || self.tick());
+    pub(crate) fn bump_carried(&self, bumped: &[TagHash], item: &Item<'_>) -> Option<u64> {
+        let carried = (item.tags(), self.class_of(item.key()));
+        let stamp = self.tags.bump_carried(bumped, item.stamp(), carried, || self.tick());
         self.outside_event();
         stamp
     }
 
-    /// A later stamp for an item that gets tags: see [`Tags::restamp`].
+    /// A later stamp for an object that gets tags: see [`Tags::restamp`].
     pub(crate) fn restamp(&self, stamp: u64, carried: &[u64]) -> Option<u64> {
         self.tags.restamp(stamp, carried.iter().copied(), || self.tick())
     }
@@ -413,8 +429,22 @@ impl Shared {
         }
     }
 
-    /// The last hard and the last soft event that concern a key with these tags, except for those in its shard.
-    pub(crate) fn outside(&self, hash: u64, tags: &[u64], now: Now) -> Events {
+    /// Whether an item was invalidated by its tags or by a flush.
+    #[inline]
+    pub(crate) fn validity(&self, item: &Item<'_>, hash: u64, now_ms: u64) -> Validity {
+        self.tags.check_of(item.stamp(), item.tags(), hash, now_ms, || self.class_of(item.key()))
+    }
+
+    /// What becomes of a key's items while a log is behind.
+    #[cold]
+    fn class_of(&self, key: &[u8]) -> Class {
+        let active = self.rules();
+        let active = active.as_ref().filter(|active| active.rules().say_when_behind());
+        class_of(active.and_then(|active| active.find(key)?.rule.policy.when_behind))
+    }
+
+    /// The last hard and the last soft event that concern a key under a rule with these tags, except for those in its shard.
+    pub(crate) fn outside(&self, hash: u64, tags: &[u64], rule: Option<&RuleState>, now: Now) -> Events {
         let (mut hard, mut soft) = (self.floor(now.second), 0);
         if self.is_rolling() {
             for floor in self.tags.floors().rolling() {
@@ -429,10 +459,11 @@ impl Shared {
         if self.tags.bumps().last_bump() > 0 {
             // Before the slots: a purge that ends in between is found there.
             soft = soft.max(self.tags.last_purge_due(tags, hash, now.ms));
+            let class = class_of(rule.and_then(|rule| rule.policy().when_behind));
             for tag in tags {
                 let tag = TagHash::from_stored(*tag);
-                hard = hard.max(self.tags.bumps().last(tag, BumpKind::Hard));
-                soft = soft.max(self.tags.bumps().last(tag, BumpKind::Soft));
+                hard = hard.max(self.tags.bumps().last(tag, BumpKind::Hard, class));
+                soft = soft.max(self.tags.bumps().last(tag, BumpKind::Soft, class));
             }
         }
         Events { hard, soft }
@@ -460,17 +491,11 @@ impl Shared {
         second(self.ages.time_of(number))
     }
 
-    /// The second in which an item with this stamp and these tags became stale, or an earlier one; `None`: it is not
-    /// stale.
-    pub(crate) fn stale_since(
-        &self,
-        stamp: u64,
-        tags: impl IntoIterator<Item = u64>,
-        hash: u64,
-        now: Now,
-    ) -> Option<u32> {
-        let since = self.tags.stale_since_ms(stamp, tags, hash, now.ms, |number| self.ages.time_of(number));
-        since.map(second)
+    /// The second in which an item became stale, or an earlier one; `None`: it is not stale.
+    pub(crate) fn stale_since(&self, item: &Item<'_>, hash: u64, now: Now) -> Option<u32> {
+        let tags = (item.tags(), self.class_of(item.key()));
+        let time_of = |number| self.ages.time_of(number);
+        self.tags.stale_since_ms(item.stamp(), tags, hash, now.ms, time_of).map(second)
     }
 
     /// The rules in force; None without a rule file. Costs about 10 ns and never blocks; keep it no longer than a

@@ -37,7 +37,7 @@ fn world() -> World {
 fn bumps(w: &World) -> Vec<(&'static str, u64, u64)> {
     let shared = w.engine.shared();
     let last = |change: Change, kind| {
-        shared.tags().bumps().last(shared.tag_hasher().hash(change.name().as_bytes()).unwrap(), kind)
+        shared.tags().bumps().last_own(shared.tag_hasher().hash(change.name().as_bytes()).unwrap(), kind)
     };
     CHANGES.map(|change| (change.name(), last(change, Kind::Hard), last(change, Kind::Soft))).into()
 }

@@ -15,6 +15,7 @@ mod fences;
 mod floors;
 mod grace;
 mod herd;
+mod left_out;
 mod loads;
 mod long_gets;
 mod named_tags;

@@ -6,20 +6,28 @@ mod address;
 #[cfg(feature = "postgres")]
 mod catalog;
 #[cfg(feature = "postgres")]
+mod history;
+#[cfg(feature = "postgres")]
+mod lacks;
+mod missing;
+#[cfg(feature = "postgres")]
 mod pgoutput;
 #[cfg(feature = "postgres")]
 mod rows;
 #[cfg(feature = "postgres")]
 mod source;
+#[cfg(feature = "postgres")]
+mod standbys;
 mod tables;
 #[cfg(feature = "postgres")]
 mod tls;
 #[cfg(feature = "postgres")]
 mod wire;
+#[cfg(feature = "postgres")]
+mod x509;
 
 pub use address::{Address, AddressError, SslMode};
-#[cfg(feature = "postgres")]
-pub use catalog::Missing;
+pub use missing::Missing;
 #[cfg(feature = "postgres")]
 pub use pgoutput::{Lsn, Malformed};
 #[cfg(feature = "postgres")]

@@ -741,6 +741,11 @@ impl Herd {
         self.leases.iter().map(|(hash, _)| hash).collect()
     }
 
+    /// Calls `act` with the tags of each lease.
+    pub fn each_tags(&self, mut act: impl FnMut(&[u64])) {
+        self.leases.iter().for_each(|(_, lease)| act(&lease.tags));
+    }
+
     /// The lease of the key with this hash.
     pub fn view(&self, hash: u64, now_ms: u64) -> Option<LeaseView> {
         self.leases.get(hash).map(|lease| lease.view(now_ms))

@@ -51,7 +51,7 @@ pub use lease_limit::LeaseLimit;
 pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Judged, Ledger, Start, Surroundings};
 pub use policy::{
     AfterStart, Ambiguous, Early, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS,
-    LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue,
+    LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue, WhenBehind,
 };
 pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleCounters, RuleState, WAIT_BUCKETS_MS};
 pub use session::{Late, RECORDS_MAX, Record, Session, Told, Wait, Withheld};

@@ -84,6 +84,18 @@ pub enum TagsInValue {
     Required,
 }
 
+/// What becomes of items with tags while a log that invalidates is behind, when they are older than its `max_lag`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum WhenBehind {
+    /// They are old values: one client computes, and the others get the old one for as long as its grace allows.
+    #[default]
+    Refresh,
+    /// They are misses.
+    Miss,
+    /// They are served.
+    Serve,
+}
+
 /// What becomes of a fill without a record, for one fill window after a start or a change of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterStart {
@@ -162,6 +174,8 @@ pub struct Policy {
     pub tags_in_value: TagsInValue,
     /// A value whose tags were not announced before is not stored.
     pub needs_announced_tags: bool,
+    /// What becomes of old values while a log is behind; None: what the log says.
+    pub when_behind: Option<WhenBehind>,
 }
 
 impl Policy {
@@ -210,6 +224,7 @@ impl Default for Policy {
             after_start: AfterStart::Keep,
             tags_in_value: TagsInValue::No,
             needs_announced_tags: false,
+            when_behind: None,
         }
     }
 }

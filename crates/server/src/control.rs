@@ -230,6 +230,7 @@ impl<'a> Control<'a> {
 
     fn look_at_wall_clock(&self) {
         let clock = &self.shared.clock;
+        clock.notice_suspension();
         if let Some(seconds) = clock.follow(crate::time::unix_now(), clock.now()) {
             let way = if seconds < 0 { "back" } else { "forward" };
             log::notice(format_args!(

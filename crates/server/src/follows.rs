@@ -9,15 +9,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cattlegrid_config::{FollowSettings, FollowTable};
-use cattlegrid_engine::{Now, WhenBehind};
+use cattlegrid_engine::Now;
 use cattlegrid_follow::postgres::{
     LeftOut, Missing, Node, Notice, Order, Source, TlsError, Wish, client_config,
 };
 use cattlegrid_follow::{Name, Names, Settings, State};
+use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{Kind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::watch;
 
+use crate::followed::View;
 use crate::log;
 use crate::state::Shared;
 use crate::time::nanos;
@@ -43,36 +45,13 @@ struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is known of a log's follower.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct View {
-    pub(crate) state: Option<State>,
-    /// Rows of which a tag was left out.
-    pub(crate) left_out: LeftOut,
-    /// Tags that were invalidated, without repetition in one transaction.
-    pub(crate) bumps: u64,
-    /// Connections that were made.
-    pub(crate) connects: u64,
-    /// Connections that ended or could not be made.
-    pub(crate) losses: u64,
-    /// Why the last connection ended or could not be made; None while there is one.
-    pub(crate) lost: Option<String>,
-    /// System identifier and timeline.
-    pub(crate) identity: String,
-    /// What the database lacks.
-    pub(crate) missing: Vec<Missing>,
-    /// Longest time between the question for a head and its confirmation, in milliseconds, in this minute and the last.
-    pub(crate) lag_ms_max: [u64; 2],
-    minute: u64,
-}
-
 impl Follows {
     /// Follows these logs from now on, and no others. Those whose settings are the same go on.
     pub(crate) fn follow(&self, shared: &Arc<Shared>, follows: &[FollowSettings]) {
         let mut running = self.lock();
         let mut before = std::mem::take(&mut *running);
         let followed = follows.iter().map(FollowSettings::followed).collect();
-        shared.engine.shared().follow(followed, shared.clock.millis());
+        shared.engine.follow_logs(followed, shared.clock.millis());
         for settings in follows {
             let same = before.iter().position(|own| own.settings == *settings);
             match same {
@@ -149,8 +128,10 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
         view: Arc::clone(&view),
         said: None,
         wished: wished.clone(),
+        starts_ms: Some(shared.clock.millis()),
         behind_since_ms: None,
     };
+    node.say_start();
     let name = settings.name.clone();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
@@ -194,6 +175,8 @@ struct Own {
     /// The last reason for which there was no connection, and when it was said, in nanoseconds.
     said: Option<(String, u64)>,
     wished: watch::Receiver<Wish>,
+    /// Since when it is followed, until it is confirmed for the first time.
+    starts_ms: Option<u64>,
     /// Since when it is behind, as far as the log has been told.
     behind_since_ms: Option<u64>,
 }
@@ -203,25 +186,45 @@ impl Own {
         self.shared.now_at(self.shared.clock.now())
     }
 
-    /// Says that the log fell behind, or is confirmed again.
+    /// What becomes of items with tags while the log is behind.
+    fn meanwhile(&self) -> String {
+        let lag = self.settings.max_lag;
+        match self.settings.when_behind {
+            WhenBehind::Refresh => format!("items with tags that are older than {lag:?} are computed again"),
+            WhenBehind::Miss => format!("items with tags that are older than {lag:?} are misses"),
+            WhenBehind::Serve => "items may be older than the database".to_owned(),
+        }
+    }
+
+    /// Says that the log begins behind: until it is confirmed, it may be so for long.
+    fn say_start(&self) {
+        let (name, address) = (&self.settings.name, &self.settings.address);
+        log::notice(format_args!(
+            "log {name}: is behind until {address} has confirmed it for the first time: {}",
+            self.meanwhile()
+        ));
+    }
+
+    /// Says that the log fell behind, or is confirmed, for the first time or again.
     fn say_behind(&mut self) {
         let now_ms = self.shared.clock.millis();
         let states = self.shared.engine.shared().log_states(now_ms);
         let Some(state) = states.iter().find(|state| *state.name == *self.settings.name) else { return };
         let name = &self.settings.name;
+        if let (Some(started_ms), Some(_)) = (self.starts_ms, state.confirmed_ms) {
+            let ms = now_ms.saturating_sub(started_ms);
+            log::notice(format_args!("log {name}: is confirmed for the first time, after {ms} ms"));
+            self.starts_ms = None;
+        }
         // The start is no fall.
         let since_ms = state.behind_since_ms.filter(|_| state.confirmed_ms.is_some());
         match (self.behind_since_ms, since_ms) {
             (None, Some(_)) => {
-                let (lag, what) = (
-                    self.settings.max_lag,
-                    match self.settings.when_behind {
-                        WhenBehind::Refresh => "older items with tags are computed again",
-                        WhenBehind::Miss => "older items with tags are misses",
-                        WhenBehind::Serve => "items may be older than the database",
-                    },
-                );
-                log::warning(format_args!("log {name}: is behind, not confirmed for {lag:?}: {what}"));
+                let lag = self.settings.max_lag;
+                log::warning(format_args!(
+                    "log {name}: is behind, not confirmed for {lag:?}: {}",
+                    self.meanwhile()
+                ));
             }
             (Some(before_ms), None) => {
                 let seconds = now_ms.saturating_sub(before_ms) / 1000;
@@ -247,7 +250,7 @@ impl Own {
             None => std::iter::once(PrefixId::NONE).chain(known.all().map(|(prefix, _)| prefix)).collect(),
         };
         for prefix in prefixes {
-            self.shared.engine.bump_made(prefix, tag, kind, now);
+            self.shared.engine.bump_followed(prefix, tag, kind, now);
         }
         lock(&self.view).bumps += 1;
     }
@@ -392,7 +395,7 @@ fn source(settings: &FollowSettings) -> Result<Source, TlsError> {
         publication: settings.publication.clone(),
         tables: settings.tables.iter().map(|own| own.table.clone()).collect(),
         slot: settings.slot.clone(),
-        tls: client_config(settings.address.ssl, settings.ssl_ca.as_deref())?,
+        tls: client_config(settings.address.ssl, settings.ssl_ca.as_deref(), &settings.address.host)?,
         settings: Settings {
             max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
             again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),

@@ -282,6 +282,7 @@ impl<'a> Lane<'a> {
         }
         // What was received may have come after the time was read.
         if shared.engine.shared().follows() {
+            shared.clock.notice_suspension();
             shared.engine.shared().pass_time(shared.clock.millis());
         }
         prefetch(shared, input, &received[..count]);

@@ -11,6 +11,11 @@ mod dump;
 pub mod error;
 mod first_process;
 mod folder;
+mod followed;
+#[cfg(feature = "postgres")]
+mod follows;
+#[cfg(not(feature = "postgres"))]
+#[path = "no_follows.rs"]
 mod follows;
 #[cfg(any(test, fuzzing))]
 pub mod harness;

@@ -16,6 +16,10 @@ pub struct Clock(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     started: Instant,
+    /// What the clock that also counts while the machine is suspended shows more than the other, at the start.
+    ahead_at_start: Duration,
+    /// For how long the machine was suspended since then, in milliseconds.
+    suspended_ms: AtomicU64,
     /// Unix time at which [`Clock::seconds`] was 0, by the wall clock as it was last looked at.
     unix_seconds_of_start: AtomicU64,
     /// Seconds the command `debugtime` has added.
@@ -29,13 +33,34 @@ struct Shared {
 /// a second before the first one (as in memcached).
 const FIRST_SECOND: u32 = 2;
 
+/// A machine that was suspended for less is not noticed.
+const SUSPENDED_MIN: Duration = Duration::from_millis(100);
+
+/// Two clocks are compared within this time, so that a thread that is stopped in between is not taken for a suspension.
+const COMPARED: Duration = Duration::from_millis(1);
+
 /// A difference of the wall clock up to this is not a step.
 const STEP: Duration = Duration::from_millis(1500);
 
 /// Nanoseconds of a clock that never goes back, from an arbitrary moment: for durations.
 pub fn nanos() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+    u64::try_from(read(rustix::time::ClockId::Monotonic).as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn read(clock: rustix::time::ClockId) -> Duration {
+    let time = rustix::time::clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// By how much the clock that counts while the machine is suspended is ahead of the one that does not.
+fn ahead() -> Duration {
+    loop {
+        let before = read(rustix::time::ClockId::Monotonic);
+        let boot = read(rustix::time::ClockId::Boottime);
+        if read(rustix::time::ClockId::Monotonic).saturating_sub(before) < COMPARED {
+            return boot.saturating_sub(before);
+        }
+    }
 }
 
 impl Clock {
@@ -60,6 +85,30 @@ impl Clock {
         instant_now()
     }
 
+    /// Counts the time for which the machine was suspended as time that has passed, from now on. Costs 40 ns.
+    pub fn notice_suspension(&self) {
+        let known =
+            Duration::from_millis(self.0.suspended_ms.load(Ordering::Relaxed)) + self.0.ahead_at_start;
+        // In this order: a thread that is stopped in between sees less.
+        let boot = read(rustix::time::ClockId::Boottime);
+        if boot.saturating_sub(read(rustix::time::ClockId::Monotonic)) > known + SUSPENDED_MIN {
+            self.suspended(ahead());
+        }
+    }
+
+    /// The clock that counts while the machine is suspended is ahead by this much.
+    fn suspended(&self, ahead: Duration) {
+        let total = ahead.saturating_sub(self.0.ahead_at_start);
+        let ms = u64::try_from(total.as_millis()).unwrap_or(u64::MAX);
+        self.0.suspended_ms.fetch_max(ms, Ordering::Relaxed);
+    }
+
+    /// The time that has passed since the start, as of `now`.
+    fn passed(&self, now: Instant) -> Duration {
+        let suspended = Duration::from_millis(self.0.suspended_ms.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.0.started) + suspended
+    }
+
     /// Seconds since the start, 2 at the start, moved by [`Clock::advance`]. Stays at `u32::MAX` at the end.
     pub fn seconds(&self) -> u32 {
         self.seconds_at(self.now())
@@ -67,7 +116,7 @@ impl Clock {
 
     /// [`Clock::seconds`] as of `now`, for callers that have read the time already.
     pub fn seconds_at(&self, now: Instant) -> u32 {
-        let passed = now.saturating_duration_since(self.0.started).as_secs();
+        let passed = self.passed(now).as_secs();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         passed.saturating_add(FIRST_SECOND).saturating_add(self.0.advanced.load(Ordering::Relaxed))
     }
@@ -79,7 +128,7 @@ impl Clock {
 
     /// The same as of `now`.
     pub fn millis_at(&self, now: Instant) -> u64 {
-        let passed = now.saturating_duration_since(self.0.started).as_millis();
+        let passed = self.passed(now).as_millis();
         let moved = u64::from(FIRST_SECOND) + u64::from(self.0.advanced.load(Ordering::Relaxed));
         u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(moved * 1000)
     }
@@ -97,8 +146,7 @@ impl Clock {
     /// rounding, or of a clock that is slowed down or sped up. Returns by how many seconds the wall clock has moved forward (or,
     /// below 0, back), if it has.
     pub fn follow(&self, wall: Duration, now: Instant) -> Option<i64> {
-        let passed =
-            now.saturating_duration_since(self.0.started) + Duration::from_secs(u64::from(FIRST_SECOND));
+        let passed = self.passed(now) + Duration::from_secs(u64::from(FIRST_SECOND));
         let start = wall.saturating_sub(passed);
         let known = Duration::from_secs(self.unix_seconds_of_start());
         if start.abs_diff(known) <= STEP {
@@ -123,6 +171,8 @@ impl Shared {
     fn start() -> Self {
         Self {
             started: instant_now(),
+            ahead_at_start: ahead(),
+            suspended_ms: AtomicU64::new(0),
             unix_seconds_of_start: AtomicU64::new(
                 unix_now().as_secs().saturating_sub(u64::from(FIRST_SECOND)),
             ),
@@ -169,6 +219,20 @@ mod tests {
         clock.advance(u32::MAX);
         assert_eq!(clock.seconds_at(start), u32::MAX);
         assert_eq!(clock.seconds(), u32::MAX);
+    }
+
+    #[test]
+    fn a_suspension_is_time_that_has_passed() {
+        let clock = Clock::new();
+        let (start, unix) = (clock.0.started, clock.unix_seconds_of_start());
+        (0..1000).for_each(|_| clock.notice_suspension());
+        assert_eq!(clock.millis_at(start), 2000, "there was none");
+        let hour = Duration::from_secs(3600);
+        clock.suspended(clock.0.ahead_at_start + hour);
+        clock.clone().suspended(clock.0.ahead_at_start + hour);
+        assert_eq!((clock.seconds_at(start), clock.millis_at(start)), (3602, 3_602_000), "once");
+        let (wall, later) = (Duration::from_secs(unix + 3612), start + Duration::from_secs(10));
+        assert_eq!(clock.follow(wall, later), None, "it is no step of the wall clock");
     }
 
     #[test]

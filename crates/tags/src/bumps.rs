@@ -14,6 +14,7 @@
 //! * A slot never goes down, so a bump is never forgotten.
 //! * Numbers of bumps rise in the order of the lock.
 
+use crate::class::{CLASSES, Class};
 use crate::occupancy::{Occupancy, ROWS};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, zeros};
 use crate::tag::TagHash;
@@ -47,8 +48,10 @@ pub struct Bumps {
     bits: u32,
     /// The highest number of any bump, 0 before the first.
     last_bump: AtomicU64,
-    /// All tags count as bumped with these numbers, hard and soft; 0: never.
-    floors: [AtomicU64; KINDS],
+    /// To items of each class all tags count as bumped with these numbers, hard and soft; 0: never.
+    floors: [[AtomicU64; KINDS]; CLASSES],
+    /// The highest of all classes: most items are above it, and their class is not asked for.
+    highest_floors: [AtomicU64; KINDS],
     /// [`DENSE`] or [`SPARSE`].
     sampling: AtomicU64,
     /// Held while a bump takes its number and raises slots. Also guards the ages of the slots.
@@ -101,7 +104,8 @@ impl Bumps {
             slots: zeros(per_row * ROWS * KINDS),
             bits,
             last_bump: AtomicU64::new(0),
-            floors: [AtomicU64::new(0), AtomicU64::new(0)],
+            floors: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            highest_floors: std::array::from_fn(|_| AtomicU64::new(0)),
             sampling: AtomicU64::new(DENSE),
             writer: Mutex::new(Writer {
                 last_bump: 0,
@@ -117,7 +121,12 @@ impl Bumps {
 
     /// Bytes of the arrays. Constant.
     pub fn memory_bytes(&self) -> usize {
-        self.slots_per_row() * PLACE_BYTES
+        Self::bytes_of(self.slots_per_row())
+    }
+
+    /// Bytes of arrays with this number of slots in each row.
+    pub(crate) const fn bytes_of(slots_per_row: usize) -> usize {
+        slots_per_row * PLACE_BYTES
     }
 
     /// Slots of a row, per kind.
@@ -146,17 +155,17 @@ impl Bumps {
     /// Bumps several tags hard on behalf of a change of an item that carries some of them, with no other bump in between.
     /// Returns the last number, as of which the changed item counts; `None` if a bump before these had invalidated it.
     ///
-    /// `stamp` and `carried` are the item's; there is at least one tag in `bumped`.
+    /// `stamp`, `carried` and `class` are the item's; there is at least one tag in `bumped`.
     pub(crate) fn bump_carried(
         &self,
         bumped: &[TagHash],
         stamp: u64,
-        carried: impl IntoIterator<Item = u64>,
+        (carried, class): (impl IntoIterator<Item = u64>, Class),
         mut take_number: impl FnMut() -> u64,
     ) -> Option<u64> {
         let mut writer = self.lock();
         writer.self_bumped += 1;
-        let invalid = self.invalidates(stamp, carried);
+        let invalid = self.invalidates(stamp, carried, Some(class));
         let mut last = 0;
         for tag in bumped {
             last = self.raise(&mut writer, *tag, Kind::Hard, take_number()).0;
@@ -164,7 +173,7 @@ impl Bumps {
         (!invalid).then_some(last)
     }
 
-    /// Takes a number between two bumps. `None` if a bump before it has invalidated an item with this stamp and these tags.
+    /// Takes a number between two bumps. `None` if a bump before it has invalidated an original with this stamp and these tags.
     pub(crate) fn restamp(
         &self,
         stamp: u64,
@@ -172,25 +181,27 @@ impl Bumps {
         take_number: impl FnOnce() -> u64,
     ) -> Option<u64> {
         let _writer = self.lock();
-        let invalid = self.invalidates(stamp, carried);
+        let invalid = self.invalidates(stamp, carried, None);
         (!invalid).then(take_number)
     }
 
-    /// Whether a bump or the floor of all tags has invalidated an item with this stamp and these tags. Under the lock.
-    fn invalidates(&self, stamp: u64, carried: impl IntoIterator<Item = u64>) -> bool {
-        let is_below = self.are_floors_above(stamp) != (false, false);
+    /// Whether a bump or a floor of all tags has invalidated an item with this stamp and these tags. `None`: an original. Under the
+    /// lock.
+    fn invalidates(&self, stamp: u64, carried: impl IntoIterator<Item = u64>, class: Option<Class>) -> bool {
+        let is_below = class.is_some_and(|class| self.are_floors_above(stamp, || class) != (false, false));
         let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
         carried.into_iter().any(|tag| is_below || is_above(tag))
     }
 
-    /// All tags count as bumped with this number from now on, which was given out before, or is the next. Returns whether
-    /// that is new. A check that begins after this has returned obeys it.
-    pub(crate) fn raise_floor(&self, kind: Kind, number: u64) -> bool {
+    /// To items of this class all tags count as bumped with this number from now on, which was given out before, or is the next.
+    /// Returns whether that is new. A check that begins after this has returned obeys it.
+    pub(crate) fn raise_floor(&self, class: Class, kind: Kind, number: u64) -> bool {
         let mut writer = self.lock();
-        if self.floor(kind) >= number {
+        if self.floor(class, kind) >= number {
             return false;
         }
-        self.floors[kind as usize].store(number, Ordering::Relaxed);
+        self.floors[class.index()][kind as usize].store(number, Ordering::Relaxed);
+        self.highest_floors[kind as usize].fetch_max(number, Ordering::Relaxed);
         // A number of the past: those of bumps go on rising.
         if writer.last_bump < number {
             writer.last_bump = number;
@@ -199,23 +210,21 @@ impl Bumps {
         true
     }
 
-    /// The same with the number that `take_number` gives, under the lock that orders bumps.
-    pub(crate) fn raise_floor_now(&self, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
-        let number = self.mark(take_number);
-        self.raise_floor(kind, number);
-        number
+    /// The number with which all tags count as bumped to items of this class, 0: never. After [`Bumps::last_bump`].
+    #[inline]
+    pub fn floor(&self, class: Class, kind: Kind) -> u64 {
+        self.floors[class.index()][kind as usize].load(Ordering::Relaxed)
     }
 
-    /// The number with which all tags count as bumped, 0: never. After [`Bumps::last_bump`].
+    /// Whether all tags count as bumped above `stamp` to items of this class: hard, soft. After [`Bumps::last_bump`].
     #[inline]
-    pub fn floor(&self, kind: Kind) -> u64 {
-        self.floors[kind as usize].load(Ordering::Relaxed)
-    }
-
-    /// Whether all tags count as bumped above `stamp`: hard, soft. After [`Bumps::last_bump`].
-    #[inline]
-    pub(crate) fn are_floors_above(&self, stamp: u64) -> (bool, bool) {
-        (self.floor(Kind::Hard) > stamp, self.floor(Kind::Soft) > stamp)
+    pub(crate) fn are_floors_above(&self, stamp: u64, class: impl FnOnce() -> Class) -> (bool, bool) {
+        let [hard, soft] = &self.highest_floors;
+        if hard.load(Ordering::Relaxed) <= stamp && soft.load(Ordering::Relaxed) <= stamp {
+            return (false, false);
+        }
+        let class = class();
+        (self.floor(class, Kind::Hard) > stamp, self.floor(class, Kind::Soft) > stamp)
     }
 
     fn raise(
@@ -261,6 +270,25 @@ impl Bumps {
         self.places(tag).map(Place)
     }
 
+    /// The tag was bumped with this number before, which was not recorded. A check that begins after this has returned obeys it.
+    /// Returns the previous contents of the slots that were raised.
+    pub(crate) fn raise_late(&self, tag: TagHash, kind: Kind, number: u64) -> [(Place, u64); ROWS] {
+        let mut writer = self.lock();
+        let mut replaced = self.places(tag).map(|place| (Place(place), 0));
+        for (row, (place, before)) in replaced.iter_mut().enumerate() {
+            let slot = self.slot(place.0, kind);
+            let old = slot.load(Ordering::Relaxed);
+            if old < number {
+                slot.store(number, Ordering::Relaxed);
+                writer.occupancy[kind as usize].note_late(row, number, old);
+                *before = old;
+            }
+        }
+        writer.last_bump = writer.last_bump.max(number);
+        self.last_bump.store(writer.last_bump, Ordering::Release);
+        replaced
+    }
+
     /// Items that a soft bump of this number made stale in this place are dead from now on. The number was bumped before, so
     /// `last_bump` is not below it.
     pub(crate) fn harden(&self, place: Place, number: u64) {
@@ -280,16 +308,16 @@ impl Bumps {
         self.last_bump.load(Ordering::Acquire)
     }
 
-    /// The tag's last bump of that kind, or the floor of all tags; 0 if there was none. By collision it can be too high, never too
-    /// low.
+    /// The tag's last bump of that kind, or the floor of all tags for items of this class; 0 if there was none. By collision it can be
+    /// too high, never too low.
     #[inline]
-    pub fn last(&self, tag: TagHash, kind: Kind) -> u64 {
-        self.last_own(tag, kind).max(self.floor(kind))
+    pub fn last(&self, tag: TagHash, kind: Kind, class: Class) -> u64 {
+        self.last_own(tag, kind).max(self.floor(class, kind))
     }
 
-    /// The same without the floor of all tags.
+    /// The same without the floors of all tags: of originals.
     #[inline]
-    pub(crate) fn last_own(&self, tag: TagHash, kind: Kind) -> u64 {
+    pub fn last_own(&self, tag: TagHash, kind: Kind) -> u64 {
         self.last_bump();
         let [a, b] = self.places(tag).map(|place| self.slot(place, kind).load(Ordering::Relaxed));
         a.min(b)
@@ -416,15 +444,15 @@ mod tests {
     #[test]
     fn kinds_are_apart_and_numbers_only_rise() {
         let bumps = Bumps::new(1 << 20);
-        assert_eq!((bumps.last_bump(), bumps.last(tag(1), Kind::Hard)), (0, 0));
+        assert_eq!((bumps.last_bump(), bumps.last_own(tag(1), Kind::Hard)), (0, 0));
         assert_eq!(bumps.bump(tag(1), Kind::Hard, || 5), 5);
         assert_eq!(bumps.bump(tag(1), Kind::Soft, || 8), 8);
-        assert_eq!((bumps.last(tag(1), Kind::Hard), bumps.last(tag(1), Kind::Soft)), (5, 8));
+        assert_eq!((bumps.last_own(tag(1), Kind::Hard), bumps.last_own(tag(1), Kind::Soft)), (5, 8));
         assert_eq!(
             [4, 5, 8].map(|stamp| bumps.are_above(stamp, tag(1))),
             [(true, true), (false, true), (false, false)]
         );
-        assert_eq!((bumps.last(tag(2), Kind::Hard), bumps.last(tag(2), Kind::Soft)), (0, 0));
+        assert_eq!((bumps.last_own(tag(2), Kind::Hard), bumps.last_own(tag(2), Kind::Soft)), (0, 0));
         assert_eq!(bumps.last_bump(), 8);
     }
 
@@ -434,7 +462,7 @@ mod tests {
         for number in 1..=1_000 {
             let kind = if number % 3 == 0 { Kind::Soft } else { Kind::Hard };
             bumps.bump(tag(number % 50), kind, || number);
-            assert!(bumps.last(tag(number % 50), kind) >= number);
+            assert!(bumps.last_own(tag(number % 50), kind) >= number);
         }
     }
 
@@ -455,7 +483,7 @@ mod tests {
         }
         for since in [0, 1_000, 2_000] {
             let others = 100_000;
-            let looks = (n + 1..=n + others).filter(|&t| bumps.last(tag(t), Kind::Hard) > since).count();
+            let looks = (n + 1..=n + others).filter(|&t| bumps.last_own(tag(t), Kind::Hard) > since).count();
             let measured = looks as f64 / others as f64;
             let (estimate, formula) = (bumps.estimate(since), false_stale_share(n - since, m));
             assert!((estimate / formula - 1.0).abs() < 0.1, "since {since}: {estimate}, formula {formula}");

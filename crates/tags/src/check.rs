@@ -5,8 +5,13 @@
 //! # Invariant
 //! A check that begins after a bump or a flush has returned obeys it.
 
-use crate::bumps::{BumpStats, Bumps, Kind};
+use std::sync::OnceLock;
+
+use crate::bumps::{BumpStats, Bumps, Kind, Place};
+use crate::class::{CLASSES, Class};
 use crate::gradual::{Purge, PurgeStats, Purged, Purges};
+use crate::occupancy::ROWS;
+use crate::presence::Presence;
 use crate::rises::Rises;
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
 use crate::superseded::Superseded;
@@ -24,8 +29,10 @@ pub struct Tags {
     floors: Floors,
     superseded: Mutex<Superseded>,
     purges: Purges,
-    /// When the soft floor of all tags rose.
-    rises: Mutex<Rises>,
+    /// When the soft floor of all tags rose, for each class.
+    rises: Mutex<[Rises; CLASSES]>,
+    /// Which tags items and misses may have, if bumps of others are left out.
+    pub(crate) presence: OnceLock<Presence>,
 }
 
 /// Share of false stale answers per tag above which `tag_memory` should be larger.
@@ -39,7 +46,8 @@ impl Tags {
             floors: Floors::new(),
             superseded: Mutex::new(Superseded::default()),
             purges: Purges::new(),
-            rises: Mutex::new(Rises::default()),
+            rises: Mutex::new(std::array::from_fn(|_| Rises::default())),
+            presence: OnceLock::new(),
         }
     }
 
@@ -58,6 +66,35 @@ impl Tags {
         take_number: impl FnOnce() -> u64,
     ) -> u64 {
         let (number, replaced) = self.bumps.replace(tag, Kind::Soft, take_number);
+        self.supersede(replaced, now_ms, grace_ms, time_of);
+        number
+    }
+
+    /// A tag was bumped with this number before, which was left out, and is recorded now. The arguments are those of
+    /// [`Tags::bump_softly`].
+    pub(crate) fn raise_late(
+        &self,
+        tag: TagHash,
+        kind: Kind,
+        number: u64,
+        now_ms: u64,
+        grace_ms: u64,
+        time_of: impl Fn(u64) -> u64,
+    ) {
+        let replaced = self.bumps.raise_late(tag, kind, number);
+        if kind == Kind::Soft {
+            self.supersede(replaced, now_ms, grace_ms, time_of);
+        }
+    }
+
+    /// Soft bumps have raised slots: what was in them goes on ending the grace of its items.
+    fn supersede(
+        &self,
+        replaced: [(Place, u64); ROWS],
+        now_ms: u64,
+        grace_ms: u64,
+        time_of: impl Fn(u64) -> u64,
+    ) {
         if grace_ms > 0 && replaced.iter().any(|(_, before)| *before > 0) {
             let mut superseded = lock(&self.superseded);
             for (place, before) in replaced.into_iter().filter(|(_, before)| *before > 0) {
@@ -66,7 +103,6 @@ impl Tags {
             }
             superseded.settle(now_ms, &self.bumps);
         }
-        number
     }
 
     /// Purges a tag gradually: items that carry it become stale one after the other, each at its own moment within `period_ms`
@@ -95,26 +131,26 @@ impl Tags {
     /// item itself. Returns the item's new stamp; `None` if an earlier bump, purge or floor invalidates it, so that no later
     /// stamp is right.
     ///
-    /// `bumped`: at least one tag, each once. `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`], called once
-    /// for each tag.
+    /// `bumped`: at least one tag, each once. `stamp`, `carried` and `class`: the item's. `take_number`: see [`Bumps::bump`], called
+    /// once for each tag.
     pub fn bump_carried(
         &self,
         bumped: &[TagHash],
         stamp: u64,
-        carried: impl IntoIterator<Item = u64>,
+        (carried, class): (impl IntoIterator<Item = u64>, Class),
         take_number: impl FnMut() -> u64,
     ) -> Option<u64> {
         let carried = TagList::of_item(carried);
         let all = carried.hashes().iter().copied();
-        let number = self.bumps.bump_carried(bumped, stamp, all, take_number)?;
+        let number = self.bumps.bump_carried(bumped, stamp, (all, class), take_number)?;
         self.is_above_all(stamp, &carried).then_some(number)
     }
 
-    /// A later stamp for an item that is valid, on behalf of a change that gives it tags: bumps of these from before do not
+    /// A later stamp for an original that is valid, on behalf of a change that gives it tags: bumps of these from before do not
     /// concern it. `None` if a bump or a floor invalidates it now, or a rolling floor or a gradual purge may do so later; its
     /// stamp must stay.
     ///
-    /// `stamp` and `carried`: the item's. `take_number`: see [`Bumps::bump`].
+    /// `stamp` and `carried`: the original's. `take_number`: see [`Bumps::bump`].
     pub fn restamp(
         &self,
         stamp: u64,
@@ -139,18 +175,19 @@ impl Tags {
         lock(&self.superseded).settle(now_ms, &self.bumps);
     }
 
-    /// When an item with this stamp and these tags became stale, in milliseconds, or earlier; `None`: it is not stale. The
-    /// first of: the first soft bumps of its tags above the stamp, and its moments of rolling floors and gradual purges.
+    /// When an item of this class with this stamp and these tags became stale, in milliseconds, or earlier; `None`: it is not stale.
+    /// The first of: the first soft bumps of its tags above the stamp, its fall below the floor of all tags, and its moments of
+    /// rolling floors and gradual purges.
     pub fn stale_since_ms(
         &self,
         stamp: u64,
-        tags: impl IntoIterator<Item = u64>,
+        (tags, class): (impl IntoIterator<Item = u64>, Class),
         key_hash: u64,
         now_ms: u64,
         time_of: impl Fn(u64) -> u64,
     ) -> Option<u64> {
         let superseded = lock(&self.superseded);
-        let fell = lock(&self.rises).since_ms(stamp, &time_of);
+        let fell = lock(&self.rises)[class.index()].since_ms(stamp, &time_of);
         let bumped = tags.into_iter().flat_map(|tag| {
             let first = self.first_soft(TagHash::from_stored(tag), stamp, &superseded);
             let purged = self.purges.first_moment_ms(tag, stamp, key_hash, now_ms, true);
@@ -185,11 +222,14 @@ impl Tags {
         tags.iter().map(|tag| self.purges.last(*tag)).max().unwrap_or(0)
     }
 
-    /// Number of the tag's last bump of any kind, or of its last gradual purge; 0: none.
+    /// Number of the tag's last bump of any kind, those that were left out included, or of its last gradual purge; 0: none. Without
+    /// floors of all tags.
     pub fn last(&self, tag: TagHash) -> u64 {
         // A purge that retires in between is found in the slots.
         let purge = self.purges.last(tag.get());
-        purge.max(self.bumps.last(tag, Kind::Hard)).max(self.bumps.last(tag, Kind::Soft))
+        let left_out = self.presence.get().map_or([0; 2], |presence| presence.left_out(tag));
+        let bumps = [Kind::Hard, Kind::Soft].map(|kind| self.bumps.last_own(tag, kind));
+        left_out.into_iter().chain(bumps).fold(purge, u64::max)
     }
 
     /// The tag's gradual purges, oldest first, until their items' grace is over.
@@ -202,46 +242,45 @@ impl Tags {
         self.purges.running(now_ms)
     }
 
-    /// Invalidates all items that carry a tag and have a stamp below the number taken, hard or softly. Returns that number.
+    /// Invalidates all items that carry a tag and have a stamp below the number taken: those of each class hard or softly, as `kinds`
+    /// says. Returns that number.
     ///
     /// The caller must call [`Tags::settle`] about once a second.
-    pub fn flush_tagged(&self, kind: Kind, now_ms: u64, take_number: impl FnOnce() -> u64) -> u64 {
-        match kind {
-            Kind::Hard => self.bumps.raise_floor_now(kind, take_number),
-            Kind::Soft => {
-                let mut rises = lock(&self.rises);
-                let number = self.bumps.raise_floor_now(kind, take_number);
-                let dropped = rises.add(number, now_ms, 0);
-                self.end_rise(dropped);
-                number
+    pub fn flush_tagged(
+        &self,
+        kinds: [Kind; CLASSES],
+        now_ms: u64,
+        take_number: impl FnOnce() -> u64,
+    ) -> u64 {
+        let mut rises = lock(&self.rises);
+        let number = self.bumps.mark(take_number);
+        for (class, kind) in Class::ALL.into_iter().zip(kinds) {
+            self.bumps.raise_floor(class, kind, number);
+            if kind == Kind::Soft {
+                self.note_rise(&mut rises, class, number, now_ms, 0);
             }
         }
+        number
     }
 
-    /// Invalidates all items that carry a tag and have a stamp below `number`: what was given out `age_ms` ago, while this is
-    /// called again and again with the number that is that old then. Returns whether it is a new number.
+    /// Invalidates all items of a class that carry a tag and have a stamp below `number`: what was given out `age_ms` ago, while this
+    /// is called again and again with the number that is that old then. Returns whether it is a new number.
     ///
     /// Softly, an item's grace counts from the moment at which it reached that age, or from the first of these calls. The caller
     /// must call [`Tags::settle`] about once a second.
-    pub fn age_tagged(&self, kind: Kind, number: u64, now_ms: u64, age_ms: u64) -> bool {
-        match kind {
-            Kind::Hard => self.bumps.raise_floor(kind, number),
-            Kind::Soft => {
-                let mut rises = lock(&self.rises);
-                let is_new = self.bumps.raise_floor(kind, number);
-                if is_new {
-                    let dropped = rises.add(number, now_ms, age_ms);
-                    self.end_rise(dropped);
-                }
-                is_new
-            }
+    pub fn age_tagged(&self, class: Class, kind: Kind, number: u64, now_ms: u64, age_ms: u64) -> bool {
+        let mut rises = lock(&self.rises);
+        let is_new = self.bumps.raise_floor(class, kind, number);
+        if is_new && kind == Kind::Soft {
+            self.note_rise(&mut rises, class, number, now_ms, age_ms);
         }
+        is_new
     }
 
-    /// Items whose rise is forgotten are dead.
-    fn end_rise(&self, dropped: Option<u64>) {
-        if let Some(number) = dropped {
-            self.bumps.raise_floor(Kind::Hard, number);
+    /// The soft floor of a class has risen. Items whose rise is forgotten are dead.
+    fn note_rise(&self, rises: &mut [Rises; CLASSES], class: Class, number: u64, now_ms: u64, age_ms: u64) {
+        if let Some(number) = rises[class.index()].add(number, now_ms, age_ms) {
+            self.bumps.raise_floor(class, Kind::Hard, number);
         }
     }
 
@@ -282,6 +321,8 @@ impl Tags {
     ///
     /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be stored
     /// or kept; a stale value may be stored with that stamp and is stale at once.
+    ///
+    /// The item is of the first class; see [`Tags::check_of`].
     #[inline]
     pub fn check(
         &self,
@@ -290,7 +331,20 @@ impl Tags {
         key_hash: u64,
         now_ms: u64,
     ) -> Validity {
-        self.check_with::<true>(stamp, tags, key_hash, now_ms)
+        self.check_of(stamp, tags, key_hash, now_ms, Class::default)
+    }
+
+    /// The same for an item of a class, which is asked for only if a floor of all tags of some class is above the stamp.
+    #[inline]
+    pub fn check_of(
+        &self,
+        stamp: u64,
+        tags: impl IntoIterator<Item = u64>,
+        key_hash: u64,
+        now_ms: u64,
+        class: impl FnOnce() -> Class,
+    ) -> Validity {
+        self.check_with(stamp, tags, key_hash, now_ms, Some(class))
     }
 
     /// The same for an original, an item that is not a copy of anything, which the floors of all tags do not concern.
@@ -302,16 +356,17 @@ impl Tags {
         key_hash: u64,
         now_ms: u64,
     ) -> Validity {
-        self.check_with::<false>(stamp, tags, key_hash, now_ms)
+        self.check_with(stamp, tags, key_hash, now_ms, None::<fn() -> Class>)
     }
 
     #[inline]
-    fn check_with<const IS_COPY: bool>(
+    fn check_with(
         &self,
         stamp: u64,
         tags: impl IntoIterator<Item = u64>,
         key_hash: u64,
         now_ms: u64,
+        class: Option<impl FnOnce() -> Class>,
     ) -> Validity {
         let floors = self.floors.check(stamp, key_hash, now_ms);
         if floors == Validity::Dead {
@@ -332,8 +387,8 @@ impl Tags {
             soft |= above.1;
             tagged = true;
         }
-        if IS_COPY && tagged {
-            let below = self.bumps.are_floors_above(stamp);
+        if let Some(class) = class.filter(|_| tagged) {
+            let below = self.bumps.are_floors_above(stamp, class);
             hard |= below.0;
             soft |= below.1;
         }
@@ -358,6 +413,8 @@ impl Tags {
             hard_bumps: bumps[0],
             soft_bumps: bumps[1],
             self_bumped,
+            left_out: self.presence.get().map_or(0, Presence::count),
+            noted_share: self.noted_share(),
             gradual_purges: begun,
             gradual_at_once: at_once,
             last_bump: self.bumps.last_bump(),
@@ -382,6 +439,10 @@ pub struct TagStats {
     pub soft_bumps: u64,
     /// Changes of an item that bumped a tag of the item itself.
     pub self_bumped: u64,
+    /// Bumps that were left out, since no item and no miss had the tag.
+    pub left_out: u64,
+    /// See [`Tags::noted_share`].
+    pub noted_share: Option<f64>,
     /// Gradual purges that were begun.
     pub gradual_purges: u64,
     /// Gradual purges that took effect at once, as soft bumps, since too many were running.
@@ -493,7 +554,9 @@ mod tests {
         let all = Fixture::new();
         let tag = |name: &str| all.hasher.hash(name.as_bytes()).unwrap();
         let carried = || [tag("a").get(), tag("b").get()];
-        let bump = |stamp| all.tags.bump_carried(&[tag("a"), tag("c")], stamp, carried(), || all.tick());
+        let bump = |stamp| {
+            all.tags.bump_carried(&[tag("a"), tag("c")], stamp, (carried(), Class::default()), || all.tick())
+        };
         let item = all.tick();
         let stamp = bump(item).unwrap();
         assert_eq!((all.check(item, "a,b"), all.check(stamp, "a,b")), (Dead, Valid));
@@ -608,7 +671,8 @@ mod tests {
         let all = Fixture::new();
         let item = all.tick();
         let tags = [b"a", b"b"].map(|name| all.hasher.hash(name).unwrap().get());
-        let since = |now| all.tags.stale_since_ms(item, tags, KEY, now, |number| number * 10);
+        let since =
+            |now| all.tags.stale_since_ms(item, (tags, Class::default()), KEY, now, |number| number * 10);
         assert_eq!(since(0), None);
         let bump = |name: &str| {
             let tag = all.hasher.hash(name.as_bytes()).unwrap();
@@ -621,12 +685,13 @@ mod tests {
         assert_eq!(since(500), Some(number * 10), "the first of them");
         let between = all.tick();
         let last = bump("b");
-        let since_between = all.tags.stale_since_ms(between, tags, KEY, 500, |number| number * 10);
+        let since_between =
+            all.tags.stale_since_ms(between, (tags, Class::default()), KEY, 500, |number| number * 10);
         assert_eq!(since_between, Some(last * 10));
         let start = 100;
         all.tags.floors().start_rolling(start, 1_000, || all.tick());
         let moment = start + all.tags.floors().rolling().next().unwrap().phase_ms(KEY);
-        let only_floor = |now| all.tags.stale_since_ms(item, [], KEY, now, |_| 0);
+        let only_floor = |now| all.tags.stale_since_ms(item, ([], Class::default()), KEY, now, |_| 0);
         assert_eq!((only_floor(moment), only_floor(moment + 1)), (None, Some(moment)));
     }
 

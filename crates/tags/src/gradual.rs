@@ -324,7 +324,7 @@ fn harden(purge: &Purge, bumps: &Bumps) {
     for place in bumps.places_of(purge.tag) {
         bumps.harden(place, purge.number);
     }
-    debug_assert!(bumps.last(purge.tag, Kind::Hard) >= purge.number, "both slots were raised");
+    debug_assert!(bumps.last_own(purge.tag, Kind::Hard) >= purge.number, "both slots were raised");
 }
 
 /// A tag's word in the filter, and its bit there.
@@ -340,6 +340,7 @@ mod tests {
     use super::*;
     use crate::bumps::Kind::{Hard, Soft};
     use crate::check::Tags;
+    use crate::class::Class;
     use crate::tag::TagHasher;
     use crate::validity::Validity::{self, Dead, Stale, Valid};
 
@@ -380,7 +381,13 @@ mod tests {
         }
 
         fn since(&self, name: &str, key_hash: u64, now_ms: u64) -> Option<u64> {
-            self.tags.stale_since_ms(self.stamp, [tag(name).get()], key_hash, now_ms, |number| number)
+            self.tags.stale_since_ms(
+                self.stamp,
+                ([tag(name).get()], Class::default()),
+                key_hash,
+                now_ms,
+                |number| number,
+            )
         }
 
         fn moment(&self, name: &str, key_hash: u64) -> u64 {
@@ -432,11 +439,11 @@ mod tests {
                 assert_eq!((all.check("a", key, now_ms), all.since("a", key, now_ms)), (Stale, Some(moment)));
             }
         }
-        assert_eq!(all.tags.bumps().last(tag("a"), Hard), 0);
+        assert_eq!(all.tags.bumps().last_own(tag("a"), Hard), 0);
         all.tags.settle(END_MS + GRACE_MS);
         assert_eq!((all.check("a", 1, END_MS), all.tags.purges_of(tag("a")).len()), (Dead, 0));
-        assert_eq!((all.tags.bumps().last(tag("a"), Hard), all.tags.last(tag("a"))), (number, number));
-        assert_eq!(all.tags.bumps().last(tag("b"), Hard), 0);
+        assert_eq!((all.tags.bumps().last_own(tag("a"), Hard), all.tags.last(tag("a"))), (number, number));
+        assert_eq!(all.tags.bumps().last_own(tag("b"), Hard), 0);
     }
 
     #[test]
@@ -457,7 +464,7 @@ mod tests {
         }
         let last = all.purge("last", 0);
         assert_eq!(
-            (last, all.tags.bumps().last(tag("last"), Soft)),
+            (last, all.tags.bumps().last_own(tag("last"), Soft)),
             (Purged::AtOnce(last.number()), last.number())
         );
         assert_eq!((all.check("last", 1, START_MS), all.check("0", 1, START_MS)), (Stale, Valid));
@@ -534,7 +541,8 @@ mod tests {
         let all = Fixture::new();
         let carried = || [tag("a").get(), tag("b").get()];
         let restamp = |stamp| all.tags.restamp(stamp, carried(), || all.tick());
-        let bump = |stamp| all.tags.bump_carried(&[tag("c")], stamp, carried(), || all.tick());
+        let bump =
+            |stamp| all.tags.bump_carried(&[tag("c")], stamp, (carried(), Class::default()), || all.tick());
         all.purge("other", 0);
         assert!(restamp(all.stamp).is_some() && bump(all.stamp).is_some());
         all.purge("b", 0);

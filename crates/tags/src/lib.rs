@@ -64,9 +64,11 @@
 
 mod bumps;
 mod check;
+mod class;
 mod gradual;
 mod occupancy;
 mod prefix;
+mod presence;
 mod rises;
 mod rolling;
 mod superseded;
@@ -76,6 +78,7 @@ mod validity;
 
 pub use bumps::{Bumps, Kind, false_stale_share};
 pub use check::{CROWDED, TagStats, Tags};
+pub use class::{CLASSES, Class};
 pub use gradual::{GRADUAL_MAX, Purge, Purged};
 pub use prefix::{PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};

@@ -5,6 +5,7 @@ use std::path::Path;
 use cattlegrid_engine::rules::Rule;
 use cattlegrid_herd::{
     AfterStart, Ambiguous, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue,
+    WhenBehind,
 };
 use cattlegrid_tags::Prefixes;
 use proptest::prelude::*;
@@ -166,6 +167,10 @@ fn mistakes_of_tags_that_keys_do_not_show() {
         (
             &with("tags_in_value = \"yes\""),
             "f.toml:3: rule page:{id}: tags_in_value \"yes\": must be true, false or \"required\"",
+        ),
+        (
+            &with("when_behind = \"miss\""),
+            "f.toml:3: rule page:{id}: when_behind: there is no log that could be behind; write its [follow.NAME], or leave it out",
         ),
         (
             &with("tags_in_value = 1"),
@@ -353,8 +358,13 @@ fn every_key_of_a_rule_reaches_it() {
     let keys = "partial = \"wait\"\nhold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
                 grace = \"6s\"\ngrace_on_error = \"1h\"\nwait = \"60ms\"\nearly = { share = 0.25 }\nttl_jitter = \"15%\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
-                owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\ntags_in_value = true\nannounced_tags = \"required\"\n";
-    let Rule { policy, tags, negative_ttl_s, .. } = rule(keys);
+                owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\ntags_in_value = true\nannounced_tags = \"required\"\nwhen_behind = \"miss\"\n";
+    let with_log = |keys: &str| {
+        rule(&format!(
+            "{keys}\n[follow.shop]\nurl = \"postgres://u@h/d\"\n[[follow.shop.table]]\ntable = \"t\"\nbump = [\"t:{{id}}\"]\n"
+        ))
+    };
+    let Rule { policy, tags, negative_ttl_s, .. } = with_log(keys);
     let expected = Policy {
         leases: true,
         loader: false,
@@ -382,6 +392,7 @@ fn every_key_of_a_rule_reaches_it() {
         after_start: AfterStart::Drop,
         tags_in_value: TagsInValue::Taken,
         needs_announced_tags: true,
+        when_behind: Some(WhenBehind::Miss),
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {

@@ -149,7 +149,7 @@ impl Engine {
                 return self.execute_meta_set(meta, *data, cx);
             }
             Request::Touch(touch) => touch.key,
-            _ => return refusals_of(request).write(UNKNOWN, &mut cx.out.bytes),
+            _ => return refusals_of(request).write_no_name(false, UNKNOWN, &mut cx.out.bytes),
         };
         let asked = self.control(key);
         let text = match (request, asked) {
@@ -169,7 +169,8 @@ impl Engine {
             _ => UNKNOWN.to_owned(),
         };
         // A packet is never answered otherwise than by an error here.
-        refusals_of(request).write(&text, &mut cx.out.bytes);
+        let stores = matches!(request, Request::Store(_));
+        refusals_of(request).write_no_name(stores, &text, &mut cx.out.bytes);
     }
 
     /// `tags:KEY`: the key for which tags are announced, behind the prefix of the client.
@@ -203,7 +204,7 @@ impl Engine {
         let out = &mut cx.out.bytes;
         match (announced, meta.packet) {
             (Err(error), packet) if is_announcement => Refusals::of(packet).write_not_stored(&error, out),
-            (Err(error), packet) => Refusals::of(packet).write(&error, out),
+            (Err(error), packet) => Refusals::of(packet).write_no_name(true, &error, out),
             (Ok(()), Some(packet)) => reply::packet::done(out, packet, 0),
             (Ok(()), None) if meta.set.has(b'q') => {}
             (Ok(()), None) => status_line(out, reply::HD, meta),
@@ -227,7 +228,7 @@ impl Engine {
         };
         let Obeyed { text, at_once } = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
             Ok(obeyed) => obeyed,
-            Err(error) => return Refusals::of(meta.packet).write(&error, &mut cx.out.bytes),
+            Err(error) => return Refusals::of(meta.packet).write_no_name(false, &error, &mut cx.out.bytes),
         };
         if let Some(packet) = meta.packet {
             // The number of a bump, or nothing.
@@ -337,12 +338,15 @@ impl Engine {
         }
     }
 
-    /// Invalidates the tag of this name behind a prefix, whatever its length: as a rule makes it from a key.
-    pub fn bump_made(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) {
+    /// Invalidates the tag of this name behind a prefix for a log that is followed, whatever its length: as a rule makes it from a key.
+    /// If no item and no open miss has it, nothing is recorded.
+    pub fn bump_followed(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) {
         let hasher = self.shared().tag_hasher();
         let tag = hasher.behind(prefix, hasher.hash_made(name));
-        self.use_tags();
-        self.shared().bump(tag, kind, now);
+        if !self.shared().leaves_out(tag, kind, now) {
+            self.use_tags();
+            self.shared().bump(tag, kind, now);
+        }
     }
 
     /// Invalidates the tag of this name behind a prefix. Returns the number.

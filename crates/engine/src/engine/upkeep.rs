@@ -161,10 +161,6 @@ impl Engine {
         true
     }
 
-    fn shrinks(&self, number: usize) -> u64 {
-        if number < self.shard_count() { self.shards.lock(number).store().index_shrinks() } else { 0 }
-    }
-
     /// Removes pinned objects that are over, in all shards, none of which may be locked. False: there is none.
     ///
     /// [`LOOKS_PER_MS`] bounds the time that calls spend here which are refused for lack of room.
@@ -191,8 +187,9 @@ impl Engine {
         self.shared.pass_time(now.ms);
         self.shared.settle(now.ms);
         let more_names = self.walk_names();
+        let more_notes = self.renew_notes(now);
         let floor = self.shared.floor(now.second);
-        let mut more = more_names;
+        let mut more = more_names || more_notes;
         for number in 0..self.shards.len() {
             let mut shard = self.shards.lock(number);
             shard.store_mut().advance(now.second, now.ms, floor);
@@ -249,6 +246,7 @@ impl Engine {
             let prefixes = self.shared().prefixes();
             if rules.prefixes() == prefixes { rules } else { Arc::new(rules.for_prefixes(prefixes.clone())) }
         };
+        self.forget_notes();
         self.shared().set_rules(rules.map(under), now_ms);
         Ok(())
     }

@@ -117,6 +117,9 @@ impl<'k> Asked<'k> {
     /// An error in place of the key's reply. A quiet get of the binary protocol is not told of it: its clients lose step.
     pub(crate) fn write_error(&self, line: &str, out: &mut Vec<u8>) {
         match self.form {
+            Form::Packet(packet) if line.starts_with("CLIENT_ERROR ") => {
+                reply::packet::call_error_line(out, packet, self.key, line);
+            }
             Form::Packet(packet) => reply::packet::get_error_line(out, packet, line),
             _ => reply::line(out, line),
         }

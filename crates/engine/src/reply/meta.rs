@@ -172,7 +172,7 @@ impl Refusals {
         }
     }
 
-    /// Writes the error of a command that cannot be used with a name of an object: a store stores nothing, any other
+    /// Writes the error of a command that cannot be used with a control key or a name of an object: a store stores nothing, any other
     /// finds nothing.
     #[cold]
     pub(crate) fn write_no_name(self, stores: bool, line: &str, out: &mut Vec<u8>) {

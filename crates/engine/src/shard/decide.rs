@@ -104,7 +104,7 @@ impl Shard {
             rule: ruled.state,
             found,
             how: query.how,
-            outside: self.shared.outside(query.hash, tags.hashes(), cx.step.now),
+            outside: self.shared.outside(query.hash, tags.hashes(), Some(ruled.state), cx.step.now),
             tags: tags.hashes(),
             hint: query.hint,
             hold_ms,

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Filler, Herd, Step as HerdStep, Unanswered, Wait, Withdrawn, Withheld};
+use cattlegrid_herd::{Filler, Herd, RuleState, Step as HerdStep, Unanswered, Wait, Withdrawn, Withheld};
 use cattlegrid_store::Lookup;
 
 use crate::delivered::{Verdict, Wake};
@@ -91,7 +91,7 @@ impl Shard {
     pub(crate) fn miss_unseen(&mut self, key: &[u8], hash: u64, is_leased: bool, cx: &mut Context<'_>) {
         let is_there = matches!(self.lookup(hash, key, &cx.step), Lookup::Found(_));
         let Some(ruled) = self.rule_of(key).filter(|_| is_there || is_leased) else { return };
-        let outside = self.shared.outside(hash, ruled.tags.hashes(), cx.step.now);
+        let outside = self.shared.outside(hash, ruled.tags.hashes(), Some(&ruled.state), cx.step.now);
         let miss = |herd: &mut Herd, step: &mut HerdStep<'_, _>| {
             herd.missed_by_error(hash, outside, &ruled.state, step)
         };
@@ -126,8 +126,8 @@ impl Shard {
     pub(crate) fn revoke(&mut self, step: &mut Step<'_>) -> u64 {
         let (now, mut next_ms) = (step.now, u64::MAX);
         let shared = Arc::clone(&self.shared);
-        let events = |hash, token, tags: &[u64]| {
-            let events = shared.outside(hash, tags, now);
+        let events = |hash, token, tags: &[u64], rule: &RuleState| {
+            let events = shared.outside(hash, tags, Some(rule), now);
             if token >= events.last() {
                 let moment_ms = shared.tags().next_moment_ms(token, tags, hash, now.ms);
                 next_ms = next_ms.min(moment_ms.unwrap_or(u64::MAX));

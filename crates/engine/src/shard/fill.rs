@@ -97,6 +97,7 @@ impl Shard {
         if is_over && !self.holds(write.hash, by) {
             return self.delete_for(write, filling, ruled, step);
         }
+        self.shared.note_named(write.tags.hashes(), step.now.ms);
         // More tags than fit were refused before.
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, step.now);
@@ -115,7 +116,7 @@ impl Shard {
             }
             return Outcome::NoRoom(write.data.len());
         };
-        let stale = self.stale(write, &judged, step.now);
+        let stale = self.stale(write, &judged, ruled, step.now);
         note_crossing(write.hash, &filling, &judged, &ruled.state, step.now.ms);
         count_stored(write, fill, &judged, stale.is_some(), ruled);
         self.consume(write.hash, &mut filling, &around, step.now.ms);
@@ -394,7 +395,7 @@ impl Shard {
         } else {
             ruled.state.count_fill(judged.judgement);
         }
-        let stale = self.stale(write, judged, step.now);
+        let stale = self.stale(write, judged, ruled, step.now);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
         Outcome::Stored { cas: 0, size: write.data.len() }
@@ -415,10 +416,11 @@ impl Shard {
     }
 
     /// Of a value that is older than a soft event for certain.
-    fn stale(&self, write: &Write<'_>, judged: &Judged, now: Now) -> Option<Stale> {
+    fn stale(&self, write: &Write<'_>, judged: &Judged, ruled: &Ruled, now: Now) -> Option<Stale> {
         let stamp = judged.judgement.stamp().filter(|_| judged.softened == Softened::Now)?;
         let tags = write.tags.hashes();
-        let by_own_tag = !tags.is_empty() && self.shared.outside(write.hash, tags, now).soft > stamp;
+        let by_own_tag =
+            !tags.is_empty() && self.shared.outside(write.hash, tags, Some(&ruled.state), now).soft > stamp;
         Some(Stale { stamp, by_own_tag })
     }
 
@@ -518,6 +520,7 @@ impl Shard {
         ruled: &Ruled,
         now: Now,
     ) {
+        self.shared.note_named(write.tags.hashes(), now.ms);
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, now);
         let mut closed = self.consume(write.hash, filling, &around, now.ms);

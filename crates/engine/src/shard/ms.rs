@@ -181,10 +181,11 @@ impl Shard {
         explicit_cas: Option<u64>,
         cx: &mut Context<'_>,
     ) -> Option<Found> {
-        let (cas, stamp) = self.numbers(explicit_cas);
         let tags = self.rule_of(key).map(|ruled| ruled.tags).unwrap_or_default();
         let announced = self.announced.of(hash, cx.step.now.ms);
         let tags = announced.and_then(|(announced, _)| tags.union(announced).ok()).unwrap_or(tags);
+        self.shared.note_named(tags.hashes(), cx.step.now.ms);
+        let (cas, stamp) = self.numbers(explicit_cas);
         let attributes = Attributes {
             accessed: cx.step.now.second,
             cas,

@@ -168,7 +168,7 @@ impl Shard {
             return Ran::Moved;
         }
         let now = step.now;
-        let added = match self.added_tags(call, found) {
+        let added = match self.added_tags(call, found, now) {
             Ok(added) => added,
             Err(text) => return Ran::Error(text),
         };
@@ -331,6 +331,7 @@ impl Shard {
         &mut self,
         call: &Call<'_>,
         found: Option<Found>,
+        now: Now,
     ) -> Result<ArrayVec<u64, TAGS_MAX>, String> {
         let mut added = ArrayVec::new();
         let new = call.commit.and_then(|commit| commit.new).filter(|new| !new.tags.is_empty());
@@ -362,6 +363,7 @@ impl Shard {
                 added.push(tag.get());
             }
         }
+        self.shared.note_named(&added, now.ms);
         Ok(added)
     }
 
@@ -481,7 +483,7 @@ impl Shard {
         let (bumps, since) = (self.shared.tags().bumps(), old.stamp.unwrap_or(old.cas));
         let is_older = |tag: &u64| {
             let tag = TagHash::from_stored(*tag);
-            bumps.last(tag, Kind::Hard).max(bumps.last(tag, Kind::Soft)) > since
+            bumps.last_own(tag, Kind::Hard).max(bumps.last_own(tag, Kind::Soft)) > since
         };
         let later = added.iter().any(is_older).then(|| self.shared.restamp(since, &room[..own])).flatten();
         let all = own + added.len();
@@ -501,6 +503,7 @@ impl Shard {
                 count += 1;
             }
         }
+        self.shared.tags().note(&room[..count]);
         &room[..count]
     }
 

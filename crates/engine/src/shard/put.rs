@@ -304,6 +304,7 @@ impl Shard {
         cx: &mut Context<'_>,
     ) -> Outcome {
         let size = write.data.len();
+        self.shared.note_named(write.tags.hashes(), cx.step.now.ms);
         let (cas, stamp) = self.numbers(write.explicit_cas);
         let attributes = Attributes {
             flags: write.flags,

@@ -71,7 +71,7 @@ impl Shard {
         if !item.tags().any(|tag| bumped.contains(&TagHash::from_stored(tag))) {
             return false;
         }
-        if let Some(stamp) = self.shared.bump_carried(bumped, item.stamp(), item.tags()) {
+        if let Some(stamp) = self.shared.bump_carried(bumped, &item) {
             let mut room = [0; TAGS_MAX];
             let attributes = Attributes { stamp: Some(stamp), ..item.attributes(&mut room) };
             // Without room it is invalidated as well.
@@ -266,7 +266,7 @@ impl Shard {
 
     /// What a fill of a key with these tags is judged by, besides its account.
     pub(crate) fn surroundings(&self, hash: u64, tags: &[u64], rule: &RuleState, now: Now) -> Surroundings {
-        let mut outside = self.shared.outside(hash, tags, now);
+        let mut outside = self.shared.outside(hash, tags, Some(rule), now);
         // A miss under rules that have gone since may be older than an event that was not noted.
         outside.hard = outside.hard.max(self.shared.uncovered());
         let start = self.shared.start(rule, now.ms);
@@ -305,6 +305,7 @@ impl Shard {
             let fits = list.insert(tag);
             debug_assert!(fits.is_ok(), "a rule has at most eight tags");
         }
+        self.shared.tags().note(list.hashes());
         list
     }
 
@@ -362,6 +363,8 @@ impl Shard {
     pub(crate) fn record_miss(&mut self, hash: u64, ruled: &Match<'_>, cx: &mut Context<'_>) {
         // A key without an open miss has none that could be older than an event.
         let has_open = self.herd.as_ref().is_some_and(|herd| herd.ledger.has(hash));
+        // While bumps of tags that were not noted are left out, each miss notes its own.
+        let has_open = has_open || self.shared.tags().selects();
         let tags = has_open.then(|| self.tags_of(ruled.rule, &ruled.captures));
         self.record_miss_of(hash, ruled.state, &tags.unwrap_or_default(), cx);
     }
@@ -374,7 +377,7 @@ impl Shard {
         tags: &TagList,
         cx: &mut Context<'_>,
     ) {
-        let outside = self.shared.outside(hash, tags.hashes(), cx.step.now);
+        let outside = self.shared.outside(hash, tags.hashes(), Some(rule), cx.step.now);
         let miss = |herd: &mut Herd, step: &mut HerdStep<'_, _>| herd.miss_after(hash, outside, rule, step);
         let record = self.with_herd(&mut cx.step, miss);
         if let Some(record) = record {

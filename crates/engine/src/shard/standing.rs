@@ -72,7 +72,7 @@ impl Shard {
 
     #[inline(never)]
     fn has_valid_tags(&self, item: &Item<'_>, hash: u64, now_ms: u64) -> bool {
-        self.shared.tags().check(item.stamp(), item.tags(), hash, now_ms) == Validity::Valid
+        self.shared.validity(item, hash, now_ms) == Validity::Valid
     }
 
     /// Asks the processor to fetch what a check of the tags of what is probably the key's item will read.
@@ -110,14 +110,14 @@ impl Shard {
             self.store.remove(hash, found);
             return Lookup::Absent;
         }
-        match self.shared.tags().check(item.stamp(), item.tags(), hash, step.now.ms) {
+        match self.shared.validity(&item, hash, step.now.ms) {
             Validity::Valid => Lookup::Found(found),
             Validity::Dead => {
                 self.store.remove(hash, found);
                 Lookup::Flushed
             }
             Validity::Stale => {
-                let since = self.shared.stale_since(item.stamp(), item.tags(), hash, step.now);
+                let since = self.shared.stale_since(&item, hash, step.now);
                 let since = since.unwrap_or(step.now.second);
                 let (expiry, grace_s) = (item.expiry(), item.grace_s());
                 if grace_s == 0 || expiry != NEVER && expiry <= since {
@@ -195,13 +195,13 @@ impl Shard {
         }
         if marks.has(Marks::NEGATIVE) {
             // It has no grace: a soft invalidation ends it as well, of a tag or of the key itself.
-            let validity = self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms);
+            let validity = self.shared.validity(&item, hash, now.ms);
             let is_valid = validity == Validity::Valid && !marks.has(Marks::STALE);
             return if is_valid { Standing::Negative } else { Standing::Absent };
         }
-        let softened = match self.shared.tags().check(item.stamp(), item.tags(), hash, now.ms) {
+        let softened = match self.shared.validity(&item, hash, now.ms) {
             Validity::Dead => return Standing::Absent,
-            Validity::Stale => self.shared.stale_since(item.stamp(), item.tags(), hash, now),
+            Validity::Stale => self.shared.stale_since(&item, hash, now),
             Validity::Valid => None,
         };
         let expired = Some(item.expiry()).filter(|expiry| *expiry != NEVER && *expiry <= now.second);

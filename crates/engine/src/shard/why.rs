@@ -7,6 +7,7 @@ use cattlegrid_store::{Found, Item, Lookup, Marks};
 use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
 
 use crate::following::LogState;
+use crate::following::class_of;
 use crate::rules::active::Match;
 use crate::rules::why::{
     Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,
@@ -24,6 +25,7 @@ impl Shard {
         let shared = Arc::clone(&self.shared);
         let active = shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
+        let state = ruled.as_ref().map(|ruled| &**ruled.state);
         let (prefix, _) = shared.prefixes().split(key);
         self.advance(step);
         let (mut names, mut hashes) = (Vec::new(), TagList::new());
@@ -46,7 +48,6 @@ impl Shard {
             hashes = hashes.union(tags).unwrap_or(hashes);
         }
         let item = if let Lookup::Found(found) = self.lookup(hash, key, step) {
-            let state = ruled.as_ref().map(|ruled| &**ruled.state);
             stored.extend(self.store().item(found).tags());
             Some(self.why_item(found, hash, state, step))
         } else {
@@ -58,9 +59,10 @@ impl Shard {
             }
         }
         let bumps = shared.tags().bumps();
+        let class = class_of(state.and_then(|state| state.policy().when_behind));
         let tag = |(hash, tag): (u64, Option<String>)| {
             let stored = TagHash::from_stored(hash);
-            let (hard, soft) = (bumps.last(stored, Kind::Hard), bumps.last(stored, Kind::Soft));
+            let (hard, soft) = (bumps.last(stored, Kind::Hard, class), bumps.last(stored, Kind::Soft, class));
             let purges = shared.tags().purges_of(stored).into_iter();
             let gradual = purges
                 .map(|purge| WhyPurge {
@@ -71,7 +73,7 @@ impl Shard {
                 .collect();
             WhyTag { gradual, hard, hash: format!("{hash:016x}"), soft, tag }
         };
-        let Events { hard, soft } = shared.outside(hash, hashes.hashes(), now);
+        let Events { hard, soft } = shared.outside(hash, hashes.hashes(), state, now);
         let start = ruled.as_ref().and_then(|ruled| shared.start(ruled.state, now.ms));
         let (lease, fence, view) = self.herd.as_deref_mut().map_or((None, None, None), |herd| {
             let slot = herd.fence.events_and_writes(hash);

@@ -126,8 +126,7 @@ impl Shard {
     /// Whether an item was invalidated softly, by a tag or by its own key.
     fn is_softened(&self, found: Found, hash: u64, cx: &Context<'_>) -> bool {
         let item = self.store.item(found);
-        item.marks().has(Marks::STALE)
-            || self.shared.tags().check(item.stamp(), item.tags(), hash, cx.step.now.ms) == Validity::Stale
+        item.marks().has(Marks::STALE) || self.shared.validity(&item, hash, cx.step.now.ms) == Validity::Stale
     }
 
     /// To which miss this write belongs, if to any (histories 1 to 6).

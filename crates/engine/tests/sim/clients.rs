@@ -162,6 +162,9 @@ impl Sim {
                 self.visit("delete or flush", n);
                 self.version[n] += 1;
                 self.floor[n] = self.version[n];
+                if self.followed && self.rng.one_in(3) {
+                    return self.bump_by_log(n, BumpKind::Hard);
+                }
                 let line = match self.rng.below(5) {
                     0..3 if self.named_by.is_some() => {
                         self.note("bump of a named tag");
@@ -254,7 +257,7 @@ impl Sim {
     fn bumps_of(&self, n: usize) -> [u64; 3] {
         let shared = self.w.engine.shared();
         let (bumps, tag) = (shared.tags().bumps(), shared.tag_hasher().hash(key(n).as_bytes()).unwrap());
-        [bumps.last(tag, BumpKind::Hard), bumps.last(tag, BumpKind::Soft), bumps.last_bump()]
+        [bumps.last_own(tag, BumpKind::Hard), bumps.last_own(tag, BumpKind::Soft), bumps.last_bump()]
     }
 
     fn lie(&mut self, at: usize) {

@@ -85,6 +85,12 @@ impl Sim {
         if self.rng.one_in(4) {
             return self.purge(n, at);
         }
+        if self.followed && self.rng.one_in(2) {
+            if !self.unruled {
+                self.soften(n);
+            }
+            return self.bump_by_log(n, BumpKind::Soft);
+        }
         self.note("soft invalidation");
         let line = match self.rng.below(3) {
             0 if self.named_by.is_some() => format!("md named:{n} G I|"),
@@ -96,6 +102,25 @@ impl Sim {
             self.soften(n);
         }
         self.send(at, &line, Want::Line { accepted: false });
+    }
+
+    /// A row was changed: the log bumps the key's tag, if an item or a miss may have it.
+    pub(crate) fn bump_by_log(&mut self, n: usize, kind: BumpKind) {
+        self.note("bump by a log");
+        let tag = if self.named_by.is_some() { format!("named:{n}") } else { key(n) };
+        let left_out = |sim: &Self| sim.w.engine.shared().tags().stats().left_out;
+        let before = left_out(self);
+        self.w.engine.bump_followed(PrefixId::NONE, tag.as_bytes(), kind, self.w.now());
+        if left_out(self) > before {
+            self.note("bump by a log, left out");
+        }
+        self.trace(|| format!("{kind:?} bump of {tag} by the log"));
+        if self.rng.one_in(8) {
+            self.note("other notes of tags");
+            self.w.engine.renew_notes_soon();
+        }
+        self.w.pass(0);
+        self.receive();
     }
 
     /// The same at some moment of the next seconds.

@@ -23,11 +23,12 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use crate::world::World;
-use cattlegrid_engine::{KeyState, RulesConfig};
+use cattlegrid_engine::{FollowedLog, KeyState, RulesConfig};
 use cattlegrid_herd::{
     Ambiguous, FillWindow, NESTED_MAX, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters, TagsInValue,
+    WhenBehind,
 };
-use cattlegrid_tags::Kind as BumpKind;
+use cattlegrid_tags::{Kind as BumpKind, PrefixId};
 use named::NamedBy;
 use policy::draw_policy;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
@@ -35,6 +36,8 @@ use table::{EVENTS, STATES, STEPS_OF, is_reachable};
 const STEPS: u64 = 2_600_000;
 const STEPS_PER_HISTORY: u64 = 2_000;
 const KEYS: usize = 4;
+/// Keys of a run at most.
+const RUN_KEYS: u64 = 5;
 /// Computations that take longer than this, in milliseconds, are given up where the guarantee demands it.
 const WINDOW_MS: u64 = 2_000;
 /// Longest wait that a client asks for, in milliseconds.
@@ -266,6 +269,8 @@ struct Sim {
     dropped: BTreeMap<(u64, usize), (u64, u64)>,
     /// Values carry a tag that their clients name; the rule gives them none.
     named_by: Option<NamedBy>,
+    /// A log bumps tags as well, those only that were noted.
+    followed: bool,
     /// Until when the tag of each key is announced, in milliseconds.
     announced_until_ms: [u64; KEYS],
     /// There are no rules at present.
@@ -315,6 +320,12 @@ impl Sim {
         };
         let named_by = rng.one_in(2).then(|| NamedBy::draw(&mut rng, promise));
         let mut w = World::with(&NamedBy::rules(named_by, policy), &config, 1 << 20, 1);
+        let followed = rng.one_in(2);
+        if followed {
+            // Never behind, as far as items are concerned.
+            let log = FollowedLog { name: "log".into(), max_lag_ms: 600_000, when_behind: WhenBehind::Serve };
+            w.engine.follow_logs(vec![log], w.ms);
+        }
         // Replies with several keys are sent in parts.
         w.most = rng.of(&[usize::MAX, usize::MAX, 1]);
         // A miss that a connection forgets is protected as a pool's is.
@@ -342,6 +353,7 @@ impl Sim {
             negative_until: [0; KEYS],
             dropped: BTreeMap::new(),
             named_by,
+            followed,
             announced_until_ms: [0; KEYS],
             unruled: false,
             era: 0,
@@ -532,7 +544,9 @@ impl Sim {
         }
         for connection in self.connections.iter().flatten() {
             if let Some(request) = connection.pending.front() {
-                let most_ms = self.hold_max_ms.min(request.most_ms);
+                // Each part of a run waits for itself where loaders compute, and what is behind it waits as long.
+                let parts = if self.w.most == 1 { RUN_KEYS } else { 1 };
+                let most_ms = self.hold_max_ms.min(request.most_ms) * parts;
                 assert!(request.sent_ms + most_ms + 10 >= self.w.ms, "a reply is late");
             }
         }
@@ -628,7 +642,8 @@ impl Sim {
         match self.rng.below(8) {
             7 => {
                 self.visit("cas", n);
-                self.store(at, n, self.version[n], 0, Verb::Cas(1), None);
+                // A number that was given to no miss: with that of one it would be a fill of it.
+                self.store(at, n, self.version[n], 0, Verb::Cas(900_000_000), None);
             }
             0 => self.store(at, n, self.version[n], 0, Verb::Replace, None),
             // Without rules a value that is appended to is not an old value any more, as in memcached.

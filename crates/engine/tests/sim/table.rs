@@ -38,7 +38,7 @@ pub(crate) const STATES: [(&str, KeyState); 7] = [
 ];
 
 /// The actions of clients and operators.
-pub(crate) const STEPS_OF: [&str; 53] = [
+pub(crate) const STEPS_OF: [&str; 56] = [
     "sync client",
     "pool",
     "elastic pool",
@@ -63,6 +63,9 @@ pub(crate) const STEPS_OF: [&str; 53] = [
     "soft invalidation, twice",
     "negative answer",
     "bump of a named tag",
+    "bump by a log",
+    "bump by a log, left out",
+    "other notes of tags",
     "cascade",
     "soft cascade",
     "refused, no cascade",

@@ -1,33 +1,18 @@
 //! What a database must have so that its log says all that is followed, and the statement for each thing that is missing.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
+use crate::postgres::lacks::{no_column, no_table, not_logged};
+use crate::postgres::missing::Missing;
 use crate::postgres::pgoutput::{Column, Identity, Relation};
 use crate::postgres::rows::without_old;
+use crate::postgres::standbys::{OUR_NAME, counts_us};
 use crate::postgres::tables::{Table, Template};
 use crate::postgres::wire::{Connection, ResultRow, WireError};
 
 /// First version of the server that can be followed.
 const VERSION_MIN: u32 = 140_000;
-
-/// Something that is missing, and how it is mended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
-    /// What is missing.
-    pub what: String,
-    /// The statement or setting that mends it.
-    pub mend: String,
-    /// It keeps the stream from beginning at all.
-    pub is_fatal: bool,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.mend)
-    }
-}
 
 /// A table that is followed, or a partition of one, as the catalog has it.
 #[derive(Debug)]
@@ -36,6 +21,17 @@ pub(crate) struct Found {
     pub(crate) table: usize,
     /// As the stream will describe it.
     pub(crate) relation: Relation,
+}
+
+/// When the catalog is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Before the stream begins.
+    Begin,
+    /// While it runs.
+    Again,
+    /// By `check`, beside a server that may run.
+    Check,
 }
 
 /// What a source needs of a database.
@@ -72,12 +68,16 @@ pub(crate) fn literal(text: &str) -> String {
 
 impl Catalog {
     /// Reads what is there of what is wanted.
-    pub(crate) async fn read(connection: &mut Connection, wanted: &Wanted) -> Result<Self, WireError> {
+    pub(crate) async fn read(
+        connection: &mut Connection,
+        wanted: &Wanted,
+        asked: Asked,
+    ) -> Result<Self, WireError> {
         let Wanted { publication, tables, user, slot } = wanted;
         let mut catalog = Self::default();
         catalog.read_server(connection, user).await?;
         if let Some(slot) = slot {
-            catalog.read_slot(connection, slot).await?;
+            catalog.read_slot(connection, slot, asked).await?;
         }
         let rows = connection
             .query(&format!(
@@ -124,7 +124,10 @@ impl Catalog {
         let rows = connection
             .query(
                 "SELECT current_setting('server_version_num'), current_setting('wal_level'), pg_is_in_recovery(), \
-                 rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user",
+                 rolreplication OR rolsuper OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' \
+                   AND pg_has_role(current_user, oid, 'MEMBER')), \
+                 current_setting('synchronous_standby_names'), \
+                 EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication') FROM pg_roles WHERE rolname = current_user",
             )
             .await?;
         let Some(row) = rows.first() else { return Err(WireError::Protocol("no row about the role")) };
@@ -153,24 +156,67 @@ impl Catalog {
         if !is_true(row, 3) {
             self.missing.push(Missing {
                 what: format!("role `{user}` may not replicate"),
-                mend: format!("ALTER ROLE {} REPLICATION", quoted(user)),
+                mend: if is_true(row, 5) {
+                    format!("GRANT rds_replication TO {}", quoted(user))
+                } else {
+                    format!("ALTER ROLE {} REPLICATION", quoted(user))
+                },
+                is_fatal: true,
+            });
+        }
+        if counts_us(text(row, 4)) {
+            self.missing.push(Missing {
+                what: format!(
+                    "synchronous_standby_names is `{}`, and counts this server among the standbys for which commits wait",
+                    text(row, 4)
+                ),
+                mend: "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (name of the standby)', then SELECT pg_reload_conf(); \
+                       the name is the application_name of its primary_conninfo"
+                    .to_owned(),
                 is_fatal: true,
             });
         }
         Ok(())
     }
 
-    /// A slot that is there must be one that can be followed.
-    async fn read_slot(&mut self, connection: &mut Connection, slot: &str) -> Result<(), WireError> {
+    /// A slot that is there must be one that can be followed, and that nobody else follows.
+    async fn read_slot(
+        &mut self,
+        connection: &mut Connection,
+        slot: &str,
+        asked: Asked,
+    ) -> Result<(), WireError> {
         let sql = format!(
-            "SELECT plugin = 'pgoutput' AND slot_type = 'logical' AND database = current_database() AND NOT temporary \
-             FROM pg_replication_slots WHERE slot_name = {}",
+            "SELECT plugin = 'pgoutput' AND slot_type = 'logical' AND database = current_database() AND NOT temporary, \
+               active_pid, a.application_name, coalesce(host(a.client_addr), 'a socket') \
+             FROM pg_replication_slots LEFT JOIN pg_stat_activity a ON a.pid = active_pid WHERE slot_name = {}",
             literal(slot)
         );
-        if connection.query(&sql).await?.first().is_some_and(|row| !is_true(row, 0)) {
+        let rows = connection.query(&sql).await?;
+        let Some(row) = rows.first() else { return Ok(()) };
+        let (holder, name) = (text(row, 1), text(row, 2));
+        // What is called as we are may be the server whose file is checked.
+        let is_held = match asked {
+            Asked::Begin => !holder.is_empty(),
+            Asked::Check => !holder.is_empty() && name != OUR_NAME,
+            Asked::Again => false,
+        };
+        if !is_true(row, 0) {
             self.missing.push(Missing {
                 what: format!("slot `{slot}` is of another plugin, kind or database"),
                 mend: format!("name another slot, or SELECT pg_drop_replication_slot({})", literal(slot)),
+                is_fatal: true,
+            });
+        } else if is_held {
+            let who = match name {
+                "" => String::new(),
+                name => format!(", `{name}` from {}", text(row, 3)),
+            };
+            self.missing.push(Missing {
+                what: format!("slot `{slot}` is in use by process {holder} of the database{who}"),
+                mend: format!(
+                    "each server needs a slot of its own: name another, or end that one: SELECT pg_terminate_backend({holder})"
+                ),
                 is_fatal: true,
             });
         }
@@ -185,8 +231,6 @@ impl Catalog {
         (at, table): (usize, &Table),
     ) -> Result<(), WireError> {
         let name = full_name(&table.schema, &table.name);
-        let mut miss =
-            |what: String, mend: String| self.missing.push(Missing { what, mend, is_fatal: false });
         let rows = connection
             .query(&format!(
                 "SELECT c.oid, c.relkind, c.relpersistence FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -196,20 +240,17 @@ impl Catalog {
             ))
             .await?;
         let Some(row) = rows.first() else {
-            miss(format!("there is no table {name}"), "name a table of this database".to_owned());
+            self.missing.push(no_table(connection, table).await?);
             return Ok(());
         };
         let (oid, kind) = (text(row, 0).to_owned(), text(row, 1).to_owned());
-        if kind != "r" && kind != "p" || text(row, 2) != "p" {
-            miss(
-                format!(
-                    "{name} is no table whose changes are logged (a view, an unlogged or a foreign table)"
-                ),
-                "name the tables that it reads".to_owned(),
-            );
+        if let Some(missing) = not_logged(connection, (&oid, &kind, text(row, 2)), table).await? {
+            self.missing.push(missing);
             return Ok(());
         }
         let mut unpublished = None;
+        let mut miss =
+            |what: String, mend: String| self.missing.push(Missing { what, mend, is_fatal: false });
         // The table itself, all partitions of it and what inherits from it: each has its own replica identity.
         let rows = connection.query(&relations_sql(&oid, publication)).await?;
         for row in &rows {
@@ -251,10 +292,8 @@ impl Catalog {
             let mut all = all.chain(table.columns.iter().flatten().map(String::as_str));
             if let Some(column) = all.find(|name| relation.columns.iter().all(|column| column.name != **name))
             {
-                miss(
-                    format!("{part_name} has no column `{column}`"),
-                    "name a column that it has and that is not generated".to_owned(),
-                );
+                let (what, mend) = no_column(connection, text(row, 0), column).await?;
+                miss(format!("{part_name} {what}"), mend);
             } else if kind == "r" && !identifies(&relation) {
                 miss(
                     format!("{part_name} has no key, and refuses updates and deletes while it is published"),
@@ -337,7 +376,7 @@ fn columns_sql(oid: &str) -> String {
     )
 }
 
-fn full_name(schema: &str, name: &str) -> String {
+pub(crate) fn full_name(schema: &str, name: &str) -> String {
     let plain = |part: &str| {
         let plain =
             part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
@@ -346,10 +385,10 @@ fn full_name(schema: &str, name: &str) -> String {
     format!("{}.{}", plain(schema), plain(name))
 }
 
-fn text(row: &ResultRow, at: usize) -> &str {
+pub(crate) fn text(row: &ResultRow, at: usize) -> &str {
     row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
-fn is_true(row: &ResultRow, at: usize) -> bool {
+pub(crate) fn is_true(row: &ResultRow, at: usize) -> bool {
     text(row, at) == "t"
 }

@@ -6,15 +6,24 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
+impl Lsn {
+    /// Reads `16/B374D848`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (high, low) = text.split_once('/')?;
+        Some(Self(u64::from_str_radix(high, 16).ok()? << 32 | u64::from_str_radix(low, 16).ok()?))
+    }
+}
+
 /// One message of the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     Begin {
         transaction: u32,
     },
-    /// `end`: behind the commit's record.
+    /// `end`: behind the commit's record. `time`: in microseconds since 2000.
     Commit {
         end: Lsn,
+        time: u64,
     },
     Relation(Relation),
     Insert {
@@ -96,7 +105,7 @@ impl<'a> Message<'a> {
             }
             b'C' => {
                 input.take(1 + 8)?;
-                Self::Commit { end: Lsn(input.u64()?) }
+                Self::Commit { end: Lsn(input.u64()?), time: input.u64()? }
             }
             b'R' => Self::Relation(input.relation()?),
             b'I' => {
@@ -236,7 +245,7 @@ mod tests {
                 assert_eq!(Message::parse(&whole[..cut]), Err(Malformed), "{whole:?} cut at {cut}");
             }
         }
-        assert_eq!(Message::parse(commit), Ok(Message::Commit { end: Lsn(0x20) }));
+        assert_eq!(Message::parse(commit), Ok(Message::Commit { end: Lsn(0x20), time: 1 }));
         assert_eq!(Message::parse(b"X"), Err(Malformed));
         let columns = vec![Column { name: "id".to_owned(), is_key: true }];
         let (schema, name) = ("public".to_owned(), "users".to_owned());

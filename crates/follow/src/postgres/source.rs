@@ -17,9 +17,12 @@ use crate::follower::{Action, FlushReason, Follower, Settings, State, Told};
 use crate::log::{Log, Snapshot};
 use crate::names::Names;
 use crate::postgres::address::Address;
-use crate::postgres::catalog::{Catalog, Found, Missing, Wanted, literal, quoted};
+use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
+use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
+use crate::postgres::missing::Missing;
 use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
 use crate::postgres::rows::Bound;
+use crate::postgres::standbys::counts_us;
 use crate::postgres::tables::{LeftOut, Table};
 use crate::postgres::wire::{Connection, Peer, ResultRow, WireError};
 
@@ -212,7 +215,7 @@ impl Source {
     /// The database cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
-        let catalog = Catalog::read(&mut connection, &self.wanted()).await?;
+        let catalog = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?;
         Ok(catalog.missing)
     }
 
@@ -227,6 +230,7 @@ impl Source {
             mark: String::new(),
             missing: Vec::new(),
             left_out: LeftOut::default(),
+            history: History::default(),
         };
         running.follower.tick(node.now_ms());
         loop {
@@ -265,6 +269,7 @@ struct Running {
     mark: String,
     missing: Vec<Missing>,
     left_out: LeftOut,
+    history: History,
 }
 
 /// Why changes of a table invalidate everything.
@@ -348,8 +353,10 @@ impl Running {
             Err(reason) => return self.lose(reason, node),
         };
         match self.open(resume, password.as_deref()).await {
-            Ok((link, catalog, identity, resumes)) => {
+            Ok((link, catalog, identity, resumes_at)) => {
                 self.link = Some(link);
+                self.history.begins(resumes_at);
+                let resumes = resumes_at.is_some();
                 let text = format!("system {}, timeline {}", identity.system, identity.timeline);
                 node.notice(Notice::Connected { identity: text, resumes });
                 self.follower.told(Told::Connected { identity, resumes }, node.now_ms());
@@ -367,23 +374,23 @@ impl Running {
         &self,
         resume: Option<Lsn>,
         password: Option<&str>,
-    ) -> Result<(Link, Catalog, Identity, bool), Failed> {
+    ) -> Result<(Link, Catalog, Identity, Option<Lsn>), Failed> {
         let source = &self.source;
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
-        let catalog = Catalog::read(&mut second, &source.wanted()).await?;
+        let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
             return Err(Failed::Missing(catalog.missing));
         }
         let open = Connection::open(&source.address, password, &source.tls, Some(&peer));
         let (mut stream, _): (Connection, Peer) = open.await?;
         let identity = identify(&mut stream).await?;
-        let (slot, exists) = match &source.slot {
-            Some(slot) => (slot.clone(), slot_exists(&mut second, slot).await?),
+        let (slot, stands) = match &source.slot {
+            Some(slot) => (slot.clone(), slot_position(&mut second, slot).await?),
             // Ours alone, and gone with the connection.
-            None => (format!("cattlegrid_{:016x}", rand_bits()), false),
+            None => (format!("cattlegrid_{:016x}", rand_bits()), None),
         };
-        if !exists {
+        if stands.is_none() {
             // It waits for the transactions that write now. As a statement, so that the database looks meanwhile whether the connection is
             // still there; a replication command would keep waiting without it.
             let (name, is_temporary) = (literal(&slot), source.slot.is_none());
@@ -391,13 +398,13 @@ impl Running {
                 format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput', {is_temporary})");
             stream.query_that_waits(&sql).await?;
         }
-        let from = resume.filter(|_| exists).unwrap_or(Lsn(0));
+        // From where the slot stands: after a restore that may be before what was acknowledged. A slot that stands behind it was moved by
+        // another client, or made anew.
+        let resumes_at = stands.filter(|stands| resume.is_some_and(|resume| *stands <= resume));
         let publication = literal(&quoted(&source.publication));
         let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL {:X}/{:X} (proto_version '1', publication_names {publication})",
-            quoted(&slot),
-            from.0 >> 32,
-            from.0 & 0xffff_ffff,
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {publication})",
+            quoted(&slot)
         );
         stream.start_stream(&command).await?;
         let now = Instant::now();
@@ -412,10 +419,10 @@ impl Running {
             relations: HashMap::new(),
             listed: HashSet::new(),
             transaction: None,
-            acknowledged: from,
+            acknowledged: Lsn(0),
             received: Lsn(0),
         };
-        Ok((link, catalog, identity, exists && resume.is_some()))
+        Ok((link, catalog, identity, resumes_at))
     }
 
     fn note_catalog(&mut self, catalog: Catalog, node: &mut impl Node) {
@@ -503,6 +510,9 @@ impl Running {
                             // A server that has nothing to say says how far it is when it is asked.
                             link.status_at = Instant::now();
                         }
+                        if self.history.ends(head) {
+                            self.restored(now_ms);
+                        }
                         self.follower.told(Told::Probed { number, identity, head, snapshot }, now_ms);
                     }
                     Reply::Nudged => {}
@@ -541,10 +551,17 @@ impl Running {
                         link.status_at = Instant::now();
                     }
                 }
+                if self.history.passed(position) {
+                    self.restored(now_ms);
+                }
                 self.follower.told(Told::Passed { position }, now_ms);
             }
             _ => self.lose("the stream has a message that is unknown".to_owned(), node),
         }
+    }
+
+    fn restored(&mut self, now_ms: u64) {
+        self.follower.told(Told::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
     }
 
     /// What a table is to us. `is_listed`: the catalog was read after the stream had described it.
@@ -594,11 +611,14 @@ impl Running {
                 link.bound.insert(relation.id, role);
                 link.relations.insert(relation.id, relation);
             }
-            Message::Commit { end } => {
+            Message::Commit { end, time } => {
                 let Some((transaction, names)) = link.transaction.take() else {
                     return Err("a commit that has no beginning".to_owned());
                 };
                 link.received = link.received.max(end);
+                if self.history.committed(Commit { end, transaction, time }) {
+                    self.restored(now_ms);
+                }
                 self.follower.told(Told::Entry { position: end, transaction, names }, now_ms);
             }
             Message::Other => {}
@@ -625,7 +645,9 @@ impl Link {
                     let sql = "SELECT pg_logical_emit_message(true, 'cattlegrid', '')";
                     connection.query(sql).await.map(|_| Reply::Nudged)
                 }
-                Question::Catalog => Catalog::read(&mut connection, &wanted).await.map(Reply::Catalog),
+                Question::Catalog => {
+                    Catalog::read(&mut connection, &wanted, Asked::Again).await.map(Reply::Catalog)
+                }
             };
             (connection, reply)
         }));
@@ -683,30 +705,18 @@ async fn identify(connection: &mut Connection) -> Result<Identity, WireError> {
 
 async fn probe(connection: &mut Connection, number: u64) -> Result<Reply, WireError> {
     let identity = identify(connection).await?;
-    let sql = "SELECT pg_current_snapshot(), CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END";
+    let sql = "SELECT pg_current_snapshot(), CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END, \
+               current_setting('synchronous_standby_names')";
     let rows = connection.query(sql).await?;
     let text = |at: usize| rows.first().and_then(|row| row.get(at).cloned().flatten());
     let snapshot = text(0).and_then(|text| Seen::parse(&text)).ok_or(WireError::Protocol("no snapshot"))?;
-    let head = text(1).and_then(|text| {
-        let (high, low) = text.split_once('/')?;
-        Some(Lsn(u64::from_str_radix(high, 16).ok()? << 32 | u64::from_str_radix(low, 16).ok()?))
-    });
+    if text(2).is_some_and(|names| counts_us(&names)) {
+        // Commits would wait for us, and we wait until they are visible.
+        return Err(WireError::Standby);
+    }
+    let head = text(1).and_then(|text| Lsn::parse(&text));
     let head = head.ok_or(WireError::Protocol("the server became a standby"))?;
     Ok(Reply::Probed { number, identity, head, snapshot })
-}
-
-/// Whether a permanent slot can go on. A slot that has lost its log is dropped, so that it is made anew.
-async fn slot_exists(connection: &mut Connection, slot: &str) -> Result<bool, WireError> {
-    let sql = format!("SELECT wal_status FROM pg_replication_slots WHERE slot_name = {}", literal(slot));
-    let rows = connection.query(&sql).await?;
-    match rows.first().map(|row| row.first().and_then(Option::as_deref).unwrap_or_default()) {
-        None => Ok(false),
-        Some("lost") => {
-            connection.query(&format!("SELECT pg_drop_replication_slot({})", literal(slot))).await?;
-            Ok(false)
-        }
-        Some(_) => Ok(true),
-    }
 }
 
 fn rand_bits() -> u64 {

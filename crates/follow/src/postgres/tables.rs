@@ -91,23 +91,52 @@ impl fmt::Display for Template {
 }
 
 impl Table {
-    /// A table by its name, which bumps nothing yet.
+    /// A table by its name, which bumps nothing yet. Letters count as they are written, capitals too; a part in double quotes may have
+    /// any character, with a double quote written twice.
     ///
     /// # Errors
-    /// More than one dot, or an empty part.
+    /// More than one dot outside of quotes, or an empty part.
     pub fn named(name: &str) -> Result<Self, TableError> {
-        let (schema, table) = name.split_once('.').unwrap_or(("public", name));
-        if schema.is_empty() || table.is_empty() || table.contains('.') {
-            return Err(TableError::Name(name.to_owned()));
+        let refuse = || TableError::Name(name.to_owned());
+        let (first, rest) = part(name).ok_or_else(refuse)?;
+        let (schema, table) = match rest.strip_prefix('.') {
+            Some(rest) => (first, part(rest).filter(|(_, rest)| rest.is_empty()).ok_or_else(refuse)?.0),
+            None if rest.is_empty() => ("public".to_owned(), first),
+            None => return Err(refuse()),
+        };
+        Ok(Self { schema, name: table, bump: Vec::new(), columns: None, truncate: Vec::new(), scope: 0 })
+    }
+
+    /// `schema.table`, as [`Table::named`] reads it.
+    pub fn full_name(&self) -> String {
+        let shown = |part: &str| {
+            if part.contains(['.', '"']) {
+                format!("\"{}\"", part.replace('"', "\"\""))
+            } else {
+                part.to_owned()
+            }
+        };
+        format!("{}.{}", shown(&self.schema), shown(&self.name))
+    }
+}
+
+/// The first part of a name, and what follows it.
+fn part(text: &str) -> Option<(String, &str)> {
+    let Some(mut rest) = text.strip_prefix('"') else {
+        let (part, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+        return (!part.is_empty() && !part.contains('"')).then(|| (part.to_owned(), rest));
+    };
+    let mut part = String::new();
+    loop {
+        let (before, after) = rest.split_once('"')?;
+        part.push_str(before);
+        match after.strip_prefix('"') {
+            Some(after) => {
+                part.push('"');
+                rest = after;
+            }
+            None => return (!part.is_empty()).then_some((part, after)),
         }
-        Ok(Self {
-            schema: schema.to_owned(),
-            name: table.to_owned(),
-            bump: Vec::new(),
-            columns: None,
-            truncate: Vec::new(),
-            scope: 0,
-        })
     }
 }
 
@@ -131,9 +160,20 @@ mod tests {
         }
         assert_eq!(Template::parse("{a}:{b}x").unwrap().columns().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(Template::parse("prices").unwrap().columns().count(), 0);
-        for name in ["", ".users", "public.", "a.b.c"] {
+        for name in ["", ".users", "public.", "a.b.c", "\"\"", "\"a", "\"a\"b", "a\"b", "\"a\".b.c", "a.\"\""]
+        {
             assert!(Table::named(name).is_err(), "{name}");
         }
         assert_eq!(Table::named("users").unwrap().schema, "public");
+        for (text, schema, name, again) in [
+            ("Users", "public", "Users", "public.Users"),
+            ("\"App\".\"a.b\"", "App", "a.b", "App.\"a.b\""),
+            ("s.\"a\"\"b\"", "s", "a\"b", "s.\"a\"\"b\""),
+        ] {
+            let table = Table::named(text).unwrap();
+            assert_eq!((table.schema.as_str(), table.name.as_str()), (schema, name));
+            assert_eq!(table.full_name(), again);
+            assert_eq!(Table::named(again), Ok(table));
+        }
     }
 }

@@ -19,6 +19,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 
 use crate::postgres::address::{Address, SslMode};
 use crate::postgres::catalog::quoted;
+use crate::postgres::standbys::OUR_NAME;
 
 /// Most bytes of one message that is kept. A row can have 1 GiB: what is longer is skipped.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -78,6 +79,9 @@ pub enum WireError {
         /// The server's advice.
         hint: Option<String>,
     },
+    /// The server counts us among its synchronous standbys.
+    #[error("synchronous_standby_names has this server among the standbys for which commits wait")]
+    Standby,
     /// The server asks for what is not there.
     #[error("{0}")]
     SignIn(&'static str),
@@ -175,7 +179,7 @@ impl Connection {
             ("user", address.user.as_str()),
             ("database", address.database.as_str()),
             ("replication", "database"),
-            ("application_name", "cattlegrid"),
+            ("application_name", OUR_NAME),
             ("client_encoding", "UTF8"),
             (
                 "options",

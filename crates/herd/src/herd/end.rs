@@ -413,11 +413,15 @@ impl Herd {
     }
 
     /// Revokes all leases that an event from outside the shard concerns (history 4): `events` gives, for a key's hash, its
-    /// lease's token and its tags, the last such events.
-    pub fn revoke<V>(&mut self, mut events: impl FnMut(u64, u64, &[u64]) -> Events, step: &mut Step<'_, V>) {
+    /// lease's token, its tags and its rule, the last such events.
+    pub fn revoke<V>(
+        &mut self,
+        mut events: impl FnMut(u64, u64, &[u64], &RuleState) -> Events,
+        step: &mut Step<'_, V>,
+    ) {
         let computing = self.leases.iter().filter(|(_, lease)| lease.holder.computes());
         let hit: Vec<(u64, Events)> = computing
-            .map(|(hash, lease)| (hash, lease.token, events(hash, lease.token, &lease.tags)))
+            .map(|(hash, lease)| (hash, lease.token, events(hash, lease.token, &lease.tags, &lease.rule)))
             .filter(|(_, token, events)| *token < events.last())
             .map(|(hash, _, events)| (hash, events))
             .collect();

@@ -6,7 +6,7 @@ use cattlegrid_config::FollowSettings;
 use cattlegrid_engine::{LogState, Now};
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
-use crate::follows::View;
+use crate::followed::View;
 use crate::state::Shared;
 
 /// A log.

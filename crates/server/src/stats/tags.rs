@@ -81,6 +81,21 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
         |_, all: &AllTags| all.stats.false_stale.map(|share| Value::Decimal(share, 6)),
     )
     .when("once 64 looks have been sampled, about 1,000 looks: fewer say little"),
+    counter(
+        "left_out",
+        Unit::Count,
+        "Invalidations by logs that are followed of tags which no item and no open miss had: they are not recorded.",
+        |_, all| all.stats.left_out,
+    ),
+    value(
+        "noted_share",
+        Kind::Gauge,
+        Unit::Share,
+        "How full the notes are of which tags items and open misses have. Above 0.5 many invalidations are recorded without need: raise \
+         `tag_memory`.",
+        |_, all: &AllTags| all.stats.noted_share.map(|share| Value::Decimal(share, 6)),
+    )
+    .when("while invalidations may be left out: a log is followed, and the longest `fill_window` has passed since the rules were read"),
     gauge(
         "hard_floor",
         Unit::Clock,

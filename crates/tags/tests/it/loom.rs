@@ -115,12 +115,12 @@ fn slots_and_last_bump_never_go_down() {
         let bumpers =
             [1, 2].map(|tag| spawn(&server, move |server| assert!(server.bump(tag, Kind::Hard) > 0)));
         let earlier = server.tags.bumps().last_bump();
-        let slot = server.tags.bumps().last(TagHash::from_stored(1), Kind::Hard);
+        let slot = server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard);
         assert!(slot >= earlier, "what is published has been raised");
         assert!(server.tags.bumps().last_bump() >= earlier);
         bumpers.into_iter().for_each(|bumper| bumper.join().unwrap());
         assert_eq!(server.tags.bumps().last_bump(), 2);
-        assert_eq!(server.tags.bumps().last(TagHash::from_stored(1), Kind::Hard), 2);
+        assert_eq!(server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard), 2);
     });
 }
 
@@ -234,7 +234,7 @@ fn what_is_published_has_been_raised() {
         });
         // No answer was awaited: this tests the order within the arrays.
         let published = server.tags.bumps().last_bump();
-        let raised = server.tags.bumps().last(TagHash::from_stored(1), Kind::Hard);
+        let raised = server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard);
         assert!(raised >= published);
         bumper.join().unwrap();
     });
@@ -267,5 +267,51 @@ fn whoever_comes_when_a_flush_is_due_sees_it_executed() {
         command(&server);
         other.join().unwrap();
         assert_eq!(server.clock.load(Ordering::Relaxed), 2, "it is executed once");
+    });
+}
+
+#[test]
+fn a_tag_that_is_named_while_a_bump_is_left_out() {
+    model(|| {
+        let server = Server::new(256, 1);
+        server.tags.select();
+        server.tags.begin_notes();
+        server.tags.end_notes();
+        let log = spawn(&server, |server| {
+            let tag = TagHash::from_stored(1);
+            if !server.tags.leaves_out(tag, Kind::Hard, || server.tick()) {
+                server.bump(1, Kind::Hard);
+            }
+        });
+        // Missed before the bump: its number is 1.
+        server.tags.note_named(&[1], 0, 0, |_| 0);
+        log.join().unwrap();
+        assert_eq!(server.check(1, &[1], 0), Validity::Dead);
+    });
+}
+
+#[test]
+fn a_miss_that_is_not_seen_is_later_than_the_bump() {
+    model(|| {
+        let server = Server::new(256, 0);
+        server.tags.select();
+        server.tags.begin_notes();
+        server.tags.end_notes();
+        let log = {
+            let server = Arc::clone(&server);
+            thread::spawn(move || {
+                let mut number = 0;
+                let is_left_out = server.tags.leaves_out(TagHash::from_stored(1), Kind::Hard, || {
+                    number = server.tick();
+                    number
+                });
+                if is_left_out { number } else { server.bump(1, Kind::Hard) }
+            })
+        };
+        server.tags.note(&[1]);
+        let miss = server.tick();
+        let number = log.join().unwrap();
+        let is_dead = server.check(miss, &[1], 0) == Validity::Dead;
+        assert_eq!(is_dead, miss < number, "{miss} {number}");
     });
 }

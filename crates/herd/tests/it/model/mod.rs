@@ -529,7 +529,7 @@ impl World {
             _ => {
                 let events = Events { hard: self.floor, soft: self.soft_floor };
                 self.herd(|herd, step| {
-                    herd.revoke(|_, _, tags| if tags == [7] { events } else { Events::default() }, step);
+                    herd.revoke(|_, _, tags, _| if tags == [7] { events } else { Events::default() }, step);
                 });
             }
         }

@@ -1,0 +1,428 @@
+"""What a followed database may be like: its certificate, its tables, its standbys, and what becomes of its log."""
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import psycopg
+import pytest
+
+from database import Database
+from follow_loads import prepare, rules
+from harness import wait_until
+from test_follow import client, confirmed, fill, log_of, own_database, started, until  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.only_cattlegrid
+
+
+def checked(binary, file):
+    done = subprocess.run([binary, "check", file, "--connect"], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout
+
+
+def root(directory, days=10):
+    (directory / "authority").write_text("basicConstraints=critical,CA:TRUE")
+    openssl(directory, ROOT[0], ROOT[1].format(days=days))
+
+
+def openssl(directory, *commands):
+    for command in commands:
+        subprocess.run(["openssl", *shlex.split(command)], check=True, cwd=directory, capture_output=True)
+
+
+ROOT = (
+    "req -nodes -newkey rsa:2048 -subj '/CN=Root' -keyout root.key -out root.csr",
+    "x509 -req -in root.csr -signkey root.key -extfile authority -days {days} -out root.crt",
+)
+REQUEST = "req -nodes -newkey rsa:2048 -subj '/CN={name}' -keyout server.key -out server.csr"
+SIGN = "x509 -req -in server.csr -CA root.crt -CAkey root.key -CAcreateserial -days {days} -out server.crt"
+ALONE = "req -x509 -nodes -newkey {key} -days {days} -subj '/CN={name}' -keyout server.key -out server.crt"
+
+
+def alone(name="localhost", more="", days=10, key="rsa:2048"):
+    """Signed by itself, and itself what is trusted."""
+
+    def make(directory):
+        openssl(directory, f"{ALONE.format(name=name, days=days, key=key)} {more}")
+        shutil.copy(directory / "server.crt", directory / "trusted.crt")
+
+    return make
+
+
+def version_1_over(directory):
+    openssl(directory, REQUEST.format(name="localhost"), "x509 -req -in server.csr -signkey server.key -days -1 -out server.crt")
+    shutil.copy(directory / "server.crt", directory / "trusted.crt")
+
+
+def signed(name="localhost", extensions="", days=10, root_days=10, trusts="root.crt"):
+    """Signed by an authority; without extensions it is of version 1, as in PostgreSQL's own example."""
+
+    def make(directory):
+        root(directory, root_days)
+        openssl(directory, REQUEST.format(name=name))
+        (directory / "extensions").write_text(extensions.replace(";", "\n"))
+        openssl(directory, SIGN.format(days=days) + (" -extfile extensions" if extensions else ""))
+        shutil.copy(directory / trusts, directory / "trusted.crt")
+
+    return make
+
+
+def by_another(directory):
+    signed()(directory)
+    root(directory)
+    shutil.copy(directory / "root.crt", directory / "trusted.crt")
+
+
+def chained(trusts):
+    """Root, intermediate, server: the server sends its own and the intermediate's."""
+
+    def make(directory):
+        root(directory)
+        openssl(directory, REQUEST.format(name="Between"), SIGN.format(days=10) + " -extfile authority")
+        for name in ("crt", "key"):
+            os.rename(directory / f"server.{name}", directory / f"between.{name}")
+        openssl(directory, REQUEST.format(name="x"))
+        (directory / "extensions").write_text("subjectAltName=DNS:localhost")
+        openssl(directory, SIGN.replace("root.", "between.").format(days=10) + " -extfile extensions")
+        with open(directory / "server.crt", "a") as out:
+            out.write((directory / "between.crt").read_text())
+        shutil.copy(directory / trusts, directory / "trusted.crt")
+
+    return make
+
+
+CERTIFICATES = {
+    "alone": alone(),
+    "alone, of a curve": alone(key="ec -pkeyopt ec_paramgen_curve:prime256v1"),
+    "alone, another name": alone("other.example"),
+    "alone, an address": alone("x", "-addext subjectAltName=IP:127.0.0.1"),
+    "alone, no authority": alone("x", "-addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE"),
+    "alone, a common name that does not count": alone("localhost", "-addext subjectAltName=DNS:other.example"),
+    "alone, a common name beside an address": alone("localhost", "-addext subjectAltName=IP:10.0.0.1"),
+    "alone, for clients": alone(more="-addext extendedKeyUsage=clientAuth"),
+    "alone, for signatures of authorities": alone(more="-addext keyUsage=keyCertSign"),
+    "alone, over": version_1_over,
+    "version 1": signed(),
+    "version 1, an address as common name": signed("127.0.0.1"),
+    "version 3": signed("x", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+    "version 3, an address as common name beside a name": signed("127.0.0.1", "subjectAltName=DNS:other.example"),
+    "version 3, an address as common name beside another": signed("127.0.0.1", "subjectAltName=IP:10.0.0.1"),
+    "version 3, an address as a name": signed("x", "subjectAltName=DNS:127.0.0.1"),
+    "version 3, an authority": signed("localhost", "basicConstraints=CA:TRUE"),
+    "version 3, for clients": signed("localhost", "basicConstraints=CA:FALSE;extendedKeyUsage=clientAuth"),
+    "version 3, over": signed("localhost", "basicConstraints=CA:FALSE", days=-1),
+    "version 1, root over": signed(root_days=-1),
+    "version 3, root over": signed("localhost", "basicConstraints=CA:FALSE", root_days=-1),
+    "version 1 itself, without its root": signed(trusts="server.crt"),
+    "of another root": by_another,
+    "chain": chained("root.crt"),
+    "chain without its root": chained("between.crt"),
+}
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory):
+    database = Database()
+    prepare(database)
+    database.directory.chmod(0o777)
+    yield database
+    database.clean()
+
+
+@pytest.mark.parametrize("name", CERTIFICATES)
+def test_certificates_are_verified_as_libpq_does(encrypted, binary, open_dir, tmp_path, name):
+    CERTIFICATES[name](tmp_path)
+    for part in ("crt", "key"):
+        text = (tmp_path / f"server.{part}").read_bytes()
+        encrypted.as_server("tee", encrypted.data / f"server.{part}", input=text)
+        encrypted.as_server("chmod", "600", encrypted.data / f"server.{part}")
+    encrypted.sql("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+    trusted, answers = tmp_path / "trusted.crt", {}
+
+    def libpq(host, mode):
+        try:
+            psycopg.connect(host=host, port=encrypted.port, user="postgres", dbname="postgres", sslmode=mode, sslrootcert=str(trusted)).close()
+        except psycopg.OperationalError as error:
+            assert "certificate" in str(error) or "SSL" in str(error), error
+            return False
+        return True
+
+    # The new certificate is there when libpq finds the right serial number: sessions are made by new processes.
+    serial = subprocess.run(["openssl", "x509", "-in", str(tmp_path / "server.crt"), "-noout", "-serial"], capture_output=True, text=True).stdout
+    shown = f"openssl s_client -starttls postgres -connect 127.0.0.1:{encrypted.port} </dev/null 2>/dev/null | openssl x509 -noout -serial"
+    wait_until("the certificate is in use", lambda: subprocess.run(shown, shell=True, capture_output=True, text=True).stdout == serial)
+    for host in ("localhost", "127.0.0.1"):
+        for mode in ("require", "verify-ca", "verify-full"):
+            file = f"{open_dir}/{host}-{mode}.toml"
+            url = f"postgres://postgres@{host}:{encrypted.port}/postgres"
+            with open(file, "w") as out:
+                out.write(rules(encrypted.port, more=f'sslmode = "{mode}"\nssl_ca = "{trusted}"').replace(encrypted.url, url))
+            status, said = checked(binary, file)
+            assert status == 0 or "TLS with" in said, said
+            answers[host, mode] = (libpq(host, mode), status == 0, said)
+    assert all(theirs == ours for theirs, ours, _ in answers.values()), answers
+
+
+def test_what_cannot_be_followed_is_said_with_the_reason(own_database, binary, open_dir):
+    database = own_database()
+    database.sql(
+        "CREATE SCHEMA app", 'CREATE TABLE app."Users" (id int PRIMARY KEY, "Name" text)', 'CREATE TABLE "dot.ted" (id int PRIMARY KEY)',
+        "CREATE TABLE guarded (id int PRIMARY KEY)", "ALTER TABLE guarded ENABLE ROW LEVEL SECURITY", "ALTER TABLE guarded FORCE ROW LEVEL SECURITY",
+        "CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)",
+        "CREATE TABLE sums (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED)",
+        'CREATE VIEW seen AS SELECT * FROM rows JOIN app."Users" USING (id)', "CREATE VIEW twice AS SELECT * FROM seen",
+        "CREATE MATERIALIZED VIEW kept AS SELECT * FROM rows", "CREATE SEQUENCE counted",
+        "CREATE FOREIGN DATA WRAPPER nothing", "CREATE SERVER far FOREIGN DATA WRAPPER nothing", "CREATE FOREIGN TABLE away (id int) SERVER far",
+        'ALTER PUBLICATION cattlegrid ADD TABLE app."Users", "dot.ted", guarded, sums',
+    )
+    tag = "x:{id}"
+
+    def said(table, tag=tag):
+        file = f"{open_dir}/one.toml"
+        with open(file, "w") as out:
+            out.write(rules(database.port) + f"\n[[follow.shop.table]]\ntable = '{table}'\nbump = ['{tag}']\n")
+        return checked(binary, file)
+
+    for table in ("app.Users", 'app."Users"', '"dot.ted"', "guarded", 'public."dot.ted"'):
+        assert said(table) == (0, said(table)[1]), said(table)
+    for table, tag_, words in (
+        ("users", tag, ["there is no table public.users", "write table = 'app.Users'"]),
+        ("app.users", tag, ["there is no table app.users", "write table = 'app.Users'"]),
+        ("dot_ted", tag, ["there is no table public.dot_ted", "name a table of this database"]),
+        ("app.Users", "x:{name}", ['app."Users" has no column `name`', "write {Name}"]),
+        ("fast", tag, ["is unlogged", "ALTER TABLE public.fast SET LOGGED"]),
+        ("sums", "x:{b}", ["has `b`, which is generated", "(a * 2)"]),
+        ("seen", tag, ["is a view", 'name the tables that it reads: app."Users", public.rows']),
+        ("twice", tag, ["is a view", 'app."Users", public.rows']),
+        ("kept", tag, ["is a materialized view", "public.rows"]),
+        ("counted", tag, ["is no table"]),
+        ("away", tag, ["is a foreign table", "follow that server"]),
+        ("pg_catalog.pg_class", "x:{relname}", ["belongs to the system", "leave it out"]),
+        ("information_schema.tables", "x:{table_name}", ["belongs to the system"]),
+    ):
+        status, text = said(table, tag_)
+        assert status == 1 and all(word in text for word in words), (table, text)
+    with database.connect() as temporary:
+        temporary.execute("CREATE TEMPORARY TABLE passing (id int PRIMARY KEY)")
+        [(schema,)] = temporary.execute("SELECT nspname FROM pg_namespace WHERE oid = pg_my_temp_schema()").fetchall()
+        status, text = said(f"{schema}.passing")
+        assert status == 1 and "is temporary" in text, text
+
+
+def test_a_slot_that_another_uses_is_named(start, own_database, binary, open_dir):
+    database = own_database()
+    server = started(start, open_dir, rules(database.port, more='slot = "own"'))
+    until(server, "confirmed")
+    # The file of a server that runs.
+    assert checked(binary, f"{open_dir}/rules.toml")[0] == 0
+    other = start("--config", f"{open_dir}/rules.toml")
+    until(other, "lost")
+    words = "slot `own` is in use by process"
+    assert words in log_of(other)["lost"] and "`cattlegrid` from 127.0.0.1" in log_of(other)["lost"]
+    server.stop()
+    until(other, "confirmed")
+    other.stop()
+    receiver = subprocess.Popen(
+        ["pg_recvlogical", "-d", database.url, "-S", "own", "--start", "-o", "proto_version=1", "-o", "publication_names=cattlegrid", "-f", "-"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        active = "SELECT count(*) FROM pg_replication_slots WHERE active"
+        wait_until("the slot is in use", lambda: database.sql(active) == [(1,)])
+        status, said = checked(binary, f"{open_dir}/rules.toml")
+        assert status == 1 and words in said and "pg_recvlogical" in said and "pg_terminate_backend" in said, said
+    finally:
+        receiver.send_signal(signal.SIGINT)
+        receiver.wait(20)
+
+
+def test_a_server_that_would_count_as_a_standby_does_not_follow(start, own_database, binary, open_dir):
+    """Commits would wait until it has obeyed them, and it waits until they are visible."""
+    database = own_database()
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    database.sql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'", "SELECT pg_reload_conf()")
+    until(server, "lost")
+    wait_until("it is said", lambda: "counts this server among the standbys" in log_of(server).get("lost", ""))
+    status, said = checked(binary, f"{open_dir}/rules.toml")
+    assert status == 1 and "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1" in said, said
+    standby = database.standby()
+    try:
+        database.sql("ALTER SYSTEM SET synchronous_standby_names = 'walreceiver'", "SELECT pg_reload_conf()")
+        until(server, "confirmed")
+        c = client(server)
+        fill(c, "page:1", "old")
+        database.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+        confirmed(server)
+        assert c.get("page:1") is None
+    finally:
+        standby.clean()
+
+
+def changed_behind_its_back(start, open_dir, database, change, max_lag="60s"):
+    """Two values before and after what `change` does: none of them may be served from then on, though the log is never behind."""
+    server = started(start, open_dir, rules(database.port, max_lag=max_lag, more='slot = "kept"'))
+    until(server, "confirmed")
+    c = client(server)
+    fill(c, "page:2", "other")
+    change(server, c)
+    confirmed(server)
+    return server, c
+
+
+def test_a_database_that_was_restored_from_its_files(start, open_dir, own_database):
+    """The slot is there, and so are system identifier and timeline; the log has other transactions at the same places."""
+    database = own_database()
+
+    def change(server, c):
+        database.sql("UPDATE rows SET version = 5 WHERE id = 3")
+        confirmed(server)
+        database.stop()
+        copy = database.copy()
+        database.start()
+        confirmed(server)
+        database.sql("UPDATE rows SET version = 6 WHERE id = 1")
+        confirmed(server)
+        fill(c, "page:1", "6")
+        database.stop("immediate")
+        database.restore(copy)
+        # It grows beyond where it was.
+        database.alone("SELECT count(pg_logical_emit_message(true, 'x', repeat('x', 100))) FROM generate_series(1, 2000)")
+        database.start()
+
+    server, c = changed_behind_its_back(start, open_dir, database, change)
+    assert c.get("page:1") is None
+    assert "the database was restored" in server.log()
+    assert database.sql("SELECT version FROM rows WHERE id = 1") == [(0,)]
+
+
+def test_a_restart_is_no_restore(start, open_dir, own_database):
+    database = own_database()
+    for mode in ("fast", "immediate"):
+
+        def change(server, c):
+            database.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+            confirmed(server)
+            fill(c, "page:1", "6")
+            database.stop(mode)
+            database.start()
+
+        server, c = changed_behind_its_back(start, open_dir, database, change)
+        # What the slot had not noted yet comes again.
+        assert (c.get("page:2"), log_of(server)["flushes"]) == (b"other", "1")
+        server.stop()
+
+
+def test_a_base_backup_of_before(start, open_dir, own_database):
+    """It has no slots."""
+    database = own_database()
+    backup = database.directory / "backup"
+
+    def change(server, c):
+        database.run("pg_basebackup", "-D", backup, "-d", database.url, "-c", "fast")
+        database.sql("UPDATE rows SET version = 6 WHERE id = 1")
+        confirmed(server)
+        fill(c, "page:1", "6")
+        database.stop("immediate")
+        database.restore(backup)
+        database.start()
+
+    server, c = changed_behind_its_back(start, open_dir, database, change)
+    assert c.get_many(["page:1", "page:2"]) == {}
+    assert int(log_of(server)["flushes"]) == 2
+
+
+def test_a_slot_that_was_made_anew_or_moved(start, open_dir, own_database):
+    database = own_database()
+
+    def anew():
+        database.sql("SELECT pg_drop_replication_slot('kept')", "UPDATE rows SET version = version + 1 WHERE id = 1",
+                     "SELECT pg_create_logical_replication_slot('kept', 'pgoutput')")
+
+    def moved():
+        database.sql("UPDATE rows SET version = version + 1 WHERE id = 1", "SELECT pg_replication_slot_advance('kept', pg_current_wal_lsn())")
+
+    for act in (anew, moved):
+
+        def change(server, c):
+            fill(c, "page:1", "old")
+            server.signal(signal.SIGSTOP)
+            database.sql("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE active")
+            act()
+            server.signal(signal.SIGCONT)
+
+        server, c = changed_behind_its_back(start, open_dir, database, change)
+        assert c.get("page:1") is None, act
+        server.stop()
+
+
+def test_a_slot_whose_log_is_gone(start, open_dir):
+    database = Database("max_slot_wal_keep_size = 1MB\nmin_wal_size = 2MB\nmax_wal_size = 2MB", segment_mib=1)
+    try:
+        prepare(database)
+
+        def change(server, c):
+            fill(c, "page:1", "old")
+            server.signal(signal.SIGSTOP)
+            database.sql("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE active",
+                         "UPDATE rows SET version = version + 1 WHERE id = 1")
+            for _ in range(6):
+                database.sql("SELECT pg_logical_emit_message(false, 'x', 'x')", "SELECT pg_switch_wal()")
+            database.sql("CHECKPOINT")
+            assert database.sql("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
+            server.signal(signal.SIGCONT)
+
+        server, c = changed_behind_its_back(start, open_dir, database, change)
+        assert c.get("page:1") is None
+        assert database.sql("SELECT wal_status <> 'lost' FROM pg_replication_slots") == [(True,)]
+    finally:
+        database.clean()
+
+
+def test_a_standby_that_is_promoted(start, open_dir, own_database):
+    """At the address of the primary that is gone, as behind a name or a proxy."""
+    database = own_database()
+    standby = database.standby()
+
+    def change(server, c):
+        fill(c, "page:1", "old")
+        database.synchronous("walreceiver")
+        database.kill()
+        standby.stop()
+        standby.configure(f"port = {database.port}\n")
+        standby.start()
+        standby.port = database.port
+        time.sleep(0.5)
+        assert log_of(server)["state"] != "confirmed"
+        standby.promote()
+        standby.sql("UPDATE rows SET version = version + 1 WHERE id = 1")
+
+    try:
+        server, c = changed_behind_its_back(start, open_dir, database, change)
+        assert c.get_many(["page:1", "page:2"]) == {}
+        assert "timeline 2" in server.log()
+    finally:
+        standby.clean()
+
+
+def test_the_log_says_that_it_begins_behind_and_when_it_is_confirmed_first(start, open_dir, own_database):
+    database = own_database()
+    database.stop()
+    server = started(start, open_dir, rules(database.port, max_lag="1s"))
+    until(server, "lost")
+    time.sleep(2)
+    begins = "log shop: is behind until postgres://postgres@127.0.0.1"
+    assert server.log().count(begins) == 1 and "items with tags that are older than 1s are computed again" in server.log()
+    assert "for the first time, after" not in server.log()
+    database.start()
+    until(server, "confirmed")
+    wait_until("it is said", lambda: "log shop: is confirmed for the first time, after" in server.log())
+    with contextlib.suppress(psycopg.Error):
+        database.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cattlegrid'")
+    wait_until("it is connected again", lambda: log_of(server)["connects"] == "2")
+    confirmed(server)
+    assert server.log().count("for the first time, after") == 1 and server.log().count(begins) == 1

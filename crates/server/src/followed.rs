@@ -1,0 +1,32 @@
+//! What is known of a log that is followed.
+
+use cattlegrid_follow::State;
+use cattlegrid_follow::postgres::{LeftOut, Missing};
+
+/// What is known of a log's follower.
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    expect(dead_code, reason = "its thread reads more of it than the statistics do")
+)]
+pub(crate) struct View {
+    pub(crate) state: Option<State>,
+    /// Rows of which a tag was left out.
+    pub(crate) left_out: LeftOut,
+    /// Tags that were invalidated, without repetition in one transaction.
+    pub(crate) bumps: u64,
+    /// Connections that were made.
+    pub(crate) connects: u64,
+    /// Connections that ended or could not be made.
+    pub(crate) losses: u64,
+    /// Why the last connection ended or could not be made; None while there is one.
+    pub(crate) lost: Option<String>,
+    /// System identifier and timeline.
+    pub(crate) identity: String,
+    /// What the database lacks.
+    pub(crate) missing: Vec<Missing>,
+    /// Longest time between the question for a head and its confirmation, in milliseconds, in this minute and the last.
+    pub(crate) lag_ms_max: [u64; 2],
+    /// Since the clock's beginning, of `lag_ms_max[0]`.
+    pub(crate) minute: u64,
+}

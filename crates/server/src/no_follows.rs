@@ -1,0 +1,30 @@
+//! In the place of `follows.rs` without the feature `postgres`: a rule file with a log is refused, so that there is nothing to follow.
+
+use std::sync::Arc;
+
+use cattlegrid_config::FollowSettings;
+
+use crate::followed::View;
+use crate::state::Shared;
+
+/// No threads.
+#[derive(Debug, Default)]
+pub(crate) struct Follows(());
+
+#[expect(clippy::unused_self, reason = "it is that of `follows.rs`")]
+impl Follows {
+    pub(crate) fn follow(&self, _: &Arc<Shared>, follows: &[FollowSettings]) {
+        debug_assert!(follows.is_empty(), "the rule file is refused");
+    }
+
+    pub(crate) fn stop(&self) {}
+
+    pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {
+        Vec::new()
+    }
+}
+
+/// What the databases of these logs lack: there are none.
+pub fn check_logs(_: &[FollowSettings]) -> (String, bool) {
+    ("# no log is followed\n".to_owned(), true)
+}
