@@ -84,6 +84,26 @@ macro_rules! sanitized {
     };
 }
 
+/// The environments of the oldest and the newest Python of the machine, in target/python.
+const PYTHONS: &[&str] = &["python3", "python/tests/environments.py"];
+
+/// Succeeds where even the newest Python is older than what ruff and mypy need.
+const OLD_PYTHON: &[&str] =
+    &["target/python/newest/bin/python", "-c", "import sys; sys.exit(sys.version_info >= (3, 10))"];
+
+/// Tests of the Python package, several at a time, since they mostly wait.
+macro_rules! pytest {
+    ($python:literal, $($argument:literal),*) => {
+        Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid")],
+            ..step(&[
+                "python3", "python/tests/environments.py", $python, "-q", "-raR", "-n", "4", "--dist", "loadgroup",
+                "--reruns", "2", $($argument),*
+            ])
+        }
+    };
+}
+
 /// This program, compiled by the command that started it.
 const XTASK: &str = "target/debug/xtask";
 
@@ -143,6 +163,8 @@ pub(super) const STAGES: &[Stage] = &[
             "cattlegrid",
             "--bin",
             "factors",
+            "--bin",
+            "client-fixture",
             "--example",
             "ring",
         ])],
@@ -202,8 +224,60 @@ pub(super) const STAGES: &[Stage] = &[
             "--reruns",
             "2",
             "--rerun-show-tracebacks",
+            "--ignore=python/tests/client",
+            "--ignore=python/tests/features",
+            "--ignore=python/tests/frameworks",
+            "--ignore=python/tests/namespace",
+            "--ignore=python/tests/packaging",
+            "--ignore=python/tests/test_docs.py",
             "python",
         ])],
+    },
+    Stage {
+        name: "python-client",
+        shows: "the client for Python: types, tests over three servers with the oldest and newest Python, wheel and sdist",
+        minutes: 5,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 1,
+        memory_mib: 1500,
+        steps: &[
+            step(PYTHONS),
+            unless(
+                OLD_PYTHON,
+                &[
+                    "target/python/newest/bin/ruff",
+                    "check",
+                    "--config",
+                    "python/pyproject.toml",
+                    "python/src",
+                ],
+            ),
+            unless(OLD_PYTHON, &["target/python/newest/bin/mypy", "--config-file", "python/pyproject.toml"]),
+            pytest!(
+                "newest",
+                "python/tests/client",
+                "python/tests/features",
+                "python/tests/namespace",
+                "python/tests/packaging",
+                "python/tests/test_docs.py"
+            ),
+            pytest!("oldest", "python/tests/client", "python/tests/namespace"),
+        ],
+    },
+    Stage {
+        name: "python-frameworks",
+        shows: "the tests of Django, dogpile.cache and Flask-Caching with this package, sites of FastAPI and Django, workers of Celery",
+        minutes: 5,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 1,
+        memory_mib: 1500,
+        steps: &[
+            step(PYTHONS),
+            pytest!("newest", "python/tests/frameworks"),
+            pytest!("oldest", "python/tests/frameworks"),
+        ],
     },
     Stage {
         name: "conformance",

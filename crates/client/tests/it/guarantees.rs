@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::servers::{Kind, Proxy, Server, on_servers, patient, run, until_held};
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/clients.md");
-const HEAD: &str = "| | memcached | Cattlegrid, no rule file | Cattlegrid, a rule | test |";
+const HEAD: &str = "| | memcached | Cattlegrid, no rule file | Cattlegrid, a rule | test | Python |";
 
 fn one_computation(kind: Kind) {
     says("one_computation", kind, ["1", "1", "1"]);

@@ -1,0 +1,160 @@
+"""Callers of one key in one process: they share what is asked while they wait, and the computation.
+
+A caller may use the answer to a question only if that was sent after the caller had arrived: else it could see a value
+from before a delete that it has waited for. Of the callers that wait for a key one watches: it asks the server from
+time to time, or by a request that the server holds, and tells the others.
+
+If a computation without an old value runs in this process, its end is waited for as well. It can be joined until its
+value is sent: the value is taken only if it was stored under the lock, which a delete removes, so nothing can have
+happened to the key between the taking of the lock and the store, and the caller has arrived between them. At rest the
+tables are empty.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import _machine as m
+from ._machine import End, Found, Grant, Waiter
+
+Name = Tuple[bytes, Tuple[str, ...]]
+"""Key and tags."""
+
+
+class Running:
+    """A computation of this process that others wait for."""
+
+    __slots__ = ("_flights", "_name", "_waiters", "is_over", "number")
+
+    def __init__(self, flights: Flights, name: Name, number: int) -> None:
+        self._flights = flights
+        self._name = name
+        self._waiters: Dict[Waiter, None] = {}
+        self.number = number
+        self.is_over = False
+
+    def join(self, waiter: Waiter) -> None:
+        """Lets a caller wait for the end."""
+        self._waiters[waiter] = None
+
+    def part(self, waiter: Waiter) -> None:
+        """It waits no longer."""
+        self._waiters.pop(waiter, None)
+
+    def leave(self) -> None:
+        """No caller joins from now on."""
+        with self._flights.lock:
+            if self._flights.running.get(self._name) is self:
+                del self._flights.running[self._name]
+
+    def end(self, end: End) -> None:
+        """Tells the callers that wait. Only the first end counts."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.leave()
+        with self._flights.lock:
+            waiters, self._waiters = list(self._waiters), {}
+        for waiter in waiters:
+            found = None
+            # What began after this caller had arrived is new enough, although it is found nowhere.
+            if end.kind == "stored" or (end.kind == "unstorable" and waiter.arrival < self.number):
+                found = Found(m.HIT, end.stored)
+            elif end.kind == "failed":
+                found = Found(m.FAILED, text=end.text)
+            waiter.wake(found)
+
+
+class Watch:
+    """The callers that wait for a key."""
+
+    __slots__ = ("waiters", "watcher")
+
+    def __init__(self) -> None:
+        self.watcher: Optional[object] = None
+        """The caller that asks the server."""
+        self.waiters: Dict[Waiter, None] = {}
+
+
+class Flights:
+    """All callers that wait, and all computations of this process."""
+
+    def __init__(self, make_event: Callable[[], Any]) -> None:
+        self.lock = threading.RLock()
+        self.running: Dict[Name, Running] = {}
+        self._watches: Dict[Tuple[Name, bool], Watch] = {}
+        self._numbers = itertools.count(1)
+        self._make_event = make_event
+
+    def __len__(self) -> int:
+        with self.lock:
+            return len({name for name, _ in self._watches} | set(self.running))
+
+    def number(self) -> int:
+        """The next number: callers take one when they arrive and when they ask, computations when they begin."""
+        return next(self._numbers)
+
+    def waiter(self, arrival: int) -> Waiter:
+        """A new waiter."""
+        return Waiter(self._make_event(), arrival)
+
+    def begin(self, name: Name, grant: Grant) -> None:
+        """From now on callers of this process can join the computation that has this grant."""
+        running = Running(self, name, self.number())
+        grant.on_end = running
+        # With an old value no caller waits.
+        if grant.old is None:
+            with self.lock:
+                self.running[name] = running
+
+    def watch(self, name: Name, is_told: bool, caller: object, waiter: Waiter) -> bool:
+        """Lets a caller wait: whether it is the caller that asks the server."""
+        with self.lock:
+            watch = self._watches.setdefault((name, is_told), Watch())
+            waiter.has_new = False
+            waiter.event.clear()
+            running = self.running.get(name)
+            if running is not None:
+                running.join(waiter)
+            if watch.watcher is None or watch.watcher is caller:
+                watch.watcher = caller
+                return True
+            watch.waiters[waiter] = None
+            return False
+
+    def leave(
+        self, name: Name, is_told: bool, caller: object, waiter: Waiter, found: Optional[Found], sent: int
+    ) -> None:
+        """A caller waits no longer. If it has watched, the others hear what it has found by the question number
+        ``sent``."""
+        told = []
+        with self.lock:
+            running = self.running.get(name)
+            if running is not None:
+                running.part(waiter)
+            watch = self._watches.get((name, is_told))
+            if watch is None:
+                return
+            watch.waiters.pop(waiter, None)
+            if watch.watcher is caller:
+                watch.watcher = None
+            if watch.watcher is None and watch.waiters:
+                # Also if this one was to watch next, and goes before it does.
+                told = list(watch.waiters)
+                if found is None or found.kind not in (m.HIT, m.FAILED, m.GRANTED):
+                    told = told[:1]
+                for other in told:
+                    watch.waiters.pop(other, None)
+            if watch.watcher is None and not watch.waiters:
+                del self._watches[name, is_told]
+        is_answer = found is not None and found.kind in (m.HIT, m.FAILED)
+        for other in told:
+            other.wake(found if is_answer and other.arrival < sent else None)
+
+    def forget(self) -> None:
+        """In a process that was forked: what was under way is the parent's."""
+        self.lock = threading.RLock()
+        self.running = {}
+        self._watches = {}

@@ -1,0 +1,582 @@
+"""Connections to servers under asyncio: streams of this package's own.
+
+Commands of many tasks share one connection to each server and are sent together; a request that the server holds has a
+connection of its own. emcache is not used underneath, since it has no meta commands and no held requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import socket
+import time
+from typing import Any, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ._connection import BACK_OFF, Node, Settings, Watcher, count_connection, made, outcome_of
+from ._errors import CacheError, ConnectionFailed, NoTags, ProtocolError, Refused, TimedOut, Unavailable
+from ._machine import Replies
+from ._ring import Route
+from ._servers import Address
+from ._wire import (
+    ASK,
+    META,
+    NOT_SENT,
+    PROBE,
+    READS,
+    TEXT,
+    Broken,
+    Command,
+    Parser,
+    Reply,
+    Scope,
+    breaks,
+    check,
+    encode,
+    error_of,
+)
+
+ASK_AGAIN = 0.1
+"""Seconds between questions when all waiting connections are in use."""
+
+
+class Group:
+    """Commands that were sent together, and their replies as they come."""
+
+    __slots__ = ("_left", "detached", "future", "has_begun", "replies")
+
+    def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.replies: List[Any] = [None] * count
+        self._left = count
+        self.future: asyncio.Future[List[Any]] = loop.create_future()
+        self.detached: Optional[asyncio.Future[List[Any]]] = None
+        self.has_begun = False
+        """Whether a reply has come."""
+
+    def put(self, at: int, reply: Any) -> None:
+        """A reply or an error."""
+        self.replies[at] = reply
+        self._left -= 1
+        if not self._left:
+            if not self.future.done():
+                self.future.set_result(self.replies)
+            elif self.detached is not None and not self.detached.done():
+                self.detached.set_result(self.replies)
+
+    def detach(self) -> asyncio.Future[List[Any]]:
+        """The replies, after the task that has waited for them was cancelled."""
+        self.detached = self.future.get_loop().create_future()
+        if not self._left:
+            self.detached.set_result(self.replies)
+        return self.detached
+
+
+class _Slot(NamedTuple):
+    command: Command
+    opaque: int
+    group: Group
+    at: int
+    deadline: float
+
+
+class Stream(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: str, timeout: float, meta: bool, loop: asyncio.AbstractEventLoop) -> None:
+        self.server = server
+        self.timeout = timeout
+        self.meta = meta
+        self.loop = loop
+        self.number = count_connection()
+        self.is_open = True
+        self._opaque = 0
+        self._parser = Parser()
+        self._slots: Deque[_Slot] = collections.deque()
+        self._transport: Any = None
+        self._timer: Optional[asyncio.TimerHandle] = None
+        self._error: CacheError = ConnectionFailed(server, "the server has closed the connection")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See :class:`asyncio.Protocol`."""
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def connection_lost(self, exc: Optional[BaseException]) -> None:
+        """See :class:`asyncio.Protocol`."""
+        if isinstance(exc, OSError):
+            self._error = ConnectionFailed(self.server, exc.strerror or str(exc))
+        self._end()
+
+    def eof_received(self) -> bool:
+        """See :class:`asyncio.Protocol`."""
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """See :class:`asyncio.Protocol`."""
+        parser, slots = self._parser, self._slots
+        parser.feed(data)
+        try:
+            while slots:
+                command, opaque, group, at, _ = slots[0]
+                reply = parser.next(command)
+                if reply is None:
+                    return
+                wrong = check(command, self.meta, opaque, reply, self.server)
+                if wrong is not None:
+                    self.close(wrong)
+                    return
+                slots.popleft()
+                group.has_begun = True
+                group.put(at, reply)
+                if reply.kind == "ERROR" and breaks(reply):
+                    self.close(ConnectionFailed(self.server, "the connection was closed after an error of the server"))
+                    return
+            if not parser.is_empty:
+                self.close(ProtocolError(self.server, "not a reply to any command"))
+        except Broken as error:
+            self.close(ProtocolError(self.server, f"not a reply to the command: {error}"))
+
+    def send(self, commands: Sequence[Command], wait: float = 0.0) -> Group:
+        """Sends commands."""
+        group = Group(len(commands), self.loop)
+        if not self.is_open:
+            for at in range(len(commands)):
+                group.put(at, self._error)
+            return group
+        deadline = self.loop.time() + self.timeout + wait
+        out = []
+        for at, command in enumerate(commands):
+            opaque = self._opaque
+            self._opaque = (opaque + 1) & 0x3FFF_FFFF
+            out.append(encode(command, self.meta, opaque))
+            self._slots.append(_Slot(command, opaque, group, at, deadline))
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._timer is None:
+            self._timer = self.loop.call_at(deadline, self._check_time)
+        return group
+
+    def send_raw(self, data: bytes, command: Command) -> Group:
+        """Sends other bytes, whose reply is that of this command."""
+        group = Group(1, self.loop)
+        self._slots.append(_Slot(command, -2, group, 0, self.loop.time() + self.timeout))
+        self._transport.write(data)
+        if self._timer is None:
+            self._timer = self.loop.call_at(self.loop.time() + self.timeout, self._check_time)
+        return group
+
+    def _check_time(self) -> None:
+        self._timer = None
+        if not self._slots or not self.is_open:
+            return
+        deadline = self._slots[0].deadline
+        if self.loop.time() >= deadline - 0.0005:
+            self.close(TimedOut(self.server, self.timeout))
+        else:
+            self._timer = self.loop.call_at(deadline, self._check_time)
+
+    def close(self, error: Optional[CacheError] = None) -> None:
+        """Closes it; what is under way fails."""
+        if error is not None:
+            self._error = error
+        if self._transport is not None:
+            # Its loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                self._transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        slots, self._slots = self._slots, collections.deque()
+        for slot in slots:
+            slot.group.put(slot.at, self._error)
+
+    def drop(self) -> None:
+        """In a process that was forked, or after its loop: closes this process's end without a word to the server, and
+        without touching the loop."""
+        self.is_open = False
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                getattr(sock, "_sock", sock).close()
+
+
+class AsyncNode:
+    """A server."""
+
+    def __init__(self, address: Address, settings: Settings, watcher: Watcher, waiting_max: int) -> None:
+        self.address = address
+        self.name = address.name
+        self.settings = settings
+        self.watcher = watcher
+        self.main: Optional[Stream] = None
+        self._waiting_max = waiting_max
+        self._waiting: List[Stream] = []
+        self._waiting_count = 0
+        self._connecting: Optional[asyncio.Task[Stream]] = None
+        self._next_try = 0.0
+        self._wait = 0.0
+        self._last = ""
+
+    def forget(self) -> None:
+        """In a process that was forked, or another loop."""
+        streams = [*self._waiting, *([self.main] if self.main else [])]
+        self.main, self._waiting, self._waiting_count, self._connecting = None, [], 0, None
+        for stream in streams:
+            stream.drop()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        streams = [*self._waiting, *([self.main] if self.main else [])]
+        self.main, self._waiting, self._waiting_count = None, [], 0
+        for stream in streams:
+            stream.close()
+
+    async def connect(self) -> Stream:
+        """The shared connection; callers share the making of it. Raises :class:`CacheError`."""
+        stream = self.main
+        if stream is not None and stream.is_open:
+            return stream
+        task = self._connecting
+        if task is None or task.done():
+            task = self._connecting = asyncio.get_running_loop().create_task(self._connect_main())
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _connect_main(self) -> Stream:
+        stream = self.main = await self._new()
+        return stream
+
+    async def _new(self) -> Stream:
+        left = self._next_try - time.monotonic()
+        if left > 0:
+            raise Unavailable(self.name, self._last, left)
+        limit = self.settings.connect_timeout
+        try:
+            stream = await asyncio.wait_for(self._open(), limit)
+        except asyncio.TimeoutError:
+            error: CacheError = TimedOut(self.name, limit)
+        except CacheError as failure:
+            error = failure
+        except OSError as failure:
+            error = ConnectionFailed(self.name, failure.strerror or str(failure))
+        else:
+            self._wait = self._next_try = 0.0
+            self.watcher.connection(self.name, None)
+            return stream
+        self._wait = min(max(self._wait * 2, BACK_OFF[0]), BACK_OFF[1])
+        self._last = str(error).partition(": ")[2] or str(error)
+        self._next_try = time.monotonic() + self._wait
+        self.watcher.connection(self.name, str(error))
+        raise error
+
+    async def _open(self) -> Stream:
+        settings = self.settings
+        stream = await self._dial(settings.protocol != TEXT)
+        if settings.protocol is not None:
+            return stream
+        try:
+            reply = (await stream.send([Command(PROBE, b"")]).future)[0]
+            if isinstance(reply, ConnectionFailed):
+                # Some proxies close the connection for a command that they do not know.
+                return await self._dial(False)
+            if isinstance(reply, CacheError):
+                raise reply
+            if reply.kind == "ERROR":
+                stream.close()
+                return await self._dial(False)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    async def _dial(self, meta: bool) -> Stream:
+        loop = asyncio.get_running_loop()
+        address, settings = self.address, self.settings
+
+        def make() -> Stream:
+            return Stream(self.name, settings.timeout, meta, loop)
+
+        if address.path is not None:
+            _, stream = await loop.create_unix_connection(make, address.path)
+        else:
+            tls = settings.tls
+            host = address.host if tls is not None else None
+            _, stream = await loop.create_connection(make, address.host, address.port, ssl=tls, server_hostname=host)
+        if settings.username is not None:
+            try:
+                data = f"{settings.username} {settings.password or ''}".encode()
+                command = Command("set", b"auth", data=data)
+                stream.meta, is_meta = False, stream.meta
+                reply = (await stream.send_raw(b"set auth 0 0 %d\r\n%b\r\n" % (len(data), data), command).future)[0]
+                stream.meta = is_meta
+                error = reply if isinstance(reply, CacheError) else error_of(reply, self.name)
+                if error is not None:
+                    raise error
+            except BaseException:
+                stream.close()
+                raise
+        return stream
+
+    async def run(self, commands: Sequence[Command]) -> Replies:
+        """Replies or errors. Sent again once if they are reads and the connection breaks before its first reply."""
+        first = commands[0]
+        if first.wait > 0 and len(commands) == 1:
+            return await self._hold(first)
+        is_read = all(command.verb in READS for command in commands)
+        began = time.monotonic()
+        scope = first.scope
+        for is_last in (False, True):
+            if scope is not None:
+                stream = self.main
+                if stream is None or not stream.is_open or stream.number > scope.connections:
+                    return [NOT_SENT] * len(commands)
+            else:
+                try:
+                    stream = await self.connect()
+                except CacheError as error:
+                    return self.finish(commands, [error] * len(commands), began)
+            unfit = Node.unfit(commands, stream.meta)
+            if unfit is not None:
+                return self.finish(commands, [unfit] * len(commands), began)
+            group = stream.send(commands)
+            replies = await group.future
+            if is_read and not is_last and not group.has_begun and isinstance(replies[0], ConnectionFailed):
+                continue
+            return self.finish(commands, replies, began)
+        raise AssertionError
+
+    async def _hold(self, command: Command) -> Replies:
+        """A request that the server may hold, on a connection of its own."""
+        began = time.monotonic()
+        while self._waiting and not self._waiting[-1].is_open:
+            self._waiting.pop()
+            self._waiting_count -= 1
+        if self._waiting:
+            stream = self._waiting.pop()
+        elif self._waiting_count >= self._waiting_max:
+            await asyncio.sleep(min(ASK_AGAIN, command.wait))
+            return await self.run([_not_held(command)])
+        else:
+            self._waiting_count += 1
+            try:
+                stream = await self._new()
+            except CacheError as error:
+                self._waiting_count -= 1
+                return self.finish([command], [error], began)
+            except BaseException:
+                self._waiting_count -= 1
+                raise
+        try:
+            replies = await stream.send([command], command.wait).future
+        except BaseException:
+            # Closed, it holds nothing, and what is granted to it is free.
+            stream.close()
+            self._waiting_count -= 1
+            raise
+        if stream.is_open:
+            self._waiting.append(stream)
+        else:
+            self._waiting_count -= 1
+        return self.finish([command], replies, began)
+
+    def finish(self, commands: Sequence[Command], replies: List[Any], began: float) -> Replies:
+        """Replies with the errors that servers have sent."""
+        out: Replies = []
+        took = time.monotonic() - began
+        for command, reply in zip(commands, replies):
+            now = reply
+            if isinstance(reply, Reply) and reply.kind == "ERROR":
+                now = error_of(reply, self.name)
+                if command.tags and isinstance(now, Refused) and "flag" in now.line:
+                    now = NoTags()
+            out.append(now)
+            self.watcher.request(self.name, command.verb, took, outcome_of(now))
+        return out
+
+
+def _not_held(command: Command) -> Command:
+    head = command.head.replace(b" Pw%d" % round(command.wait * 1000), b" Pw0", 1)
+    return Command(ASK, command.key, head)
+
+
+class Pending:
+    """What is under way for a task; it goes on if that is cancelled."""
+
+    __slots__ = ("_began", "_commands", "_group", "_node", "_servers", "_task", "future")
+
+    def __init__(
+        self,
+        group: Optional[Group],
+        task: Optional[asyncio.Task[Replies]],
+        servers: Optional[AsyncServers] = None,
+        node: Optional[AsyncNode] = None,
+        commands: Sequence[Command] = (),
+    ) -> None:
+        self._group = group
+        self._task = task
+        self._servers = servers
+        self._node = node
+        self._commands = commands
+        self._began = time.monotonic()
+        self.future: Any
+        if group is not None:
+            self.future = group.future
+        else:
+            assert task is not None
+            self.future = asyncio.shield(task)
+
+    def replies(self, raw: List[Any]) -> Replies:
+        """The replies to commands from what the future has brought."""
+        return raw if self._node is None else self._node.finish(self._commands, raw, self._began)
+
+    def again(self, raw: List[Any]) -> Optional[Pending]:
+        """A read whose connection broke before its reply is sent again."""
+        if self._group is None or self._servers is None or not isinstance(raw[0], ConnectionFailed):
+            return None
+        if self._group.has_begun or self._commands[0].verb not in READS:
+            return None
+        return Pending(None, self._servers.spawn(self._servers.batch(self._commands)))
+
+    def detach(self) -> Any:
+        """A future of the same, after the first was cancelled."""
+        return self._task if self._group is None else self._group.detach()
+
+
+class AsyncServers:
+    """All servers, and which has a key."""
+
+    has_tags = True
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        route: Route,
+        settings: Settings,
+        watcher: Watcher,
+        flush_on_return: bool,
+        waiting_max: int,
+    ) -> None:
+        self.route = route
+        self.settings = settings
+        self.watcher = watcher
+        self.nodes = [AsyncNode(address, settings, watcher, waiting_max) for address in addresses]
+        self.loop: Optional[asyncio.AbstractEventLoop] = None
+        self._flushes = flush_on_return
+        self._scope = Scope((made(), route.changes))
+        self._single = self.nodes[0] if len(self.nodes) == 1 and not route.ejects else None
+        self._tasks: Set[asyncio.Task[Any]] = set()
+
+    def scope(self) -> Scope:
+        """Where CAS numbers are valid that come with replies to what is sent from now on."""
+        now = made()
+        scope = self._scope
+        if scope[0] != now or scope[1] != self.route.changes:
+            scope = self._scope = Scope((now, self.route.changes))
+        return scope
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that goes on by itself."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def start(self, commands: Sequence[Command]) -> Pending:
+        """Sends commands, each to the server of its key."""
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self._enter(loop)
+        node = self._single
+        if node is not None and len(commands) == 1:
+            command, stream = commands[0], node.main
+            is_plain = (
+                command.wait == 0
+                and command.scope is None
+                and (not command.tags or (stream is not None and stream.meta))
+            )
+            if stream is not None and stream.is_open and is_plain:
+                return Pending(stream.send(commands), None, self, node, commands)
+        return Pending(None, self.spawn(self.batch(commands)))
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Connections belong to a loop."""
+        if self.loop is not None:
+            self.forget()
+        self.loop = loop
+
+    async def batch(self, commands: Sequence[Command]) -> Replies:
+        """Replies or errors. All servers are asked at the same time."""
+        groups: Dict[Tuple[int, Optional[Scope], bool], List[int]] = {}
+        out: Replies = [NOT_SENT] * len(commands)
+        for at, command in enumerate(commands):
+            if command.scope is not None and command.scope[1] != self.route.changes:
+                continue
+            place = self._place(command.route or command.key)
+            if place is None:
+                names = ", ".join(node.name for node in self.nodes)
+                out[at] = Unavailable(names, "all servers are ejected")
+                continue
+            groups.setdefault((place, command.scope, command.wait > 0), []).append(at)
+        runs = [self._run(place, [commands[at] for at in places]) for (place, _, _), places in groups.items()]
+        results = [await runs[0]] if len(runs) == 1 else await asyncio.gather(*runs)
+        for places, replies in zip(groups.values(), results):
+            for at, reply in zip(places, replies):
+                out[at] = reply
+        return out
+
+    async def everywhere(self, commands: List[Command]) -> List[Tuple[str, Replies]]:
+        """The same commands to every server: its name and replies."""
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self._enter(loop)
+        results = await asyncio.gather(*(self._run(place, commands) for place in range(len(self.nodes))))
+        return [(node.name, replies) for node, replies in zip(self.nodes, results)]
+
+    def _place(self, key: bytes) -> Optional[int]:
+        if self._single is not None:
+            return 0
+        if self.route.out:
+            for place in self.route.due(time.monotonic()):
+                self.spawn(self._probe(place))
+        return self.route.place(key)
+
+    async def _probe(self, place: int) -> None:
+        node = self.nodes[place]
+        node._next_try = 0.0
+        node.close()
+        replies = await node.run([Command("flush_all" if self._flushes else "version", b"")])
+        if isinstance(replies[0], Reply) and self.route.returned(place):
+            self.watcher.ejected(node.name, False)
+
+    async def _run(self, place: int, commands: Sequence[Command]) -> Replies:
+        replies = await self.nodes[place].run(commands)
+        if self.route.ejects:
+            if isinstance(replies[0], (ConnectionFailed, TimedOut, Unavailable)):
+                if self.route.failed(place, time.monotonic()):
+                    self.watcher.ejected(self.nodes[place].name, True)
+            else:
+                self.route.succeeded(place)
+        return replies
+
+    def forget(self) -> None:
+        """In a process that was forked, or after a loop."""
+        self._tasks = set()
+        for node in self.nodes:
+            node.forget()
+
+    async def close(self) -> None:
+        """Closes the connections, when what runs by itself has ended."""
+        tasks = [task for task in self._tasks if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.settings.timeout)
+        for node in self.nodes:
+            node.close()
+
+
+__all__ = ["META", "AsyncServers", "Pending"]

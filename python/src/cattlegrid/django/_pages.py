@@ -1,0 +1,283 @@
+"""``cache_page`` with tags, where one process computes a page that is missing.
+
+What is cached and under which key is decided by Django's own ``CacheMiddleware``: it is given a cache that takes leases, in place of
+the cache itself. Django keeps two items for a page: the names of the headers that its response varies on, and the response. A request
+that finds neither has the lease of the first; the response is stored before the names are, so that requests that wait for the names
+find it. What is asked of the cache are steps, which a blocking or an asynchronous driver does.
+
+A response that is not cached, such as a response with a cookie, would make those that wait compute one after the other. So ``None`` is
+stored for :data:`PASS` seconds in its place, which Django takes for a miss: until then all requests run the view at the same time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import wraps
+from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tuple, Union
+
+from django.core.cache import caches
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.middleware.cache import CacheMiddleware
+
+from cattlegrid.client import Compute, Hit, Stale
+
+Step = Tuple[Any, ...]
+"""A method of the cache, its arguments, and its keyword arguments."""
+Steps = Generator[Step, Any, Any]
+
+PASS = 10
+"""For how long a page that is not cached is computed by every request, in seconds; for the page's own timeout if that is shorter."""
+MORE = 60
+"""The names of the headers are kept for twice the page's timeout, and at least this many seconds longer than the page."""
+
+Tags = Union[Sequence[str], Callable[..., Sequence[str]]]
+
+
+def cache_page(
+    timeout: Optional[float],
+    *,
+    cache: Optional[str] = None,
+    key_prefix: Optional[str] = None,
+    tags: Tags = (),
+    compute_time: Any = None,
+    wait: Any = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Django's ``cache_page``, with tags and a lease: of many requests for a page that is missing one runs the view.
+
+    ``timeout``, ``cache`` and ``key_prefix`` are those of Django. ``tags``: texts, in which ``{name}`` is an argument of the view, such
+    as ``"product:{pk}"``; or a function of the request, the response and the arguments of the view, which returns the tags.
+    ``compute_time`` and ``wait`` are those of :meth:`cattlegrid.django.Cache.get_or_set`.
+
+    The view can be ``async def``; requests that wait for its page then wait in the event loop.
+    """
+
+    def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(request: HttpRequest, args: Sequence[Any], kwargs: Dict[str, Any]) -> _Page:
+            if not hasattr(request, "META"):
+                raise TypeError("cache_page didn't receive an HttpRequest: of a class decorate the method by @method_decorator")
+            leases = _Leases(caches[cache or "default"], compute_time, wait)
+            return _Page(leases, request, lambda response: _tags(tags, request, response, args, kwargs), timeout, cache, key_prefix)
+
+        if inspect.iscoroutinefunction(view):
+
+            @wraps(view)
+            async def asynchronous(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                page = begin(request, args, kwargs)
+                found = await page.do_async(page.look())
+                if found is not None:
+                    return found
+                try:
+                    response = await view(request, *args, **kwargs)
+                except BaseException:
+                    await page.do_async(page.abandon())
+                    raise
+                if _is_lazy(response):
+                    page.leases.leave_event_loop()
+                    return page.keep_later(response)
+                return await page.do_async(page.keep(response))
+
+            return asynchronous
+
+        @wraps(view)
+        def synchronous(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            page = begin(request, args, kwargs)
+            found = page.do(page.look())
+            if found is not None:
+                return found
+            try:
+                response = view(request, *args, **kwargs)
+            except BaseException:
+                page.do(page.abandon())
+                raise
+            return page.keep_later(response) if _is_lazy(response) else page.do(page.keep(response))
+
+        return synchronous
+
+    return decorate
+
+
+class _Page(CacheMiddleware):
+    """A request of a page."""
+
+    def __init__(
+        self,
+        leases: _Leases,
+        request: HttpRequest,
+        tags: Callable[[HttpResponse], List[str]],
+        timeout: Optional[float],
+        alias: Optional[str],
+        key_prefix: Optional[str],
+    ) -> None:
+        super().__init__(_no_response, page_timeout=timeout, cache_alias=alias, key_prefix=key_prefix)
+        self.leases = leases
+        self._request = request
+        self._tags = tags
+
+    @property
+    def cache(self) -> Any:
+        """The cache of Django's code."""
+        return self.leases
+
+    def look(self) -> Steps:
+        """The response, if it is there."""
+        try:
+            while True:
+                try:
+                    response: Optional[HttpResponse] = self.process_request(self._request)
+                    break
+                except _Unknown as unknown:
+                    yield from self.leases.ask(unknown.key)
+        except BaseException:
+            yield from self.leases.release()
+            raise
+        if response is not None:
+            yield from self.leases.release()
+        return response
+
+    def keep(self, response: HttpResponse) -> Steps:
+        """Stores a response, if it may be cached."""
+        leases = self.leases
+        try:
+            leases.tags = self._tags(response)
+            response = self.process_response(self._request, response)
+            yield from leases.store()
+            if response.status_code < 500 and not leases.stored:
+                yield from leases.pass_for(PASS if self.page_timeout is None else min(PASS, self.page_timeout))
+        finally:
+            yield from leases.release()
+        return response
+
+    def keep_later(self, response: HttpResponse) -> HttpResponse:
+        """Stores a response once it is rendered."""
+        response.add_post_render_callback(lambda rendered: self.do(self.keep(rendered)))
+        return response
+
+    def abandon(self) -> Steps:
+        """The view has failed: the next request computes."""
+        yield from self.leases.release()
+
+    def do(self, steps: Steps) -> Any:
+        """Does the steps, blocking."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = getattr(self.leases.cache, step[0])(*step[1], **step[2])
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
+
+    async def do_async(self, steps: Steps) -> Any:
+        """Does the steps in an event loop."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await getattr(self.leases.cache, f"a{step[0]}")(*step[1], **step[2])
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
+
+
+class _Unknown(Exception):
+    """Django's code asks for a key that was not asked for yet."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class _Leases:
+    """A cache as Django's middleware uses it, for one request: a key that is missing is leased, ``set`` fills it."""
+
+    def __init__(self, cache: Any, compute_time: Any, wait: Any) -> None:
+        self.cache = cache
+        self._has_leases = hasattr(cache, "fetch")
+        self._times = {"compute_time": compute_time, "wait": wait}
+        self._values: Dict[str, Any] = {}
+        self._tokens: Dict[str, Any] = {}
+        self._old: Dict[str, List[str]] = {}
+        self._stores: List[Tuple[str, Any, Optional[float]]] = []
+        self.tags: List[str] = []
+        self.stored = False
+
+    def get(self, key: str) -> Any:
+        """What is known of a key; None: it is missing."""
+        if key not in self._values:
+            raise _Unknown(key)
+        return self._values[key]
+
+    def ask(self, key: str) -> Steps:
+        """Asks for a key; afterwards it is known."""
+        if not self._has_leases:
+            self._values[key] = yield "get", (key,), {}
+            return
+        fetched = yield "fetch", (key,), self._times
+        self._values[key] = fetched.value if isinstance(fetched, (Hit, Stale)) else None
+        if isinstance(fetched, Compute):
+            self._tokens[key] = fetched.token
+            # The names of the headers seldom change: with them the page is looked up, which another request may be computing.
+            if fetched.stale is not None and isinstance(fetched.stale.value, list):
+                self._values[key] = self._old[key] = fetched.stale.value
+
+    def set(self, key: str, value: Any, timeout: Optional[float]) -> None:
+        """Notes what Django stores: the names of the headers, then the response."""
+        self._stores.append((key, value, timeout))
+
+    def store(self) -> Steps:
+        """Stores it, the response first."""
+        if self.tags and not self._has_leases:
+            raise ImproperlyConfigured("cache_page got tags, and its cache is not cattlegrid.django.Cache")
+        for key, value, timeout in reversed(self._stores):
+            self.stored = True
+            tags = self.tags
+            if isinstance(value, list):
+                tags = []
+                timeout = None if timeout is None else timeout + max(timeout, MORE)
+            token = self._tokens.pop(key, None)
+            more = {"tags": tags} if tags else {}
+            if token is not None:
+                yield "deliver", (token, value, timeout), more
+            else:
+                yield "set", (key, value, timeout), more
+
+    def pass_for(self, seconds: float) -> Steps:
+        """The requests that wait, and those of the next seconds, compute without a lease."""
+        while self._tokens and seconds >= 1:
+            _, token = self._tokens.popitem()
+            yield "deliver", (token, None, seconds), {}
+
+    def release(self) -> Steps:
+        """Gives up what was not stored."""
+        while self._tokens:
+            key, token = self._tokens.popitem()
+            if key in self._old:
+                yield "deliver", (token, self._old[key], MORE), {}
+            else:
+                yield "give_up", (token,), {}
+
+    def leave_event_loop(self) -> None:
+        """The tokens are used outside the event loop in which they were got."""
+        if self._has_leases:
+            self._tokens = {key: self.cache.client.resume(token.save()) for key, token in self._tokens.items()}
+
+
+def _tags(tags: Tags, request: HttpRequest, response: HttpResponse, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[str]:
+    if callable(tags):
+        return [str(tag) for tag in tags(request, response, *args, **kwargs)]
+    return [tag.format(*args, **kwargs) for tag in tags]
+
+
+def _is_lazy(response: Any) -> bool:
+    return hasattr(response, "render") and callable(response.render)
+
+
+def _no_response(request: HttpRequest) -> HttpResponse:
+    raise AssertionError("the view is called by the decorator")

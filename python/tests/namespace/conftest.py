@@ -1,0 +1,42 @@
+"""Servers for these tests: memcached, Cattlegrid without a rule file, and Cattlegrid with one."""
+
+import asyncio
+
+import pytest
+from namespace_kit import Rust, Several
+
+
+@pytest.fixture(params=["memcached", "plain", "rules"])
+def three(request):
+    """Three servers of each kind."""
+    several = Several(request.param, 3)
+    yield several
+    several.stop()
+
+
+@pytest.fixture(params=["memcached", "plain", "rules"])
+def single(request):
+    """One server of each kind."""
+    several = Several(request.param, 1)
+    yield several
+    several.stop()
+
+
+@pytest.fixture
+def run():
+    """Runs a coroutine to its end."""
+    return asyncio.run
+
+
+@pytest.fixture
+def rust():
+    """Starts processes of the Rust client."""
+    running = []
+
+    def start(*args):
+        running.append(Rust(*args))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.stop()
