@@ -508,6 +508,8 @@ def test_slots_that_cannot_be_followed_and_slots_that_stay(start, open_dir, own_
     server.signal(signal.SIGHUP)
     wait_until("it is said", lambda: "SELECT pg_drop_replication_slot('own')" in server.log())
     until(server, "confirmed")
+    active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'own'"
+    wait_until("no connection has it", lambda: database.sql(active) == [(False,)])
     database.sql("SELECT pg_drop_replication_slot('own')")
 
 
@@ -616,7 +618,7 @@ def test_a_database_that_cannot_be_reached_stops_nothing(start, open_dir, databa
     until(server, "lost")
     said = log_of(server)
     assert words in said["lost"], said
-    assert words in server.log()
+    wait_until("it is said", lambda: words in server.log())
     c = client(server)
     c.set("page:1", "v")
     assert c.get("page:1") == b"v"

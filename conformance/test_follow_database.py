@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import shlex
 import shutil
 import signal
@@ -426,3 +427,62 @@ def test_the_log_says_that_it_begins_behind_and_when_it_is_confirmed_first(start
     wait_until("it is connected again", lambda: log_of(server)["connects"] == "2")
     confirmed(server)
     assert server.log().count("for the first time, after") == 1 and server.log().count(begins) == 1
+
+
+def test_what_a_slot_waits_for_is_said(start, open_dir, own_database, binary):
+    database = own_database("max_prepared_transactions=2")
+    text = rules(database.port)
+    with psycopg.connect(database.url) as session, psycopg.connect(database.url) as other:
+        session.execute("INSERT INTO rows VALUES (900, 0)")
+        session.execute("PREPARE TRANSACTION 'forgotten'")
+        session.commit()
+        other.execute("INSERT INTO rows VALUES (901, 0)")
+        server = started(start, open_dir, text)
+        wait_until("both are named", lambda: "terminate_backend" in server.log() and "forgotten" in server.log(), 30)
+        assert "a slot cannot be made" in log_of(server)["missing"]
+        said = server.log()
+        assert "COMMIT PREPARED 'forgotten' or ROLLBACK PREPARED 'forgotten'" in said, said
+        assert f"SELECT pg_terminate_backend({other.info.backend_pid})" in said, said
+        other.commit()
+    database.sql("ROLLBACK PREPARED 'forgotten'")
+    until(server, "confirmed")
+    assert "missing" not in log_of(server)
+    # Young transactions are none of `check`'s business.
+    assert checked(binary, f"{open_dir}/rules.toml")[0] == 0
+
+
+def test_a_table_that_inherits_later_is_to_be_added(start, open_dir, own_database):
+    database = own_database()
+    database.sql("CREATE TABLE more (extra int, PRIMARY KEY (id)) INHERITS (rows)", "ALTER PUBLICATION cattlegrid ADD TABLE more")
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    database.sql("CREATE TABLE most (extra int, PRIMARY KEY (id)) INHERITS (rows)")
+    server.signal(signal.SIGHUP)
+    mend = "ALTER PUBLICATION \"cattlegrid\" ADD TABLE public.most"
+    wait_until("it is said", lambda: mend in log_of(server).get("missing", ""), 30)
+    database.sql(mend)
+    until(server, "confirmed")
+
+
+def test_a_password_command_is_ended_with_what_it_has_started(start, open_dir, own_database):
+    database = own_database()
+    mark = pathlib.Path(open_dir) / "started"
+    more = f"password_command = [\"sh\", \"-c\", \"sleep 7000 & echo $! > {mark}; wait\"]"
+    server = started(start, open_dir, rules(database.port, more=more))
+    wait_until("it is run", lambda: mark.exists() and mark.read_text().strip())
+    pid = int(mark.read_text())
+    assert running(pid)
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(database.port))
+    server.signal(signal.SIGHUP)
+    until(server, "confirmed")
+    wait_until("it is gone", lambda: not running(pid))
+    assert "within 10 s" not in server.log()
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

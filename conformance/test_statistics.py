@@ -21,7 +21,7 @@ mode = "jsonl"
 command = ["sh", "-c", '''echo '{"ready":true}'; cat >/dev/null''']
 """
 # What no short test can bring about: see their meaning in docs/statistics.md.
-RARE = {"{rule}:advice", "{rule}:prefix", "false_stale", "hint_{number}"}
+RARE = {"noted_share", "{rule}:advice", "{rule}:prefix", "false_stale", "hint_{number}"}
 # What a line begins with, and what stands there.
 PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:", "{type}:{method}:": r"[a-z]+:[a-zA-Z]+:", "{type}:": r"[a-z]+:"}
 

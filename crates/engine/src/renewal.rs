@@ -17,8 +17,8 @@ pub(crate) enum Renewal {
     /// The next one begins as soon as possible.
     #[default]
     Due,
-    /// The walk over all items, and the time until when misses may be open that are older, in milliseconds.
-    Walks { at: At, shrinks: u64, until_ms: u64 },
+    /// The walk over all items, and the time until when misses may be open that are older, in milliseconds; `None`: it is not known yet.
+    Walks { at: At, shrinks: u64, until_ms: Option<u64> },
     /// None is needed before that time, and before more than this share of bits is set.
     Rests { until_ms: u64, share: f64 },
 }

@@ -42,7 +42,7 @@ fn pass(w: &mut World, ms: u64) {
 /// Passes time until a generation of notes has ended that begins now.
 fn renew(w: &mut World) {
     w.engine.renew_notes_soon();
-    pass(w, WINDOW_MS + 4000);
+    pass(w, WINDOW_MS + 5000);
     assert!(selects(w));
 }
 

@@ -22,6 +22,8 @@ mod tables;
 #[cfg(feature = "postgres")]
 mod tls;
 #[cfg(feature = "postgres")]
+mod waits;
+#[cfg(feature = "postgres")]
 mod wire;
 #[cfg(feature = "postgres")]
 mod x509;

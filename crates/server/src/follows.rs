@@ -3,6 +3,7 @@
 //! Nothing of it is on the way of a request, and a log that cannot be reached stops neither the start nor a reload: it is behind.
 
 use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,6 +18,7 @@ use cattlegrid_follow::{Name, Names, Settings, State};
 use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{Kind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::watch;
 
 use crate::followed::View;
@@ -294,6 +296,9 @@ impl Node for Own {
     }
 
     fn notice(&mut self, notice: Notice) {
+        if self.wished.borrow().stops {
+            return;
+        }
         let name = &self.settings.name;
         let mut view = lock(&self.view);
         match notice {
@@ -417,6 +422,7 @@ fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .process_group(0)
         .spawn()
         .map_err(text)?;
     let mut output = child.stdout.take().ok_or("has no output")?;
@@ -439,10 +445,16 @@ fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -
         } else if let Some(status) = status {
             return if status.success() { Ok(printed) } else { Err(format!("ended with {status}")) };
         }
-        if nanos() >= end || is_stopped() {
-            child.kill().unwrap_or_default();
+        let is_stopped = is_stopped();
+        if nanos() >= end || is_stopped {
+            // With what it has started.
+            kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap_or_default();
             drop(child.wait());
-            return Err(format!("has not ended within {} s", PASSWORD_TIME.as_secs()));
+            return Err(if is_stopped {
+                "was ended: the log is not followed any more".to_owned()
+            } else {
+                format!("has not ended within {} s", PASSWORD_TIME.as_secs())
+            });
         }
     }
 }

@@ -100,6 +100,9 @@ class Client:
         elif isinstance(op, Invoke):
             seen, self.computes_since = self.computes_since, None
             if fails:
+                self.world.failures += 1
+                # Three clients that take and remove the lock between a question and its `add` look like a server that takes none.
+                self.world.is_disturbed |= self.world.failures > 2
                 self._step(lambda: self.machine.throw(OSError("no")))
             else:
                 value = dict.fromkeys(op.args[0], seen) if op.args else seen
@@ -116,6 +119,7 @@ class World:
         self.memory = Memory()
         self.version = self.floor = 0
         self.clients = []
+        self.failures = 0
         self.is_disturbed = False
         self._herds = [
             Herd(Transport(knows), Codec("json"), Metrics(), threading.Event, lambda: 1_700_000_000.0) for _ in range(3)

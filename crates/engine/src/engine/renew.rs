@@ -57,16 +57,18 @@ impl Engine {
         match &mut *renewal {
             Renewal::Due => {
                 tags.begin_notes();
-                let until_ms = now.ms + u64::from(self.shared().window_max_ms());
-                *renewal = Renewal::Walks { at: At::default(), shrinks: self.shrinks(0), until_ms };
+                *renewal = Renewal::Walks { at: At::default(), shrinks: self.shrinks(0), until_ms: None };
                 true
             }
             Renewal::Walks { at, shrinks, until_ms } => {
+                // By a time that was read when the last note had been taken back.
+                let until_ms =
+                    *until_ms.get_or_insert_with(|| now.ms + u64::from(self.shared().window_max_ms()));
                 for _ in 0..ITEMS / ITEMS_LOCKED {
                     if self.note_some(at, shrinks) {
                         continue;
                     }
-                    if now.ms >= *until_ms {
+                    if now.ms >= until_ms {
                         tags.end_notes();
                         let share = tags.noted_share().unwrap_or_default();
                         *renewal = Renewal::Rests { until_ms: now.ms + REST_MS, share };

@@ -6,8 +6,7 @@ use cattlegrid_herd::{Events, RuleState, Surroundings};
 use cattlegrid_store::{Found, Item, Lookup, Marks};
 use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
 
-use crate::following::LogState;
-use crate::following::class_of;
+use crate::following::{LogState, class_of};
 use crate::rules::active::Match;
 use crate::rules::why::{
     Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,

@@ -315,9 +315,11 @@ impl Catalog {
         }
         // Last, since a table without an identity that is published refuses updates.
         if let Some(part_name) = unpublished {
+            // What inherits from a table is added by itself, once the table is there.
+            let added = if kind == "p" { &name } else { &part_name };
             self.missing.push(Missing {
                 what: format!("{part_name} is not in publication `{publication}`"),
-                mend: format!("ALTER PUBLICATION {} ADD TABLE {name}", quoted(publication)),
+                mend: format!("ALTER PUBLICATION {} ADD TABLE {added}", quoted(publication)),
                 is_fatal: false,
             });
         }

@@ -24,6 +24,7 @@ use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
 use crate::postgres::rows::Bound;
 use crate::postgres::standbys::counts_us;
 use crate::postgres::tables::{LeftOut, Table};
+use crate::postgres::waits::writing;
 use crate::postgres::wire::{Connection, Peer, ResultRow, WireError};
 
 /// Time between two looks into the catalog.
@@ -31,6 +32,12 @@ const CATALOG_EVERY: Duration = Duration::from_secs(30);
 
 /// The same while something is missing.
 const MISSING_EVERY: Duration = Duration::from_secs(3);
+
+/// How long a slot is waited for before it is said why.
+const SLOT_WAIT: Duration = Duration::from_secs(3);
+
+/// A transaction that has been open for longer is worth a line of `check`.
+const LONG_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// Longest time between two messages to the server, which ends a connection that is silent for `wal_sender_timeout` (60 s).
 const STATUS_EVERY: Duration = Duration::from_secs(10);
@@ -215,8 +222,15 @@ impl Source {
     /// The database cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
-        let catalog = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?;
-        Ok(catalog.missing)
+        let mut missing = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?.missing;
+        let stands = match &self.slot {
+            Some(slot) => slot_position(&mut connection, slot).await?,
+            None => None,
+        };
+        if stands.is_none() {
+            missing.extend(writing(&mut connection, LONG_TRANSACTION).await?);
+        }
+        Ok(missing)
     }
 
     /// Follows the log until it is told to stop, or the sender is gone.
@@ -352,7 +366,7 @@ impl Running {
             Ok(password) => password.or_else(|| self.source.address.password.clone()),
             Err(reason) => return self.lose(reason, node),
         };
-        match self.open(resume, password.as_deref()).await {
+        match self.open(resume, password.as_deref(), node).await {
             Ok((link, catalog, identity, resumes_at)) => {
                 self.link = Some(link);
                 self.history.begins(resumes_at);
@@ -371,11 +385,12 @@ impl Running {
     }
 
     async fn open(
-        &self,
+        &mut self,
         resume: Option<Lsn>,
         password: Option<&str>,
+        node: &mut impl Node,
     ) -> Result<(Link, Catalog, Identity, Option<Lsn>), Failed> {
-        let source = &self.source;
+        let source = self.source.clone();
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
         let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
@@ -396,7 +411,13 @@ impl Running {
             let (name, is_temporary) = (literal(&slot), source.slot.is_none());
             let sql =
                 format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput', {is_temporary})");
-            stream.query_that_waits(&sql).await?;
+            let mut made = pin!(stream.query_that_waits(&sql));
+            loop {
+                match tokio::time::timeout(SLOT_WAIT, &mut made).await {
+                    Ok(made) => break drop(made?),
+                    Err(_) => self.say_writing(&catalog, &mut second, node).await?,
+                }
+            }
         }
         // From where the slot stands: after a restore that may be before what was acknowledged. A slot that stands behind it was moved by
         // another client, or made anew.
@@ -423,6 +444,24 @@ impl Running {
             received: Lsn(0),
         };
         Ok((link, catalog, identity, resumes_at))
+    }
+
+    /// Says what the slot that is being made waits for.
+    async fn say_writing(
+        &mut self,
+        catalog: &Catalog,
+        second: &mut Connection,
+        node: &mut impl Node,
+    ) -> Result<(), WireError> {
+        let mut missing = catalog.missing.clone();
+        missing.extend(writing(second, Duration::ZERO).await?);
+        // The same transactions, some seconds later.
+        let mends = |all: &[Missing]| all.iter().map(|one| one.mend.clone()).collect::<Vec<_>>();
+        if mends(&self.missing) != mends(&missing) {
+            node.notice(Notice::Missing(missing.clone()));
+            self.missing = missing;
+        }
+        Ok(())
     }
 
     fn note_catalog(&mut self, catalog: Catalog, node: &mut impl Node) {

@@ -21,6 +21,9 @@ use crate::postgres::address::{Address, SslMode};
 use crate::postgres::catalog::quoted;
 use crate::postgres::standbys::OUR_NAME;
 
+/// Bytes of the rows of a reply: the largest has a row for each column of each partition.
+const REPLY_BYTES_MAX: usize = 32 << 20;
+
 /// Most bytes of one message that is kept. A row can have 1 GiB: what is longer is skipped.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
@@ -249,11 +252,15 @@ impl Connection {
     pub(crate) async fn query_that_waits(&mut self, sql: &str) -> Result<Vec<ResultRow>, WireError> {
         frontend::query(sql, &mut self.output).map_err(WireError::Io)?;
         self.flush().await?;
-        let (mut rows, mut error) = (Vec::new(), None);
+        let (mut rows, mut error, mut bytes) = (Vec::new(), None, 0);
         loop {
             match self.message().await? {
                 Message::RowDescription(_) => rows.clear(),
                 Message::DataRow(body) => {
+                    bytes += body.buffer().len();
+                    if bytes > REPLY_BYTES_MAX {
+                        return Err(WireError::Protocol("a reply of more than 32 MiB"));
+                    }
                     let text = |range: Option<std::ops::Range<usize>>| {
                         range.map(|range| String::from_utf8_lossy(&body.buffer()[range]).into_owned())
                     };

@@ -370,7 +370,7 @@ class Asker:
         delete, and takes the ``add`` for such a value."""
         replies: Replies = yield Batch([Command(CLAIM, at.subject.key, exptime=CLAIM_SECONDS) for at in attempts])
         out: Replies = []
-        won = []
+        won, unknown = [], []
         for at, reply in zip(attempts, replies):
             if isinstance(reply, Refused):
                 out.append(Reply("NS"))
@@ -380,7 +380,14 @@ class Asker:
                 won.append((len(out), at.command(scope, reply.cas)))
                 out.append(Reply("NF"))
             else:
+                if reply.kind in ("EN", "END"):
+                    # It makes no such items: another client was faster, and may have given up since.
+                    unknown.append((len(out), at.command(scope)))
                 out.append(Reply("NS"))
+        if unknown:
+            added: Replies = yield Batch([command for _, command in unknown])
+            for (place, _), reply in zip(unknown, added):
+                out[place] = reply
         if won:
             swapped: Replies = yield Batch([command for _, command in won])
             for (place, _), reply in zip(won, swapped):
