@@ -289,7 +289,8 @@ def test_expirations_are_those_of_memcached():
         2_592_000,
         2,
     ]
-    assert exptime("31d") == 1_700_000_000 + 31 * 86400
+    assert exptime("31d") == exptime(31 * 86400) == 1_700_000_000 + 31 * 86400, "seconds, however many"
+    assert exptime(999_999_999) == 2**31 - 1 and exptime(1_000_000_000) is None, "a Unix time, of 2001"
     assert exptime(1_700_000_100) == 100, "a Unix time"
     assert exptime(1_600_000_000) is None
     assert exptime(-1) is None

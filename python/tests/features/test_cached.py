@@ -525,3 +525,23 @@ def test_a_cancelled_computation_frees_its_key(server, run):
         await other.close()
 
     run(program())
+
+
+def test_none_is_not_kept_for_no_time(cache):
+    calls = []
+
+    for number, none in enumerate([0, "0s", 0.0]):
+
+        @cache.cached(f"nothing:{number}:{{id}}", ttl="60s", negative_ttl=none)
+        def find(id):
+            calls.append(id)
+
+        assert find(1) is None and find(1) is None
+    assert len(calls) == 6
+
+
+def test_a_month_and_a_day_in_seconds(cache):
+    cache.set("long", "here", ttl=31 * 86400)
+    assert cache.get("long") == "here"
+    assert cache.get_or_compute("longer", lambda: "once", ttl=31 * 86400) == "once"
+    assert cache.get_or_compute("longer", lambda: "twice", ttl=31 * 86400) == "once"

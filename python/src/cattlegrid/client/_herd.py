@@ -366,7 +366,11 @@ class Herd:
         if isinstance(value, o.Skip) or value is o.Skip or value is o.skip:
             return Ending(), plain_value(value), True
         if isinstance(value, o.Negative):
-            when, value = expiration(value.ttl), value.value
+            when, nothing = expiration(value.ttl), value.value
+            if when == ("after", 0) or (when is None and value.ttl is not None):
+                # For no time.
+                return Ending(), nothing, True
+            value = nothing
         return Ending(self.fill_until(key, value, when, grace_ms)), value, False
 
     @staticmethod

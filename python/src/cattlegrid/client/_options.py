@@ -12,8 +12,8 @@ from ._errors import UsageError
 Duration = Union[int, float, str, datetime.timedelta]
 """Seconds as a number, a text with a unit (``"400ms"``, ``"60s"``, ``"5m"``, ``"2h"``, ``"1d"``), or a timedelta."""
 Ttl = Union[None, Duration, datetime.datetime]
-"""When a value expires: ``None`` and 0 are never, a number above 30 days is a Unix time, as memcached has it; texts and
-timedeltas are always from now on."""
+"""When a value expires: ``None`` and the number 0 are never, a number is seconds from now on, or from 10^9 on a Unix time;
+texts and timedeltas are always from now on."""
 
 COMPUTE_TIME = 2.0
 """``compute_time`` if none is given, in seconds."""
@@ -25,6 +25,8 @@ LONGEST_MS = 24 * 60 * 60 * 1000
 SHORTEST_MS = 1
 RELATIVE_MAX = 30 * 24 * 60 * 60
 """Above this number of seconds memcached reads an exptime as a Unix time."""
+UNIX_MIN = 1_000_000_000
+"""From this number on a ``ttl`` is a Unix time: 2001. memcached does so above 30 days, where no one means 1970."""
 PASSED = RELATIVE_MAX + 1
 """An exptime that has passed: in 1970. The server drops the item at once."""
 HINT_MAX = 460
@@ -76,7 +78,7 @@ def expiration(ttl: Ttl) -> Expiration:
         return None
     if ttl < 0:
         return "after", 0
-    if ttl <= RELATIVE_MAX:
+    if ttl < UNIX_MIN:
         return "after", math.ceil(ttl * 1000 - 1e-6)
     return "at", int(ttl * 1000) if ttl < 2**53 else 2**63
 

@@ -12,6 +12,7 @@ import pickle
 from typing import Any, Protocol
 
 from . import _compression as compression
+from ._errors import UsageError
 from ._flags import COMPRESSED, ENVELOPE, FORMAT_MASK, OURS, UPPER
 
 _SHIFT = 4
@@ -146,14 +147,14 @@ def serializer_of(choice: str | Serializer) -> Serializer:
     if isinstance(choice, str):
         known = _KNOWN.get(choice)
         if known is None:
-            raise ValueError(f"serializer {choice!r}: there are {', '.join(_KNOWN)}, and objects of your own")
+            raise UsageError(f"serializer {choice!r}: there are {', '.join(_KNOWN)}, and objects of your own")
         made: Serializer = known()
         return made
     number = getattr(choice, "format", None)
     if isinstance(choice, tuple(_KNOWN.values())):
         return choice
     if isinstance(number, bool) or not isinstance(number, int) or number not in _OWN_FORMATS:
-        raise ValueError(f"a serializer of your own has a format from 8 to 14, not {number!r}")
+        raise UsageError(f"a serializer of your own has a format from 8 to 14, not {number!r}")
     return choice
 
 
@@ -165,7 +166,7 @@ class Codec:
 
     def __init__(self, choice: str | Serializer = "json", compress_above: int | None = None) -> None:
         if compress_above is not None and (isinstance(compress_above, bool) or compress_above < 0):
-            raise ValueError(f"compress_above {compress_above!r}: a number of bytes from 0 on")
+            raise UsageError(f"compress_above {compress_above!r}: a number of bytes from 0 on")
         self.serializer = serializer_of(choice)
         self.compress_above = compress_above
         self._format = self.serializer.format << _SHIFT

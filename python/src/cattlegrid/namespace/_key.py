@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Iterable, Mapping, NamedTuple, Sequence, Union
 
+from ..client._errors import UsageError
 from ._evidence import hash_of
 
 KEY_MAX = 250
@@ -103,15 +104,15 @@ class Naming:
         if not isinstance(name, str):
             raise TypeError(f"the name of a namespace is a text, not {name!r}")
         if not name or not own:
-            raise ValueError(f"namespace {name!r} with the id {own!r}: neither may be empty")
+            raise UsageError(f"namespace {name!r} with the id {own!r}: neither may be empty")
         text = self.encoded(name) + self.separator + self.encoded(own)
         namespace = Namespace(text, hash_of(text))
         long = len(self.counter_key(namespace))
         if long > KEY_MAX:
-            raise ValueError(f"the key of {text} has {long} bytes, at most {KEY_MAX} are possible")
+            raise UsageError(f"the key of {text} has {long} bytes, at most {KEY_MAX} are possible")
         long = len(self.tag(namespace))
         if self.tags and long > TAG_MAX:
-            raise ValueError(f"{text}: a tag has {long} bytes, at most {TAG_MAX} are possible")
+            raise UsageError(f"{text}: a tag has {long} bytes, at most {TAG_MAX} are possible")
         return namespace
 
     def single(self, name: str, id: object) -> Logical:
@@ -121,21 +122,21 @@ class Naming:
     def named(self, name: str, namespaces: Pairs) -> Logical:
         """A key with a name and its namespaces."""
         if not name:
-            raise ValueError("the name of a key is empty")
+            raise UsageError("the name of a key is empty")
         parts = tuple(self.namespace(*pair) for pair in pairs_of(namespaces))
         return self._logical(self.encoded(name), parts)
 
     def _logical(self, name: str | None, namespaces: tuple[Namespace, ...]) -> Logical:
         count = len(namespaces)
         if not 1 <= count <= NAMESPACES_MAX:
-            raise ValueError(f"a key of {count} namespaces: 1 to {NAMESPACES_MAX} are possible")
+            raise UsageError(f"a key of {count} namespaces: 1 to {NAMESPACES_MAX} are possible")
         bare = self._text(Logical(name, namespaces, 0), None, ())
         # With all numbers that it can have: a key must not become too long by an update.
         counters = 0 if self.tags else count * (NUMBER_DIGITS + len(COUNTER_MARK))
         master = NUMBER_DIGITS + len(self.separator) if self.master else 0
         long = len(bare) + counters + master
         if long > KEY_MAX:
-            raise ValueError(f"the key {bare} can have {long} bytes, at most {KEY_MAX} are possible")
+            raise UsageError(f"the key {bare} can have {long} bytes, at most {KEY_MAX} are possible")
         return Logical(name, namespaces, hash_of(bare))
 
     def key(self, logical: Logical, master: int | None, counters: Sequence[int | None]) -> NamespacedKey:

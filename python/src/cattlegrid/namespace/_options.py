@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
+from ..client._errors import UsageError
 from ._evidence import EVIDENCE_MAX
 
 PREFIX_MAX = 100
@@ -54,21 +55,21 @@ class NamespacerOptions:
     def __post_init__(self) -> None:
         prefix, separator = self.prefix, self.separator
         if not 1 <= len(prefix) <= PREFIX_MAX or not all(0x21 <= ord(c) <= 0x7E for c in prefix):
-            raise ValueError(
+            raise UsageError(
                 f"prefix {prefix!r}: 1 to {PREFIX_MAX} bytes of ASCII without blanks and controls are possible"
             )
         if "%" in prefix or "," in prefix:
-            raise ValueError(f"prefix {prefix!r}: the characters % and , are not possible")
+            raise UsageError(f"prefix {prefix!r}: the characters % and , are not possible")
         if not 1 <= len(separator) <= SEPARATOR_MAX or not _PUNCTUATION.issuperset(separator):
-            raise ValueError(
+            raise UsageError(
                 f"separator {separator!r}: 1 to {SEPARATOR_MAX} of the punctuation of ASCII except % , | are possible"
             )
         size = self.evidence_size
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= EVIDENCE_MAX:
-            raise ValueError(f"evidence_size {size}: 1 to {EVIDENCE_MAX} bytes are possible")
+            raise UsageError(f"evidence_size {size}: 1 to {EVIDENCE_MAX} bytes are possible")
         period = self.rolling_period
         if not 1 <= period <= 86_400 or abs(period * 1000 - self.period_ms) > 1e-6:
-            raise ValueError(f"rolling_period {period} s: 1 to 86400 s in whole milliseconds are possible")
+            raise UsageError(f"rolling_period {period} s: 1 to 86400 s in whole milliseconds are possible")
 
     @property
     def period_ms(self) -> int:

@@ -37,7 +37,7 @@ def page(request, key):
     return HttpResponse(compute(f"page {key}"))
 
 
-@cache_page(1)
+@cache_page(2)
 def short(request, key):
     return HttpResponse(compute(f"short {key}"))
 
