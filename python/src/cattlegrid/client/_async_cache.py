@@ -458,7 +458,7 @@ class AsyncCache(AsyncCacheMethods, Base):
         """The token that was saved, in this process or another. The server is not asked. Raises :class:`UsageError`: it
         is no token."""
         grant, ttl_ms = resume(saved, self._now_ms())
-        return AsyncToken(self, grant, ("ms", ttl_ms), None)  # type: ignore[arg-type]
+        return AsyncToken(self, grant, f"{ttl_ms}ms", None)
 
     def _save(self, token: AsyncToken) -> str:
         if token._grant.is_over:

@@ -221,14 +221,9 @@ class Base:
             more = self._calls.subject(b"k", tags).tags
             every = tuple(dict.fromkeys((*grant.subject.tags, *more)))
             grant.subject = grant.subject._replace(tags=every)
-        when = token._ttl if ttl is None else ttl
-        if isinstance(when, tuple):
-            when = f"{when[1]}ms"
-        return self._calls.fill(grant, value, when, token._grace_ms)
+        return self._calls.fill(grant, value, token._ttl if ttl is None else ttl, token._grace_ms)
 
-    def _ttl_ms(self, ttl: Any) -> int:
-        if isinstance(ttl, tuple):
-            return int(ttl[1])
+    def _ttl_ms(self, ttl: Ttl) -> int:
         when = expiration(ttl)
         if when is None:
             # The Rust client has no token without a time to live: a hundred years.

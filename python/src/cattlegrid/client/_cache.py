@@ -420,7 +420,7 @@ class Cache(CacheMethods, Base):
         """The token that was saved, in this process or another. The server is not asked. Raises :class:`UsageError`: it
         is no token."""
         grant, ttl_ms = resume(saved, self._now_ms())
-        return Token(self, grant, ("ms", ttl_ms), None)  # type: ignore[arg-type]
+        return Token(self, grant, f"{ttl_ms}ms", None)
 
     def _save(self, token: Token) -> str:
         if token._grant.is_over:
