@@ -41,8 +41,9 @@ pub(crate) fn run(
     let mut control = Control::new(shared, Arc::clone(&entrances), signals)
         .map_err(|e| failed("waiting for connections", e))?;
     shared.door.begin(shared);
-    let lanes = start_lanes(shared, &entrances)?;
+    // Before the first request, which finds the logs' lines of statistics and whose items are below their floors.
     shared.follows.follow(shared, shared.settings.follows());
+    let lanes = start_lanes(shared, &entrances)?;
     drop(entrances);
     if must_reload {
         control.reload(Extent::All);

@@ -32,6 +32,12 @@ fn address(line: &str) -> &str {
     line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap().trim_end_matches(',')
 }
 
+fn errors(child: &mut Child) -> String {
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
 fn runs(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -55,7 +61,7 @@ fn the_tour_to_its_end_and_interrupted() {
     let (mut child, mut output, server) = start(&["--picture", picture.to_str().unwrap()], temporary.path());
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
+    assert!(child.wait().unwrap().success(), "{text}{}", errors(&mut child));
     let picture = std::fs::read_to_string(picture).unwrap();
     for part in ["no rule: 1,000 computations", "under a rule: 1 computation,"] {
         assert!(picture.contains(part), "{part}: {picture}");
@@ -84,8 +90,7 @@ fn the_tour_to_its_end_and_interrupted() {
     let (mut child, _output, server) = start(&[], temporary.path());
     send(child.id(), Signal::SIGINT);
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let said = errors(&mut child);
     assert!(said.ends_with("demo: interrupted\n"), "{said}");
     assert!(!runs(server));
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "nothing is left behind");
@@ -97,7 +102,7 @@ fn a_kept_server_goes_on() {
     let (mut child, mut output, server) = start(&["--keep"], temporary.path());
     let mut text = String::new();
     output.read_to_string(&mut text).unwrap();
-    assert!(child.wait().unwrap().success(), "{text}");
+    assert!(child.wait().unwrap().success(), "{text}{}", errors(&mut child));
     assert!(runs(server));
     assert!(text.contains(&format!("kill {server}")), "{text}");
     send(server, Signal::SIGTERM);

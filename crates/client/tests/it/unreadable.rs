@@ -149,7 +149,8 @@ fn many_values_that_cannot_be_read(kind: Kind) {
         println!("{kind:?}: 1000 values computed again in {took:?} and {trips} round trips");
         assert!(got.iter().all(|got| *got == Ok(Outcome::Computed { value: 4, stored: true })));
         assert_eq!(calls.load(SeqCst), 1);
-        assert!(trips < 100, "{trips}");
+        // One by one they take two thousand; a proxy that is given few turns sees one reply as several.
+        assert!(trips < 500, "{trips}");
     });
 }
 on_servers!(many_values_that_cannot_be_read);
