@@ -30,6 +30,8 @@ need openssl openssl
 need cc build-essential
 need node nodejs
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
+need etcd etcd-server
+need etcdctl etcd-client
 need npm npm
 need ruby ruby
 ruby -rdalli -e 0 2>/dev/null || missing="$missing ruby-dalli"

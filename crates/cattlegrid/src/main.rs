@@ -1,6 +1,7 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
 mod demo;
+mod nodes;
 mod objects;
 mod running;
 mod trial;
@@ -51,6 +52,13 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         Command::Check { file, key, server, connect } => check(&file, key.as_deref(), server, connect),
+        Command::Nodes { server } => match nodes::table(&server) {
+            Ok(text) => print(&text),
+            Err(error) => {
+                log::error(format_args!("nodes {error}"));
+                ExitCode::FAILURE
+            }
+        },
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
             Ok(trial) => match trial::run(trial) {
                 Ok(text) => print(&text),

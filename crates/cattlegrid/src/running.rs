@@ -1,4 +1,4 @@
-//! What a running server says of its rules, for `check --server`.
+//! What a running server says, for `nodes` and, of its rules, for `check --server`.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -16,7 +16,7 @@ const REPLY_MAX: u64 = 16 << 20;
 /// The server does not answer, or has no rule file. The text begins with its address.
 pub(crate) fn matches(address: &str) -> Result<String, String> {
     let failed = |error: io::Error| format!("{address}: {error}");
-    let lines = rules_of(address).map_err(failed)?;
+    let lines = lines_of(address, "stats rules").map_err(failed)?;
     let stats: Vec<(&str, &str)> =
         lines.iter().filter_map(|line| line.strip_prefix("STAT ")?.split_once(' ')).collect();
     if stats.is_empty() {
@@ -44,21 +44,21 @@ pub(crate) fn matches(address: &str) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// The lines of `stats rules`.
-fn rules_of(address: &str) -> io::Result<Vec<String>> {
+/// The lines of the reply to a command, the last of them `END`.
+pub(crate) fn lines_of(address: &str, command: &str) -> io::Result<Vec<String>> {
     let mut last = io::Error::other("no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return ask(stream),
+            Ok(stream) => return ask(stream, command),
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-fn ask(mut stream: TcpStream) -> io::Result<Vec<String>> {
+fn ask(mut stream: TcpStream, command: &str) -> io::Result<Vec<String>> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"stats rules\r\nquit\r\n")?;
+    stream.write_all(format!("{command}\r\nquit\r\n").as_bytes())?;
     let mut reply = String::new();
     stream.take(REPLY_MAX).read_to_string(&mut reply)?;
     let lines: Vec<String> = reply.lines().map(str::to_owned).collect();

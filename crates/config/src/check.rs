@@ -75,7 +75,7 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
     for follow in &file.follows {
         write_to(&mut text, format_args!("\n[follow.{}]\n", follow.name));
         write_keys(&mut text, FOLLOW, follow);
-        for table in &follow.tables {
+        for table in follow.tables() {
             write_to(&mut text, format_args!("\n[[follow.{}.table]]\n", follow.name));
             write_keys(&mut text, FOLLOW_TABLE, table);
         }

@@ -46,6 +46,11 @@ pub enum Command {
         /// Connect to the databases that are followed, and say what they lack.
         connect: bool,
     },
+    /// Show the nodes of a server's fleet.
+    Nodes {
+        /// A running server, one of them: host:port.
+        server: String,
+    },
     /// Run the loader of a key once, see [`crate::Trial`].
     Try {
         /// The rule file.
@@ -93,6 +98,7 @@ where
         Some("demo") => parse_demo(&words[1..]),
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
+        Some("nodes") => parse_nodes(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
         Some("help") => parse_help(&words[1..]),
         Some("version") => match words.get(1) {
@@ -104,7 +110,7 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 7] = ["serve", "demo", "bench", "check", "objects", "help", "version"];
+const SUBCOMMANDS: [&str; 8] = ["serve", "demo", "bench", "check", "nodes", "objects", "help", "version"];
 
 fn no_subcommand(before: &str, word: &str) -> UsageError {
     let near = nearest(word, SUBCOMMANDS.into_iter());
@@ -120,6 +126,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("--help-all") => Topic::All,
         Some("demo") => Topic::Demo,
         Some("check") => Topic::Check,
+        Some("nodes") => Topic::Nodes,
         Some("objects") => Topic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
         Some(word) => return Err(no_subcommand("help ", word)),
@@ -146,6 +153,21 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
         }
     }
     Ok(Command::Demo { keep, picture })
+}
+
+/// `ADDR`.
+fn parse_nodes(words: &[String]) -> Result<Command, UsageError> {
+    match words {
+        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(Topic::Nodes)),
+        [server] if !server.starts_with('-') => Ok(Command::Nodes { server: server.clone() }),
+        [] => Err(UsageError::new("nodes: needs host:port of a server".to_owned())),
+        [_, word, ..] if !word.starts_with('-') => {
+            Err(UsageError::new(format!("nodes {word}: unexpected; nodes takes one server")))
+        }
+        [word, ..] => {
+            Err(UsageError::new(format!("nodes {word}: unknown option; nodes takes host:port of a server")))
+        }
+    }
 }
 
 /// `FILE [--key K | --try K | --connect]`, in either order.

@@ -1,9 +1,11 @@
 //! A log that is followed: `[follow.NAME]`, and its tables, `[[follow.NAME.table]]`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
+use cattlegrid_follow::etcd::Place;
 use cattlegrid_follow::postgres::{Address, Table};
 use cattlegrid_herd::WhenBehind;
 
@@ -12,12 +14,8 @@ use cattlegrid_herd::WhenBehind;
 pub struct FollowSettings {
     /// Its name.
     pub name: String,
-    /// The database and the role that follows.
-    pub address: Address,
-    /// The publication there.
-    pub publication: String,
-    /// What is followed; at least one table.
-    pub tables: Vec<FollowTable>,
+    /// Whose log it is.
+    pub origin: FollowOrigin,
     /// How long the server may go on without a confirmation; 100 ms to 10 min.
     pub max_lag: Duration,
     /// What becomes of items with tags beyond it.
@@ -26,14 +24,57 @@ pub struct FollowSettings {
     pub again: Duration,
     /// Tags are bumped softly.
     pub soft: bool,
-    /// The name of a permanent slot; None: a temporary one.
-    pub slot: Option<String>,
     /// A file with the password, read for each connection.
     pub password_file: Option<PathBuf>,
     /// A program that prints the password, run for each connection, and its arguments.
     pub password_command: Vec<String>,
     /// The authorities that may sign the server's certificate; None: those of the system.
     pub ssl_ca: Option<PathBuf>,
+    /// A certificate of this server, and its key, for an etcd that asks for one.
+    pub ssl_own: Option<(PathBuf, PathBuf)>,
+}
+
+/// Whose log is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowOrigin {
+    /// Changed rows of a PostgreSQL database.
+    Postgres(PostgresLog),
+    /// Bumps of all nodes of a fleet.
+    Etcd(EtcdLog),
+}
+
+/// A database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresLog {
+    /// The database and the role that follows.
+    pub address: Address,
+    /// The publication there.
+    pub publication: String,
+    /// What is followed; at least one table.
+    pub tables: Vec<FollowTable>,
+    /// The name of a permanent slot; None: a temporary one.
+    pub slot: Option<String>,
+}
+
+/// An etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdLog {
+    /// Where it is.
+    pub place: Place,
+    /// When a bump is answered.
+    pub bump_reply: BumpReply,
+}
+
+/// When a client's bump is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BumpReply {
+    /// When it is in the log.
+    #[default]
+    Commit,
+    /// When it is obeyed here.
+    Local,
+    /// When all nodes have obeyed it.
+    Barrier,
 }
 
 /// A table of a database.
@@ -52,6 +93,49 @@ impl FollowSettings {
             name: self.name.as_str().into(),
             max_lag_ms: u64::try_from(self.max_lag.as_millis()).unwrap_or(u64::MAX),
             when_behind: self.when_behind,
+        }
+    }
+
+    /// The database, if it is one.
+    pub fn postgres(&self) -> Option<&PostgresLog> {
+        if let FollowOrigin::Postgres(log) = &self.origin { Some(log) } else { None }
+    }
+
+    /// The etcd, if it is one.
+    pub fn etcd(&self) -> Option<&EtcdLog> {
+        if let FollowOrigin::Etcd(log) = &self.origin { Some(log) } else { None }
+    }
+
+    /// The tables of a database.
+    pub fn tables(&self) -> &[FollowTable] {
+        self.postgres().map_or(&[], |log| &log.tables)
+    }
+}
+
+impl fmt::Display for FollowOrigin {
+    /// The address, without a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Postgres(log) => log.address.fmt(f),
+            Self::Etcd(log) => log.place.fmt(f),
+        }
+    }
+}
+
+impl BumpReply {
+    /// All, by the names that a rule file has.
+    pub const NAMES: [&'static str; 3] = ["commit", "local", "barrier"];
+
+    /// Its name in a rule file.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "local" => Self::Local,
+            "barrier" => Self::Barrier,
+            _ => Self::Commit,
         }
     }
 }

@@ -6,7 +6,7 @@ use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 use cattlegrid_follow::postgres::Template;
 use cattlegrid_herd::WhenBehind;
 
-use crate::follow::{FollowSettings, FollowTable};
+use crate::follow::{BumpReply, FollowOrigin, FollowSettings, FollowTable};
 use crate::keys::{Key, choice, key, list, toml_text};
 use crate::table::{Class, set};
 use crate::value::{HOUR, Kind, Text, show_ms};
@@ -16,6 +16,9 @@ use crate::value::{HOUR, Kind, Text, show_ms};
 pub(crate) struct FollowDraft {
     pub(crate) kind: Option<Text>,
     pub(crate) url: Option<Text>,
+    pub(crate) servers: Vec<Text>,
+    pub(crate) prefix: Option<Text>,
+    pub(crate) bump_reply: BumpReply,
     pub(crate) sslmode: Option<Text>,
     pub(crate) publication: String,
     pub(crate) max_lag: Duration,
@@ -26,6 +29,8 @@ pub(crate) struct FollowDraft {
     pub(crate) password_file: Option<Text>,
     pub(crate) password_command: Vec<Text>,
     pub(crate) ssl_ca: Option<Text>,
+    pub(crate) ssl_cert: Option<Text>,
+    pub(crate) ssl_key: Option<Text>,
 }
 
 impl Default for FollowDraft {
@@ -33,6 +38,9 @@ impl Default for FollowDraft {
         Self {
             kind: None,
             url: None,
+            servers: Vec::new(),
+            prefix: None,
+            bump_reply: BumpReply::default(),
             sslmode: None,
             publication: "cattlegrid".to_owned(),
             max_lag: Duration::from_secs(3),
@@ -43,6 +51,8 @@ impl Default for FollowDraft {
             password_file: None,
             password_command: Vec::new(),
             ssl_ca: None,
+            ssl_cert: None,
+            ssl_key: None,
         }
     }
 }
@@ -58,7 +68,7 @@ pub(crate) struct FollowTableDraft {
 }
 
 /// Logs that this version does not follow.
-pub(crate) const NOT_YET: &[&str] = &["etcd", "mysql", "mariadb"];
+pub(crate) const NOT_YET: &[&str] = &["mysql", "mariadb"];
 
 fn shown(time: Duration) -> String {
     format!("\"{}\"", show_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
@@ -85,18 +95,30 @@ pub(crate) fn when_behind_name(when_behind: WhenBehind) -> &'static str {
 
 #[rustfmt::skip]
 pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
-    key("kind", Kind::Text { what: "kind of log", max: 20 }, "\"postgres\"",
-        "Whose log it is: \"postgres\", that of PostgreSQL 14 or later, is the only kind.",
+    key("kind", Kind::Text { what: "kind of log", max: 20 }, "that of `url`",
+        "Whose log it is: \"postgres\", changed rows of PostgreSQL 14 or later, or \"etcd\", bumps of all nodes of a fleet, in etcd 3.4 or later.",
         set!(kind, given => Some(given.placed().clone())),
-        |_| Some(toml_text("postgres"))),
+        |follow| Some(toml_text(if follow.etcd().is_some() { "etcd" } else { "postgres" }))),
     key("url", Kind::Text { what: "address", max: 1000 }, "",
-        "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. A password in it is shown by none of the commands, but is in the file.",
+        "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. For etcd `etcd://cattlegrid@10.0.0.1:2379,10.0.0.2:2379/PREFIX`, or `servers` and `prefix`; the user only where etcd has authentication. A password in it is shown by none of the commands, but is in the file.",
         set!(url, given => Some(given.placed().clone())),
-        |follow| Some(toml_text(&follow.address.to_string()))),
+        |follow| Some(toml_text(&follow.origin.to_string()))),
+    key("servers", Kind::List { what: "addresses" }, "",
+        "Of etcd, in the place of `url`: `http://10.0.0.1:2379`, or `https://` for encrypted connections.",
+        set!(servers, given => given.list().to_vec()),
+        |_| None),
+    key("prefix", Kind::Text { what: "prefix", max: 200 }, "that of `url`, \"/cattlegrid\"",
+        "Of etcd: before all keys. Nodes that share it obey each other's bumps.",
+        set!(prefix, given => Some(given.placed().clone())),
+        |follow| follow.etcd().map(|log| toml_text(&log.place.prefix))),
+    key("bump_reply", choice(&BumpReply::NAMES), "\"commit\"",
+        "Of etcd: when a client's bump is answered. commit: when it is in the log, after 400 ms at most. local: when it is obeyed here. barrier: when all nodes have obeyed it, after 400 ms at most. Later than that, and while the log is lost, the reply is `SERVER_ERROR bump not confirmed`; it is obeyed here, and by the others when the log is back.",
+        set!(bump_reply, given => BumpReply::named(given.text())),
+        |follow| follow.etcd().map(|log| toml_text(log.bump_reply.name()))),
     key("publication", Kind::Text { what: "publication", max: 63 }, "\"cattlegrid\"",
         "The publication that has the tables.",
         set!(publication, given => given.text().to_owned()),
-        |follow| Some(toml_text(&follow.publication))),
+        |follow| follow.postgres().map(|log| toml_text(&log.publication))),
     key("max_lag", Kind::Ms { min: MAX_LAG_MS_MIN, max: MAX_LAG_MS_MAX }, "\"3s\"",
         "How long the server may go on without having confirmed that it has obeyed all that was in the log. Beyond, it is behind.",
         set!(max_lag, given => given.duration()),
@@ -116,7 +138,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
     key("slot", Kind::Text { what: "name", max: 63 }, "\"temporary\"",
         "The name of a permanent replication slot, letters, digits and `_`, which is made if it is not there. Each server needs its own. It goes on where it stopped, and keeps the database's log while the server is down (`max_slot_wal_keep_size` limits that). \"temporary\": the slot ends with the connection, and all items with tags are refreshed after each new one.",
         set!(slot, given => Some(given.placed().clone()).filter(|slot| slot.text != "temporary")),
-        |follow| Some(toml_text(follow.slot.as_deref().unwrap_or("temporary")))),
+        |follow| follow.postgres().map(|log| toml_text(log.slot.as_deref().unwrap_or("temporary")))),
     key("password_file", Kind::Free { what: "path", max: 4095 }, "",
         "A file whose first line is the password. It is read for each connection. A relative path begins at the directory of the rule file.",
         set!(password_file, given => Some(given.placed().clone())),
@@ -126,15 +148,26 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(password_command, given => given.list().to_vec()),
         |follow| (!follow.password_command.is_empty()).then(|| list(follow.password_command.iter().map(String::as_str)))),
     key("sslmode", choice(&["disable", "prefer", "require", "verify-ca", "verify-full"]), "that of `url`, \"prefer\"",
-        "Whether the connection is encrypted, and what of the server's certificate is verified, as in libpq.",
+        "Whether the connection is encrypted, and what of the server's certificate is verified, as in libpq. Of etcd \"disable\" by default, \"verify-full\" with `https://`; there is no \"prefer\".",
         set!(sslmode, given => Some(given.placed().clone())),
-        |follow| Some(toml_text(follow.address.ssl.name()))),
+        |follow| Some(toml_text(match &follow.origin {
+            FollowOrigin::Postgres(log) => log.address.ssl.name(),
+            FollowOrigin::Etcd(log) => log.place.ssl.name(),
+        }))),
     key("ssl_ca", Kind::Free { what: "path", max: 4095 }, "those of the system",
         "A file in PEM with the certificates of authorities that may sign the server's, or with the server's own if it is signed by itself. With sslmode require they are verified as with verify-ca, as libpq does.",
         set!(ssl_ca, given => Some(given.placed().clone())),
         |follow| follow.ssl_ca.as_ref().and_then(|path| path.to_str()).map(toml_text)),
+    key("ssl_cert", Kind::Free { what: "path", max: 4095 }, "",
+        "Of etcd: a file in PEM with this server's own certificate, for an etcd that asks for one (`--client-cert-auth`). With `ssl_key`.",
+        set!(ssl_cert, given => Some(given.placed().clone())),
+        |follow| follow.ssl_own.as_ref().and_then(|(path, _)| path.to_str()).map(toml_text)),
+    key("ssl_key", Kind::Free { what: "path", max: 4095 }, "",
+        "Of etcd: a file in PEM with the key of `ssl_cert`.",
+        set!(ssl_key, given => Some(given.placed().clone())),
+        |follow| follow.ssl_own.as_ref().and_then(|(_, path)| path.to_str()).map(toml_text)),
     key("table", Kind::Any, "",
-        "The tables: see below.",
+        "Of a database: the tables, see below.",
         Class::Honoured(|_, _| Ok(())),
         |_| None),
 ];

@@ -4,11 +4,12 @@
 
 use std::path::{Path, PathBuf};
 
+use cattlegrid_follow::etcd::Place;
 use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
-use crate::follow::{FollowSettings, FollowTable};
+use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog};
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft, NOT_YET};
 use crate::problems::Problems;
 use crate::rules::read_table;
@@ -49,15 +50,30 @@ pub(crate) fn read_follows(
     }
     follows.sort_by_key(|(offset, _)| *offset);
     for (at, (offset, own)) in follows.iter().enumerate() {
-        let is_same = |(_, other): &(usize, FollowSettings)| {
-            other.slot == own.slot
-                && other.address.host == own.address.host
-                && other.address.port == own.address.port
-        };
-        if let Some((_, other)) = follows[..at].iter().find(|other| own.slot.is_some() && is_same(other)) {
-            let problem =
-                format!("has the slot of follow {}, which follows one log only; name another", other.name);
-            problems.add(*offset, format!("follow {}: slot: {problem}", own.name));
+        let before = &follows[..at];
+        match &own.origin {
+            FollowOrigin::Postgres(log) => {
+                let is_same = |other: &PostgresLog| {
+                    other.slot == log.slot
+                        && other.address.host == log.address.host
+                        && other.address.port == log.address.port
+                };
+                let same = before.iter().find(|(_, other)| other.postgres().is_some_and(is_same));
+                if let Some((_, other)) = same.filter(|_| log.slot.is_some()) {
+                    let problem = format!(
+                        "has the slot of follow {}, which follows one log only; name another",
+                        other.name
+                    );
+                    problems.add(*offset, format!("follow {}: slot: {problem}", own.name));
+                }
+            }
+            FollowOrigin::Etcd(_) => {
+                if let Some((_, other)) = before.iter().find(|(_, other)| other.etcd().is_some()) {
+                    let problem =
+                        format!("follow {} is of etcd, too; a server writes into one log", other.name);
+                    problems.add(*offset, format!("follow {}: {problem}", own.name));
+                }
+            }
         }
     }
     if let Some((offset, _)) = follows.get(FOLLOWS_MAX) {
@@ -78,27 +94,33 @@ impl Follow<'_> {
         let label = format!("follow {}", self.name);
         let mut draft = FollowDraft::default();
         read_table(FOLLOW, &label, self.table, &mut draft, problems);
-        if let Some(kind) = draft.kind.as_ref().filter(|kind| kind.text != "postgres") {
-            let is_known = NOT_YET.contains(&kind.text.as_str());
-            let why = if is_known { "is not part of this version" } else { "is unknown" };
-            problems.add(kind.offset, format!("{label}: kind {:?}: {why}; there is \"postgres\"", kind.text));
-        }
-        if cfg!(not(feature = "postgres")) {
-            let why = "this server was built without the cargo feature `postgres`";
+        let is_etcd = self.is_etcd(&draft, &label, problems);
+        let feature = if is_etcd { "etcd" } else { "postgres" };
+        let built = [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))];
+        if !built.contains(&(feature, true)) {
+            let why = format!("this server was built without the cargo feature `{feature}`");
             let mend = format!("build it with the feature, or leave [follow.{}] out", self.name);
-            problems.add(self.offset, format!("{label}: kind \"postgres\": {why}; {mend}"));
+            problems.add(self.offset, format!("{label}: kind {feature:?}: {why}; {mend}"));
         }
-        let tables = self.read_tables(&label, prefixes, problems);
-        let address = self.address(&draft, &label, problems)?;
-        if let Some(slot) = &draft.slot
-            && !slot
-                .text
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-        {
-            let rule = "must be a name of lower-case letters, digits and _";
-            problems.add(slot.offset, format!("{label}: slot {:?}: {rule}", slot.text));
-        }
+        let origin = if is_etcd {
+            FollowOrigin::Etcd(EtcdLog {
+                place: self.place(&draft, &label, problems)?,
+                bump_reply: draft.bump_reply,
+            })
+        } else {
+            let tables = self.read_tables(&label, prefixes, problems);
+            let address = self.address(&draft, &label, problems)?;
+            let slot = draft.slot.map(|slot| {
+                let is_allowed =
+                    |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+                if !slot.text.bytes().all(is_allowed) {
+                    let rule = "must be a name of lower-case letters, digits and _";
+                    problems.add(slot.offset, format!("{label}: slot {:?}: {rule}", slot.text));
+                }
+                slot.text
+            });
+            FollowOrigin::Postgres(PostgresLog { address, publication: draft.publication, tables, slot })
+        };
         if let (Some(file), [first, ..]) = (&draft.password_file, draft.password_command.as_slice()) {
             let offset = file.offset.max(first.offset);
             problems
@@ -119,20 +141,104 @@ impl Follow<'_> {
         };
         let password_file = file("password_file", draft.password_file.as_ref());
         let ssl_ca = file("ssl_ca", draft.ssl_ca.as_ref());
+        let own = (file("ssl_cert", draft.ssl_cert.as_ref()), file("ssl_key", draft.ssl_key.as_ref()));
+        let ssl_own = match own {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                problems.add(self.offset, format!("{label}: ssl_cert and ssl_key: name both"));
+                None
+            }
+        };
         Some(FollowSettings {
             name: self.name.to_owned(),
-            address,
-            publication: draft.publication,
-            tables,
+            origin,
             max_lag: draft.max_lag,
             when_behind: draft.when_behind,
             again: draft.again,
             soft: draft.soft,
-            slot: draft.slot.map(|slot| slot.text),
             password_file,
             password_command: draft.password_command.into_iter().map(|word| word.text).collect(),
             ssl_ca,
+            ssl_own,
         })
+    }
+
+    /// Whether it is a log of etcd, as `kind` says or what is named; and that nothing is named of the other kind.
+    fn is_etcd(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> bool {
+        let by_place = !draft.servers.is_empty()
+            || draft.url.as_ref().is_some_and(|url| url.text.starts_with("etcd://"));
+        let is_etcd = match &draft.kind {
+            Some(kind) if matches!(kind.text.as_str(), "etcd" | "postgres") => kind.text == "etcd",
+            Some(kind) => {
+                let is_known = NOT_YET.contains(&kind.text.as_str());
+                let why = if is_known { "is not part of this version" } else { "is unknown" };
+                let there = "there are \"postgres\" and \"etcd\"";
+                problems.add(kind.offset, format!("{label}: kind {:?}: {why}; {there}", kind.text));
+                by_place
+            }
+            None => by_place,
+        };
+        let (others, what) = if is_etcd {
+            (&["publication", "slot", "table"][..], "etcd, which has none")
+        } else {
+            (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key"][..], "PostgreSQL, which has none")
+        };
+        for name in others {
+            if let Some(value) = self.table.get(*name) {
+                problems.add(
+                    value.span().start,
+                    format!("{label}: {name}: the log is that of {what}; leave it out"),
+                );
+            }
+        }
+        is_etcd
+    }
+
+    fn place(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Place> {
+        let first = draft.servers.first();
+        let offset = first.or(draft.url.as_ref()).map_or(self.offset, |given| given.offset);
+        let read = match (&draft.url, first) {
+            (Some(_), Some(_)) => {
+                problems.add(offset, format!("{label}: url and servers: leave one of them out"));
+                return None;
+            }
+            (Some(url), None) => Place::parse(&url.text),
+            (None, Some(_)) => Place::of_servers(draft.servers.iter().map(|server| &*server.text), None),
+            (None, None) => {
+                let example = "servers = [\"http://10.0.0.1:2379\"]";
+                problems.add(offset, format!("{label}: lacks servers, those of etcd; write {example}"));
+                return None;
+            }
+        };
+        let named = read.and_then(|mut place| {
+            if let Some(prefix) = &draft.prefix {
+                place.set_prefix(&prefix.text)?;
+            }
+            Ok(place)
+        });
+        let mut place = match named {
+            Ok(place) => place,
+            Err(error) => {
+                problems.add(offset, format!("{label}: {error}"));
+                return None;
+            }
+        };
+        if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
+            place.ssl = mode;
+        }
+        if place.ssl == SslMode::Prefer {
+            let offset = draft.sslmode.as_ref().map_or(offset, |mode| mode.offset);
+            let problem = "etcd is spoken to encrypted or not; write \"disable\", \"require\", \"verify-ca\" or \"verify-full\"";
+            problems.add(offset, format!("{label}: sslmode \"prefer\": {problem}"));
+        }
+        if let (SslMode::Disable, Some(given)) =
+            (place.ssl, draft.ssl_ca.as_ref().or(draft.ssl_cert.as_ref()))
+        {
+            let problem = "no connection is encrypted; write https://, or an sslmode";
+            problems.add(given.offset, format!("{label}: {:?}: {problem}", given.text));
+        }
+        Some(place)
     }
 
     fn address(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Address> {
@@ -280,6 +386,7 @@ mod tests {
     use cattlegrid_herd::WhenBehind;
 
     use crate::check::explain;
+    use crate::follow::FollowOrigin;
     use crate::rule_file::RuleFile;
 
     const SHOP: &str = "[follow.shop]\nurl = \"postgres://cattle:secret@db.internal/shop\"\n";
@@ -294,10 +401,11 @@ mod tests {
         let file = parse(&format!("{SHOP}{USERS}")).unwrap();
         let [shop] = &file.follows[..] else { panic!("one") };
         assert_eq!((shop.max_lag, shop.again), (Duration::from_secs(3), Duration::ZERO));
-        assert_eq!((shop.when_behind, shop.soft, &shop.slot), (WhenBehind::Refresh, false, &None));
-        assert_eq!(shop.publication, "cattlegrid");
-        assert_eq!((shop.address.port, shop.address.password.as_deref()), (5432, Some("secret")));
-        let users = &shop.tables[0];
+        let log = shop.postgres().unwrap();
+        assert_eq!((shop.when_behind, shop.soft, &log.slot), (WhenBehind::Refresh, false, &None));
+        assert_eq!(log.publication, "cattlegrid");
+        assert_eq!((log.address.port, log.address.password.as_deref()), (5432, Some("secret")));
+        let users = &log.tables[0];
         assert_eq!((users.table.schema.as_str(), users.table.name.as_str()), ("public", "users"));
         assert_eq!(users.prefixes, None);
     }
@@ -310,7 +418,8 @@ mod tests {
         let shown = explain(&file, None).unwrap();
         assert!(!shown.contains("secret") && shown.contains("1 log that is followed"), "{shown}");
         let mut again = parse(&shown).unwrap().follows;
-        again[0].address.password = Some("secret".to_owned());
+        let FollowOrigin::Postgres(log) = &mut again[0].origin else { panic!("a database") };
+        log.address.password = Some("secret".to_owned());
         assert_eq!(again, file.follows);
         let changes = file.changes(&parse(&format!("{SHOP}{USERS}")).unwrap());
         assert_eq!(changes, ["logs changed: shop"]);
@@ -325,8 +434,9 @@ mod tests {
         for (text, line, part) in [
             (USERS.to_owned(), 1, "lacks url"),
             (SHOP.to_owned(), 1, "lacks tables; each is written [[follow.shop.table]]"),
-            (shop("kind = \"etcd\""), 3, "is not part of this version"),
-            (shop("kind = \"oracle\""), 3, "is unknown; there is \"postgres\""),
+            (shop("kind = \"mysql\""), 3, "is not part of this version"),
+            (shop("prefix = \"/x\""), 3, "that of PostgreSQL, which has none"),
+            (shop("kind = \"oracle\""), 3, "is unknown; there are \"postgres\" and \"etcd\""),
             (shop("slot = \"A\""), 3, "lower-case letters"),
             (shop("max_lag = \"50ms\""), 3, "max_lag"),
             (shop("password_file = \"none\""), 3, "cannot be used"),
@@ -360,5 +470,63 @@ mod tests {
                 error.lines().any(|own| own.starts_with(&format!("f.toml:{line}: ")) && own.contains(part));
             assert!(found, "{text}: {error}");
         }
+    }
+}
+
+#[cfg(all(test, feature = "etcd"))]
+mod etcd_tests {
+    use std::path::Path;
+
+    use cattlegrid_follow::postgres::SslMode;
+
+    use crate::check::explain;
+    use crate::follow::{BumpReply, FollowOrigin};
+    use crate::rule_file::RuleFile;
+
+    const BUMPS: &str = "[follow.bumps]\nservers = [\"http://10.0.0.1:2379\", \"http://10.0.0.2\"]\n";
+
+    fn parse(text: &str) -> Result<RuleFile, String> {
+        RuleFile::parse(Path::new("f.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn servers_or_an_address() {
+        let file = parse(BUMPS).unwrap();
+        let log = file.follows[0].etcd().unwrap();
+        assert_eq!((log.place.prefix.as_str(), log.bump_reply), ("/cattlegrid", BumpReply::Commit));
+        assert_eq!(log.place.servers[1], ("10.0.0.2".to_owned(), 2379));
+        let text = "[follow.bumps]\nkind = \"etcd\"\nurl = \"etcd://a:secret@b/shop\"\nbump_reply = \"barrier\"\nsslmode = \"require\"\nmax_lag = \"1s\"\n";
+        let file = parse(text).unwrap();
+        let log = file.follows[0].etcd().unwrap();
+        assert_eq!((log.place.ssl, log.bump_reply), (SslMode::Require, BumpReply::Barrier));
+        let shown = explain(&file, None).unwrap();
+        assert!(!shown.contains("secret"), "{shown}");
+        let mut again = parse(&shown).unwrap().follows;
+        let FollowOrigin::Etcd(log) = &mut again[0].origin else { panic!("an etcd") };
+        log.place.password = Some("secret".to_owned());
+        assert_eq!(again, file.follows);
+    }
+
+    #[test]
+    fn each_mistake_has_its_line_and_what_would_be_right() {
+        for (more, line, part) in [
+            ("url = \"etcd://a\"", 2, "leave one of them out"),
+            ("kind = \"postgres\"", 2, "that of PostgreSQL, which has none"),
+            ("slot = \"a\"", 3, "that of etcd, which has none"),
+            ("publication = \"a\"", 3, "that of etcd, which has none"),
+            ("prefix = \"shop\"", 2, "does not begin with /"),
+            ("sslmode = \"prefer\"", 3, "encrypted or not"),
+            ("ssl_ca = \"f.toml\"", 3, "no connection is encrypted"),
+            ("bump_reply = \"never\"", 3, "bump_reply"),
+            ("ssl_cert = \"/dev/null\"", 1, "name both"),
+            ("[follow.more]\nurl = \"etcd://a\"", 3, "a server writes into one log"),
+        ] {
+            let error = parse(&format!("{BUMPS}{more}\n")).unwrap_err();
+            let found =
+                error.lines().any(|own| own.starts_with(&format!("f.toml:{line}: ")) && own.contains(part));
+            assert!(found, "{more}: {error}");
+        }
+        let error = parse("[follow.bumps]\nkind = \"etcd\"\n").unwrap_err();
+        assert!(error.starts_with("f.toml:1: ") && error.contains("lacks servers"), "{error}");
     }
 }

@@ -21,6 +21,8 @@ pub enum Topic {
     Demo,
     /// `check`.
     Check,
+    /// `nodes`.
+    Nodes,
     /// `objects`.
     Objects,
 }
@@ -33,6 +35,7 @@ impl Topic {
             Self::All => crate::reference::help_all(),
             Self::Demo => DEMO.to_owned(),
             Self::Check => CHECK.to_owned(),
+            Self::Nodes => NODES.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
         }
     }
@@ -49,6 +52,7 @@ fn help() -> String {
     text.push_str(
         "Usage: cattlegrid [serve] [OPTION]...     the server, with memcached's options\n\
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
+         \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
          \x20      cattlegrid objects COMMAND ...     objects with methods, without a server\n\
@@ -142,12 +146,26 @@ mistake with its line and what would be right.
       --server ADDR   ask the server at this host:port, too, which runs with the
                   file: rules that have matched no key, and prefixes that keep
                   keys from their rules
-      --connect   connect to the databases that the file follows, and say what
+      --connect   connect to the logs that the file follows, and say what
                   they lack, with the statement that mends it
   -h, --help      print this
 
 Status: 0, 2 for a file with mistakes, 1 for a loader that has failed, a
 server that does not answer or a database that lacks something.
+";
+
+const NODES: &str = "\
+Usage: cattlegrid nodes ADDR
+
+Asks the server at this host:port for the nodes that share its log of etcd, and
+prints a line for each: name, address, state (joining, up, draining), the
+revision of the log that it has obeyed, the age of its last confirmation, and
+its version. A revision is as of the node's last word: after a barrier, when
+its state changes, and each 10 s.
+
+  -h, --help   print this
+
+Status: 0, or 1 if the server does not answer or has no such log.
 ";
 
 const OBJECTS: &str = "\
@@ -180,7 +198,7 @@ mod tests {
     fn the_help_fits_a_screen() {
         let text = help();
         assert!(text.lines().count() < 60, "{} lines", text.lines().count());
-        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Objects] {
+        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Nodes, Topic::Objects] {
             let text = topic.text();
             let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
             assert!(wide.is_empty() && text.ends_with('\n'), "{topic:?}: {wide:?}");

@@ -15,6 +15,8 @@ pub struct Protection {
     pub control: String,
     /// What clients put before every key.
     pub prefixes: Prefixes,
+    /// This server's name among the nodes of its fleet; None: host name and port.
+    pub node: Option<String>,
     /// Memory for the numbers of tags, in bytes; a part of the memory limit, as the next two.
     pub tag_bytes: usize,
     /// Memory for open misses, in bytes.
@@ -32,6 +34,7 @@ pub struct Protection {
 pub(crate) struct ServerDraft {
     pub(crate) control: Option<String>,
     pub(crate) prefixes: Vec<Text>,
+    pub(crate) node: Option<Text>,
     pub(crate) tag_bytes: Option<usize>,
     pub(crate) ledger_bytes: Option<usize>,
     pub(crate) fence_bytes: Option<usize>,
@@ -63,6 +66,13 @@ impl ServerDraft {
                 problems.add(*offset, format!("[server]: prefixes {text:?}: {error}"));
             }
             Err(error) => problems.add(0, format!("[server]: prefixes: {error}")),
+        }
+        if let Some(Text { text, offset }) = &self.node {
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".:_-".contains(&byte);
+            if text.is_empty() || !text.bytes().all(is_allowed) {
+                let problem = format!("[server]: node {text:?}: must be a name of letters, digits and .:_-");
+                problems.add(*offset, problem);
+            }
         }
         let control = self.control.as_deref().unwrap_or(CONTROL);
         for Text { text, offset } in &self.prefixes {
@@ -102,6 +112,7 @@ impl ServerDraft {
         Protection {
             control: self.control.clone().unwrap_or_else(|| CONTROL.to_owned()),
             prefixes: self.prefixes(),
+            node: self.node.as_ref().map(|node| node.text.clone()),
             tag_bytes: self.tag_bytes.unwrap_or(share.max(8 << 20).min(most)),
             ledger_bytes,
             fence_bytes,

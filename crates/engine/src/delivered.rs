@@ -10,6 +10,9 @@ use cattlegrid_store::{HugeValue, Value};
 
 use crate::output::Output;
 
+/// The slot of the wake of a call, and of a bump.
+pub(crate) const CALL_SLOT: u16 = u16::MAX;
+
 /// A value on its way to its waiters.
 #[derive(Debug)]
 pub struct Delivered {

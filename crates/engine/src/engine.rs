@@ -11,6 +11,9 @@ pub(crate) mod pending;
 pub(crate) mod room;
 mod settle;
 
+// Replies that wait for a log.
+mod bump;
+
 // What is about all keys: tags and flushes, rules, types, statistics.
 pub(crate) mod control;
 pub(crate) mod stats;

@@ -23,6 +23,8 @@ mod following;
 mod ruled_hits;
 mod running;
 
+mod bump_log;
+
 pub mod rules;
 
 mod load;
@@ -48,6 +50,7 @@ mod shards;
 
 mod engine;
 
+pub use bump_log::{BumpLog, BumpWait, BumpWaiter, SentBump};
 pub use cattlegrid_tags::Prefixes;
 pub use cattlegrid_tags::{RollingFloor, TagStats};
 pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIMED_EVERY};

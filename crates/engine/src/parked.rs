@@ -13,18 +13,19 @@ use cattlegrid_protocol::reply;
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
-use crate::delivered::{DeliveredValue, Verdict};
+use crate::delivered::{CALL_SLOT, DeliveredValue, Verdict};
 use crate::output::Output;
 use crate::reply::call::OwnedShape;
 use crate::reply::get::{End, OwnedAsked};
+use crate::reply::meta::Refusals;
 use crate::step::Context;
-
-/// The slot of the wake of a call.
-pub(crate) const CALL_SLOT: u16 = u16::MAX;
 
 /// How long a get of a connection that computes its key is held on trial, to see whether something else is sent on the
 /// connection, in milliseconds.
 pub(crate) const TRIAL_MS: u32 = 10;
+
+/// The reply to a bump that is obeyed here, and of which it is not known that the others obey it.
+pub(crate) const NOT_CONFIRMED: &str = "SERVER_ERROR bump not confirmed";
 
 /// A request that waits. See the module's text.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub(crate) enum Form {
     Get { parts: Vec<Part>, end: End },
     /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait for it.
     Call { shape: OwnedShape, is_barrier: bool, verdict: Option<Verdict> },
+    /// A bump that has been obeyed, and the reply to it if it is confirmed.
+    Bump { done: Output, refusals: Refusals, is_confirmed: bool },
 }
 
 /// A piece of the reply to a get.
@@ -73,7 +76,7 @@ impl Parked {
     ) -> Self {
         let open = match &form {
             Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
-            Form::Call { .. } => 1,
+            Form::Call { .. } | Form::Bump { .. } => 1,
         };
         let open = open as u16;
         Self {
@@ -161,6 +164,7 @@ impl Parked {
                 Part::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
             }),
             Form::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
+            Form::Bump { done, .. } => (done.bytes.capacity(), 0),
         }
     }
 
@@ -179,12 +183,26 @@ impl Parked {
                 Part::Key { verdict, .. } => value(verdict, each),
             }),
             Form::Call { verdict, .. } => value(verdict, each),
+            Form::Bump { done, .. } => done.huge.iter().for_each(|(_, huge)| each(huge)),
         }
     }
 
     /// Whether the next command of its connection must not be executed before it has ended: it may change something then.
     pub fn is_barrier(&self) -> bool {
         matches!(self.form, Form::Call { is_barrier: true, .. })
+    }
+
+    /// Whether it is the reply to a bump, which waits though its client sends no more.
+    pub fn is_bump(&self) -> bool {
+        matches!(self.form, Form::Bump { .. })
+    }
+
+    /// Ends the wait for a bump that was not confirmed in time. False: it is no bump.
+    pub(crate) fn end_bump(&mut self) -> bool {
+        if self.is_bump() {
+            self.open = 0;
+        }
+        self.is_bump()
     }
 
     /// Whether no key is waited for any more: the reply can be written.
@@ -202,6 +220,13 @@ impl Parked {
         now_ms: u64,
         counters: &Counters,
     ) {
+        if let Form::Bump { is_confirmed, .. } = &mut self.form {
+            if self.open > 0 && slot == CALL_SLOT {
+                *is_confirmed = matches!(verdict, Verdict::Miss { .. });
+                self.open = 0;
+            }
+            return;
+        }
         if let Form::Call { shape, verdict: place, .. } = &mut self.form {
             if place.is_none() && slot == CALL_SLOT {
                 shape.count(&verdict, counters);
@@ -231,7 +256,7 @@ impl Parked {
                 Part::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
                 _ => None,
             }),
-            Form::Call { .. } => None,
+            Form::Call { .. } | Form::Bump { .. } => None,
         };
         if let Some(place @ None) = place {
             count(&verdict, self.touches, counters);
@@ -272,6 +297,8 @@ impl Parked {
     pub fn write(self, out: &mut Output) {
         match self.form {
             Form::Get { parts, end } => write_get(parts, end, out),
+            Form::Bump { done, is_confirmed: true, .. } => out.append(done),
+            Form::Bump { refusals, .. } => refusals.write(NOT_CONFIRMED, &mut out.bytes),
             Form::Call { shape, verdict, .. } => {
                 let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
                 shape.write(&verdict, out);

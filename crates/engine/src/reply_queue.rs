@@ -169,9 +169,9 @@ impl ReplyQueue {
         self.end_those(now_ms, |held| held.waiting.deadline_ms() <= now_ms, end);
     }
 
-    /// Lets `end` answer each request that waits, once.
+    /// Lets `end` answer each request that waits for a value, once. A bump has little time anyway.
     pub fn release(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
-        self.end_those(now_ms, |_| true, end);
+        self.end_those(now_ms, |held| !held.waiting.is_bump(), end);
     }
 
     /// Moves the finished replies at the front to `out`. True: a request that had waited is among them.

@@ -70,6 +70,8 @@ pub struct Shard {
     pub(crate) shared: Arc<Shared>,
     /// The tags that are announced for its keys.
     pub(crate) announced: Announced,
+    /// The last bump that a cascade of the command that is executed has left for the log of the fleet; 0: none.
+    pub(crate) bump_ticket: u64,
     /// A buffer for values that are put together from parts.
     pub(crate) scratch: Vec<u8>,
     /// The value of the reply to a call of an object.
@@ -96,6 +98,7 @@ impl Shard {
             herd: None,
             shared,
             announced: Announced::default(),
+            bump_ticket: 0,
             scratch: Vec::new(),
             value: Vec::new(),
             busy: HashMap::new(),

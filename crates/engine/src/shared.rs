@@ -12,6 +12,7 @@ use cattlegrid_tags::{
 };
 
 use crate::ages::Ages;
+use crate::bump_log::{BumpLog, SentBump};
 use crate::delivered::DeliveredBytes;
 use crate::following::{Following, class_of};
 use crate::names::{NameWalk, Names};
@@ -38,6 +39,8 @@ pub struct Shared {
     ages: Ages,
     /// Logs that invalidate.
     following: Following,
+    /// The log that takes the bumps of clients.
+    bump_log: OnceLock<Arc<dyn BumpLog>>,
     /// The longest grace that any rule has had, in milliseconds.
     grace_max_ms: AtomicU64,
     /// The longest fill window of the rules in force, in milliseconds; 0: there are none.
@@ -118,6 +121,7 @@ impl Shared {
             prefixes: OnceLock::new(),
             ages: Ages::default(),
             following: Following::default(),
+            bump_log: OnceLock::new(),
             grace_max_ms: AtomicU64::new(0),
             window_max_ms: AtomicU64::new(0),
             hide_cas,
@@ -211,10 +215,12 @@ impl Shared {
         let active = self.rules();
         let Some(active) = active.as_ref() else { return };
         for cascade in active.rules().flush_cascades() {
-            for tag in cascade.bump.iter().filter_map(|bump| bump.constant()) {
-                let tag = self.tag_hasher.hash_made(tag);
+            for name in cascade.bump.iter().filter_map(|bump| bump.constant()) {
+                let tag = self.tag_hasher.hash_made(name);
                 let behind = self.prefixes().all().map(|(prefix, _)| prefix);
                 for prefix in std::iter::once(PrefixId::NONE).chain(behind) {
+                    let text = self.prefixes().text(prefix);
+                    self.send_bump(&SentBump::Tag { prefix: text, name, kind: BumpKind::Hard });
                     self.tags
                         .bumps()
                         .bump(self.tag_hasher.behind(prefix, tag), BumpKind::Hard, || self.tick());
@@ -234,6 +240,22 @@ impl Shared {
     #[inline]
     pub(crate) fn following(&self) -> &Following {
         &self.following
+    }
+
+    /// Sets the log that takes the bumps of clients, once.
+    pub fn set_bump_log(&self, log: Arc<dyn BumpLog>) {
+        self.bump_log.get_or_init(|| log);
+    }
+
+    /// The log that takes the bumps of clients, if there is one.
+    #[inline]
+    pub(crate) fn bump_log(&self) -> Option<&dyn BumpLog> {
+        self.bump_log.get().map(|log| &**log).filter(|log| log.is_on())
+    }
+
+    /// Leaves a bump that has been obeyed here for the other nodes. Returns its ticket; 0: there is no log.
+    pub(crate) fn send_bump(&self, bump: &SentBump<'_>) -> u64 {
+        self.bump_log().map_or(0, |log| log.push(bump))
     }
 
     /// Floors and bumps.

@@ -38,6 +38,8 @@ pub struct Effects {
     round_ns: u64,
     /// Methods of hosts are run later.
     postpones: bool,
+    /// The last bump that was left for the log of the fleet, by its ticket; 0: none.
+    pub(crate) bump_ticket: u64,
     /// Lines for the server's log.
     lines: Vec<String>,
     /// Events for watchers and counters: see [`Step::interest`].
@@ -54,6 +56,7 @@ impl Default for Effects {
             calls_ns: 0,
             round_ns: 0,
             postpones: false,
+            bump_ticket: 0,
             lines: Vec::new(),
             events: Vec::new(),
         }

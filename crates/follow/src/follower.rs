@@ -59,6 +59,8 @@ pub enum Told<L: Log> {
         transaction: L::Transaction,
         /// What it bumps.
         names: Names,
+        /// It is this node's own: what it bumps has been bumped here before it was written. It may be once more later.
+        is_own: bool,
     },
     /// All entries before the position have arrived.
     Passed {
@@ -283,7 +285,12 @@ impl<L: Log> Follower<L> {
     pub fn told(&mut self, told: Told<L>, now_ms: u64) {
         match told {
             Told::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
-            Told::Entry { position, transaction, names } => self.entry(position, transaction, names, now_ms),
+            Told::Entry { position, names, is_own, .. } if L::IS_VISIBLE_ON_ARRIVAL => {
+                self.visible(position, names, is_own, now_ms);
+            }
+            Told::Entry { position, transaction, names, .. } => {
+                self.entry(position, transaction, names, now_ms);
+            }
             Told::Passed { position } => self.passed(position, now_ms),
             Told::Probed { number, identity, head, snapshot } => {
                 self.probed(number, &identity, head, &snapshot, now_ms);
@@ -395,6 +402,24 @@ impl<L: Log> Follower<L> {
             Probe::Due { at_ms } if stream.waiting.len() == 1 => *at_ms = now_ms,
             Probe::Due { at_ms } => *at_ms = (*at_ms).min(now_ms + LOOK_AGAIN_MS),
         }
+    }
+
+    /// Takes an entry that is visible to readers, or this node's own.
+    fn visible(&mut self, position: L::Position, mut names: Names, is_own: bool, now_ms: u64) {
+        let Link::Up(_) = &self.link else { return };
+        let keeps = self.settings.again_ms > 0;
+        if !names.is_empty() && (keeps || !is_own) {
+            if keeps && self.names_bytes + names.bytes() > NAMES_BYTES_MAX {
+                names.all("more tags than there is memory for");
+            }
+            self.names_bytes += names.bytes();
+            if is_own {
+                self.again.push_back((now_ms + self.settings.again_ms, names));
+            } else {
+                self.bump(names, now_ms);
+            }
+        }
+        self.passed(position, now_ms);
     }
 
     fn passed(&mut self, position: L::Position, now_ms: u64) {

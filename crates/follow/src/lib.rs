@@ -36,9 +36,12 @@
 //!    one: replies are numbered.
 #![forbid(unsafe_code)]
 
+pub mod etcd;
 mod follower;
 mod log;
 mod names;
+#[cfg(feature = "postgres")]
+mod node;
 pub mod postgres;
 
 pub use follower::{
@@ -47,3 +50,5 @@ pub use follower::{
 };
 pub use log::{Log, Snapshot};
 pub use names::{NAMES_BYTES_MAX, Name, Names};
+#[cfg(feature = "postgres")]
+pub use node::{Node, Notice, Order, Wish};

@@ -12,6 +12,8 @@ pub trait Log {
     type Snapshot: Snapshot<Self::Transaction>;
     /// The server, and the history of its data: different after a promotion, a restore or a change of server.
     type Identity: Clone + Eq + Debug;
+    /// An entry is in the log after what it stands for: it is bumped when it arrives, and waits for no snapshot.
+    const IS_VISIBLE_ON_ARRIVAL: bool = false;
 }
 
 /// What a reader sees that begins at one moment.

@@ -2,7 +2,7 @@
 //!
 //! What a rule file says of it can be read without the feature `postgres`, which has the connections.
 
-mod address;
+pub(crate) mod address;
 #[cfg(feature = "postgres")]
 mod catalog;
 #[cfg(feature = "postgres")]
@@ -20,11 +20,11 @@ mod source;
 mod standbys;
 mod tables;
 #[cfg(feature = "postgres")]
-mod tls;
+pub(crate) mod tls;
 #[cfg(feature = "postgres")]
 mod waits;
 #[cfg(feature = "postgres")]
-mod wire;
+pub(crate) mod wire;
 #[cfg(feature = "postgres")]
 mod x509;
 
@@ -33,7 +33,7 @@ pub use missing::Missing;
 #[cfg(feature = "postgres")]
 pub use pgoutput::{Lsn, Malformed};
 #[cfg(feature = "postgres")]
-pub use source::{Node, Notice, Order, Source, Wish};
+pub use source::Source;
 pub use tables::{LeftOut, Table, TableError, Template};
 #[cfg(feature = "postgres")]
 pub use tls::{TlsError, client_config};

@@ -31,7 +31,7 @@ pub(crate) fn get<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed
 
 /// `md`.
 pub(crate) fn delete<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
-    match keyed(rest, extra(limits, b"G")) {
+    match keyed(rest, extra(limits, b"GB")) {
         Ok(meta) => Parsed::Complete { request: Request::MetaDelete(meta), used: line.used },
         Err(reply) => line.refuse(reply),
     }
@@ -44,7 +44,7 @@ pub(crate) fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> 
         return line.refuse(error::BAD_FORMAT);
     }
     let mut flags = MetaFlags::default();
-    match scan(key, rest, 2, extra(limits, b"G"), &mut flags) {
+    match scan(key, rest, 2, extra(limits, b"GB"), &mut flags) {
         Err(_) => line.refuse(error::INVALID_OR_DUPLICATE),
         Ok(_) if flags.has(b'M') && !matches!(flags.mode, b'I' | b'+' | b'D' | b'-') => {
             line.refuse(error::INVALID_MA_MODE)

@@ -54,6 +54,9 @@ pub(crate) fn run(
     let Control { mut signals, entrances, poller, .. } = control;
     drop((listeners, entrances, poller));
     let draining = matches!(ended, Ok(Leave::Drain));
+    if draining {
+        shared.follows.drain();
+    }
     tell_all(shared, || if draining { Message::Drain } else { Message::Stop });
     while !lanes.iter().all(JoinHandle::is_finished) {
         let mut fds = [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];

@@ -29,4 +29,36 @@ pub(crate) struct View {
     pub(crate) lag_ms_max: [u64; 2],
     /// Since the clock's beginning, of `lag_ms_max[0]`.
     pub(crate) minute: u64,
+    /// Of a log into which this server writes.
+    pub(crate) fleet: Option<FleetView>,
+}
+
+/// What is known of a fleet, and of the bumps that this server has left for it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FleetView {
+    /// Nodes that are listed.
+    pub(crate) nodes: u64,
+    /// Bumps that are not in the log yet.
+    pub(crate) backlog: u64,
+    /// Bumps of clients.
+    pub(crate) sent: u64,
+    /// Replies that waited for the log.
+    pub(crate) waited: u64,
+    /// Replies that said that a bump is not confirmed.
+    pub(crate) not_confirmed: u64,
+}
+
+#[cfg(feature = "etcd")]
+impl FleetView {
+    pub(crate) fn of(writer: &crate::fleet::Writer) -> Self {
+        use std::sync::atomic::Ordering::Relaxed;
+        let seen = writer.seen();
+        Self {
+            nodes: seen.nodes.len() as u64,
+            backlog: seen.backlog as u64,
+            sent: writer.sent.load(Relaxed),
+            waited: writer.waited.load(Relaxed),
+            not_confirmed: writer.not_confirmed.load(Relaxed),
+        }
+    }
 }

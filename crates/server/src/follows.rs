@@ -9,18 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cattlegrid_config::{FollowSettings, FollowTable};
+use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable, PostgresLog};
 use cattlegrid_engine::Now;
-use cattlegrid_follow::postgres::{
-    LeftOut, Missing, Node, Notice, Order, Source, TlsError, Wish, client_config,
-};
-use cattlegrid_follow::{Name, Names, Settings, State};
+use cattlegrid_follow::postgres::{LeftOut, Missing, Source, TlsError, client_config};
+use cattlegrid_follow::{Name, Names, Node, Notice, Order, Settings, State, Wish};
 use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{Kind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::watch;
 
+#[cfg(feature = "etcd")]
+use crate::fleet::{self, Writer};
+#[cfg(feature = "etcd")]
+use crate::followed::FleetView;
 use crate::followed::View;
 use crate::log;
 use crate::state::Shared;
@@ -42,6 +44,8 @@ pub(crate) struct Follows(Mutex<Vec<Running>>);
 #[derive(Debug)]
 struct Running {
     settings: FollowSettings,
+    #[cfg(feature = "etcd")]
+    writer: Option<Arc<Writer>>,
     view: Arc<Mutex<View>>,
     wish: watch::Sender<Wish>,
     thread: Option<JoinHandle<()>>,
@@ -70,17 +74,23 @@ impl Follows {
         // Outside of the lock: a thread may be at a password.
         for own in &mut before {
             own.end();
+            let Some(log) = own.settings.postgres() else { continue };
             let is_kept = |other: &FollowSettings| {
-                other.slot == own.settings.slot && other.address == own.settings.address
+                other.postgres().is_some_and(|other| other.slot == log.slot && other.address == log.address)
             };
-            if let Some(slot) = own.settings.slot.as_ref().filter(|_| !follows.iter().any(is_kept)) {
-                let (name, address) = (&own.settings.name, &own.settings.address);
+            if let Some(slot) = log.slot.as_ref().filter(|_| !follows.iter().any(is_kept)) {
+                let (name, address) = (&own.settings.name, &log.address);
                 log::warning(format_args!(
                     "log {name}: is not followed any more; its slot stays at {address}, which keeps its log for it: \
                      SELECT pg_drop_replication_slot('{slot}')"
                 ));
             }
         }
+    }
+
+    /// The server leaves: other nodes should know, and go on asking it until it has.
+    pub(crate) fn drain(&self) {
+        self.lock().iter().for_each(|own| own.wish.send_modify(|wish| wish.drains = true));
     }
 
     /// Ends all threads.
@@ -92,7 +102,12 @@ impl Follows {
 
     /// What is known of each, by name.
     pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {
-        let copy = |own: &Running| (own.settings.clone(), lock(&own.view).clone());
+        let copy = |own: &Running| {
+            let view = lock(&own.view).clone();
+            #[cfg(feature = "etcd")]
+            let view = View { fleet: own.writer.as_deref().map(FleetView::of), ..view };
+            (own.settings.clone(), view)
+        };
         self.lock().iter().map(copy).collect()
     }
 
@@ -124,7 +139,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
     let view = Arc::new(Mutex::new(View::default()));
     let (wish, wished) = watch::channel(Wish::default());
+    #[cfg(feature = "etcd")]
+    let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd)));
     let mut node = Own {
+        #[cfg(feature = "etcd")]
+        writer: writer.clone(),
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
@@ -143,7 +162,20 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
         }
     };
     match std::thread::Builder::new().name(format!("log {name}")).spawn(run) {
-        Ok(thread) => Some(Running { settings, view, wish, thread: Some(thread) }),
+        Ok(thread) => {
+            #[cfg(feature = "etcd")]
+            if writer.is_some() {
+                shared.fleet.set(writer.clone());
+            }
+            Some(Running {
+                settings,
+                #[cfg(feature = "etcd")]
+                writer,
+                view,
+                wish,
+                thread: Some(thread),
+            })
+        }
         Err(error) => {
             log::error(format_args!("log {name}: is not followed: no thread for it: {error}"));
             None
@@ -151,28 +183,58 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
     }
 }
 
-/// Follows until it is told to stop. A file of certificates that cannot be read is tried again.
+/// Follows until it is told to stop.
 async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
-    let source = loop {
-        match source(&node.settings) {
-            Ok(source) => break source,
+    let origin = node.settings.origin.clone();
+    match &origin {
+        FollowOrigin::Postgres(log) => {
+            let found = until_found(node, &mut wished, |node| source(&node.settings, log)).await;
+            if let Some(source) = found {
+                source.follow(node, wished).await;
+            }
+        }
+        #[cfg(feature = "etcd")]
+        FollowOrigin::Etcd(log) => {
+            let Some(writer) = node.writer.clone() else { return };
+            let make = |node: &Own| fleet::source(&node.shared, &node.settings, log, &writer);
+            if let Some(source) = until_found(node, &mut wished, make).await {
+                source.follow(node, Arc::clone(&writer.mail), wished).await;
+            }
+            node.shared.fleet.unset(&writer);
+        }
+        #[cfg(not(feature = "etcd"))]
+        FollowOrigin::Etcd(_) => debug_assert!(false, "the rule file is refused"),
+    }
+}
+
+/// A file of certificates that cannot be read is tried again. None: it is told to stop.
+async fn until_found<S>(
+    node: &mut Own,
+    wished: &mut watch::Receiver<Wish>,
+    make: impl Fn(&Own) -> Result<S, TlsError>,
+) -> Option<S> {
+    loop {
+        match make(node) {
+            Ok(source) => return Some(source),
             Err(error) => {
                 node.notice(Notice::Lost { reason: error.to_string() });
                 let wait = tokio::time::sleep(Duration::from_secs(5));
                 tokio::select! {
                     () = wait => {}
-                    _ = wished.wait_for(|wish| wish.stops) => return,
+                    _ = wished.wait_for(|wish| wish.stops) => return None,
                 }
             }
         }
-    };
-    source.follow(node, wished).await;
+    }
 }
 
 /// What a source knows of this server.
-struct Own {
-    shared: Arc<Shared>,
-    settings: FollowSettings,
+pub(crate) struct Own {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: FollowSettings,
+    /// The way of bumps into the log, if it takes them.
+    #[cfg(feature = "etcd")]
+    pub(crate) writer: Option<Arc<Writer>>,
     view: Arc<Mutex<View>>,
     /// The last reason for which there was no connection, and when it was said, in nanoseconds.
     said: Option<(String, u64)>,
@@ -200,7 +262,7 @@ impl Own {
 
     /// Says that the log begins behind: until it is confirmed, it may be so for long.
     fn say_start(&self) {
-        let (name, address) = (&self.settings.name, &self.settings.address);
+        let (name, address) = (&self.settings.name, &self.settings.origin);
         log::notice(format_args!(
             "log {name}: is behind until {address} has confirmed it for the first time: {}",
             self.meanwhile()
@@ -238,9 +300,15 @@ impl Own {
     }
 
     /// Invalidates a tag behind the prefixes of its table.
-    fn bump(&self, Name { scope, tag }: &Name, now: Now) {
+    fn bump(&self, name: &Name, now: Now) {
+        lock(&self.view).bumps += 1;
+        #[cfg(feature = "etcd")]
+        if self.writer.is_some() {
+            return self.obey(name, now);
+        }
+        let Name { scope, tag } = name;
         let kind = if self.settings.soft { Kind::Soft } else { Kind::Hard };
-        let table = self.settings.tables.get(usize::from(*scope));
+        let table = self.settings.tables().get(usize::from(*scope));
         let known = self.shared.engine.shared().prefixes();
         let prefixes: Vec<PrefixId> = match table.and_then(|own: &FollowTable| own.prefixes.as_ref()) {
             Some(own) => own
@@ -254,7 +322,6 @@ impl Own {
         for prefix in prefixes {
             self.shared.engine.bump_followed(prefix, tag, kind, now);
         }
-        lock(&self.view).bumps += 1;
     }
 }
 
@@ -280,6 +347,8 @@ impl Node for Own {
             }
             Order::Confirmed { asked_at_ms } => {
                 self.shared.engine.shared().log_confirmed(&self.settings.name, asked_at_ms, now.ms);
+                #[cfg(feature = "etcd")]
+                self.note_confirmed(asked_at_ms);
                 let mut view = lock(&self.view);
                 let minute = now.ms / 60_000;
                 if minute != view.minute {
@@ -308,7 +377,7 @@ impl Node for Own {
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
                 log::notice(format_args!(
                     "log {name}: connected to {} ({identity}): {how}",
-                    self.settings.address
+                    self.settings.origin
                 ));
                 view.identity = identity;
             }
@@ -332,6 +401,23 @@ impl Node for Own {
                 }
                 view.missing = missing;
             }
+            #[cfg(feature = "etcd")]
+            Notice::Takes(missing) => {
+                let refused = missing.as_ref().map(ToString::to_string);
+                fleet::say_takes(name, refused.as_deref());
+                view.missing = missing.into_iter().collect();
+            }
+            #[cfg(feature = "etcd")]
+            Notice::NameTaken { name: own, by, instead } => log::warning(format_args!(
+                "log {name}: another node ({by}) is listed as {own}, perhaps this server before it was started again: it is \
+                 {instead} until that one is gone; give each server a name of its own, [server] node"
+            )),
+            #[cfg(feature = "etcd")]
+            Notice::Foreign { key } => log::warning(format_args!(
+                "log {name}: {key} was not written by a node, and is passed over: name a prefix that nothing else uses"
+            )),
+            #[cfg(not(feature = "etcd"))]
+            Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
         }
     }
 
@@ -367,7 +453,7 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
         text.push_str("# no log is followed\n");
     }
     for settings in follows {
-        let (name, address) = (&settings.name, &settings.address);
+        let (name, address) = (&settings.name, &settings.origin);
         let lines = match lacks(settings) {
             Ok(missing) if missing.is_empty() => vec![format!("{address}: ok, nothing is missing")],
             Ok(missing) => {
@@ -387,20 +473,33 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
 }
 
 fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
-    let password = password(settings, || false)?.or_else(|| settings.address.password.clone());
-    let source = source(settings).map_err(|error| error.to_string())?;
+    let password = password(settings, || false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    let checked = runtime.map_err(|error| error.to_string())?.block_on(source.check(password.as_deref()));
-    checked.map_err(|error| error.with_causes())
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    match &settings.origin {
+        FollowOrigin::Postgres(log) => {
+            let password = password.or_else(|| log.address.password.clone());
+            let source = source(settings, log).map_err(|error| error.to_string())?;
+            runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
+        }
+        #[cfg(feature = "etcd")]
+        FollowOrigin::Etcd(log) => {
+            let password = password.or_else(|| log.place.password.clone());
+            let source = fleet::bare_source(settings, log).map_err(|error| error.to_string())?;
+            runtime.block_on(source.check(password.as_deref())).map_err(|error| error.to_string())
+        }
+        #[cfg(not(feature = "etcd"))]
+        FollowOrigin::Etcd(_) => Err("this server was built without the cargo feature `etcd`".to_owned()),
+    }
 }
 
-fn source(settings: &FollowSettings) -> Result<Source, TlsError> {
+fn source(settings: &FollowSettings, log: &PostgresLog) -> Result<Source, TlsError> {
     Ok(Source {
-        address: settings.address.clone(),
-        publication: settings.publication.clone(),
-        tables: settings.tables.iter().map(|own| own.table.clone()).collect(),
-        slot: settings.slot.clone(),
-        tls: client_config(settings.address.ssl, settings.ssl_ca.as_deref(), &settings.address.host)?,
+        address: log.address.clone(),
+        publication: log.publication.clone(),
+        tables: log.tables.iter().map(|own| own.table.clone()).collect(),
+        slot: log.slot.clone(),
+        tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
         settings: Settings {
             max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
             again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),

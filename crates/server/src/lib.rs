@@ -10,6 +10,8 @@ mod door;
 mod dump;
 pub mod error;
 mod first_process;
+#[cfg(feature = "etcd")]
+mod fleet;
 mod folder;
 mod followed;
 #[cfg(feature = "postgres")]

@@ -17,6 +17,8 @@ impl Follows {
         debug_assert!(follows.is_empty(), "the rule file is refused");
     }
 
+    pub(crate) fn drain(&self) {}
+
     pub(crate) fn stop(&self) {}
 
     pub(crate) fn views(&self) -> Vec<(FollowSettings, View)> {

@@ -145,6 +145,8 @@ pub(crate) fn share(
         lanes,
         loaders,
         follows: Follows::default(),
+        #[cfg(feature = "etcd")]
+        fleet: Arc::default(),
         watchers,
         detail: Detail::new(settings.stat_detail, settings.stat_delimiter),
         limits: Limits {
@@ -171,6 +173,8 @@ pub(crate) fn share(
         reloaded: Mutex::new(Reloaded { unix: crate::time::unix_now().as_secs(), ..Reloaded::default() }),
         settings,
     });
+    #[cfg(feature = "etcd")]
+    shared.engine.shared().set_bump_log(Arc::<crate::fleet::Fleet>::clone(&shared.fleet));
     shared.engine.begin(shared.now_at(shared.clock.now()));
     Ok(shared)
 }

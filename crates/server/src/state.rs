@@ -45,6 +45,9 @@ pub(crate) struct Shared {
     pub(crate) loaders: Loaders,
     /// They obey logs of databases; their threads have ended when the server has left.
     pub(crate) follows: Follows,
+    /// Takes the bumps of clients into the log of the fleet.
+    #[cfg(feature = "etcd")]
+    pub(crate) fleet: Arc<crate::fleet::Fleet>,
     pub(crate) watchers: Watchers,
     pub(crate) detail: Detail,
     pub(crate) limits: Limits,

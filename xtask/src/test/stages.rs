@@ -297,6 +297,7 @@ pub(super) const STAGES: &[Stage] = &[
             ..step(&[
                 "conformance/run.sh",
                 "--ignore-glob=*test_follow*.py",
+                "--ignore-glob=*test_nodes*.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",
@@ -305,8 +306,8 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "follow",
-        shows: "the log of a real PostgreSQL, with faults one after the other",
-        minutes: 15,
+        shows: "the logs of a real PostgreSQL and a real etcd, with faults one after the other",
+        minutes: 20,
         needs: &["packages", "build"],
         directory: None,
         cores: 0,
@@ -317,6 +318,7 @@ pub(super) const STAGES: &[Stage] = &[
                 "conformance/run.sh",
                 "test_follow.py",
                 "test_follow_database.py",
+                "test_nodes.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",

@@ -312,6 +312,9 @@ fn what_is_unknown_is_named() {
         (&["--config", "/nonexistent"], "/nonexistent: cannot be read: "),
         (&["--con", "x"], "--con: could be --conn-limit or --config"),
         (&["check"], "check: needs a rule file"),
+        (&["nodes"], "nodes: needs host:port"),
+        (&["nodes", "a:1", "b:2"], "nodes b:2: unexpected"),
+        (&["nodes", "--all"], "nodes --all: unknown option"),
         (&["check", "f", "g"], "check g: unexpected"),
         (&["check", "f", "--kye"], "check --kye: unknown option"),
         (&["check", "f", "--key"], "check --key: needs a value"),
@@ -471,6 +474,8 @@ fn the_other_commands() {
         (&["check", "-h"], Topic::Check),
         (&["check", "f", "--help"], Topic::Check),
         (&["help", "check"], Topic::Check),
+        (&["nodes", "-h"], Topic::Nodes),
+        (&["help", "nodes"], Topic::Nodes),
         (&["objects", "--help"], Topic::Objects),
         (&["objects", "list", "-h"], Topic::Objects),
         (&["help", "objects", "list"], Topic::Objects),
@@ -478,6 +483,7 @@ fn the_other_commands() {
         assert!(matches!(command(words), Command::Help(topic) if topic == expected), "{words:?}");
     }
     assert!(matches!(command(&["help", "bench"]), Command::Bench(words) if words == ["bench", "--help"]));
+    assert!(matches!(command(&["nodes", "a:1"]), Command::Nodes { server } if server == "a:1"));
     assert!(matches!(command(&["version"]), Command::Version));
     assert!(matches!(command(&["serve", "-V"]), Command::Version));
     assert!(matches!(command(&["-i"]), Command::License));

@@ -406,6 +406,7 @@ fn every_key_of_a_rule_reaches_it() {
 fn the_server_section_has_defaults_that_follow_from_the_memory() {
     let protection = |text: &str| parse(text).unwrap().settings().unwrap().protection;
     let expected = Protection {
+        node: None,
         control: "@".to_owned(),
         prefixes: Prefixes::default(),
         tag_bytes: 32 << 20,
@@ -437,6 +438,7 @@ fn the_server_section_has_defaults_that_follow_from_the_memory() {
          waiters = 5\nread_ahead = 6",
     );
     let expected = Protection {
+        node: None,
         control: String::new(),
         prefixes: Prefixes::new(&[":1:", "shop:"]).unwrap(),
         tag_bytes: 2 << 20,

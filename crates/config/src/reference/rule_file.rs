@@ -97,8 +97,9 @@ pub(crate) fn reference_markdown() -> String {
     section(&mut text, keys::LOADER);
     text.push_str(
         "\n## `[follow.NAME]`\n\n\
-         The log of a database, whose changed rows invalidate tags: see [Following a database](follow.md). NAME has up to 64 \
-         letters, digits, `_` and `-`; a file has at most 8 logs of 200 tables. A database that cannot be reached is no mistake of \
+         The log of a database, whose changed rows invalidate tags, or of etcd, in which the nodes of a fleet find each other's \
+         invalidations: see [Following logs](follow.md). NAME has up to 64 \
+         letters, digits, `_` and `-`; a file has at most 8 logs of 200 tables. A log that cannot be reached is no mistake of \
          the file: the log is behind, and `cattlegrid check FILE --connect` says what is missing there.\n\n",
     );
     section(&mut text, FOLLOW);

@@ -147,8 +147,7 @@ impl Engine {
         let key = meta.key.bytes();
         if self.shared().control(key).is_some() {
             lock.release();
-            self.execute_tags(&Request::MetaGet(meta.clone()), cx);
-            return None;
+            return self.execute_tags(&Request::MetaGet(meta.clone()), cx);
         }
         let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let named = objects.as_ref().and_then(|registry| Some((registry, registry.named(key)?)));

@@ -25,10 +25,10 @@ use std::sync::Arc;
 use cattlegrid_herd::Caller;
 use cattlegrid_objects::{Arguments, Listing, Reads, TooLarge, View};
 
+use crate::delivered::CALL_SLOT;
 use crate::delivered::{Delivered, DeliveredValue, Verdict, Wake};
 use crate::engine::Engine;
 use crate::engine::call_script::{Scripted, keep_value};
-use crate::parked::CALL_SLOT;
 use crate::reply::call::{BUSY, NO_ROOM, TOO_LARGE};
 use crate::running::{Queue, RunningCall, Taken, Work, item_key};
 use crate::shard::object::{Call, Ran};

@@ -10,8 +10,10 @@ use cattlegrid_objects::Named as NamedObject;
 use cattlegrid_protocol::{Block, Keys, Meta, MetaFlags, Request, StoreVerb, reply};
 use cattlegrid_tags::{Kind, PrefixId, Purged, TagError, TagHash};
 
+use crate::bump_log::SentBump;
 use crate::engine::Engine;
 use crate::engine::pending::{Got, Pending};
+use crate::parked::Parked;
 use crate::reply::get::Asked;
 use crate::reply::meta::{
     OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags, status_line,
@@ -39,6 +41,8 @@ enum Control<'k> {
     Flush(u64),
     /// `why:KEY`.
     Why(Named<'k>),
+    /// `nodes`.
+    Nodes,
 }
 
 /// What a control key names, behind the prefix of its client.
@@ -53,6 +57,12 @@ const NO_FLUSH: &str = "CLIENT_ERROR no flush of a prefix";
 
 /// The reply to a purge with a period that is not soft.
 const NOT_SOFT: &str = "CLIENT_ERROR a gradual purge is soft: T needs I";
+
+/// The reply to what only nodes of a fleet can do.
+const NO_FLEET: &str = "CLIENT_ERROR no log of etcd is followed";
+
+/// The reply to a barrier that is not about a tag.
+const NO_BARRIER: &str = "CLIENT_ERROR a barrier is for a tag: B needs G";
 
 /// The return flag of a purge with a period that took effect at once, since too many were running.
 const AT_ONCE: &[u8] = b"T0";
@@ -77,6 +87,8 @@ impl<'k> Control<'k> {
             Ok(Self::Bump(named(tag)))
         } else if let Some(key) = rest.strip_prefix(b"why:").filter(|key| !key.is_empty()) {
             Ok(Self::Why(named(key)))
+        } else if rest == b"nodes" {
+            Ok(Self::Nodes)
         } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
             if prefix != PrefixId::NONE {
                 // Floors are the server's.
@@ -114,7 +126,7 @@ impl Engine {
             Request::Touch(touch) => touch.key,
             Request::Delete(delete) => delete.key,
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
-                if meta.set.has(b'G') {
+                if meta.set.has(b'G') || meta.set.has(b'B') {
                     return true;
                 }
                 if matches!(request, Request::MetaGet(_)) {
@@ -130,7 +142,19 @@ impl Engine {
 
     /// Executes a request about a tag or a control key.
     #[cold]
-    pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
+    pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) -> Option<Box<Parked>> {
+        let from = cx.out.place();
+        cx.step.effects.bump_ticket = 0;
+        self.execute_about_tags(request, cx);
+        let ticket = std::mem::take(&mut cx.step.effects.bump_ticket);
+        let is_barrier = match request {
+            Request::MetaDelete(meta) | Request::MetaArith(meta) => meta.set.has(b'B'),
+            _ => false,
+        };
+        if ticket == 0 { None } else { self.await_bump((ticket, is_barrier), from, refusals_of(request), cx) }
+    }
+
+    fn execute_about_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) {
         let key: &[u8] = match request {
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
                 return self.execute_meta(request, meta, cx);
@@ -154,13 +178,13 @@ impl Engine {
         let asked = self.control(key);
         let text = match (request, asked) {
             (Request::Delete(_), Ok(Control::Tag(tag))) => {
-                match self.bump_named(tag, Kind::Hard, cx.step.now) {
+                match self.bump_named(tag, Kind::Hard, &mut cx.step) {
                     Ok(_) => "DELETED".to_owned(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
             }
             (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
-                match self.bump_named(tag, Kind::Hard, cx.step.now) {
+                match self.bump_named(tag, Kind::Hard, &mut cx.step) {
                     Ok(number) => number.to_string(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
@@ -219,7 +243,11 @@ impl Engine {
             // A call, or a question about a tag: it cannot be both.
             return reply::line(&mut cx.out.bytes, reply::error::INVALID_FLAG);
         }
-        let asked = if flags.has(b'G') {
+        let asked = if flags.has(b'B') && !flags.has(b'G') {
+            Err(NO_BARRIER.to_owned())
+        } else if flags.has(b'B') && self.shared().bump_log().is_none() {
+            Err(NO_FLEET.to_owned())
+        } else if flags.has(b'G') {
             let (prefix, name) = self.shared().prefixes().split(meta.key.bytes());
             let tag = Control::Tag(Named { prefix, name });
             self.check_names(tag).map(|()| tag)
@@ -275,11 +303,11 @@ impl Engine {
                 Ok(Obeyed { text: Some(self.tell(control, cx)), at_once: false })
             }
             (Request::MetaDelete(_), Control::Tag(tag)) => {
-                let (_, at_once) = self.bump_as(tag, flags, cx.step.now)?;
+                let (_, at_once) = self.bump_as(tag, flags, &mut cx.step)?;
                 Ok(Obeyed { text: None, at_once })
             }
             (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
-                let (number, at_once) = self.bump_as(tag, flags, cx.step.now)?;
+                let (number, at_once) = self.bump_as(tag, flags, &mut cx.step)?;
                 Ok(Obeyed { text: Some(number.to_string()), at_once })
             }
             _ => Err(UNKNOWN.to_owned()),
@@ -288,11 +316,16 @@ impl Engine {
 
     /// Invalidates a tag as the flags of a meta command say: `I` softly, and with `T` gradually. Returns the number, and whether
     /// it took effect at once instead.
-    fn bump_as(&self, named: Named<'_>, flags: &MetaFlags, now: Now) -> Result<(u64, bool), String> {
+    fn bump_as(
+        &self,
+        named: Named<'_>,
+        flags: &MetaFlags,
+        step: &mut Step<'_>,
+    ) -> Result<(u64, bool), String> {
         let failed = |error: TagError| format!("CLIENT_ERROR {error}");
         let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
         if !flags.has(b'T') {
-            return self.bump_named(named, kind, now).map(|number| (number, false)).map_err(failed);
+            return self.bump_named(named, kind, step).map(|number| (number, false)).map_err(failed);
         }
         if kind == Kind::Hard {
             return Err(NOT_SOFT.to_owned());
@@ -302,7 +335,9 @@ impl Engine {
             .ok_or_else(|| format!("CLIENT_ERROR gradual purge: T must be 1 to {ROLLING_FLUSH_MAX_S}"))?;
         let tag = self.tag(named).map_err(failed)?;
         self.use_tags();
-        let purged = self.shared().purge(tag, seconds * 1000, now);
+        let purged = self.shared().purge(tag, seconds * 1000, step.now);
+        let prefix = self.shared().prefixes().text(named.prefix);
+        self.send(&SentBump::Gradual { prefix, name: named.name, seconds }, step);
         Ok((purged.number(), matches!(purged, Purged::AtOnce(_))))
     }
 
@@ -317,9 +352,16 @@ impl Engine {
                 self.use_tags();
                 let hasher = self.shared().tag_hasher();
                 let tag = hasher.behind(prefix, hasher.hash_made(name));
-                self.shared().bump(tag, Kind::Hard, cx.step.now).to_string()
+                let number = self.shared().bump(tag, Kind::Hard, cx.step.now);
+                let prefix = self.shared().prefixes().text(prefix);
+                self.send(&SentBump::Tag { prefix, name, kind: Kind::Hard }, &mut cx.step);
+                number.to_string()
+            }
+            Control::Nodes => {
+                self.shared().bump_log().map_or_else(String::new, |log| log.nodes(cx.step.now.ms))
             }
             Control::Flush(seconds) => {
+                self.send(&SentBump::Flush { seconds }, &mut cx.step);
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
             Control::Why(Named { prefix, name }) => {
@@ -350,14 +392,38 @@ impl Engine {
     }
 
     /// Invalidates the tag of this name behind a prefix. Returns the number.
-    pub(crate) fn bump(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) -> Result<u64, TagError> {
-        self.bump_named(Named { prefix, name }, kind, now)
+    pub(crate) fn bump(
+        &self,
+        prefix: PrefixId,
+        name: &[u8],
+        kind: Kind,
+        step: &mut Step<'_>,
+    ) -> Result<u64, TagError> {
+        self.bump_named(Named { prefix, name }, kind, step)
     }
 
-    fn bump_named(&self, named: Named<'_>, kind: Kind, now: Now) -> Result<u64, TagError> {
+    fn bump_named(&self, named: Named<'_>, kind: Kind, step: &mut Step<'_>) -> Result<u64, TagError> {
         let tag = self.tag(named)?;
         self.use_tags();
-        Ok(self.shared().bump(tag, kind, now))
+        let number = self.shared().bump(tag, kind, step.now);
+        let prefix = self.shared().prefixes().text(named.prefix);
+        self.send(&SentBump::Tag { prefix, name: named.name, kind }, step);
+        Ok(number)
+    }
+
+    /// Leaves a bump for the other nodes.
+    fn send(&self, bump: &SentBump<'_>, step: &mut Step<'_>) {
+        step.effects.bump_ticket = self.shared().send_bump(bump);
+    }
+
+    /// Obeys a gradual purge that another node has taken.
+    pub fn purge_followed(&self, prefix: PrefixId, name: &[u8], seconds: u64, now: Now) {
+        let hasher = self.shared().tag_hasher();
+        let tag = hasher.behind(prefix, hasher.hash_made(name));
+        if !self.shared().leaves_out(tag, Kind::Soft, now) {
+            self.use_tags();
+            self.shared().purge(tag, seconds * 1000, now);
+        }
     }
 
     fn tag(&self, Named { prefix, name }: Named<'_>) -> Result<TagHash, TagError> {
@@ -406,6 +472,7 @@ impl Engine {
                 return Got::Done;
             }
         };
+        cx.step.effects.bump_ticket = 0;
         for (key, control) in asked {
             if let Some(cut) = cuts.pop() {
                 cx.out.append(cut);
@@ -422,13 +489,22 @@ impl Engine {
             return Got::More(left);
         }
         cx.out.bytes.extend_from_slice(reply::END);
-        Got::Done
+        let ticket = std::mem::take(&mut cx.step.effects.bump_ticket);
+        let waits = || self.await_bump((ticket, false), pending.from, Refusals::Line, cx);
+        (ticket > 0).then(waits).flatten().map_or(Got::Done, Got::Parked)
     }
 
     /// A get of the binary protocol with a control key.
     #[cold]
-    pub(crate) fn answer_control_key(&self, asked: &Asked<'_>, cx: &mut Context<'_>) {
+    pub(crate) fn answer_control_key(
+        &self,
+        asked: &Asked<'_>,
+        refusals: Refusals,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<Parked>> {
         cx.step.counters.get_hits.add(1);
+        let from = cx.out.place();
+        cx.step.effects.bump_ticket = 0;
         match self.check(asked.key) {
             Ok(control) => {
                 let text = self.tell(control, cx);
@@ -438,6 +514,8 @@ impl Engine {
             }
             Err(error) => asked.write_error(&error, &mut cx.out.bytes),
         }
+        let ticket = std::mem::take(&mut cx.step.effects.bump_ticket);
+        if ticket == 0 { None } else { self.await_bump((ticket, false), from, refusals, cx) }
     }
 
     fn control<'k>(&self, key: &'k [u8]) -> Result<Control<'k>, String> {
@@ -458,7 +536,8 @@ impl Engine {
                 Err(error) => Err(format!("CLIENT_ERROR {error}")),
             },
             Control::Flush(_) if !self.allows_flush() => Err("CLIENT_ERROR flush_all not allowed".to_owned()),
-            Control::Flush(_) | Control::Why(_) => Ok(()),
+            Control::Nodes if self.shared().bump_log().is_none() => Err(NO_FLEET.to_owned()),
+            Control::Flush(_) | Control::Why(_) | Control::Nodes => Ok(()),
         }
     }
 }

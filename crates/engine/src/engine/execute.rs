@@ -64,8 +64,7 @@ impl Engine {
         if self.is_about_tags(request) {
             // The first use of tags takes memory from all shards.
             lock.release();
-            self.execute_tags(request, cx);
-            return Executed::Done;
+            return self.execute_tags(request, cx).into();
         }
         let names = self.shared.names.load(Ordering::Acquire);
         if Self::may_call(names, request)
@@ -125,6 +124,10 @@ impl Engine {
         self.settle(lock, &mut cx.step);
         match flow {
             Flow::Replied => Executed::Done,
+            Flow::Bumped(ticket, from) => {
+                lock.release();
+                self.await_bump((ticket, false), from, refusals_of(request), cx).into()
+            }
             Flow::Computes => Executed::Computes,
             Flow::Leased(holds) => Executed::Leased(holds),
             Flow::Parked(parked) => {

@@ -47,7 +47,7 @@ impl Engine {
                     // The first use of tags takes memory from all shards.
                     lock.release();
                     // A name that is not valid was refused before.
-                    let bumped = self.bump(call.prefix(), &tag, Kind::Hard, step.now);
+                    let bumped = self.bump(call.prefix(), &tag, Kind::Hard, step);
                     debug_assert!(bumped.is_ok(), "the host has checked it");
                 }
                 After::Load(key) => {

@@ -9,6 +9,7 @@ use crate::engine::pending::{Got, Pending, Piece};
 use crate::parked::Parked;
 use crate::reply::call::Shape;
 use crate::reply::get::Asked;
+use crate::reply::meta::Refusals;
 use crate::shard::flow::{Answer, Executed};
 use crate::shards::{PREFETCH_MAX, ShardLock};
 use crate::step::{Context, TURN_CALLS_NS};
@@ -168,8 +169,7 @@ impl Engine {
             }
             Answer::Control => {
                 lock.release();
-                self.answer_control_key(&asked, cx);
-                Executed::Done
+                self.answer_control_key(&asked, Refusals::Packet(get.packet), cx).into()
             }
             Answer::Object(spot) => {
                 let shape = Shape::Packet { key: get.key, packet: get.packet };

@@ -446,7 +446,7 @@ impl Engine {
     }
 
     fn end_waits(&self, parked: &mut Parked, released: bool, cx: &mut Context<'_>) {
-        if !released && parked.go_on(cx.session) {
+        if parked.end_bump() || !released && parked.go_on(cx.session) {
             return;
         }
         let mut lock = self.shard_lock();

@@ -29,14 +29,38 @@ impl Shard {
             self.note_look(request, hash, cx);
         }
         let flow = match request {
-            Request::Store(store) => self.classic_store(store, hash, Data::of(store.data, huge), cx),
-            Request::MetaSet(meta, data) => self.meta_set(meta, Data::of(*data, huge), hash, cx),
-            Request::Arith(arith) => self.classic_arith(arith, hash, cx),
-            Request::MetaArith(meta) => self.meta_arith(meta, hash, cx),
+            Request::Store(store) => {
+                let from = cx.out.place();
+                let flow = self.classic_store(store, hash, Data::of(store.data, huge), cx);
+                self.bumped(flow, from)
+            }
+            Request::MetaSet(meta, data) => {
+                let from = cx.out.place();
+                let flow = self.meta_set(meta, Data::of(*data, huge), hash, cx);
+                self.bumped(flow, from)
+            }
+            Request::Arith(arith) => {
+                let from = cx.out.place();
+                let flow = self.classic_arith(arith, hash, cx);
+                self.bumped(flow, from)
+            }
+            Request::MetaArith(meta) => {
+                let from = cx.out.place();
+                let flow = self.meta_arith(meta, hash, cx);
+                self.bumped(flow, from)
+            }
             Request::Touch(touch) => self.touch(touch, hash, cx),
-            Request::Delete(delete) => self.classic_delete(delete, hash, cx),
+            Request::Delete(delete) => {
+                let from = cx.out.place();
+                let flow = self.classic_delete(delete, hash, cx);
+                self.bumped(flow, from)
+            }
+            Request::MetaDelete(meta) => {
+                let from = cx.out.place();
+                let flow = self.meta_delete(meta, hash, cx);
+                self.bumped(flow, from)
+            }
             Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
-            Request::MetaDelete(meta) => self.meta_delete(meta, hash, cx),
             Request::MetaDebug(key) => {
                 self.meta_debug(key, hash, cx);
                 Flow::Replied
@@ -54,6 +78,15 @@ impl Shard {
             cx.step.effects.events.truncate(noted);
         }
         flow
+    }
+
+    /// What becomes of a command that may have set off a cascade, whose reply begins at `from`.
+    #[inline]
+    fn bumped(&mut self, flow: Flow, from: (usize, usize)) -> Flow {
+        match (std::mem::take(&mut self.bump_ticket), flow) {
+            (ticket @ 1.., Flow::Replied) => Flow::Bumped(ticket, from),
+            (_, flow) => flow,
+        }
     }
 
     /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has

@@ -22,6 +22,8 @@ pub enum Flow {
     NeedsRoom(usize),
     /// An `mg` without an item, whose key may name a call or an object, or is a control key behind a prefix.
     Object,
+    /// As `Replied`; a cascade has left the bump of this ticket for the log of the fleet, and the reply begins at this place.
+    Bumped(u64, (usize, usize)),
     /// As `Replied`; this connection has the lease of the key now.
     Computes,
     /// Nothing is written: another client has the lease of the key of an `mg`.
@@ -97,5 +99,11 @@ impl Shard {
 impl Executed {
     pub(crate) fn parked(self) -> Option<Box<Parked>> {
         if let Self::Parked(parked) = self { Some(parked) } else { None }
+    }
+}
+
+impl From<Option<Box<Parked>>> for Executed {
+    fn from(parked: Option<Box<Parked>>) -> Self {
+        parked.map_or(Self::Done, Self::Parked)
     }
 }

@@ -323,6 +323,8 @@ impl Shard {
         }
         if let Some(name) = call.registry.object_name(call.type_id, call.key()) {
             self.cascade(&name, call.hash, RuleChange::Delete, now);
+            // The reply to a call does not wait for it.
+            self.bump_ticket = 0;
         }
     }
 

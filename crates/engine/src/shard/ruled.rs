@@ -12,6 +12,7 @@ use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Attributes, Found, Lookup, TAGS_MAX};
 use cattlegrid_tags::{Kind as BumpKind, TagError, TagHash, TagList};
 
+use crate::bump_log::SentBump;
 use crate::delivered::{Delivered, DeliveredValue, Verdict};
 use crate::load::{Load, LoadOrder};
 use crate::rules::active::{Match, Ruled};
@@ -46,14 +47,20 @@ impl Shard {
     fn cascade_ruled(&mut self, kind: BumpKind, key: &[u8], hash: u64, change: Change, now: Now) {
         let active = self.shared.rules();
         let Some(active) = active.as_ref() else { return };
-        let mut bumped = Vec::new();
+        let (mut bumped, mut ticket) = (Vec::new(), 0);
         for (cascade, captures) in active.rules().cascades(key, change) {
             for template in &cascade.bump {
                 let tag = self.tag_made(template, &captures);
                 if !bumped.contains(&tag) {
                     bumped.push(tag);
+                    let prefix = self.shared.prefixes().text(captures.prefix());
+                    // It is obeyed here before the shard is left.
+                    ticket = self.shared.send_bump(&SentBump::Tag { prefix, name: &self.scratch, kind });
                 }
             }
+        }
+        if change != Change::Touch {
+            self.bump_ticket = ticket;
         }
         if bumped.is_empty() || change != Change::Delete && self.bump_carried(key, hash, &bumped) {
             return;

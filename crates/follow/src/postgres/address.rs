@@ -148,7 +148,7 @@ fn host_and_port(server: &str) -> Result<(String, u16), AddressError> {
 }
 
 /// `%40` is `@`.
-fn decode(text: &str) -> Result<String, AddressError> {
+pub(crate) fn decode(text: &str) -> Result<String, AddressError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {

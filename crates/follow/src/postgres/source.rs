@@ -13,9 +13,10 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::follower::{Action, FlushReason, Follower, Settings, State, Told};
+use crate::follower::{Action, Follower, Settings, Told};
 use crate::log::{Log, Snapshot};
 use crate::names::Names;
+use crate::node::{Node, Notice, Order, Wish};
 use crate::postgres::address::Address;
 use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
 use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
@@ -44,67 +45,6 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 /// Seconds between 1970, Unix's epoch, and 2000, PostgreSQL's.
 const EPOCH_SECONDS: u64 = 946_684_800;
-
-/// What a log says, in the order in which the node must obey it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
-    /// Bump these tags.
-    Bump(Names),
-    /// Invalidate all tagged items.
-    Flush(FlushReason),
-    /// All that was committed before this moment is obeyed, in milliseconds of [`Node::now_ms`].
-    Confirmed {
-        /// The moment.
-        asked_at_ms: u64,
-    },
-}
-
-/// What a person may want to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// Both connections are there.
-    Connected {
-        /// System identifier and timeline.
-        identity: String,
-        /// The stream goes on where the last one ended.
-        resumes: bool,
-    },
-    /// A connection ended or cannot be made; it is tried again.
-    Lost {
-        /// Why.
-        reason: String,
-    },
-    /// The database lacks something. An empty list: no more.
-    Missing(Vec<Missing>),
-}
-
-/// What the log's bumps are for.
-pub trait Node {
-    /// A clock that goes on while the machine is suspended, in milliseconds.
-    fn now_ms(&self) -> u64;
-    /// The wall clock, since 1970: the database shows it as the time of the last reply.
-    fn unix_now(&self) -> Duration;
-    /// Obeys an order before it returns.
-    fn order(&mut self, order: Order);
-    /// Writes a line of the log.
-    fn notice(&mut self, notice: Notice);
-    /// Takes note of how far the follower is, and of what was left out of tags so far.
-    fn state(&mut self, state: State, left_out: LeftOut);
-    /// The password, read anew for each connection.
-    ///
-    /// # Errors
-    /// Why there is none, though one is set.
-    fn password(&mut self) -> Result<Option<String>, String>;
-}
-
-/// What a source is told while it follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wish {
-    /// Stop.
-    pub stops: bool,
-    /// Another number than before: look at once for what the database lacks.
-    pub looks: u64,
-}
 
 /// A database's log.
 #[derive(Clone)]
@@ -658,7 +598,7 @@ impl Running {
                 if self.history.committed(Commit { end, transaction, time }) {
                     self.restored(now_ms);
                 }
-                self.follower.told(Told::Entry { position: end, transaction, names }, now_ms);
+                self.follower.told(Told::Entry { position: end, transaction, names, is_own: false }, now_ms);
             }
             Message::Other => {}
         }

@@ -10,7 +10,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
@@ -43,9 +43,16 @@ pub enum TlsError {
 /// A client's configuration for this host. `ca`: a file of certificates in PEM that are trusted; `None`: those of the system. It is read only
 /// where a certificate is verified: as in libpq, that is also so for `require` with a `ca`.
 ///
+/// `own`: files in PEM with a certificate of the client's own and its key, for a server that asks for one.
+///
 /// # Errors
-/// The file cannot be read, or has no certificates.
-pub fn client_config(mode: SslMode, ca: Option<&Path>, host: &str) -> Result<Arc<ClientConfig>, TlsError> {
+/// A file cannot be read, or has no certificates.
+pub fn client_config(
+    mode: SslMode,
+    ca: Option<&Path>,
+    host: &str,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -57,9 +64,14 @@ pub fn client_config(mode: SslMode, ca: Option<&Path>, host: &str) -> Result<Arc
     let host = (mode == SslMode::VerifyFull).then(|| host.to_owned());
     let algorithms = provider.signature_verification_algorithms;
     let verifier = Verifier { algorithms, trusted, host };
-    Ok(Arc::new(
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth(),
-    ))
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let Some((certificate, key)) = own else { return Ok(Arc::new(builder.with_no_client_auth())) };
+    let failed = |file: &Path, reason: String| TlsError::File { file: file.display().to_string(), reason };
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+    let chain = chain.map_err(|error| failed(certificate, error.to_string()))?;
+    let read = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+    let config = builder.with_client_auth_cert(chain, read);
+    Ok(Arc::new(config.map_err(|error| failed(certificate, error.to_string()))?))
 }
 
 fn trusted(ca: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, TlsError> {

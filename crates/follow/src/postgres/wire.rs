@@ -388,7 +388,7 @@ async fn connect(address: &Address, peer: Option<&Peer>) -> Result<(Pin<Box<dyn 
 }
 
 /// The system notices a peer that is gone without a word.
-fn kept_alive(stream: TcpStream) -> io::Result<TcpStream> {
+pub(crate) fn kept_alive(stream: TcpStream) -> io::Result<TcpStream> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(&stream, true)?;

@@ -67,7 +67,7 @@ impl Scene {
     }
 
     fn entry(&mut self, position: u64, transaction: u64, names: Names) -> Vec<Action<u64>> {
-        self.tell(Told::Entry { position, transaction, names })
+        self.tell(Told::Entry { position, transaction, names, is_own: false })
     }
 }
 

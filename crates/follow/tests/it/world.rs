@@ -361,7 +361,12 @@ impl World {
                     Some(row) => {
                         let mut names = Names::default();
                         names.add(0, &[row as u8]);
-                        Told::Entry { position: record.position, transaction: record.transaction, names }
+                        Told::Entry {
+                            position: record.position,
+                            transaction: record.transaction,
+                            names,
+                            is_own: false,
+                        }
                     }
                     None => Told::Passed { position: record.position },
                 }

@@ -105,4 +105,34 @@ pub(super) static LOGS: &[Row<Source>] = &[
         log.view.missing.first().map(|missing| Value::Text(missing.to_string().into()))
     })
     .when("something is missing")),
+    of_log(
+        value("nodes", Kind::Gauge, Unit::Count, "Nodes that are listed, this one included.", |_, log: &Source| {
+            Some(Value::Number(log.view.fleet.as_ref()?.nodes))
+        })
+        .when("the log is of etcd"),
+    ),
+    of_log(
+        value("backlog", Kind::Gauge, Unit::Count, "Bumps of clients that are not in the log yet.", |_, log: &Source| {
+            Some(Value::Number(log.view.fleet.as_ref()?.backlog))
+        })
+        .when("the log is of etcd"),
+    ),
+    of_log(
+        value("sent", Kind::Counter, Unit::Count, "Bumps of clients, which go into the log.", |_, log: &Source| {
+            Some(Value::Number(log.view.fleet.as_ref()?.sent))
+        })
+        .when("the log is of etcd"),
+    ),
+    of_log(
+        value("waited", Kind::Counter, Unit::Count, "Replies that waited for the log.", |_, log: &Source| {
+            Some(Value::Number(log.view.fleet.as_ref()?.waited))
+        })
+        .when("the log is of etcd"),
+    ),
+    of_log(
+        value("not_confirmed", Kind::Counter, Unit::Count, "Replies that said that a bump is not confirmed.", |_, log: &Source| {
+            Some(Value::Number(log.view.fleet.as_ref()?.not_confirmed))
+        })
+        .when("the log is of etcd"),
+    ),
 ];

@@ -1,0 +1,735 @@
+//! Follows the log of an etcd and writes into it: one connection, and the [`Follower`] between it and the node.
+//!
+//! All requests share the connection: the watch, the question for the head, batches, the lease. When one of them is not answered within
+//! a second, or the connection ends, it is made anew to the server that answers first.
+
+mod seat;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::etcd::entry::{Bump, Entry, Read};
+use crate::etcd::fleet::{Fleet, Listed};
+use crate::etcd::grpc::{Channel, GrpcError, Responses};
+use crate::etcd::link::{self, Mark, Opened, RESPONSE_MAX, head_request};
+use crate::etcd::membership::{self, Registered, Seat};
+use crate::etcd::messages::{Event, KeyValue, PutRequest, PutResponse, RangeResponse, WatchResponse};
+use crate::etcd::outbox::{BATCH_MAX, Outbox, Wait};
+use crate::etcd::place::Place;
+use crate::etcd::record::{NodeState, Record};
+use crate::follower::{Action, Follower, Settings, Told};
+use crate::log::{Log, Snapshot};
+use crate::names::Names;
+use crate::node::{Notice, Order, Wish};
+use crate::postgres::{LeftOut, Missing};
+use seat::{RECORD_AGAIN_MS, RECORD_MS, REGISTER_MS};
+
+/// How long a client waits for a batch at most, in milliseconds: then the log is lost for those who write.
+pub const CONFIRM_MS_MAX: u64 = 400;
+
+/// Time in which bumps join a batch, in milliseconds.
+const BATCH_MS: u64 = 1;
+
+/// Between two attempts to write what was refused, in milliseconds.
+const REFUSED_MS: u64 = 1000;
+
+/// How long leaving the list may take.
+const LEAVE_MAX: Duration = Duration::from_millis(300);
+
+/// What the log is for: a node of a fleet.
+pub trait Node: crate::node::Node {
+    /// Who waits for a bump.
+    type Waiter: Send + 'static;
+    /// Tells those who wait that their bump is confirmed, or is not.
+    fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
+    /// Takes note of the nodes that are listed, and of bumps that are not in the log yet.
+    fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize);
+}
+
+/// What a node is to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// Its name, unique in its fleet.
+    pub name: String,
+    /// Where clients reach it, `HOST:PORT`.
+    pub address: String,
+    /// Its release.
+    pub release: String,
+    /// Another number after each start.
+    pub instance: u64,
+}
+
+/// Where lanes leave bumps for the log.
+#[derive(Debug)]
+pub struct Mailbox<W> {
+    outbox: Mutex<Outbox<W>>,
+    ready: Notify,
+}
+
+/// An etcd's log.
+#[derive(Clone)]
+pub struct Source {
+    /// Where it is.
+    pub place: Place,
+    /// How the certificate of each server is verified; empty: connections are not encrypted.
+    pub tls: Vec<Arc<rustls::ClientConfig>>,
+    /// How it is followed.
+    pub settings: Settings,
+    /// This node.
+    pub own: Own,
+}
+
+struct Etcd;
+
+impl Log for Etcd {
+    type Position = i64;
+    type Transaction = ();
+    type Snapshot = All;
+    type Identity = Cluster;
+    const IS_VISIBLE_ON_ARRIVAL: bool = true;
+}
+
+/// An entry stands for what was changed before.
+struct All;
+
+impl Snapshot<()> for All {
+    fn sees(&self, (): &()) -> bool {
+        true
+    }
+
+    fn running(&self) -> Vec<()> {
+        Vec::new()
+    }
+}
+
+/// The cluster's identifier.
+#[derive(Clone, PartialEq, Eq)]
+struct Cluster(u64);
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cluster {:x}", self.0)
+    }
+}
+
+impl<W> Default for Mailbox<W> {
+    fn default() -> Self {
+        Self { outbox: Mutex::default(), ready: Notify::new() }
+    }
+}
+
+impl<W> Mailbox<W> {
+    /// Leaves a bump that has been obeyed here. Returns its ticket.
+    pub fn push(&self, bump: &Bump) -> u64 {
+        let line = bump.line();
+        let ticket = self.lock().push(&line);
+        self.ready.notify_one();
+        ticket
+    }
+
+    /// Whether a ticket must be waited for, and if so, by whom; `is_barrier`: until all nodes have obeyed.
+    pub fn wait(&self, ticket: u64, is_barrier: bool, who: W) -> Wait {
+        let wait = self.lock().wait(ticket, is_barrier, who);
+        if is_barrier {
+            self.ready.notify_one();
+        }
+        wait
+    }
+
+    /// The log is followed no more. Returns those who wait.
+    pub fn close(&self) -> Vec<W> {
+        let mut outbox = self.lock();
+        let waiters = outbox.set_up(false);
+        *outbox = Outbox::default();
+        waiters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outbox<W>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a request came to.
+enum Done {
+    Probed { number: u64, result: Result<RangeResponse, GrpcError> },
+    Put(Result<PutResponse, GrpcError>),
+    Registered(Result<Registered, GrpcError>),
+    Renewed(Result<bool, GrpcError>),
+    Written(Result<(), GrpcError>),
+}
+
+/// A connection.
+struct Link {
+    channel: Channel,
+    watch: Responses,
+    cluster: u64,
+    tasks: JoinSet<Done>,
+    /// Since when a batch is under way, in milliseconds.
+    put_ms: Option<u64>,
+    /// A request about the node's place in the list is under way.
+    is_seating: bool,
+    is_renewing: bool,
+}
+
+struct Running<W> {
+    source: Source,
+    follower: Follower<Etcd>,
+    mail: Arc<Mailbox<W>>,
+    fleet: Fleet<W>,
+    link: Option<Link>,
+    /// The server that is tried first.
+    first: usize,
+    /// Nothing of the last watch is resumed: it was compacted past us.
+    is_compacted: bool,
+    cluster: u64,
+    mark: Option<Mark>,
+    state: NodeState,
+    applied: i64,
+    /// Where the watch began.
+    from: i64,
+    confirmed_ms: Option<u64>,
+    lease: Option<i64>,
+    seat: Option<Seat>,
+    /// What the record says, and when it was written, in milliseconds.
+    written: Option<(NodeState, i64, u64)>,
+    /// Barriers wait until the record says that this revision is obeyed.
+    barrier_at: i64,
+    register_ms: u64,
+    renew_ms: u64,
+    /// When the next batch is due, in milliseconds; `None`: there was nothing to write.
+    batch_ms: Option<u64>,
+    batches: u64,
+    /// Why bumps are refused; said already.
+    refused: Option<String>,
+    /// The name is taken; said already.
+    is_taken: bool,
+    /// Keys of others; said already.
+    foreign: HashSet<Vec<u8>>,
+    is_list_new: bool,
+}
+
+/// What comes after the follower's actions.
+enum Next {
+    /// Make a connection.
+    Connect { resume: Option<i64> },
+    /// Wait for something to happen.
+    Wait,
+}
+
+enum Heard {
+    Watched(Result<Option<WatchResponse>, GrpcError>),
+    Done(Done),
+    Time,
+    Wished,
+}
+
+impl Source {
+    /// What keeps the log from being followed and written; empty: nothing.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses.
+    pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, GrpcError> {
+        let opened = link::open(&self.place, password, &self.tls, 0, None).await?;
+        let mut missing = Vec::new();
+        // Written and taken away with its lease: a right to write, and space for it.
+        let name = format!("check-{:016x}", self.own.instance);
+        let value = b"cattlegrid check".to_vec();
+        let prefix = self.place.prefix.clone();
+        let seated = membership::register(opened.channel.clone(), prefix, name, value, (5, None, None)).await;
+        match seated {
+            Ok(Registered::Seated(Seat { lease, .. }) | Registered::Taken { lease }) => {
+                membership::leave(&opened.channel, lease, LEAVE_MAX).await;
+            }
+            Err(error) if error.is_refusal() => missing.push(self.refusal(&error)),
+            Err(error) => return Err(error),
+        }
+        let foreign =
+            |kv: &&KeyValue| Record::parse(&kv.value).is_none() && !kv.value.starts_with(b"cattlegrid");
+        if let Some(kv) = opened.nodes.iter().find(foreign) {
+            missing.push(Missing {
+                what: format!("{} was not written by a node", String::from_utf8_lossy(&kv.key)),
+                mend: "name a prefix that nothing else uses".to_owned(),
+                is_fatal: false,
+            });
+        }
+        Ok(missing)
+    }
+
+    fn refusal(&self, error: &GrpcError) -> Missing {
+        let prefix = &self.place.prefix;
+        let mend = if error.is_out_of_space() {
+            "compact and defragment it (`etcdctl compact`, `etcdctl defrag`), then `etcdctl alarm disarm`"
+                .to_owned()
+        } else {
+            format!("etcdctl role grant-permission ROLE readwrite --prefix=true {prefix}/")
+        };
+        Missing { what: format!("etcd takes no bumps ({error})"), mend, is_fatal: false }
+    }
+
+    /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is gone.
+    pub async fn follow<N: Node>(
+        self,
+        node: &mut N,
+        mail: Arc<Mailbox<N::Waiter>>,
+        mut wish: watch::Receiver<Wish>,
+    ) {
+        let mut running = Running {
+            follower: Follower::new(self.settings),
+            first: usize::try_from(self.own.instance).unwrap_or(0) % self.place.servers.len().max(1),
+            source: self,
+            mail,
+            fleet: Fleet::default(),
+            link: None,
+            is_compacted: false,
+            cluster: 0,
+            mark: None,
+            state: NodeState::Joining,
+            applied: 0,
+            from: 0,
+            confirmed_ms: None,
+            lease: None,
+            seat: None,
+            written: None,
+            barrier_at: 0,
+            register_ms: 0,
+            renew_ms: 0,
+            batch_ms: None,
+            batches: 0,
+            refused: None,
+            is_taken: false,
+            foreign: HashSet::new(),
+            is_list_new: true,
+        };
+        running.follower.tick(node.now_ms());
+        loop {
+            if wish.borrow().drains {
+                running.state = NodeState::Draining;
+            }
+            let next = running.act(node);
+            running.maintain(node);
+            node.state(running.follower.state(), LeftOut::default());
+            if let Next::Connect { resume } = next {
+                tokio::select! {
+                    () = running.connect(resume, node) => {}
+                    () = stops(&mut wish) => break,
+                }
+            } else {
+                let event = running.event(&mut wish, node.now_ms()).await;
+                if matches!(event, Heard::Wished) {
+                    let is_stopped = wish.borrow_and_update().stops;
+                    if is_stopped || wish.has_changed().is_err() {
+                        break;
+                    }
+                }
+                running.take(event, node);
+            }
+        }
+        // What is on its way is written.
+        let _late = tokio::time::timeout(LEAVE_MAX, running.write_rest(node)).await;
+        let waiters = running.mail.close();
+        node.tell(waiters, false);
+        node.tell(running.fleet.take_all(), false);
+        if let (Some(link), Some(lease)) = (&running.link, running.lease) {
+            membership::leave(&link.channel, lease, LEAVE_MAX).await;
+        }
+    }
+}
+
+/// Comes back when the log is followed no more.
+async fn stops(wish: &mut watch::Receiver<Wish>) {
+    // An error: the sender is gone.
+    let _stopped = wish.wait_for(|wish| wish.stops).await;
+}
+
+impl<W: Send + 'static> Running<W> {
+    /// Executes what the follower wants.
+    fn act(&mut self, node: &mut impl Node<Waiter = W>) -> Next {
+        while let Some(action) = self.follower.poll_action() {
+            match action {
+                Action::Bump(names) => node.order(Order::Bump(names)),
+                Action::Flush(reason) => node.order(Order::Flush(reason)),
+                Action::Confirmed { asked_at_ms } => {
+                    // All before the watch's beginning has been obeyed, or flushed for.
+                    self.applied = self.applied.max(self.from);
+                    // A node that is not listed is not waited for by barriers.
+                    if self.seat.is_some() {
+                        if self.state == NodeState::Joining {
+                            self.state = NodeState::Up;
+                        }
+                        self.confirmed_ms = Some(asked_at_ms);
+                        node.order(Order::Confirmed { asked_at_ms });
+                    }
+                }
+                Action::Acknowledge(position) => self.applied = position,
+                Action::Connect { resume } => return Next::Connect { resume },
+                Action::Disconnect { reason } => self.unlink(reason, node),
+                Action::Probe { number } => {
+                    let request = head_request(&self.source.place);
+                    self.spawn(|channel| async move {
+                        let result = channel.unary("KV/Range", &request, RESPONSE_MAX).await;
+                        Done::Probed { number, result }
+                    });
+                }
+                // The head is that of an entry, which comes or does not.
+                Action::Nudge => {}
+            }
+        }
+        Next::Wait
+    }
+
+    fn spawn<F>(&mut self, request: impl FnOnce(Channel) -> F)
+    where
+        F: Future<Output = Done> + Send + 'static,
+    {
+        if let Some(link) = &mut self.link {
+            link.tasks.spawn(request(link.channel.clone()));
+        }
+    }
+
+    /// The connection is gone: so is what was under way on it.
+    fn unlink(&mut self, reason: String, node: &mut impl Node<Waiter = W>) {
+        self.link = None;
+        self.first += 1;
+        let waiters = {
+            let mut outbox = self.mail.lock();
+            outbox.give_back();
+            outbox.set_up(false)
+        };
+        node.tell(waiters, false);
+        node.notice(Notice::Lost { reason });
+    }
+
+    fn lose(&mut self, reason: String, node: &mut impl Node<Waiter = W>) {
+        self.unlink(reason.clone(), node);
+        self.follower.told(Told::Lost { reason }, node.now_ms());
+    }
+
+    async fn connect(&mut self, resume: Option<i64>, node: &mut impl Node<Waiter = W>) {
+        let place = &self.source.place;
+        let password = match node.password() {
+            Ok(password) => password.or_else(|| place.password.clone()),
+            Err(reason) => return self.lose(reason, node),
+        };
+        let resume = resume.filter(|_| !self.is_compacted).map(|at| (at, self.cluster, self.mark.clone()));
+        let opened = link::open(place, password.as_deref(), &self.source.tls, self.first, resume).await;
+        match opened {
+            Ok(opened) => self.opened(opened, node),
+            Err(error) => self.lose(error.to_string(), node),
+        }
+    }
+
+    fn opened(&mut self, opened: Opened, node: &mut impl Node<Waiter = W>) {
+        let Opened { channel, watch, cluster, from, resumes, nodes } = opened;
+        let now_ms = node.now_ms();
+        (self.is_compacted, self.cluster, self.from) = (false, cluster, from);
+        if !resumes {
+            // Obeyed when everything has been flushed; those who wait for what was left out are told then.
+            (self.mark, self.applied, self.barrier_at) = (None, 0, from);
+        }
+        let prefix = format!("{}/node/", self.source.place.prefix);
+        let record = |kv: &KeyValue| {
+            let name = kv.key.strip_prefix(prefix.as_bytes())?;
+            Some((String::from_utf8_lossy(name).into_owned(), Record::parse(&kv.value)?))
+        };
+        self.fleet.replace(nodes.iter().filter_map(record), now_ms);
+        self.fleet.see(u64::try_from(from).unwrap_or(0));
+        // Its record may have gone meanwhile, or be that of another cluster.
+        let is_listed = |seat: &Seat| {
+            self.fleet.get(&seat.name).is_some_and(|record| record.instance == self.source.own.instance)
+        };
+        if !self.seat.as_ref().is_some_and(is_listed) {
+            (self.seat, self.lease) = (None, None);
+        }
+        (self.register_ms, self.renew_ms, self.written) = (0, 0, None);
+        self.is_list_new = true;
+        self.batch_ms = None;
+        let tasks = JoinSet::new();
+        self.link = Some(Link {
+            channel,
+            watch,
+            cluster,
+            tasks,
+            put_ms: None,
+            is_seating: false,
+            is_renewing: false,
+        });
+        let _none = self.mail.lock().set_up(true);
+        node.notice(Notice::Connected { identity: format!("{:?}", Cluster(cluster)), resumes });
+        self.follower.told(Told::Connected { identity: Cluster(cluster), resumes }, now_ms);
+        self.follower.told(Told::Passed { position: from }, now_ms);
+    }
+
+    /// Does what is due besides the follower's: batches, the lease, the record, barriers.
+    fn maintain(&mut self, node: &mut impl Node<Waiter = W>) {
+        let now_ms = node.now_ms();
+        let passed = self.fleet.take_passed(now_ms);
+        if !passed.is_empty() {
+            node.tell(passed, true);
+        }
+        if let Some(link) = &self.link
+            && link.put_ms.is_some_and(|since_ms| now_ms >= since_ms + CONFIRM_MS_MAX)
+        {
+            let waiters = self.mail.lock().set_up(false);
+            node.tell(waiters, false);
+        }
+        if self.link.is_some() {
+            self.write_batch(now_ms);
+            self.keep_seat(now_ms);
+        }
+        if std::mem::take(&mut self.is_list_new) {
+            node.fleet(self.fleet.nodes().collect(), self.mail.lock().backlog());
+        }
+    }
+
+    /// Writes what is left, and waits for it.
+    async fn write_rest(&mut self, node: &mut impl Node<Waiter = W>) {
+        self.batch_ms = Some(0);
+        loop {
+            self.write_batch(node.now_ms());
+            let Some(link) = self.link.as_mut().filter(|link| link.put_ms.is_some()) else { return };
+            match link.tasks.join_next().await {
+                Some(Ok(done)) => self.done(done, node),
+                Some(Err(_)) | None => return,
+            }
+            if self.refused.is_some() {
+                return;
+            }
+            self.batch_ms = Some(0);
+        }
+    }
+
+    fn write_batch(&mut self, now_ms: u64) {
+        let mut outbox = self.mail.lock();
+        if !outbox.is_ready() {
+            return;
+        }
+        let due_ms = *self.batch_ms.get_or_insert(now_ms + BATCH_MS);
+        let is_full = outbox.backlog() >= BATCH_MAX && self.refused.is_none();
+        if now_ms < due_ms && !is_full {
+            return;
+        }
+        let Some(batch) = outbox.begin() else { return };
+        drop(outbox);
+        self.batch_ms = None;
+        self.batches += 1;
+        let own = &self.source.own;
+        let entry = Entry {
+            instance: own.instance,
+            number: self.batches,
+            has_barrier: batch.has_barrier,
+            lines: batch.lines.iter().map(|(_, line)| Box::from(&**line)).collect(),
+        };
+        let key = format!("{}/bump/{}", self.source.place.prefix, own.name).into_bytes();
+        let request = PutRequest { key, value: entry.text(), lease: 0 };
+        self.spawn(|channel| async move { Done::Put(channel.unary("KV/Put", &request, RESPONSE_MAX).await) });
+        if let Some(link) = &mut self.link {
+            link.put_ms = Some(now_ms);
+        }
+    }
+
+    /// When something is due, in milliseconds.
+    fn next_ms(&self) -> Option<u64> {
+        let mut times: Vec<u64> = self.follower.next_ms().into_iter().chain(self.fleet.next_ms()).collect();
+        if let Some(link) = &self.link {
+            times.extend(link.put_ms.map(|since_ms| since_ms + CONFIRM_MS_MAX));
+            if link.put_ms.is_none() {
+                times.extend(self.batch_ms);
+            }
+            if self.lease.is_some() && !link.is_renewing {
+                times.push(self.renew_ms);
+            }
+            if !link.is_seating {
+                let (_, applied, at_ms) = self.written.unwrap_or_default();
+                if self.seat.is_none() {
+                    times.push(self.register_ms);
+                } else if self.owes(applied) {
+                    times.push(at_ms + RECORD_MS);
+                } else {
+                    times.push(at_ms + RECORD_AGAIN_MS);
+                }
+            }
+        }
+        times.into_iter().min()
+    }
+
+    async fn event(&mut self, wish: &mut watch::Receiver<Wish>, now_ms: u64) -> Heard {
+        let next_ms = self.next_ms();
+        let wait =
+            Duration::from_millis(next_ms.map_or(1000, |next_ms| next_ms.saturating_sub(now_ms)).min(1000));
+        let mail = Arc::clone(&self.mail);
+        let Some(link) = &mut self.link else {
+            return tokio::select! {
+                () = tokio::time::sleep(wait) => Heard::Time,
+                _ = wish.changed() => Heard::Wished,
+            };
+        };
+        let Link { watch, tasks, .. } = link;
+        tokio::select! {
+            response = watch.next::<WatchResponse>() => Heard::Watched(response),
+            Some(done) = tasks.join_next() => match done {
+                Ok(done) => Heard::Done(done),
+                Err(_) => Heard::Time,
+            },
+            () = mail.ready.notified() => Heard::Time,
+            _ = wish.changed() => Heard::Wished,
+            () = tokio::time::sleep(wait) => Heard::Time,
+        }
+    }
+
+    fn take(&mut self, event: Heard, node: &mut impl Node<Waiter = W>) {
+        let now_ms = node.now_ms();
+        match event {
+            Heard::Watched(Ok(Some(response))) => self.watched(response, node),
+            Heard::Watched(Ok(None)) => self.lose("the watch has ended".to_owned(), node),
+            Heard::Watched(Err(error)) => self.lose(error.to_string(), node),
+            Heard::Done(done) => self.done(done, node),
+            Heard::Time | Heard::Wished => self.follower.tick(now_ms),
+        }
+    }
+
+    fn done(&mut self, done: Done, node: &mut impl Node<Waiter = W>) {
+        let now_ms = node.now_ms();
+        let Some(link) = &mut self.link else { return };
+        match done {
+            Done::Probed { number, result: Ok(range) } => {
+                let cluster = range.header.map_or(0, |header| header.cluster_id);
+                let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
+                self.follower
+                    .told(Told::Probed { number, identity: Cluster(cluster), head, snapshot: All }, now_ms);
+            }
+            Done::Put(Ok(response)) => {
+                link.put_ms = None;
+                let is_same =
+                    response.header.as_ref().is_some_and(|header| header.cluster_id == link.cluster);
+                if !is_same {
+                    return self.lose("the cluster is another one".to_owned(), node);
+                }
+                let revision = response.header.map_or(0, |header| header.revision);
+                let turn = {
+                    let mut outbox = self.mail.lock();
+                    let _none = outbox.set_up(true);
+                    outbox.commit()
+                };
+                if self.refused.take().is_some() {
+                    node.notice(Notice::Takes(None));
+                }
+                node.tell(turn.committed, true);
+                if !turn.barriers.is_empty() {
+                    let own = self.source.own.instance;
+                    self.fleet.wait(own, u64::try_from(revision).unwrap_or(0), now_ms, turn.barriers);
+                }
+            }
+            Done::Put(Err(error)) if error.is_refusal() => {
+                link.put_ms = None;
+                let waiters = {
+                    let mut outbox = self.mail.lock();
+                    outbox.give_back();
+                    outbox.set_up(false)
+                };
+                node.tell(waiters, false);
+                self.batch_ms = Some(now_ms + REFUSED_MS);
+                self.refuse(&error, node);
+            }
+            Done::Probed { result: Err(error), .. } | Done::Put(Err(error)) => {
+                self.lose(error.to_string(), node);
+            }
+            Done::Registered(result) => {
+                link.is_seating = false;
+                self.registered(result, node);
+            }
+            Done::Renewed(result) => {
+                link.is_renewing = false;
+                match result {
+                    Ok(true) => {}
+                    Ok(false) => (self.lease, self.seat, self.register_ms) = (None, None, 0),
+                    Err(_) => self.renew_ms = now_ms + REGISTER_MS,
+                }
+            }
+            Done::Written(result) => {
+                link.is_seating = false;
+                match result {
+                    Ok(()) => {}
+                    Err(GrpcError::Status { message, .. }) if message.contains("lease not found") => {
+                        (self.lease, self.seat, self.register_ms) = (None, None, 0);
+                    }
+                    Err(_) => {
+                        self.written = self.written.map(|(state, _, at_ms)| (state, 0, at_ms + REGISTER_MS));
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, error: &GrpcError, node: &mut impl Node<Waiter = W>) {
+        let missing = self.source.refusal(error);
+        let reason = missing.to_string();
+        if self.refused.as_ref() != Some(&reason) {
+            self.refused = Some(reason);
+            node.notice(Notice::Takes(Some(missing)));
+        }
+    }
+
+    fn watched(&mut self, response: WatchResponse, node: &mut impl Node<Waiter = W>) {
+        let now_ms = node.now_ms();
+        if response.compact_revision > 0 {
+            self.is_compacted = true;
+            return self.lose("it was compacted past what this node has obeyed".to_owned(), node);
+        }
+        if response.canceled {
+            return self.lose(format!("the watch was ended: {}", response.cancel_reason), node);
+        }
+        if let Some((link, header)) = self.link.as_ref().zip(response.header.as_ref())
+            && header.cluster_id != link.cluster
+        {
+            return self.lose("the cluster is another one".to_owned(), node);
+        }
+        for Event { kind, kv } in response.events {
+            let Some(kv) = kv else { continue };
+            let own = &self.source.place.prefix;
+            let rest = kv.key.strip_prefix(own.as_bytes()).unwrap_or_default();
+            if let Some(name) = rest.strip_prefix(b"/node/") {
+                let name = String::from_utf8_lossy(name).into_owned();
+                self.listed(name, (kind == 0).then_some(&*kv.value), now_ms);
+            } else if rest.starts_with(b"/bump/") && kind == 0 {
+                self.entry(&kv, node);
+            }
+            self.fleet.see(u64::try_from(kv.mod_revision).unwrap_or(0));
+        }
+    }
+
+    fn entry(&mut self, kv: &KeyValue, node: &mut impl Node<Waiter = W>) {
+        let (mut names, mut is_own) = (Names::default(), false);
+        match Read::parse(&kv.value) {
+            Read::Entry(entry) => {
+                is_own = entry.instance == self.source.own.instance;
+                if entry.has_barrier && !is_own {
+                    self.barrier_at = self.barrier_at.max(kv.mod_revision);
+                }
+                for line in &entry.lines {
+                    match Bump::parse(line) {
+                        Some(Bump::All) => {
+                            names.all("more bumps than a node had room for while the log was lost");
+                        }
+                        Some(Bump::Nothing) => {}
+                        Some(_) => names.add(0, line),
+                        None => names.all("a bump that a node of another release has written"),
+                    }
+                }
+            }
+            Read::Later { .. } => names.all("an entry that a node of a later release has written"),
+            Read::Foreign => {
+                if self.foreign.len() < 100 && self.foreign.insert(kv.key.clone()) {
+                    node.notice(Notice::Foreign { key: String::from_utf8_lossy(&kv.key).into_owned() });
+                }
+            }
+        }
+        let head = kv.value.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
+        self.mark = Some(Mark { key: kv.key.clone(), revision: kv.mod_revision, head });
+        let told = Told::Entry { position: kv.mod_revision, transaction: (), names, is_own };
+        self.follower.told(told, node.now_ms());
+    }
+}

@@ -1,0 +1,136 @@
+//! This node's place in the list of nodes: its lease, and what it says of itself.
+
+use crate::etcd::grpc::GrpcError;
+use crate::etcd::membership::{self, Registered, lease_s};
+use crate::etcd::record::Record;
+use crate::node::Notice;
+
+use super::{Done, Node, Running};
+
+/// Between two of a node's records while barriers wait, and between two attempts to be listed, in milliseconds.
+pub(super) const RECORD_MS: u64 = 100;
+pub(super) const REGISTER_MS: u64 = 1000;
+
+/// Between two records only because the revision has changed, in milliseconds.
+pub(super) const RECORD_AGAIN_MS: u64 = 10_000;
+
+impl<W: Send + 'static> Running<W> {
+    /// What this node says of itself.
+    pub(super) fn record(&self, now_ms: u64) -> Record {
+        let own = &self.source.own;
+        Record {
+            instance: own.instance,
+            state: self.state,
+            address: own.address.clone(),
+            applied: u64::try_from(self.applied).unwrap_or(0),
+            max_lag_ms: self.source.settings.max_lag_ms,
+            lag_ms: self.confirmed_ms.map(|at_ms| now_ms.saturating_sub(at_ms)),
+            release: own.release.clone(),
+        }
+    }
+
+    /// Keeps this node in the list, with what it says of itself.
+    pub(super) fn keep_seat(&mut self, now_ms: u64) {
+        let prefix = self.source.place.prefix.clone();
+        let (own, every_s) = (&self.source.own, lease_s(self.source.settings.max_lag_ms));
+        let value = self.record(now_ms).text();
+        let owes = self.written.is_some_and(|(_, applied, _)| self.owes(applied));
+        let Some(link) = &mut self.link else { return };
+        let channel = || link.channel.clone();
+        if let Some(lease) = self.lease.filter(|_| !link.is_renewing && now_ms >= self.renew_ms) {
+            link.is_renewing = true;
+            self.renew_ms = now_ms + every_s * 1000 / 3;
+            let renewed = membership::renew(channel(), lease);
+            link.tasks.spawn(async move { Done::Renewed(renewed.await) });
+        }
+        if link.is_seating {
+            return;
+        }
+        let is_own_free = self.fleet.get(&own.name).is_none();
+        let is_elsewhere = self.seat.as_ref().is_some_and(|seat| seat.name != own.name);
+        if (self.seat.is_none() || is_elsewhere && is_own_free) && now_ms >= self.register_ms {
+            link.is_seating = true;
+            self.register_ms = now_ms + REGISTER_MS;
+            // Until the lease of the last instance has run out, or for as long as another node has the name.
+            let name = if is_own_free {
+                own.name.clone()
+            } else {
+                format!("{}~{:04x}", own.name, own.instance & 0xffff)
+            };
+            self.written = Some((self.state, self.applied, now_ms));
+            let terms = (every_s, self.lease, self.seat.clone());
+            let registered = membership::register(channel(), prefix, name, value, terms);
+            link.tasks.spawn(async move { Done::Registered(registered.await) });
+            return;
+        }
+        let Some(seat) = self.seat.clone() else { return };
+        let is_due = match self.written {
+            None => true,
+            Some((state, applied, at_ms)) => {
+                state != self.state
+                    || owes && now_ms >= at_ms + RECORD_MS
+                    || applied != self.applied && now_ms >= at_ms + RECORD_AGAIN_MS
+            }
+        };
+        if is_due {
+            link.is_seating = true;
+            self.written = Some((self.state, self.applied, now_ms));
+            let written = membership::write(channel(), prefix, seat, value);
+            link.tasks.spawn(async move { Done::Written(written.await) });
+        }
+    }
+
+    /// Whether a barrier waits for what the record does not say yet.
+    pub(super) fn owes(&self, written: i64) -> bool {
+        written < self.barrier_at && self.barrier_at <= self.applied
+    }
+
+    pub(super) fn registered(
+        &mut self,
+        result: Result<Registered, GrpcError>,
+        node: &mut impl Node<Waiter = W>,
+    ) {
+        match result {
+            Ok(Registered::Seated(seat)) => {
+                let is_own = seat.name == self.source.own.name;
+                if !is_own && !self.is_taken {
+                    let other = self.fleet.get(&self.source.own.name);
+                    node.notice(Notice::NameTaken {
+                        name: self.source.own.name.clone(),
+                        by: other.map_or_else(String::new, |record| record.address.clone()),
+                        instead: seat.name.clone(),
+                    });
+                }
+                self.is_taken = !is_own;
+                self.renew_ms = node.now_ms() + lease_s(self.source.settings.max_lag_ms) * 1000 / 3;
+                (self.lease, self.seat) = (Some(seat.lease), Some(seat));
+            }
+            // Its record comes with the watch; then another name is tried.
+            Ok(Registered::Taken { lease }) => {
+                self.lease = Some(lease);
+                self.register_ms = node.now_ms() + RECORD_MS;
+            }
+            Err(GrpcError::Status { message, .. }) if message.contains("lease not found") => {
+                self.lease = None;
+            }
+            Err(error) if error.is_refusal() => self.refuse(&error, node),
+            Err(_) => {}
+        }
+    }
+
+    /// A node's record has come, or has gone.
+    pub(super) fn listed(&mut self, name: String, value: Option<&[u8]>, now_ms: u64) {
+        self.is_list_new = true;
+        let record = value.and_then(Record::parse);
+        if self.seat.as_ref().is_some_and(|seat| seat.name == name)
+            && record.as_ref().is_none_or(|record| record.instance != self.source.own.instance)
+        {
+            // The lease has run out, whatever it seemed here.
+            (self.lease, self.seat, self.register_ms) = (None, None, 0);
+        }
+        match record {
+            Some(record) => self.fleet.put(name, record),
+            None => self.fleet.remove(&name, now_ms),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the source of a log and the server that obeys it know of each other.
+
+use std::time::Duration;
+
+use crate::follower::{FlushReason, State};
+use crate::names::Names;
+use crate::postgres::{LeftOut, Missing};
+
+/// What a log says, in the order in which the node must obey it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Bump these tags.
+    Bump(Names),
+    /// Invalidate all tagged items.
+    Flush(FlushReason),
+    /// All that was committed before this moment is obeyed, in milliseconds of [`Node::now_ms`].
+    Confirmed {
+        /// The moment.
+        asked_at_ms: u64,
+    },
+}
+
+/// What a person may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Both connections are there.
+    Connected {
+        /// Of a database the system identifier and timeline, of etcd the cluster's identifier.
+        identity: String,
+        /// The stream goes on where the last one ended.
+        resumes: bool,
+    },
+    /// A connection ended or cannot be made; it is tried again.
+    Lost {
+        /// Why.
+        reason: String,
+    },
+    /// The database lacks something. An empty list: no more.
+    Missing(Vec<Missing>),
+    /// The log refuses this node's own entries, for this reason; `None`: it takes them again.
+    Takes(Option<Missing>),
+    /// Another node has this node's name.
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The address of the other one.
+        by: String,
+        /// The name under which this node is listed.
+        instead: String,
+    },
+    /// A key among those of the nodes was written by something else.
+    Foreign {
+        /// The key.
+        key: String,
+    },
+}
+
+/// What the log's bumps are for.
+pub trait Node {
+    /// A clock that goes on while the machine is suspended, in milliseconds.
+    fn now_ms(&self) -> u64;
+    /// The wall clock, since 1970: a database shows it as the time of the last reply.
+    fn unix_now(&self) -> Duration;
+    /// Obeys an order before it returns.
+    fn order(&mut self, order: Order);
+    /// Writes a line of the log.
+    fn notice(&mut self, notice: Notice);
+    /// Takes note of how far the follower is, and of what was left out of tags so far.
+    fn state(&mut self, state: State, left_out: LeftOut);
+    /// The password, read anew for each connection.
+    ///
+    /// # Errors
+    /// Why there is none, though one is set.
+    fn password(&mut self) -> Result<Option<String>, String>;
+}
+
+/// What a source is told while it follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wish {
+    /// Stop.
+    pub stops: bool,
+    /// Another number than before: look at once for what the database lacks.
+    pub looks: u64,
+    /// The server leaves: other nodes should know.
+    pub drains: bool,
+}

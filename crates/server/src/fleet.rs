@@ -1,0 +1,282 @@
+//! This server as a node of a fleet: the log of etcd, into which bumps of its clients go and from which those of other nodes come.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use cattlegrid_config::{BumpReply, EtcdLog, FollowSettings};
+use cattlegrid_engine::{BumpLog, BumpWait, BumpWaiter, Now, SentBump};
+use cattlegrid_follow::etcd::{Bump, CONFIRM_MS_MAX, Listed, Mailbox, Node, Own as OwnNode, Source, Wait};
+use cattlegrid_follow::postgres::{SslMode, TlsError, client_config};
+use cattlegrid_follow::{Name, Settings};
+use cattlegrid_tags::{Kind, PrefixId};
+
+use crate::follows::Own;
+use crate::listen::Address;
+use crate::log;
+use crate::state::{Message, Shared};
+
+/// What a barrier waits for beyond `max_lag`, in milliseconds: the longest lease of a node that is silent, and what etcd is late.
+const LEASE_MS: u64 = 8_000;
+
+/// The log that takes the bumps of clients, which may be replaced when the rule file is read again.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    is_on: AtomicBool,
+    writer: ArcSwapOption<Writer>,
+}
+
+/// The way into one log.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) mail: Arc<Mailbox<BumpWaiter>>,
+    reply: BumpReply,
+    barrier_ms: u64,
+    instance: u64,
+    seen: Mutex<Seen>,
+    /// Bumps of clients that were left for the log.
+    pub(crate) sent: AtomicU64,
+    /// Replies that waited, and to which bumps were not confirmed.
+    pub(crate) waited: AtomicU64,
+    pub(crate) not_confirmed: AtomicU64,
+}
+
+/// What is known of the fleet.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Seen {
+    pub(crate) nodes: Vec<Listed>,
+    pub(crate) backlog: usize,
+    /// When the log was confirmed last, in milliseconds since the start.
+    pub(crate) confirmed_ms: Option<u64>,
+}
+
+impl Fleet {
+    /// Bumps go into the log of this writer from now on; None: there is none.
+    pub(crate) fn set(&self, writer: Option<Arc<Writer>>) {
+        self.is_on.store(writer.is_some(), Relaxed);
+        self.writer.store(writer);
+    }
+
+    /// Bumps do not go into the log of this writer any more.
+    pub(crate) fn unset(&self, writer: &Arc<Writer>) {
+        if self.writer.load().as_ref().is_some_and(|own| Arc::ptr_eq(own, writer)) {
+            self.set(None);
+        }
+    }
+}
+
+impl Writer {
+    pub(crate) fn new(settings: &FollowSettings, etcd: &EtcdLog) -> Self {
+        let max_lag_ms = u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            mail: Arc::new(Mailbox::default()),
+            reply: etcd.bump_reply,
+            barrier_ms: 2 * max_lag_ms + LEASE_MS,
+            instance: random(),
+            seen: Mutex::default(),
+            sent: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            not_confirmed: AtomicU64::new(0),
+        }
+    }
+
+    /// What is known of the fleet.
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn see(&self, act: impl FnOnce(&mut Seen)) {
+        act(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+impl BumpLog for Fleet {
+    fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+
+    fn push(&self, bump: &SentBump<'_>) -> u64 {
+        let writer = self.writer.load();
+        let Some(writer) = writer.as_ref() else { return 0 };
+        writer.sent.fetch_add(1, Relaxed);
+        writer.mail.push(&match *bump {
+            SentBump::Tag { prefix, name, kind } => {
+                Bump::Tag { is_soft: kind == Kind::Soft, prefix: prefix.to_vec(), name: name.to_vec() }
+            }
+            SentBump::Gradual { prefix, name, seconds } => {
+                Bump::Gradual { seconds, prefix: prefix.to_vec(), name: name.to_vec() }
+            }
+            SentBump::Flush { seconds } => Bump::Flush { seconds },
+        })
+    }
+
+    fn wait(&self, ticket: u64, is_barrier: bool, who: BumpWaiter, now_ms: u64) -> BumpWait {
+        let writer = self.writer.load();
+        let Some(writer) = writer.as_ref() else { return BumpWait::Lost };
+        if writer.reply == BumpReply::Local && !is_barrier {
+            return BumpWait::Over;
+        }
+        match writer.mail.wait(ticket, is_barrier || writer.reply == BumpReply::Barrier, who) {
+            Wait::Over => BumpWait::Over,
+            Wait::Lost => {
+                writer.not_confirmed.fetch_add(1, Relaxed);
+                BumpWait::Lost
+            }
+            Wait::Waits => {
+                writer.waited.fetch_add(1, Relaxed);
+                BumpWait::Until(now_ms + if is_barrier { writer.barrier_ms } else { CONFIRM_MS_MAX })
+            }
+        }
+    }
+
+    fn nodes(&self, now_ms: u64) -> String {
+        let writer = self.writer.load();
+        let Some(writer) = writer.as_ref() else { return "[]".to_owned() };
+        let seen = writer.seen();
+        let nodes = seen.nodes.iter().map(|Listed { name, record }| {
+            let is_own = record.instance == writer.instance;
+            let lag_ms = match (is_own, seen.confirmed_ms) {
+                (true, Some(at_ms)) => Some(now_ms.saturating_sub(at_ms)),
+                _ => record.lag_ms,
+            };
+            serde_json::json!({
+                "name": name,
+                "address": record.address,
+                "state": record.state.name(),
+                "applied": record.applied,
+                "lag_ms": lag_ms,
+                "max_lag_ms": record.max_lag_ms,
+                "version": record.release,
+                "self": is_own,
+            })
+        });
+        serde_json::Value::Array(nodes.collect()).to_string()
+    }
+}
+
+impl Node for Own {
+    type Waiter = BumpWaiter;
+
+    fn tell(&mut self, waiters: Vec<BumpWaiter>, is_confirmed: bool) {
+        if let Some(writer) = self.writer.as_ref().filter(|_| !is_confirmed) {
+            writer.not_confirmed.fetch_add(waiters.len() as u64, Relaxed);
+        }
+        let mut by_lane: Vec<Vec<_>> = self.shared.lanes.iter().map(|_| Vec::new()).collect();
+        for waiter in waiters {
+            let lane = waiter.lane();
+            by_lane[lane].push(waiter.wake(is_confirmed));
+        }
+        for (lane, wakes) in by_lane.into_iter().enumerate().filter(|(_, wakes)| !wakes.is_empty()) {
+            self.shared.lanes[lane].tell(Message::Wakes(wakes));
+        }
+    }
+
+    fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize) {
+        if let Some(writer) = &self.writer {
+            writer.see(|seen| (seen.nodes, seen.backlog) = (nodes, backlog));
+        }
+    }
+}
+
+impl Own {
+    /// The log was confirmed.
+    pub(crate) fn note_confirmed(&self, at_ms: u64) {
+        if let Some(writer) = &self.writer {
+            writer.see(|seen| seen.confirmed_ms = Some(at_ms));
+        }
+    }
+
+    /// Obeys a bump of another node.
+    pub(crate) fn obey(&self, Name { tag: line, .. }: &Name, now: Now) {
+        let shared = self.shared.engine.shared();
+        // A prefix that this server does not know has no items here.
+        let find = |prefix: &[u8]| match prefix {
+            [] => Some(PrefixId::NONE),
+            _ => shared.prefixes().find(prefix),
+        };
+        match Bump::parse(line) {
+            Some(Bump::Tag { is_soft, prefix, name }) => {
+                let kind = if is_soft || self.settings.soft { Kind::Soft } else { Kind::Hard };
+                if let Some(prefix) = find(&prefix) {
+                    self.shared.engine.bump_followed(prefix, &name, kind, now);
+                }
+            }
+            Some(Bump::Gradual { seconds, prefix, name }) => {
+                if let Some(prefix) = find(&prefix) {
+                    self.shared.engine.purge_followed(prefix, &name, seconds, now);
+                }
+            }
+            Some(Bump::Flush { seconds }) => drop(shared.flush_rolling(now.ms, seconds * 1000)),
+            Some(Bump::All | Bump::Nothing) | None => debug_assert!(false, "the source knows these"),
+        }
+    }
+}
+
+/// What this server is to the others of its fleet.
+fn own_node(shared: &Shared, instance: u64) -> OwnNode {
+    let host = || {
+        let read = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Some(read.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".to_owned())
+    };
+    let listeners = shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+    let bound = listeners.iter().find_map(|listener| match &listener.address {
+        Address::Tcp(address) => Some(*address),
+        Address::Unix(_) => None,
+    });
+    drop(listeners);
+    let at = bound.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+    let address = if at.ip().is_unspecified() { format!("{}:{}", host(), at.port()) } else { at.to_string() };
+    let name = shared.settings.protection.node.clone().unwrap_or_else(|| format!("{}:{}", host(), at.port()));
+    OwnNode { name, address, release: env!("CARGO_PKG_VERSION").to_owned(), instance }
+}
+
+/// How the log is followed by this server.
+pub(crate) fn source(
+    shared: &Shared,
+    settings: &FollowSettings,
+    etcd: &EtcdLog,
+    writer: &Writer,
+) -> Result<Source, TlsError> {
+    Ok(Source { own: own_node(shared, writer.instance), ..bare_source(settings, etcd)? })
+}
+
+/// How it is looked at, by no server.
+pub(crate) fn bare_source(settings: &FollowSettings, etcd: &EtcdLog) -> Result<Source, TlsError> {
+    let mut tls = Vec::new();
+    if etcd.place.ssl != SslMode::Disable {
+        let own = settings.ssl_own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        for (host, _) in &etcd.place.servers {
+            tls.push(client_config(etcd.place.ssl, settings.ssl_ca.as_deref(), host, own)?);
+        }
+    }
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Ok(Source {
+        place: etcd.place.clone(),
+        tls,
+        settings: Settings { max_lag_ms: ms(settings.max_lag), again_ms: ms(settings.again) },
+        own: OwnNode {
+            name: String::new(),
+            address: String::new(),
+            release: String::new(),
+            instance: random(),
+        },
+    })
+}
+
+/// Says that a log takes no bumps, or takes them again.
+pub(crate) fn say_takes(name: &str, refused: Option<&str>) {
+    match refused {
+        Some(reason) => log::warning(format_args!(
+            "log {name}: takes no bumps of this server, which answers {:?} until this is mended: {reason}",
+            "SERVER_ERROR bump not confirmed"
+        )),
+        None => log::notice(format_args!("log {name}: takes bumps again")),
+    }
+}
