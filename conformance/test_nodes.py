@@ -5,8 +5,10 @@ import os
 import random
 import signal
 import subprocess
+import threading
 import time
 
+import pylibmc
 import pymemcache.client.base
 import pymemcache.client.hash
 import pytest
@@ -144,6 +146,41 @@ def test_a_bump_that_any_node_gets_is_obeyed_by_all(etcd, node):
     assert sum(shop.get(f"page:2:{n}") is not None for n in range(30)) == 30
     bumps = [int(log_of(own)["sent"]) for own in servers]
     assert sorted(bumps) == [0, 0, 1]
+
+
+def test_libmemcached_and_three_nodes(etcd, node):
+    servers = [node(etcd) for _ in range(3)]
+    together(servers)
+    shop = pylibmc.Client([f"127.0.0.1:{own.port}" for own in servers], behaviors={"ketama": True})
+    for n in range(30):
+        assert shop.get(f"page:1:{n}") is None
+        shop.set(f"page:1:{n}", "old")
+    assert len(shop.get_multi([f"page:1:{n}" for n in range(30)])) == 30
+    assert shop.delete("@tag:user:1")
+    wait_until("no page stays", lambda: not shop.get_multi([f"page:1:{n}" for n in range(30)]), 5)
+
+
+def test_one_cold_key_and_200_clients(etcd, node):
+    servers = [node(etcd) for _ in range(3)]
+    together(servers)
+    computed, values = [], []
+
+    def run():
+        shop = hashing(servers)
+        value = shop.get("page:1:cold")
+        if value is None:
+            computed.append(1)
+            time.sleep(0.2)
+            shop.set("page:1:cold", "value")
+            value = b"value"
+        values.append(value)
+
+    threads = [threading.Thread(target=run) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(computed) == 1 and values == [b"value"] * 200
 
 
 def test_after_the_answer_to_a_barrier_no_page_stays(etcd, node):
