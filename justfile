@@ -31,6 +31,12 @@ conformance *options:
     cargo build --profile fast -p cattlegrid
     conformance/run.sh {{options}}
 
+# Three etcd, three nodes, a PostgreSQL and a shop, on loopback; ends by itself
+cluster *options:
+    cargo build --profile fast -p cattlegrid
+    conformance/setup.sh
+    target/conformance/venv/bin/python conformance/cluster.py --server-bin target/fast/cattlegrid {{options}}
+
 # Write the generated pages and build the documentation
 docs:
     cargo xtask docs

@@ -2,9 +2,11 @@
 
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -642,6 +644,16 @@ def test_the_file_that_is_read_again(etcd, node):
     wait_until("it has left", lambda: len(nodes_of(other)) == 1, 10)
     assert ask(one, b"delete @tag:user:1") == b"DELETED"
     assert ask(one, b"get @nodes").startswith(b"CLIENT_ERROR")
+
+
+def test_a_cluster_by_one_command(binary):
+    command = [sys.executable, pathlib.Path(__file__).parent / "cluster.py", "--server-bin", binary, "--seconds", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done
+    assert "delete @tag:user:1, sent once: 0 and 30" in done.stdout, done.stdout
+    assert "UPDATE of user 2 in the database: 0 and 0" in done.stdout, done.stdout
+    oldest = int(done.stdout.split("the oldest page was ")[1].split()[0])
+    assert oldest < 3000 + 1500, done.stdout
 
 
 @pytest.mark.parametrize("number", range(5))
