@@ -19,7 +19,7 @@ import time
 
 from etcds import Etcd
 from follow_faults import Relay
-from harness import Server, free_port, wait_until
+from harness import Server, wait_until
 
 ROWS = 20
 MAX_LAG = 2.0
@@ -42,6 +42,13 @@ servers = [{servers}]
 max_lag = "2s"
 when_behind = "miss"
 """
+
+
+def own_port():
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Conversation:
@@ -80,7 +87,8 @@ class Fleet:
         self.draw = random.Random(seed)
         self.etcd = Etcd()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cattlegrid-nodes"))
-        self.ports = [free_port() for _ in range(3)]
+        # A node that is started again needs its port: below those that the system gives out.
+        self.ports = [own_port() for _ in range(3)]
         self.relays = [[Relay(port) for port in self.etcd.ports.values()] for _ in self.ports]
         self.servers = []
         for number, port in enumerate(self.ports):

@@ -56,7 +56,7 @@ def module_etcd():
 
 @pytest.fixture
 def etcd(module_etcd):
-    """One for the tests of this file that leave it as it was, but for what is under its prefix."""
+    """One for the tests of this file that leave it as it was; what is under its prefix is removed."""
     module_etcd.ctl("del", "--prefix", "/cattlegrid/shop/")
     yield module_etcd
 

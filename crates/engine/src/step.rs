@@ -40,6 +40,8 @@ pub struct Effects {
     postpones: bool,
     /// The last bump that was left for the log of the fleet, by its ticket; 0: none.
     pub(crate) bump_ticket: u64,
+    /// The same of a cascade, and where the reply to its command begins.
+    pub(crate) bumped: (u64, (usize, usize)),
     /// Lines for the server's log.
     lines: Vec<String>,
     /// Events for watchers and counters: see [`Step::interest`].
@@ -57,6 +59,7 @@ impl Default for Effects {
             round_ns: 0,
             postpones: false,
             bump_ticket: 0,
+            bumped: (0, (0, 0)),
             lines: Vec::new(),
             events: Vec::new(),
         }

@@ -4,6 +4,7 @@
 
 mod account;
 mod announced_tags;
+mod bumps;
 mod cascades;
 mod deadlines;
 #[path = "../../../fuzz/draw.rs"]

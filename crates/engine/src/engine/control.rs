@@ -126,11 +126,14 @@ impl Engine {
             Request::Touch(touch) => touch.key,
             Request::Delete(delete) => delete.key,
             Request::MetaGet(meta) | Request::MetaDelete(meta) | Request::MetaArith(meta) => {
-                if meta.set.has(b'G') || meta.set.has(b'B') {
+                if meta.set.has(b'G') {
                     return true;
                 }
                 if matches!(request, Request::MetaGet(_)) {
                     return self.shared().is_bare_control(meta.key.bytes());
+                }
+                if meta.set.has(b'B') {
+                    return true;
                 }
                 meta.key.bytes()
             }

@@ -124,8 +124,9 @@ impl Engine {
         self.settle(lock, &mut cx.step);
         match flow {
             Flow::Replied => Executed::Done,
-            Flow::Bumped(ticket, from) => {
+            Flow::Bumped => {
                 lock.release();
+                let (ticket, from) = cx.step.effects.bumped;
                 self.await_bump((ticket, false), from, refusals_of(request), cx).into()
             }
             Flow::Computes => Executed::Computes,

@@ -32,33 +32,33 @@ impl Shard {
             Request::Store(store) => {
                 let from = cx.out.place();
                 let flow = self.classic_store(store, hash, Data::of(store.data, huge), cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::MetaSet(meta, data) => {
                 let from = cx.out.place();
                 let flow = self.meta_set(meta, Data::of(*data, huge), hash, cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::Arith(arith) => {
                 let from = cx.out.place();
                 let flow = self.classic_arith(arith, hash, cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::MetaArith(meta) => {
                 let from = cx.out.place();
                 let flow = self.meta_arith(meta, hash, cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::Touch(touch) => self.touch(touch, hash, cx),
             Request::Delete(delete) => {
                 let from = cx.out.place();
                 let flow = self.classic_delete(delete, hash, cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::MetaDelete(meta) => {
                 let from = cx.out.place();
                 let flow = self.meta_delete(meta, hash, cx);
-                self.bumped(flow, from)
+                self.bumped(flow, from, cx)
             }
             Request::MetaGet(meta) => self.meta_get(meta, hash, cx),
             Request::MetaDebug(key) => {
@@ -82,11 +82,16 @@ impl Shard {
 
     /// What becomes of a command that may have set off a cascade, whose reply begins at `from`.
     #[inline]
-    fn bumped(&mut self, flow: Flow, from: (usize, usize)) -> Flow {
-        match (std::mem::take(&mut self.bump_ticket), flow) {
-            (ticket @ 1.., Flow::Replied) => Flow::Bumped(ticket, from),
-            (_, flow) => flow,
+    fn bumped(&mut self, flow: Flow, from: (usize, usize), cx: &mut Context<'_>) -> Flow {
+        if self.bump_ticket == 0 {
+            return flow;
         }
+        let ticket = std::mem::take(&mut self.bump_ticket);
+        if !matches!(flow, Flow::Replied) {
+            return flow;
+        }
+        cx.step.effects.bumped = (ticket, from);
+        Flow::Bumped
     }
 
     /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has

@@ -22,8 +22,8 @@ pub enum Flow {
     NeedsRoom(usize),
     /// An `mg` without an item, whose key may name a call or an object, or is a control key behind a prefix.
     Object,
-    /// As `Replied`; a cascade has left the bump of this ticket for the log of the fleet, and the reply begins at this place.
-    Bumped(u64, (usize, usize)),
+    /// As `Replied`; a cascade has left a bump for the log of the fleet: see [`Effects::bumped`](crate::Effects).
+    Bumped,
     /// As `Replied`; this connection has the lease of the key now.
     Computes,
     /// Nothing is written: another client has the lease of the key of an `mg`.

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::Rules;
 use cattlegrid_engine::{
-    Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
-    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, Progress,
+    BumpWaiter, Context, Counter, Counters, Cursor, Effects, End, Engine, EngineConfig, Event, Got, Interest,
+    Landed, Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, Progress,
     ReplyQueue, RulesConfig, RunGet, RunningCall, Seen, Step, Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
@@ -439,7 +439,8 @@ impl World {
             connection.replies.push(&mut out, now.ms);
         }
         if let Some(parked) = parked {
-            if !connection.session.waits().iter().any(|wait| wait.request == parked.request()) {
+            let waits = connection.session.waits().iter().any(|wait| wait.request == parked.request());
+            if !waits && !parked.is_bump() {
                 let before = connection.calls.insert(parked.request(), counts);
                 assert!(before.is_none(), "a request waits for one call at a time");
             }
@@ -496,6 +497,22 @@ impl World {
             self.answer(number);
             wakes.extend(self.looked(number));
             self.resume(number);
+        }
+    }
+
+    /// Tells requests that wait for the log of the fleet what became of their bumps.
+    pub(crate) fn tell_bumps(&mut self, waiters: Vec<BumpWaiter>, is_confirmed: bool) {
+        let now_ms = self.now().ms;
+        for waiter in waiters {
+            let wake = waiter.wake(is_confirmed);
+            let (number, counters) = (wake.caller.number(), &self.counters);
+            let Some(Connection { replies, session, .. }) = self.connections.get_mut(&number) else {
+                continue;
+            };
+            replies.wake(wake.request, now_ms, |parked| {
+                parked.resolve(wake.slot, wake.verdict, session, now_ms, counters);
+            });
+            self.answer(number);
         }
     }
 

@@ -169,7 +169,7 @@ impl Channel {
         let ended = |error: h2::Error| GrpcError::Connection(error.to_string());
         let uri = Uri::builder().scheme(self.scheme).authority(self.authority.as_str());
         let uri = uri.path_and_query(format!("/etcdserverpb.{method}")).build();
-        let uri = uri.map_err(|_| GrpcError::Protocol("an address that is no authority"))?;
+        let uri = uri.map_err(|_| GrpcError::Protocol("an address that cannot be an authority"))?;
         let mut request = Request::new(());
         (*request.method_mut(), *request.uri_mut(), *request.version_mut()) =
             (Method::POST, uri, Version::HTTP_2);
@@ -245,7 +245,7 @@ fn status(headers: &HeaderMap) -> Result<(), GrpcError> {
             let message = text("grpc-message").unwrap_or("no reason is given");
             Err(GrpcError::Status { code, message: unescape(message) })
         }
-        Some(Err(_)) => Err(GrpcError::Protocol("a status that is no number")),
+        Some(Err(_)) => Err(GrpcError::Protocol("a status without a number")),
     }
 }
 

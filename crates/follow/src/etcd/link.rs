@@ -35,7 +35,7 @@ pub(super) struct Opened {
     pub(super) channel: Channel,
     pub(super) watch: Responses,
     pub(super) cluster: u64,
-    /// Where the watch begins: all before it has been obeyed, or is to be flushed for.
+    /// Where the watch begins: all before it has been obeyed, or will be flushed for.
     pub(super) from: i64,
     /// The watch goes on where the last one ended.
     pub(super) resumes: bool,

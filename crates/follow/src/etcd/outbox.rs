@@ -166,7 +166,7 @@ impl<W> Outbox<W> {
         }
     }
 
-    /// Whether the log takes bumps. When it does not any more, takes those who wait: their bumps are not confirmed.
+    /// Whether the log takes bumps. When it does not any more, takes the waiters: their bumps are not confirmed.
     pub fn set_up(&mut self, is_up: bool) -> Vec<W> {
         self.is_up = is_up;
         let waiters = if is_up { Vec::new() } else { std::mem::take(&mut self.waiters) };

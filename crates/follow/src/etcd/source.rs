@@ -28,7 +28,7 @@ use crate::node::{Notice, Order, Wish};
 use crate::postgres::{LeftOut, Missing};
 use seat::{RECORD_AGAIN_MS, RECORD_MS, REGISTER_MS};
 
-/// How long a client waits for a batch at most, in milliseconds: then the log is lost for those who write.
+/// How long a client waits for a batch at most, in milliseconds: then the log is lost for all clients that write.
 pub const CONFIRM_MS_MAX: u64 = 400;
 
 /// Time in which bumps join a batch, in milliseconds.
@@ -44,7 +44,7 @@ const LEAVE_MAX: Duration = Duration::from_millis(300);
 pub trait Node: crate::node::Node {
     /// Who waits for a bump.
     type Waiter: Send + 'static;
-    /// Tells those who wait that their bump is confirmed, or is not.
+    /// Tells waiters that their bump is confirmed, or is not.
     fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
     /// Takes note of the nodes that are listed, and of bumps that are not in the log yet.
     fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize);
@@ -140,7 +140,7 @@ impl<W> Mailbox<W> {
         wait
     }
 
-    /// The log is followed no more. Returns those who wait.
+    /// The log is followed no more. Returns the waiters.
     pub fn close(&self) -> Vec<W> {
         let mut outbox = self.lock();
         let waiters = outbox.set_up(false);
@@ -427,7 +427,7 @@ impl<W: Send + 'static> Running<W> {
         let now_ms = node.now_ms();
         (self.is_compacted, self.cluster, self.from) = (false, cluster, from);
         if !resumes {
-            // Obeyed when everything has been flushed; those who wait for what was left out are told then.
+            // Obeyed when everything has been flushed; barriers over what was left out are told then.
             (self.mark, self.applied, self.barrier_at) = (None, 0, from);
         }
         let prefix = format!("{}/node/", self.source.place.prefix);

@@ -278,8 +278,8 @@ impl World {
         Ok(())
     }
 
-    /// All nodes are there, and know each other, but for one that may start later: it serves when it is listed, and takes no barriers,
-    /// since it does not know who has gone before.
+    /// All nodes are there, and know each other, except for the last, which may start later: it serves when it is listed, and takes no
+    /// barriers, since it does not know which nodes have gone before.
     fn begin(&mut self) {
         let here = NODES - usize::from(self.starts_late);
         while self.nodes[..here].iter().any(|node| node.fleet.nodes().count() < here) {
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// A batch leaves, or its answer comes. Whoever loses the connection in between knows nothing of it.
+    /// A batch leaves, or its answer comes. A node that loses the connection in between knows nothing of it.
     fn put(&mut self, node: usize) {
         if self.nodes[node].stream.is_none() || self.nodes[node].is_silent || self.is_cut(node) {
             return;
