@@ -38,7 +38,7 @@ impl BumpLog for Memory {
             }
             SentBump::Flush { seconds } => format!("flush {seconds}"),
         };
-        let mut lines = self.lines.lock().unwrap();
+        let mut lines = self.lines.lock().expect("no test panics with it");
         lines.push(line);
         lines.len() as u64
     }
@@ -47,7 +47,7 @@ impl BumpLog for Memory {
         if self.is_lost.load(Relaxed) {
             return BumpWait::Lost;
         }
-        self.waiters.lock().unwrap().push((ticket, is_barrier, who));
+        self.waiters.lock().expect("no test panics with it").push((ticket, is_barrier, who));
         BumpWait::Until(now_ms + 400)
     }
 
@@ -69,11 +69,14 @@ fn world() -> (World, Arc<Memory>) {
 
 impl Memory {
     fn take_lines(&self) -> Vec<String> {
-        std::mem::take(&mut self.lines.lock().unwrap())
+        std::mem::take(&mut self.lines.lock().expect("no test panics with it"))
     }
 
     fn take(&self) -> Vec<BumpWaiter> {
-        std::mem::take(&mut *self.waiters.lock().unwrap()).into_iter().map(|(.., who)| who).collect()
+        std::mem::take(&mut *self.waiters.lock().expect("no test panics with it"))
+            .into_iter()
+            .map(|(.., who)| who)
+            .collect()
     }
 }
 

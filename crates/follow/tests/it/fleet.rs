@@ -3,7 +3,7 @@
 //! A writer changes a row and then sends its bump to any node. The reply to a bump is given when it is in the log, that to a barrier
 //! when all nodes have obeyed. No node may serve what is older than a barrier's reply, or than §4 of the user's documents allows.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use cattlegrid_follow::etcd::{Batch, Bump, Fleet, NodeState, Outbox, Record, Wait};
 use cattlegrid_follow::{Action, Follower, Log, Names, Settings, Snapshot, Told};
@@ -40,8 +40,6 @@ enum Fault {
     SaysTooMuch,
     /// A barrier does not wait for nodes whose lease has run out.
     ForgetsGone,
-    /// A barrier waits for the nodes that are known when it is committed.
-    OldList,
     /// A bump is answered before it is in the log.
     CommitsEarly,
     /// A batch that failed is not written again, and its client is told that it was.
@@ -104,7 +102,7 @@ struct Computing {
 }
 
 /// A bump whose reply is waited for: the row's version when it was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Waiter {
     row: usize,
     version: u64,
@@ -126,13 +124,17 @@ struct Node {
     asked: Option<(u64, Option<(u64, u64)>)>,
     put: Option<Batch>,
     cut_until_ms: u64,
+    /// The watch brings nothing until then, while requests are answered.
+    slow_until_ms: u64,
     frozen_until_ms: u64,
     lease_until_ms: u64,
     applied: u64,
     barrier_at: u64,
     is_listed: bool,
+    listed_at: u64,
     has_begun: bool,
-    was_listed: bool,
+    /// From this revision on all others have had it in their lists, and know when it has gone.
+    known_at: Option<u64>,
     confirmed_ms: Option<u64>,
     number: u64,
     bumps: [u64; ROWS],
@@ -164,7 +166,9 @@ struct World {
     versions: [u64; ROWS],
     /// Of each row, when a version's bump was in the log, and when its barrier was answered.
     committed: [Vec<(u64, u64)>; ROWS],
-    passed: [u64; ROWS],
+    /// Versions whose barriers were answered, and the revisions of their bumps.
+    passed: [Vec<(u64, u64)>; ROWS],
+    revisions: HashMap<Waiter, u64>,
     nodes: Vec<Node>,
     /// The last node is there from some moment on.
     starts_late: bool,
@@ -185,13 +189,15 @@ impl Node {
             asked: None,
             put: None,
             cut_until_ms: 0,
+            slow_until_ms: 0,
             frozen_until_ms: 0,
             lease_until_ms: 0,
             applied: 0,
             barrier_at: 0,
             is_listed: false,
+            listed_at: 0,
             has_begun: false,
-            was_listed: false,
+            known_at: None,
             confirmed_ms: None,
             number: 1,
             bumps: [0; ROWS],
@@ -239,7 +245,8 @@ impl World {
             compacted: 0,
             versions: [0; ROWS],
             committed: [const { Vec::new() }; ROWS],
-            passed: [0; ROWS],
+            passed: [const { Vec::new() }; ROWS],
+            revisions: HashMap::new(),
             nodes: (0..NODES).map(|_| Node::new()).collect(),
             counts: Counts::default(),
         }
@@ -273,6 +280,7 @@ impl World {
             1639..1642 => self.compacted = self.revision,
             1642..1643 => self.restore(),
             1643..1650 => self.append(What::Other),
+            1650..1656 => self.nodes[node].slow_until_ms = self.now_ms + self.rng.random_range(0..2000),
             _ => self.pass_time(),
         }
         Ok(())
@@ -351,6 +359,7 @@ impl World {
             self.counts.committed += 1;
             self.committed[row].push((now_ms, version));
         }
+        self.revisions.extend(turn.barriers.iter().map(|waiter| (*waiter, revision)));
         if !turn.barriers.is_empty() {
             self.nodes[node].fleet.wait(node as u64 + 1, revision, now_ms, turn.barriers);
         }
@@ -360,7 +369,8 @@ impl World {
     fn look_at_barriers(&mut self, node: usize) {
         for Waiter { row, version } in self.nodes[node].fleet.take_passed(self.now_ms) {
             self.counts.barriers += 1;
-            self.passed[row] = self.passed[row].max(version);
+            let revision = self.revisions.get(&Waiter { row, version }).copied().unwrap_or(0);
+            self.passed[row].push((version, revision));
         }
     }
 
@@ -370,7 +380,9 @@ impl World {
             return;
         }
         self.nodes[node].lease_until_ms = self.now_ms + LEASE_MS;
-        (self.nodes[node].is_listed, self.nodes[node].was_listed) = (true, true);
+        if !std::mem::replace(&mut self.nodes[node].is_listed, true) {
+            self.nodes[node].listed_at = self.revision + 1;
+        }
         let mut record = self.nodes[node].record(node);
         if self.fault == Some(Fault::SaysTooMuch) {
             record.applied = self.revision;
@@ -382,9 +394,6 @@ impl World {
         let row = self.rng.random_range(0..ROWS);
         let (fault, now_ms) = (self.fault, self.now_ms);
         let own = &mut self.nodes[node];
-        if !own.was_listed {
-            return Ok(());
-        }
         let floor = own.moving_floor(fault, now_ms);
         let valid = own.items[row].as_ref().filter(|item| {
             item.stamp >= own.bumps[row] && item.stamp >= own.floor && item.stamp >= floor.unwrap_or(0)
@@ -399,8 +408,12 @@ impl World {
         let version = item.version;
         let error =
             |why: String| Err(format!("node {node} serves row {row} as of {version}, {why}; now {now_ms}"));
-        if version < self.passed[row] {
-            return error(format!("though a barrier of {} was answered", self.passed[row]));
+        // What is in no list, and has not been known, is bounded by `max_lag` only.
+        let counts = |revision: u64| {
+            own.known_at.is_some_and(|at| at < revision) || own.is_listed && own.listed_at < revision
+        };
+        if self.passed[row].iter().any(|(newer, revision)| version < *newer && counts(*revision)) {
+            return error(format!("though these barriers were answered: {:?}", self.passed[row]));
         }
         let newer = self.committed[row].iter().find(|(_, newer)| *newer > version);
         if let Some((at_ms, newer)) = newer {
@@ -430,7 +443,8 @@ impl World {
     }
 
     fn deliver(&mut self, node: usize) {
-        let is_silent = self.nodes[node].is_silent || self.is_cut(node);
+        let is_slow = self.nodes[node].slow_until_ms > self.now_ms;
+        let is_silent = self.nodes[node].is_silent || self.is_cut(node) || is_slow;
         let Some(at) = self.nodes[node].stream.filter(|_| !is_silent) else { return };
         let Some(written) = self.log.iter().find(|written| written.revision > at).cloned() else { return };
         self.nodes[node].stream = Some(written.revision);
@@ -441,8 +455,15 @@ impl World {
                 if other == node && record.is_none() {
                     self.nodes[node].is_listed = false;
                 }
+                let has_seen = |own: &Node| own.fleet.get(&format!("n{other}")).is_some();
                 match record {
-                    Some(record) => self.nodes[node].fleet.put(name, record),
+                    Some(record) => {
+                        self.nodes[node].fleet.put(name, record);
+                        let by_all = (0..NODES).filter(|at| *at != other).all(|at| has_seen(&self.nodes[at]));
+                        let revision = self.revision;
+                        let own = &mut self.nodes[other];
+                        own.known_at = own.known_at.or(by_all.then_some(revision));
+                    }
                     None if self.fault == Some(Fault::ForgetsGone) => {
                         let gone = Record { state: NodeState::Draining, ..self.nodes[other].record(other) };
                         self.nodes[node].fleet.put(name.clone(), gone);
@@ -467,9 +488,7 @@ impl World {
                 }
             }
         }
-        if self.fault != Some(Fault::OldList) {
-            self.nodes[node].fleet.see(written.revision);
-        }
+        self.nodes[node].fleet.see(written.revision);
         self.look_at_barriers(node);
         if self.fault == Some(Fault::TrustOpenStream) {
             self.nodes[node].confirmed_ms = Some(self.now_ms);
@@ -540,9 +559,10 @@ impl World {
         for node in &mut self.nodes {
             node.fleet.take_all();
             node.is_listed = false;
+            node.known_at = node.known_at.map(|_| 0);
         }
         // The machine's own promise ends with its data.
-        self.passed = [0; ROWS];
+        self.passed = [const { Vec::new() }; ROWS];
     }
 
     fn connect(&mut self, node: usize) {
@@ -567,7 +587,7 @@ impl World {
             listed.into_iter().enumerate().filter_map(|(other, record)| Some((format!("n{other}"), record?)));
         let own = &mut self.nodes[node];
         own.fleet.replace(listed, now_ms);
-        own.fleet.see(if self.fault == Some(Fault::OldList) { u64::MAX } else { from });
+        own.fleet.see(from);
         if resumes.is_none() {
             (own.applied, own.barrier_at) = (0, from);
         }
@@ -647,6 +667,40 @@ impl World {
     }
 }
 
+#[test]
+fn entries_are_bumped_on_arrival_and_own_ones_only_once_more_later() {
+    let names = |tag: &[u8]| {
+        let mut names = Names::default();
+        names.add(0, tag);
+        names
+    };
+    let actions =
+        |follower: &mut Follower<Etcd>| -> Vec<_> { std::iter::from_fn(|| follower.poll_action()).collect() };
+    for again_ms in [0, 500] {
+        let mut follower = Follower::<Etcd>::new(Settings { max_lag_ms: MAX_LAG_MS, again_ms });
+        follower.tick(1000);
+        follower.told(Told::Connected { identity: 1, resumes: false }, 1000);
+        follower.told(Told::Passed { position: 10 }, 1000);
+        follower.told(Told::Probed { number: 1, identity: 1, head: 10, snapshot: All }, 1000);
+        drop(actions(&mut follower));
+        let own = Told::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
+        follower.told(own, 1001);
+        assert_eq!(actions(&mut follower), [Action::Acknowledge(11)], "it was obeyed before it was written");
+        let other = Told::Entry { position: 12, transaction: (), names: names(b"other"), is_own: false };
+        follower.told(other, 1002);
+        assert_eq!(actions(&mut follower), [Action::Bump(names(b"other")), Action::Acknowledge(12)]);
+        assert_eq!(follower.state().waiting, 0);
+        let due_ms = [1501, 1502];
+        for (at_ms, tag) in due_ms.into_iter().zip([&b"own"[..], b"other"]) {
+            follower.tick(at_ms);
+            let bumps = actions(&mut follower).into_iter().filter(|action| matches!(action, Action::Bump(_)));
+            let expected = (again_ms > 0).then(|| Action::Bump(names(tag)));
+            assert_eq!(bumps.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>());
+        }
+        assert_eq!(follower.state().names_bytes, 0);
+    }
+}
+
 fn history(seed: u64, fault: Option<Fault>, counts: &mut Counts) -> Result<(), String> {
     let mut world = World::new(seed, fault);
     world.begin();
@@ -698,7 +752,6 @@ fn each_mistake_of_a_fleet_is_found() {
         Fault::AllAreOwn,
         Fault::SaysTooMuch,
         Fault::ForgetsGone,
-        Fault::OldList,
         Fault::CommitsEarly,
         Fault::DropsBatch,
     ];

@@ -93,8 +93,10 @@ impl<W: Send + 'static> Running<W> {
         match result {
             Ok(Registered::Seated(seat)) => {
                 let is_own = seat.name == self.source.own.name;
-                if !is_own && !self.is_taken {
-                    let other = self.fleet.get(&self.source.own.name);
+                let other = self.fleet.get(&self.source.own.name);
+                // This server before it was started again, or before its rule file was read again, is no other node.
+                let is_self = other.is_none_or(|record| record.address == self.source.own.address);
+                if !is_own && !is_self && !self.is_taken {
                     node.notice(Notice::NameTaken {
                         name: self.source.own.name.clone(),
                         by: other.map_or_else(String::new, |record| record.address.clone()),
