@@ -333,6 +333,14 @@ impl Source {
         let waiters = running.mail.close();
         node.tell(waiters, false);
         node.tell(running.fleet.take_all(), false);
+        // A node that leaves by itself serves nothing any more: no barrier waits for it.
+        running.state = NodeState::Draining;
+        let is_said = running.written.is_some_and(|(state, ..)| state == NodeState::Draining);
+        if let (Some(link), Some(seat), false) = (&running.link, running.seat.clone(), is_said) {
+            let (prefix, value) = (running.source.place.prefix.clone(), running.record(node.now_ms()).text());
+            let written = membership::write(link.channel.clone(), prefix, seat, value);
+            let _late = tokio::time::timeout(LEAVE_MAX, written).await;
+        }
         if let (Some(link), Some(lease)) = (&running.link, running.lease) {
             membership::leave(&link.channel, lease, LEAVE_MAX).await;
         }
