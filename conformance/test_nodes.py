@@ -332,7 +332,7 @@ def test_a_node_that_leaves_is_draining_and_then_gone(etcd, node):
     begun = time.monotonic()
     assert ask(one, b"md user:1 G B") == b"HD"
     assert time.monotonic() - begun < 2
-    # Nor for one that has nothing to wait for and leaves in a moment.
+    # Nor for a node that has nothing to wait for, and leaves in a moment.
     third = node(etcd)
     wait_until("it is listed", lambda: third.name in nodes_of(one), 10)
     third.stop()
