@@ -32,6 +32,10 @@ const LOOK_AGAIN_MS: u64 = 5;
 /// that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
+/// How many times the time that a stream may be silent doubles, each time that it has been given up for silence without a
+/// confirmation since. A server that decodes a large transaction is silent for minutes, and begins anew at the next connection.
+const SILENT_DOUBLINGS_MAX: u32 = 7;
+
 /// How a log is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -183,6 +187,8 @@ pub struct Follower<L: Log> {
     confirmed_ms: Option<u64>,
     probes: u64,
     failures: u32,
+    /// Streams that were given up for silence, one after the other.
+    silences: u32,
     actions: VecDeque<Action<L::Position>>,
 }
 
@@ -261,6 +267,7 @@ impl<L: Log> Follower<L> {
             confirmed_ms: None,
             probes: 0,
             failures: 0,
+            silences: 0,
             actions: VecDeque::new(),
         }
     }
@@ -311,7 +318,7 @@ impl<L: Log> Follower<L> {
                 self.actions.push_back(bump(names));
             }
         }
-        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
+        let (replies_ms, silent_ms) = self.patience_ms();
         match &mut self.link {
             Link::Down { retry_ms } if *retry_ms <= now_ms => {
                 self.link = Link::Connecting;
@@ -319,8 +326,13 @@ impl<L: Log> Follower<L> {
             }
             Link::Connecting | Link::Down { .. } => {}
             Link::Up(stream) => {
-                if let Some(reason) = stream.silent(now_ms, silent_ms) {
-                    return self.disconnect(reason.to_owned(), now_ms);
+                if stream.has_no_reply(now_ms, replies_ms) {
+                    return self.disconnect("no reply to the question for the log's head".to_owned(), now_ms);
+                }
+                if stream.is_silent(now_ms, silent_ms) {
+                    self.silences += 1;
+                    let reason = format!("the stream is silent for {silent_ms} ms though the log has grown");
+                    return self.disconnect(reason, now_ms);
                 }
                 if stream.nudges(now_ms) {
                     self.actions.push_back(Action::Nudge);
@@ -339,13 +351,19 @@ impl<L: Log> Follower<L> {
     /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
     pub fn next_ms(&self) -> Option<u64> {
         let again = self.again.front().map(|(due_ms, _)| *due_ms);
-        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
+        let (replies_ms, silent_ms) = self.patience_ms();
         let link = match &self.link {
             Link::Connecting => None,
             Link::Down { retry_ms } => Some(*retry_ms),
-            Link::Up(stream) => Some(stream.next_ms(silent_ms)),
+            Link::Up(stream) => Some(stream.next_ms(replies_ms, silent_ms)),
         };
         again.into_iter().chain(link).min()
+    }
+
+    /// How long a reply may take, and how long the stream may be silent.
+    fn patience_ms(&self) -> (u64, u64) {
+        let replies_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
+        (replies_ms, replies_ms << self.silences.min(SILENT_DOUBLINGS_MAX))
     }
 
     fn connected(&mut self, identity: L::Identity, resumes: bool, now_ms: u64) {
@@ -485,7 +503,7 @@ impl<L: Log> Follower<L> {
             stream.heads.pop_front();
         }
         if let Some(asked_at_ms) = confirmed {
-            self.failures = 0;
+            (self.failures, self.silences) = (0, 0);
             self.confirmed_ms = Some(asked_at_ms);
             self.actions.push_back(Action::Confirmed { asked_at_ms });
         }
@@ -523,13 +541,12 @@ impl<L: Log> Stream<L> {
         passed && self.waiting.front().is_none_or(|first| first.position > *position)
     }
 
-    /// Why both connections are given up.
-    fn silent(&self, now_ms: u64, silent_ms: u64) -> Option<&'static str> {
-        if matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + silent_ms {
-            return Some("no reply to the question for the log's head");
-        }
-        let is_silent = self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms);
-        is_silent.then_some("the stream is silent though the log has grown")
+    fn has_no_reply(&self, now_ms: u64, replies_ms: u64) -> bool {
+        matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + replies_ms
+    }
+
+    fn is_silent(&self, now_ms: u64, silent_ms: u64) -> bool {
+        self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms)
     }
 
     /// Whether the log must write an entry of our own, so that the stream passes its head.
@@ -553,9 +570,9 @@ impl<L: Log> Stream<L> {
         self.heads.iter().find(lags).map(|head| head.asked_at_ms.max(self.passed_ms))
     }
 
-    fn next_ms(&self, silent_ms: u64) -> u64 {
+    fn next_ms(&self, replies_ms: u64, silent_ms: u64) -> u64 {
         let probe = match self.probe {
-            Probe::Sent { .. } => self.replied_ms + silent_ms,
+            Probe::Sent { .. } => self.replied_ms + replies_ms,
             Probe::Due { at_ms } => at_ms,
         };
         let silent = self.lags_since_ms().map(|since_ms| since_ms + silent_ms);

@@ -6,10 +6,8 @@ these back ends and with Django's ``PyMemcacheCache`` read each other's values, 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import pickle
-import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from .client import Cache, CacheError, UnreadableValue, UsageError
@@ -303,29 +301,17 @@ class Plain(_Common):
 
 
 class AsyncPlain(_Common):
-    """The same for asyncio: a cache for each event loop that uses it."""
+    """The same for asyncio."""
 
     def __init__(self, servers: Any, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        self._servers = servers
-        self._caches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
-
-    @property
-    def cache(self) -> Any:
-        """The :class:`cattlegrid.client.AsyncCache` of the event loop that runs."""
         from .client import AsyncCache
 
-        loop = asyncio.get_running_loop()
-        cache = self._caches.get(loop)
-        if cache is None:
-            cache = self._caches[loop] = self._adopt(AsyncCache(self._servers, **self._settings))
-        return cache
+        super().__init__(options)
+        self.cache: Any = self._adopt(AsyncCache(servers, **self._settings))
 
     async def close(self) -> None:
         """Closes the connections of the event loop that runs."""
-        cache = self._caches.pop(asyncio.get_running_loop(), None)
-        if cache is not None:
-            await cache.close()
+        await self.cache.close()
 
     async def _try(self, call: Any, default: Any) -> Any:
         try:

@@ -15,12 +15,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
 import typing
-import weakref
 from typing import Any, AsyncIterator, Awaitable, Callable, Iterable
 
 from fastapi.encoders import jsonable_encoder
@@ -33,22 +31,16 @@ from .client._template import call_of, compile_key, compile_tags
 class Caching:
     """A cache for an application: a dependency that is an :class:`cattlegrid.client.AsyncCache`, and decorators for its paths.
 
-    The arguments are those of ``AsyncCache``. Each event loop has a cache of its own, made when it is first used: so a process may be
-    forked before, and tests may use a loop each.
+    The arguments are those of ``AsyncCache``. Each event loop has connections of its own, made when they are first used: so a process may
+    be forked before, and tests may use a loop each.
     """
 
     def __init__(self, servers: Any, **options: Any) -> None:
-        self._servers = servers
-        self._options = options
-        self._caches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncCache] = weakref.WeakKeyDictionary()
+        self._cache = AsyncCache(servers, **options)
 
     async def __call__(self) -> AsyncCache:
-        """The cache of this event loop: ``Depends(caching)``."""
-        loop = asyncio.get_running_loop()
-        cache = self._caches.get(loop)
-        if cache is None:
-            cache = self._caches[loop] = AsyncCache(self._servers, **self._options)
-        return cache
+        """The cache: ``Depends(caching)``."""
+        return self._cache
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
@@ -64,9 +56,7 @@ class Caching:
 
     async def close(self) -> None:
         """Closes the connections of this event loop. The next use opens them again."""
-        cache = self._caches.pop(asyncio.get_running_loop(), None)
-        if cache is not None:
-            await cache.close()
+        await self._cache.close()
 
     def response(
         self,

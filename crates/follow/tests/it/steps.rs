@@ -134,6 +134,44 @@ fn a_log_that_does_not_pass_its_head_is_nudged_and_given_up() {
     assert_eq!(scene.wait().1, [Action::Connect { resume: Some(10) }]);
 }
 
+/// As PostgreSQL does with a large transaction: it says nothing while it decodes, and begins anew at each connection.
+#[test]
+fn a_log_that_is_silent_for_long_at_each_connection_is_waited_for() {
+    let mut scene = Scene::confirmed(0);
+    let decodes_ms = 100_000;
+    let (mut connections, mut number) = (0, 1);
+    let mut connected_ms = scene.now_ms;
+    loop {
+        let (_, actions) = scene.wait();
+        match &actions[..] {
+            [Action::Probe { number: asked }] => {
+                number = *asked;
+                scene.probed(number, 11, Seen::all(100));
+            }
+            [Action::Disconnect { .. } | Action::Nudge] => {}
+            [Action::Connect { .. }] => {
+                connections += 1;
+                connected_ms = scene.now_ms;
+                number += 1;
+                assert_eq!(
+                    scene.tell(Told::Connected { identity: 1, resumes: true }),
+                    [Action::Probe { number }]
+                );
+                scene.probed(number, 11, Seen::all(100));
+            }
+            other => panic!("{other:?}"),
+        }
+        if scene.now_ms >= connected_ms + decodes_ms {
+            break;
+        }
+    }
+    // 6 s, 12, 24, 48, 96: the sixth connection waits for 192 s.
+    assert_eq!(connections, 5);
+    let actions = scene.tell(Told::Passed { position: 11 });
+    assert!(matches!(&actions[..], [Action::Confirmed { .. }, Action::Acknowledge(11), ..]), "{actions:?}");
+    assert!(scene.now_ms < 1000 + 300_000, "twice what the longest takes, {}", scene.now_ms);
+}
+
 #[test]
 fn an_idle_log_is_no_silent_one() {
     let mut scene = Scene::confirmed(0);

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Awaitable, Callable, Dict, Hashable, Iterable, List, Mapping, Optional, Tuple, Union
 
 from . import _machine as m
 from . import _outcome as o
@@ -76,9 +76,9 @@ class AsyncToken:
 
 
 class AsyncCache(AsyncCacheMethods, Base):
-    """A memcached client that computes each missing value once, for asyncio. Many tasks may share it; it belongs to the
-    event loop that uses it, and makes new connections in another. Functions that compute may be coroutines or plain
-    functions.
+    """A memcached client that computes each missing value once, for asyncio. Many tasks may share it, of several event
+    loops too, also at the same time: each loop has connections of its own. Functions that compute may be coroutines or
+    plain functions.
 
     :param servers: addresses: a text with commas or blanks between them, or a list of texts and ``(host, port)`` pairs:
         ``host``, ``host:port``, ``[v6]:port``, ``unix:/path``, ``=WEIGHT`` after it, 1 to 65535. Port 11211.
@@ -153,6 +153,10 @@ class AsyncCache(AsyncCacheMethods, Base):
         )
         _all.add(self)
 
+    @staticmethod
+    def _place() -> Hashable:
+        return asyncio.get_running_loop()
+
     def _connect(self, servers: Any) -> Transport:
         own = self._own_servers(servers)
         if own is not None:
@@ -184,7 +188,7 @@ class AsyncCache(AsyncCacheMethods, Base):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections. The next call opens new ones."""
+        """Closes the connections of this event loop. The next call opens new ones."""
         await self._transport.close()
 
     async def get(self, key: AnyKey, default: Any = None) -> Any:

@@ -33,6 +33,7 @@ from . import _outcome as o
 from ._base import MISSING, ask_head_of
 from ._errors import CacheError, UsageError
 from ._keys import Key, key_bytes
+from ._machine import Ending, terms
 from ._options import Duration, Ttl, expiration
 from ._template import call_of, compile_key, compile_tags
 from ._wire import ASK, Command, Reply
@@ -261,10 +262,14 @@ class CachedFunction(_Shared[P, R]):
 
     def _missed(self, key: str, args: Any, kwargs: Any, first: Any) -> R:
         """What is not plainly a hit."""
-        name = key if self._make_tags is None else Key(key, self._make_tags(*args, **kwargs))
         cache = self._cache
         try:
+            name = key if self._make_tags is None else Key(key, self._make_tags(*args, **kwargs))
             subject = cache._calls.subject(name, ())
+        except BaseException:
+            self._give_back(key, first[0])
+            raise
+        try:
             machine = cache._herd.get_or_compute(
                 subject,
                 lambda: self._answer(self._function(*args, **kwargs)),
@@ -277,6 +282,13 @@ class CachedFunction(_Shared[P, R]):
             self._failed(name)
             raise
         return cast(R, self._ended(name, outcome))
+
+    def _give_back(self, key: str, reply: Any) -> None:
+        """The question may have brought a lease, and there are no tags to compute with."""
+        if type(reply) is Reply and reply.won:
+            cache = self._cache
+            found = cache._herd.asker.judge(cache._calls.subject(key, ()), reply, terms(self._how.lock_ms))
+            cache._run(cache._herd.asker.settle([(found.grant, Ending())]))
 
     def _called(self, args: Any, kwargs: Any) -> R:
         name = self._name(args, kwargs)
@@ -506,10 +518,18 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
+def _check_generator(function: Any) -> None:
+    """Raises :class:`UsageError` for a generator."""
+    function = getattr(function, "__func__", function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function!r} is a generator, which cannot be cached: return a list")
+
+
 def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
     """The decorator of :meth:`Cache.cached`."""
 
     def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
+        _check_generator(function)
         if is_async(function):
             raise UsageError(f"{function!r} is an async def: use AsyncCache")
         return CachedFunction(cache, function, key, settings)
@@ -523,6 +543,7 @@ def async_cached(
     """The decorator of :meth:`AsyncCache.cached`."""
 
     def decorate(function: Callable[P, Awaitable[R]]) -> AsyncCachedFunction[P, R]:
+        _check_generator(function)
         if not is_async(function):
             raise UsageError(f"{function!r} is no async def: use Cache")
         return AsyncCachedFunction(cache, function, key, settings)

@@ -7,6 +7,7 @@ task of its own, so that the cancelled one does not wait for the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import Any, Coroutine, Generator, List, Optional, Protocol, Sequence, Tuple
 
@@ -50,9 +51,17 @@ class LoopEvent:
         self._future: Optional[asyncio.Future[None]] = None
 
     def set(self) -> None:
-        """Wakes."""
+        """Wakes: also a task of another loop, whose token was used in this one."""
         self._is_set = True
-        self._wake()
+        future = self._future
+        if future is not None:
+            loop = future.get_loop()
+            if asyncio._get_running_loop() is loop:
+                self._wake()
+            else:
+                # It may have ended.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._wake)
 
     def clear(self) -> None:
         """Waits again."""
@@ -70,7 +79,9 @@ class LoopEvent:
         self._future = loop.create_future()
         timer = loop.call_later(seconds, self._wake)
         try:
-            await self._future
+            # It may have been set by another thread in between.
+            if not self._is_set:
+                await self._future
         finally:
             timer.cancel()
             self._future = None
@@ -112,9 +123,9 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                 if kind is not Batch:
                     _throw(transport, machine, error)
                 raise
-            except StopIteration as stop:
+            except (StopIteration, GeneratorExit) as stop:
                 # Inside a generator it would be its end.
-                raised = RuntimeError("the function has raised StopIteration")
+                raised = RuntimeError(f"the function has raised {type(stop).__name__}")
                 raised.__cause__ = stop
                 op = machine.throw(raised)
             except BaseException as error:

@@ -2,8 +2,9 @@
 
 What is cached and under which key is decided by Django's own ``CacheMiddleware``: it is given a cache that takes leases, in place of
 the cache itself. Django keeps two items for a page: the names of the headers that its response varies on, and the response. A request
-that finds neither has the lease of the first; the response is stored before the names are, so that requests that wait for the names
-find it. What is asked of the cache are steps, which a blocking or an asynchronous driver does.
+that finds neither has the lease of the first, and gets that of the response when the view has ended and its key is known. What was
+invalidated while the view ran is refused with the names, which are delivered with the tags for that reason; what is invalidated from then
+on is refused with the response. What is asked of the cache are steps, which a blocking or an asynchronous driver does.
 
 A response that is not cached, such as a response with a cookie, would make those that wait compute one after the other. So ``None`` is
 stored for :data:`PASS` seconds in its place, which Django takes for a miss: until then all requests run the view at the same time.
@@ -56,8 +57,13 @@ def cache_page(
         def begin(request: HttpRequest, args: Sequence[Any], kwargs: Dict[str, Any]) -> _Page:
             if not hasattr(request, "META"):
                 raise TypeError("cache_page didn't receive an HttpRequest: of a class decorate the method by @method_decorator")
-            leases = _Leases(caches[cache or "default"], compute_time, wait)
-            return _Page(leases, request, lambda response: _tags(tags, request, response, args, kwargs), timeout, cache, key_prefix)
+            early = [] if callable(tags) else [tag.format(*args, **kwargs) for tag in tags]
+            leases = _Leases(caches[cache or "default"], compute_time, wait, early)
+
+            def tags_of(response: HttpResponse) -> List[str]:
+                return [str(tag) for tag in tags(request, response, *args, **kwargs)] if callable(tags) else early
+
+            return _Page(leases, request, tags_of, timeout, cache, key_prefix)
 
         if inspect.iscoroutinefunction(view):
 
@@ -150,6 +156,18 @@ class _Page(CacheMiddleware):
 
     def keep_later(self, response: HttpResponse) -> HttpResponse:
         """Stores a response once it is rendered."""
+        render = response.render
+
+        def rendered() -> Any:
+            # The response is pickled, which this function cannot be.
+            del response.render
+            try:
+                return render()
+            except BaseException:
+                self.do(self.abandon())
+                raise
+
+        response.render = rendered
         response.add_post_render_callback(lambda rendered: self.do(self.keep(rendered)))
         return response
 
@@ -197,10 +215,11 @@ class _Unknown(Exception):
 class _Leases:
     """A cache as Django's middleware uses it, for one request: a key that is missing is leased, ``set`` fills it."""
 
-    def __init__(self, cache: Any, compute_time: Any, wait: Any) -> None:
+    def __init__(self, cache: Any, compute_time: Any, wait: Any, tags: List[str]) -> None:
         self.cache = cache
         self._has_leases = hasattr(cache, "fetch")
-        self._times = {"compute_time": compute_time, "wait": wait}
+        # Locks have the tags, as far as they are known: where no rule keeps leases, an invalidation ends the lock.
+        self._terms = {"compute_time": compute_time, "wait": wait, "tags": tags}
         self._values: Dict[str, Any] = {}
         self._tokens: Dict[str, Any] = {}
         self._old: Dict[str, List[str]] = {}
@@ -219,7 +238,7 @@ class _Leases:
         if not self._has_leases:
             self._values[key] = yield "get", (key,), {}
             return
-        fetched = yield "fetch", (key,), self._times
+        fetched = yield "fetch", (key,), self._terms
         self._values[key] = fetched.value if isinstance(fetched, (Hit, Stale)) else None
         if isinstance(fetched, Compute):
             self._tokens[key] = fetched.token
@@ -232,21 +251,46 @@ class _Leases:
         self._stores.append((key, value, timeout))
 
     def store(self) -> Steps:
-        """Stores it, the response first."""
+        """Stores it. A response with tags is not stored if this request had no lease before the view: what was invalidated is not known."""
         if self.tags and not self._has_leases:
             raise ImproperlyConfigured("cache_page got tags, and its cache is not cattlegrid.django.Cache")
-        for key, value, timeout in reversed(self._stores):
+        names = [each for each in self._stores if isinstance(each[1], list)]
+        pages = [each for each in self._stores if not isinstance(each[1], list)]
+        late = {key for key, _, _ in pages if key not in self._tokens}
+        if any(key in self._tokens for key, _, _ in names):
+            for key in late:
+                yield from self._lease(key)
+        is_current = False
+        for key, value, timeout in names:
+            is_current = yield from self._store_names(key, value, timeout)
+        more = {"tags": self.tags} if self.tags else {}
+        for key, value, timeout in pages:
             self.stored = True
-            tags = self.tags
-            if isinstance(value, list):
-                tags = []
-                timeout = None if timeout is None else timeout + max(timeout, MORE)
             token = self._tokens.pop(key, None)
-            more = {"tags": tags} if tags else {}
-            if token is not None:
+            if token is not None and (is_current or key not in late):
                 yield "deliver", (token, value, timeout), more
-            else:
-                yield "set", (key, value, timeout), more
+            elif token is not None:
+                yield "give_up", (token,), {}
+            elif not more:
+                yield "set", (key, value, timeout), {}
+
+    def _lease(self, key: str) -> Steps:
+        """Takes the lease of a response that is there already. If there is none, another request computes it or has stored it."""
+        fetched = yield "fetch", (key,), {**self._terms, "wait": 0}
+        if isinstance(fetched, Compute):
+            self._tokens[key] = fetched.token
+
+    def _store_names(self, key: str, names: List[str], timeout: Optional[float]) -> Generator[Step, Any, bool]:
+        """Stores the names of the headers: whether this request has had their lease, and nothing was invalidated since."""
+        timeout = None if timeout is None else timeout + max(timeout, MORE)
+        token = self._tokens.pop(key, None)
+        is_current = False
+        if token is not None:
+            is_current = bool((yield "deliver", (token, names, timeout), {"tags": self.tags} if self.tags else {}))
+        if token is None or self.tags:
+            # Without the tags: the names stay when the response is invalidated.
+            yield "set", (key, names, timeout), {}
+        return is_current
 
     def pass_for(self, seconds: float) -> Steps:
         """The requests that wait, and those of the next seconds, compute without a lease."""
@@ -267,12 +311,6 @@ class _Leases:
         """The tokens are used outside the event loop in which they were got."""
         if self._has_leases:
             self._tokens = {key: self.cache.client.resume(token.save()) for key, token in self._tokens.items()}
-
-
-def _tags(tags: Tags, request: HttpRequest, response: HttpResponse, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[str]:
-    if callable(tags):
-        return [str(tag) for tag in tags(request, response, *args, **kwargs)]
-    return [tag.format(*args, **kwargs) for tag in tags]
 
 
 def _is_lazy(response: Any) -> bool:
