@@ -142,24 +142,23 @@ fn a_log_that_is_silent_for_long_at_each_connection_is_waited_for() {
     let (mut connections, mut number) = (0, 1);
     let mut connected_ms = scene.now_ms;
     loop {
-        let (_, actions) = scene.wait();
-        match &actions[..] {
-            [Action::Probe { number: asked }] => {
-                number = *asked;
-                scene.probed(number, 11, Seen::all(100));
+        for action in scene.wait().1 {
+            match action {
+                Action::Probe { number: asked } => {
+                    number = asked;
+                    scene.probed(number, 11, Seen::all(100));
+                }
+                Action::Connect { .. } => {
+                    connections += 1;
+                    connected_ms = scene.now_ms;
+                    let actions = scene.tell(Told::Connected { identity: 1, resumes: true });
+                    number += 1;
+                    assert_eq!(actions, [Action::Probe { number }]);
+                    scene.probed(number, 11, Seen::all(100));
+                }
+                Action::Disconnect { .. } | Action::Nudge => {}
+                other => panic!("{other:?}"),
             }
-            [Action::Disconnect { .. } | Action::Nudge] => {}
-            [Action::Connect { .. }] => {
-                connections += 1;
-                connected_ms = scene.now_ms;
-                number += 1;
-                assert_eq!(
-                    scene.tell(Told::Connected { identity: 1, resumes: true }),
-                    [Action::Probe { number }]
-                );
-                scene.probed(number, 11, Seen::all(100));
-            }
-            other => panic!("{other:?}"),
         }
         if scene.now_ms >= connected_ms + decodes_ms {
             break;
