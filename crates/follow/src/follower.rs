@@ -32,10 +32,6 @@ const LOOK_AGAIN_MS: u64 = 5;
 /// that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
-/// How many times the time that a stream may be silent doubles, each time that it has been given up for silence without a
-/// confirmation since. A server that decodes a large transaction is silent for minutes, and begins anew at the next connection.
-const SILENT_DOUBLINGS_MAX: u32 = 7;
-
 /// How a log is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -79,6 +75,9 @@ pub enum Told<L: Log> {
         head: L::Position,
         /// What a reader sees.
         snapshot: L::Snapshot,
+        /// The server works for the stream at this moment: it may be silent for minutes while it reads a large transaction, and would
+        /// begin anew at the next connection.
+        works: bool,
     },
     /// The stream cannot go on where it stopped, though it did not end: something was left out of it.
     Gap {
@@ -187,8 +186,6 @@ pub struct Follower<L: Log> {
     confirmed_ms: Option<u64>,
     probes: u64,
     failures: u32,
-    /// Streams that were given up for silence, one after the other.
-    silences: u32,
     actions: VecDeque<Action<L::Position>>,
 }
 
@@ -267,7 +264,6 @@ impl<L: Log> Follower<L> {
             confirmed_ms: None,
             probes: 0,
             failures: 0,
-            silences: 0,
             actions: VecDeque::new(),
         }
     }
@@ -292,7 +288,10 @@ impl<L: Log> Follower<L> {
             Told::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
             Told::Entry { position, transaction, names } => self.entry(position, transaction, names, now_ms),
             Told::Passed { position } => self.passed(position, now_ms),
-            Told::Probed { number, identity, head, snapshot } => {
+            Told::Probed { number, identity, head, snapshot, works } => {
+                if let (Link::Up(stream), true) = (&mut self.link, works) {
+                    stream.passed_ms = now_ms;
+                }
                 self.probed(number, &identity, head, &snapshot, now_ms);
             }
             Told::Gap { reason } => {
@@ -318,7 +317,7 @@ impl<L: Log> Follower<L> {
                 self.actions.push_back(bump(names));
             }
         }
-        let (replies_ms, silent_ms) = self.patience_ms();
+        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         match &mut self.link {
             Link::Down { retry_ms } if *retry_ms <= now_ms => {
                 self.link = Link::Connecting;
@@ -326,13 +325,8 @@ impl<L: Log> Follower<L> {
             }
             Link::Connecting | Link::Down { .. } => {}
             Link::Up(stream) => {
-                if stream.has_no_reply(now_ms, replies_ms) {
-                    return self.disconnect("no reply to the question for the log's head".to_owned(), now_ms);
-                }
-                if stream.is_silent(now_ms, silent_ms) {
-                    self.silences += 1;
-                    let reason = format!("the stream is silent for {silent_ms} ms though the log has grown");
-                    return self.disconnect(reason, now_ms);
+                if let Some(reason) = stream.silent(now_ms, silent_ms) {
+                    return self.disconnect(reason.to_owned(), now_ms);
                 }
                 if stream.nudges(now_ms) {
                     self.actions.push_back(Action::Nudge);
@@ -351,19 +345,13 @@ impl<L: Log> Follower<L> {
     /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
     pub fn next_ms(&self) -> Option<u64> {
         let again = self.again.front().map(|(due_ms, _)| *due_ms);
-        let (replies_ms, silent_ms) = self.patience_ms();
+        let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         let link = match &self.link {
             Link::Connecting => None,
             Link::Down { retry_ms } => Some(*retry_ms),
-            Link::Up(stream) => Some(stream.next_ms(replies_ms, silent_ms)),
+            Link::Up(stream) => Some(stream.next_ms(silent_ms)),
         };
         again.into_iter().chain(link).min()
-    }
-
-    /// How long a reply may take, and how long the stream may be silent.
-    fn patience_ms(&self) -> (u64, u64) {
-        let replies_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
-        (replies_ms, replies_ms << self.silences.min(SILENT_DOUBLINGS_MAX))
     }
 
     fn connected(&mut self, identity: L::Identity, resumes: bool, now_ms: u64) {
@@ -375,7 +363,7 @@ impl<L: Log> Follower<L> {
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
             Some(last) => {
-                let reason = format!("it was {last:?} and is {identity:?}");
+                let reason = format!("it was {last} and is {identity}");
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
             None => {}
@@ -441,8 +429,9 @@ impl<L: Log> Follower<L> {
         }
         if self.identity.as_ref() != Some(identity) {
             // History 3.
-            let reason =
-                format!("the stream is from {:?}, the head from {identity:?}", self.identity.as_ref());
+            let reason = format!(
+                "the stream and the log's head are not from the same server: that of the head is {identity}"
+            );
             return self.disconnect(reason, now_ms);
         }
         stream.replied_ms = now_ms;
@@ -503,7 +492,7 @@ impl<L: Log> Follower<L> {
             stream.heads.pop_front();
         }
         if let Some(asked_at_ms) = confirmed {
-            (self.failures, self.silences) = (0, 0);
+            self.failures = 0;
             self.confirmed_ms = Some(asked_at_ms);
             self.actions.push_back(Action::Confirmed { asked_at_ms });
         }
@@ -541,12 +530,14 @@ impl<L: Log> Stream<L> {
         passed && self.waiting.front().is_none_or(|first| first.position > *position)
     }
 
-    fn has_no_reply(&self, now_ms: u64, replies_ms: u64) -> bool {
-        matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + replies_ms
-    }
-
-    fn is_silent(&self, now_ms: u64, silent_ms: u64) -> bool {
-        self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms)
+    /// Why both connections are given up.
+    fn silent(&self, now_ms: u64, silent_ms: u64) -> Option<&'static str> {
+        if matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + silent_ms {
+            return Some("no reply to the question for the log's head");
+        }
+        let is_silent = self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms);
+        is_silent
+            .then_some("the stream is silent though the log has grown, and its server does nothing for it")
     }
 
     /// Whether the log must write an entry of our own, so that the stream passes its head.
@@ -570,9 +561,9 @@ impl<L: Log> Stream<L> {
         self.heads.iter().find(lags).map(|head| head.asked_at_ms.max(self.passed_ms))
     }
 
-    fn next_ms(&self, replies_ms: u64, silent_ms: u64) -> u64 {
+    fn next_ms(&self, silent_ms: u64) -> u64 {
         let probe = match self.probe {
-            Probe::Sent { .. } => self.replied_ms + replies_ms,
+            Probe::Sent { .. } => self.replied_ms + silent_ms,
             Probe::Due { at_ms } => at_ms,
         };
         let silent = self.lags_since_ms().map(|since_ms| since_ms + silent_ms);

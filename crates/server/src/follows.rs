@@ -124,16 +124,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
     let view = Arc::new(Mutex::new(View::default()));
     let (wish, wished) = watch::channel(Wish::default());
+    let now_ms = shared.clock.millis();
+    let states = shared.engine.shared().log_states(now_ms);
+    let is_new = states.iter().all(|state| *state.name != *settings.name || state.confirmed_ms.is_none());
     let mut node = Own {
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
         said: None,
         wished: wished.clone(),
-        starts_ms: Some(shared.clock.millis()),
+        starts_ms: is_new.then_some(now_ms),
         behind_since_ms: None,
     };
-    node.say_start();
+    if is_new {
+        node.say_start();
+    }
     let name = settings.name.clone();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
