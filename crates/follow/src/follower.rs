@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::again::Again;
 use crate::log::{Log, Snapshot};
 use crate::names::{NAMES_BYTES_MAX, Names};
 
@@ -181,7 +182,7 @@ pub struct Follower<L: Log> {
     /// When everything was flushed last because of `unseen`.
     flushed_ms: u64,
     /// When names that were bumped are bumped once more, in order.
-    again: VecDeque<(u64, Names)>,
+    again: Again,
     names_bytes: usize,
     confirmed_ms: Option<u64>,
     probes: u64,
@@ -259,7 +260,7 @@ impl<L: Log> Follower<L> {
             unseen: Unseen::Unknown(FlushReason::Begins),
             missing: None,
             flushed_ms: 0,
-            again: VecDeque::new(),
+            again: Again::new(settings.again_ms),
             names_bytes: 0,
             confirmed_ms: None,
             probes: 0,
@@ -279,7 +280,12 @@ impl<L: Log> Follower<L> {
             Link::Up(stream) => (true, stream.waiting.len()),
             Link::Down { .. } | Link::Connecting => (false, 0),
         };
-        State { is_connected, confirmed_ms: self.confirmed_ms, waiting, names_bytes: self.names_bytes }
+        State {
+            is_connected,
+            confirmed_ms: self.confirmed_ms,
+            waiting,
+            names_bytes: self.names_bytes + self.again.bytes(),
+        }
     }
 
     /// Takes what the source saw.
@@ -311,11 +317,8 @@ impl<L: Log> Follower<L> {
 
     /// Does what is due. The caller calls it at [`Follower::next_ms`].
     pub fn tick(&mut self, now_ms: u64) {
-        while self.again.front().is_some_and(|(due_ms, _)| *due_ms <= now_ms) {
-            if let Some((_, names)) = self.again.pop_front() {
-                self.names_bytes -= names.bytes();
-                self.actions.push_back(bump(names));
-            }
+        while let Some(names) = self.again.take(now_ms) {
+            self.actions.push_back(bump(names));
         }
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         match &mut self.link {
@@ -344,7 +347,7 @@ impl<L: Log> Follower<L> {
 
     /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
     pub fn next_ms(&self) -> Option<u64> {
-        let again = self.again.front().map(|(due_ms, _)| *due_ms);
+        let again = self.again.next_ms();
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         let link = match &self.link {
             Link::Connecting => None,
@@ -472,11 +475,8 @@ impl<L: Log> Follower<L> {
 
     /// Bumps the names of an entry that is visible, and notes them for later if they are bumped once more.
     fn bump(&mut self, names: Names, now_ms: u64) {
-        if self.settings.again_ms > 0 {
-            self.again.push_back((now_ms + self.settings.again_ms, names.clone()));
-        } else {
-            self.names_bytes -= names.bytes();
-        }
+        self.again.note(&names, now_ms);
+        self.names_bytes -= names.bytes();
         self.actions.push_back(bump(names));
     }
 

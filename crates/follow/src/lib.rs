@@ -36,6 +36,7 @@
 //!    one: replies are numbered.
 #![forbid(unsafe_code)]
 
+mod again;
 mod follower;
 mod log;
 mod names;

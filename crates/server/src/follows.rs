@@ -32,8 +32,11 @@ const PASSWORD_TIME: Duration = Duration::from_secs(10);
 /// Longest password, in bytes.
 const PASSWORD_BYTES_MAX: usize = 8192;
 
-/// Between two lines of the log about a connection that cannot be made, while the reason is the same.
-const LOST_EVERY: Duration = Duration::from_secs(60);
+/// Between two lines of the log about a connection that is lost or cannot be made for the same reason, and about one that is made.
+const SAID_EVERY: Duration = Duration::from_secs(60);
+
+/// Reasons that are known as said.
+const SAID_MAX: usize = 8;
 
 /// The threads that follow logs, in the order of the rule file.
 #[derive(Debug, Default)]
@@ -131,7 +134,7 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
-        said: None,
+        said: Said::default(),
         wished: wished.clone(),
         starts_ms: is_new.then_some(now_ms),
         behind_since_ms: None,
@@ -174,13 +177,34 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
     source.follow(node, wished).await;
 }
 
+/// What the log has said of connections lately: a database that is there and gone by turns does not flood it.
+#[derive(Default)]
+struct Said(Vec<(String, u64)>);
+
+impl Said {
+    /// Whether this was not said lately, so that it is to be said now.
+    fn is_new(&mut self, text: &str) -> bool {
+        let now = nanos();
+        self.0.retain(|(_, at)| now < at + SAID_EVERY.as_nanos() as u64);
+        // Numbers of processes and positions differ from one to the next.
+        let text: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        if self.0.iter().any(|(said, _)| *said == text) {
+            return false;
+        }
+        if self.0.len() == SAID_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((text, now));
+        true
+    }
+}
+
 /// What a source knows of this server.
 struct Own {
     shared: Arc<Shared>,
     settings: FollowSettings,
     view: Arc<Mutex<View>>,
-    /// The last reason for which there was no connection, and when it was said, in nanoseconds.
-    said: Option<(String, u64)>,
+    said: Said,
     wished: watch::Receiver<Wish>,
     /// Since when it is followed, until it is confirmed for the first time.
     starts_ms: Option<u64>,
@@ -309,22 +333,19 @@ impl Node for Own {
         match notice {
             Notice::Connected { identity, resumes } => {
                 (view.connects, view.lost) = (view.connects + 1, None);
-                self.said = None;
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
-                log::notice(format_args!(
-                    "log {name}: connected to {} ({identity}): {how}",
-                    self.settings.address
-                ));
+                if self.said.is_new(&format!("connected to {identity}")) {
+                    log::notice(format_args!(
+                        "log {name}: connected to {} ({identity}): {how}",
+                        self.settings.address
+                    ));
+                }
                 view.identity = identity;
             }
             Notice::Lost { reason } => {
                 view.losses += 1;
-                let is_said = self.said.as_ref().is_some_and(|(last, at)| {
-                    *last == reason && nanos() < *at + LOST_EVERY.as_nanos() as u64
-                });
-                if !is_said {
+                if self.said.is_new(&reason) {
                     log::warning(format_args!("log {name}: no connection, it is tried again: {reason}"));
-                    self.said = Some((reason.clone(), nanos()));
                 }
                 view.lost = Some(reason);
             }

@@ -416,7 +416,9 @@ fn columns_sql(oid: &str) -> String {
     format!(
         "SELECT a.attname, EXISTS (SELECT FROM pg_index i, pg_class c WHERE c.oid = a.attrelid AND i.indrelid = c.oid \
            AND a.attnum = ANY (i.indkey) \
-           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END), a.xmin::text \
+           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END), \
+           a.xmin::text || coalesce((SELECT string_agg(e.xmin::text, ' ' ORDER BY e.oid) FROM pg_type t, pg_enum e \
+             WHERE t.oid = a.atttypid AND e.enumtypid IN (t.oid, t.typelem, t.typbasetype)), '') \
          FROM pg_attribute a WHERE a.attrelid = {oid}::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
          ORDER BY a.attnum"
     )
