@@ -491,7 +491,7 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         set!(prefixes, given => given.list().to_vec()),
         |own| Some(list(own.prefixes.all().map(|(_, text)| str::from_utf8(text).unwrap_or_default())))),
     key("tag_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32 of the memory limit, at least \"8MiB\", at most 1/8",
-        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on. While a log is followed, a fifth more.",
+        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on. While a log is followed, a fifth more, and as much again from the first tag on that a client names with its value.",
         set!(tag_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.tag_bytes as u64)))),
     key("ledger_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32, at least \"4MiB\", at most 1/8",
