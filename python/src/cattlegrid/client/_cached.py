@@ -72,9 +72,6 @@ class BusyError(CacheError):
         super().__init__(f"{key}: another client computes it, and the wait has passed")
         self.key = key
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.key,)
-
 
 class Last(NamedTuple):
     """What the last call of a cached function by this thread or task has brought."""

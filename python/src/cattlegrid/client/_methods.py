@@ -25,7 +25,7 @@ from . import _objects as objects
 from . import _outcome as o
 from ._cached import AsyncCachedFunction, CachedFunction, KeyOption, Settings, async_cached, cached, is_async
 from ._errors import CacheError, UsageError
-from ._machine import Batch, Sleep
+from ._machine import Batch, Sleep, Wait
 from ._objects import Call, Called, LimitSteps, LockLost, LockSteps, QuotaState, QuotaSteps
 from ._options import Duration, Ttl, expiration
 from ._refresh import refresh
@@ -49,20 +49,23 @@ def _asked(steps: objects.Steps, calls: Calls) -> Generator[Any, Any, Any]:
     """The machine of the client that makes these calls."""
     reply: Any = None
     prefix = calls.prefix
-    while True:
-        try:
-            request = steps.send(reply)
-        except StopIteration as end:
-            return end.value
-        if isinstance(request, Sleep):
-            reply = yield request
-            continue
-        names = request.names
-        commands = [Command(CALL, prefix + name) for name in names]
-        for command, name in zip(commands, names):
-            command.route = prefix + objects.route_of(name)
-        replies = yield Batch(commands)
-        reply = [each if isinstance(each, CacheError) else each.data if each.kind == "VA" else None for each in replies]
+    try:
+        while True:
+            try:
+                request = steps.send(reply)
+            except StopIteration as end:
+                return end.value
+            if isinstance(request, (Sleep, Wait)):
+                reply = yield request
+                continue
+            names = request.names
+            commands = [Command(CALL, prefix + name) for name in names]
+            for command, name in zip(commands, names):
+                command.route = prefix + objects.route_of(name)
+            got = yield Batch(commands)
+            reply = [each if isinstance(each, CacheError) else each.data if each.kind == "VA" else None for each in got]
+    finally:
+        steps.close()
 
 
 class Quota:
@@ -199,10 +202,8 @@ class AsyncLock(_LockState):
             raise
 
     async def _undo(self) -> None:
-        steps = self._steps
-        steps.fence = None
         try:
-            await self._cache._run_steps(objects.call_one(Call("lock", "release", steps.name, steps.owner)))
+            await self._cache._run_steps(self._steps.undo())
         except CacheError:
             return
 
@@ -262,6 +263,7 @@ class CacheMethods:
     _calls: Any
     _herd: Any
     _options: Any
+    _turns: Any
 
     skip = staticmethod(o.skip)
     """See :func:`skip`: ``return cache.skip(value)``, or ``return cache.skip`` for None."""
@@ -347,7 +349,7 @@ class CacheMethods:
         :param ttl: after this time it ends by itself, 1 ms to 366 days.
         :param wait: how long to wait for it; None: until it is free.
         """
-        return Lock(self, LockSteps(name, ttl, wait))
+        return Lock(self, LockSteps(name, ttl, wait, self._turns))
 
     def rate_limit(
         self,
@@ -397,6 +399,7 @@ class AsyncCacheMethods:
     _calls: Any
     _herd: Any
     _options: Any
+    _turns: Any
 
     skip = staticmethod(o.skip)
     """See :func:`skip`: ``return cache.skip(value)``, or ``return cache.skip`` for None."""
@@ -456,7 +459,7 @@ class AsyncCacheMethods:
 
     def lock(self, name: str, ttl: Duration = 30, wait: Optional[Duration] = None) -> AsyncLock:
         """See :meth:`Cache.lock`: ``async with cache.lock("report") as lock: ...``."""
-        return AsyncLock(self, LockSteps(name, ttl, wait))
+        return AsyncLock(self, LockSteps(name, ttl, wait, self._turns))
 
     def rate_limit(
         self,
