@@ -443,6 +443,10 @@ class _Bound(_Typed[P, R]):
     def __repr__(self) -> str:
         return f"<bound {self._cached!r} of {self.__self__!r}>"
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # As a method is: its object, and its name there.
+        return getattr, (self.__self__, self.__name__)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Bound) and other._cached is self._cached and other.__self__ is self.__self__
 
