@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Dict, Hashable, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Awaitable, Callable, Dict, Hashable, Iterable, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
 
 from . import _machine as m
 from . import _outcome as o
@@ -26,6 +26,9 @@ from ._serializers import Serializer
 from ._streams import AsyncServers
 from ._tasks import LoopEvent, Transport, finish, run
 from ._wire import ASK, Command, Reply
+
+R = TypeVar("R")
+D = TypeVar("D")
 
 _all: weakref.WeakSet[AsyncCache] = weakref.WeakSet()
 
@@ -162,11 +165,17 @@ class AsyncCache(AsyncCacheMethods, Base):
         if own is not None:
             addresses, route, settings, flush = own
             own_servers = AsyncServers(addresses, route, settings, self.metrics, flush, self._waiting_max)
+            own_servers.on_end = self._ended
             self._servers = own_servers
             return own_servers
         from ._foreign_async import transport_of
 
         return transport_of(servers)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A loop was closed, perhaps with callers in it."""
+        self._herd.flights.drop(loop)
+        self._turns.drop(loop)
 
     def _run(self, machine: Any) -> Awaitable[Any]:
         return run(self._transport, machine)
@@ -298,6 +307,125 @@ class AsyncCache(AsyncCacheMethods, Base):
     async def has_tags(self) -> bool:
         """Whether every server has tags."""
         return bool(await self._run(self._calls.has_tags()))
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Any],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     async def get_or_compute(
         self,

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
 
 from . import _outcome as o
 from ._base import MISSING, Base, ask_head_of
@@ -26,6 +26,10 @@ from ._ring import KETAMA_WEIGHTED, Ejection
 from ._saved import resume, save
 from ._serializers import Serializer
 from ._wire import ASK, Command, Reply
+
+R = TypeVar("R")
+W = TypeVar("W")
+D = TypeVar("D")
 
 _all: weakref.WeakSet[Cache] = weakref.WeakSet()
 
@@ -270,6 +274,91 @@ class Cache(CacheMethods, Base):
     def has_tags(self) -> bool:
         """Whether every server has tags."""
         return bool(self._run(self._calls.has_tags()))
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Callable[[], W],
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[False] = False,
+    ) -> Union[R, W]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     def get_or_compute(
         self,

@@ -13,12 +13,14 @@ from typing import (
     Generator,
     Iterable,
     List,
+    Literal,
     Optional,
     Sequence,
     Set,
     TypeVar,
     Union,
     cast,
+    overload,
 )
 
 from . import _objects as objects
@@ -283,7 +285,7 @@ class CacheMethods:
         negative_ttl: Ttl = None,
         on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
         when_unavailable: Optional[str] = None,
-    ) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
+    ) -> Callable[[Callable[P, o.Computed[R]]], CachedFunction[P, R]]:
         """Decorator: the results of a function are in the cache, under keys made from its arguments::
 
             @cache.cached("page:{user.id}:{id}", ttl="60s", compute_time="2s", tags=["user:{user.id}", "pages"])
@@ -299,6 +301,54 @@ class CacheMethods:
         self._options(compute_time, wait, grace, when_unavailable, on_not_stored)
         settings = _settings(ttl, grace, compute_time, wait, tags, negative_ttl, on_not_stored, when_unavailable)
         return cached(cast(Any, self), key, settings)
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     def refresh(
         self,
@@ -419,11 +469,91 @@ class AsyncCacheMethods:
         negative_ttl: Ttl = None,
         on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
         when_unavailable: Optional[str] = None,
-    ) -> Callable[[Callable[P, Awaitable[R]]], AsyncCachedFunction[P, R]]:
+    ) -> Callable[[Callable[P, Awaitable[o.Computed[R]]]], AsyncCachedFunction[P, R]]:
         """See :meth:`Cache.cached`: of an ``async def``."""
         self._options(compute_time, wait, grace, when_unavailable, on_not_stored)
         settings = _settings(ttl, grace, compute_time, wait, tags, negative_ttl, on_not_stored, when_unavailable)
         return async_cached(cast(Any, self), key, settings)
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Any],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     async def refresh(
         self,

@@ -110,7 +110,7 @@ class Calls(NamedTuple):
     names: Sequence[bytes]
 
 
-Steps = Generator[Union[Calls, Sleep], Any, Any]
+Steps = Generator[Union[Calls, Sleep, Wait], Any, Any]
 
 
 def _part(part: object) -> str:

@@ -184,8 +184,8 @@ def _compiled(call: Call, lines: List[str], helpers: Mapping[str, Any]) -> Make:
     exec("\n".join([f"def key({call.source}):", *lines]), scope)
     made: Make = scope["key"]
     # Python names a function by the one or the other, as its version is.
-    made.__qualname__ = call.title  # type: ignore[attr-defined]
-    made.__code__ = made.__code__.replace(co_name=call.title.rpartition(".")[2])  # type: ignore[attr-defined]
+    made.__qualname__ = call.title
+    made.__code__ = made.__code__.replace(co_name=call.title.rpartition(".")[2])
     return made
 
 

@@ -126,6 +126,14 @@ class Turns:
                 first.rests, first.delay = False, delay
                 first.event.set()
 
+    def drop(self, place: Hashable) -> None:
+        """The callers of a loop that was closed wait no longer."""
+        with self._lock:
+            for name, line in list(self._lines.items()):
+                line.rows.pop(place, None)
+                if not line.rows:
+                    del self._lines[name]
+
     def forget(self) -> None:
         """In a process that was forked: the callers are the parent's."""
         self._lock = threading.RLock()
