@@ -32,6 +32,8 @@ from cattlegrid.client import (
     UsageError,
 )
 from cattlegrid.client._errors import CacheError as Base
+from cattlegrid.loader import Error as LoadError
+from cattlegrid.worker import JobError
 
 ERRORS = [
     CacheError("it fails"),
@@ -74,6 +76,13 @@ def test_errors_can_be_pickled_and_copied(error):
         assert type(other) is type(error)
         assert (str(other), repr(other), other.args) == (str(error), repr(error), error.args)
         assert other.__dict__ == error.__dict__
+
+
+def test_errors_of_jobs_and_loaders_can_be_pickled_and_copied():
+    for error in (JobError("late", "too late", detail="more", retryable=True), LoadError("no such", True, code="gone")):
+        for other in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+            assert type(other) is type(error) and str(other) == str(error) and other.args == error.args
+            assert other.__dict__ == error.__dict__
 
 
 def test_an_error_that_names_all_servers_has_itself_in_its_results():
