@@ -282,7 +282,7 @@ def test_an_event_wakes_a_task_of_another_loop():
     time.sleep(0.2)
     event.set()
     assert call.result() < 10
-    # And one whose loop has ended harms nobody.
+    # Its loop has ended.
     event.set()
 
 

@@ -83,7 +83,9 @@ class Cache(CacheMethods, Base):
     :param prefix: before every key.
     :param serializer: ``"json"``, ``"bytes"``, ``"text"``, ``"msgpack"``, ``"pickle"``, or a :class:`Serializer`.
     :param compress_above: values of more bytes are compressed, if that makes them smaller.
-    :param timeout: of a command. A request that the server holds has the time of its wait in addition.
+    :param timeout: how long a server may be silent, where a reply is due or in the middle of one: many or large values
+        may take longer in all. Above 0 and at most a day. A computing call that the server holds has the time of its
+        wait in addition; a plain read is held for nine tenths of ``timeout`` at most.
     :param connect_timeout: of connecting, with TLS and authentication.
     :param sharding: which server has a key: ``"ketama_weighted"``, ``"ketama"`` or ``"rendezvous"``.
     :param username: and ``password``: memcached's ASCII authentication.
@@ -169,7 +171,8 @@ class Cache(CacheMethods, Base):
 
     def get(self, key: AnyKey, default: Any = None) -> Any:
         """The value of a key; ``default`` if it is absent, has expired or is being computed. Values of
-        ``get_or_compute`` are read too.
+        ``get_or_compute`` are read too. Under a rule with leases a key that is missing is then this program's to
+        compute and :meth:`set`, and others wait: use :meth:`peek` where nothing is stored after it.
 
         Raises :class:`UnreadableValue`: another program, or another serializer, wrote it.
         """

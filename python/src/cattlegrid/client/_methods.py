@@ -394,7 +394,8 @@ class CacheMethods:
         return Quota(self, QuotaSteps(name, limit, window))
 
     def lock(self, name: str, ttl: Duration = 30, wait: Optional[Duration] = None) -> Lock:
-        """A lock that one process has at a time: ``with cache.lock("report") as lock: ...``.
+        """A lock that one process has at a time: ``with cache.lock("report") as lock: ...``. Callers of one process take
+        it in the order in which they came; those of several in any.
 
         :param ttl: after this time it ends by itself, 1 ms to 366 days.
         :param wait: how long to wait for it; None: until it is free.
