@@ -221,3 +221,20 @@ def test_waiters_of_two_loops(server):
     for call in [Call(asyncio.run, program()) for _ in range(2)]:
         call.result()
     assert len(got) == 20 and len(cache._turns) == 0
+
+
+def test_callers_that_wait_on_after_a_fork_ask_for_themselves(server):
+    """As greenlets do, which are copied with the process."""
+    cache = cache_of(server)
+    holder = cache.lock("forked", ttl="20s")
+    holder.acquire()
+    locks = [cache.lock("forked", wait="20s") for _ in range(2)]
+    calls = [Call(lock.acquire) for lock in locks]
+    until(lambda: len(cache._turns) == 1)
+    time.sleep(0.1)
+    cache._turns.forget()
+    holder.release()
+    until(lambda: any(lock.is_taken for lock in locks))
+    next(lock for lock in locks if lock.is_taken).release()
+    for call in calls:
+        assert call.result() > 0

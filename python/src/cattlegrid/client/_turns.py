@@ -90,7 +90,10 @@ class Turns:
         with self._lock:
             turn.event.clear()
             rests, turn.rests = turn.rests, False
-            return not rests and next(iter(self._lines[turn.name].rows[turn.place])) is turn
+            line = self._lines.get(turn.name)
+            row = line and line.rows.get(turn.place)
+            # After a fork that a greenlet has made, the others wait on in the child, without a line.
+            return not rests and (not row or next(iter(row)) is turn)
 
     def leave(self, turn: Turn, is_taken: bool) -> None:
         """It waits no longer: the next is the first."""
