@@ -148,7 +148,7 @@ impl Compute {
 /// The terms of a lock that is valid for this long.
 pub(super) fn terms(time: Duration, stale: bool) -> Terms {
     let lock_ms = time.as_millis() as u64;
-    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 1, stale, awaited: None }
+    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 2, stale, awaited: None }
 }
 
 /// What [`get_or_compute`](crate::Herd::get_or_compute) has brought.

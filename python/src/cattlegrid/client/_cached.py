@@ -15,6 +15,7 @@ from typing import (
     Any,
     Awaitable,
     Callable,
+    Coroutine,
     Dict,
     Generic,
     Iterable,
@@ -23,6 +24,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
     TypeVar,
     Union,
     cast,
@@ -39,6 +41,7 @@ from ._template import call_of, compile_key, compile_tags
 from ._wire import ASK, Command, Reply
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 AT_A_TIME = 16
 """Computations of one ``get_many`` under asyncio that run at the same time."""
@@ -71,9 +74,6 @@ class BusyError(CacheError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: another client computes it, and the wait has passed")
         self.key = key
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.key,)
 
 
 class Last(NamedTuple):
@@ -337,13 +337,27 @@ class CachedFunction(_Shared[P, R]):
         found = self._cache.get_or_compute_many(list(arguments), compute, **self._options)
         return self._ended_many(names, found, failures)
 
+    # Type checkers see through classmethod and staticmethod below ``cached``: a first argument says which it is.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], R], instance: None, owner: Type[T]
+    ) -> BoundFunction[Q, R]: ...
+
     @overload
     def __get__(self, instance: None, owner: Any = None) -> CachedFunction[P, R]: ...
 
     @overload
-    def __get__(
-        self: CachedFunction[Concatenate[Any, Q], R], instance: object, owner: Any = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], R], instance: T, owner: Any = None
     ) -> BoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], R], instance: T, owner: Any = None
+    ) -> BoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> CachedFunction[P, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         bound = _bound_to(self, instance, owner)
@@ -411,13 +425,27 @@ class AsyncCachedFunction(_Shared[P, R]):
         found = await self._cache.get_or_compute_many(list(arguments), compute, **self._options)
         return self._ended_many(names, found, failures)
 
+    # Type checkers see through classmethod and staticmethod below ``cached``: a first argument says which it is.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], Coroutine[Any, Any, R]], instance: None, owner: Type[T]
+    ) -> AsyncBoundFunction[Q, R]: ...
+
     @overload
     def __get__(self, instance: None, owner: Any = None) -> AsyncCachedFunction[P, R]: ...
 
     @overload
-    def __get__(
-        self: AsyncCachedFunction[Concatenate[Any, Q], R], instance: object, owner: Any = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], Coroutine[Any, Any, R]], instance: T, owner: Any = None
     ) -> AsyncBoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], Coroutine[Any, Any, R]], instance: T, owner: Any = None
+    ) -> AsyncBoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> AsyncCachedFunction[P, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         bound = _bound_to(self, instance, owner)
@@ -445,6 +473,10 @@ class _Bound(_Typed[P, R]):
 
     def __repr__(self) -> str:
         return f"<bound {self._cached!r} of {self.__self__!r}>"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # As a method is: its object, and its name there.
+        return getattr, (self.__self__, self.__name__)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Bound) and other._cached is self._cached and other.__self__ is self.__self__
@@ -525,10 +557,10 @@ def _check_generator(function: Any) -> None:
         raise UsageError(f"{function!r} is a generator, which cannot be cached: return a list")
 
 
-def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
+def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callable[P, o.Computed[R]]], CachedFunction[P, R]]:
     """The decorator of :meth:`Cache.cached`."""
 
-    def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
+    def decorate(function: Callable[P, o.Computed[R]]) -> CachedFunction[P, R]:
         _check_generator(function)
         if is_async(function):
             raise UsageError(f"{function!r} is an async def: use AsyncCache")
@@ -539,10 +571,10 @@ def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callab
 
 def async_cached(
     cache: AsyncCache, key: KeyOption, settings: Settings
-) -> Callable[[Callable[P, Awaitable[R]]], AsyncCachedFunction[P, R]]:
+) -> Callable[[Callable[P, Awaitable[o.Computed[R]]]], AsyncCachedFunction[P, R]]:
     """The decorator of :meth:`AsyncCache.cached`."""
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> AsyncCachedFunction[P, R]:
+    def decorate(function: Callable[P, Awaitable[o.Computed[R]]]) -> AsyncCachedFunction[P, R]:
         _check_generator(function)
         if not is_async(function):
             raise UsageError(f"{function!r} is no async def: use Cache")

@@ -162,6 +162,12 @@ class Flights:
         for other in told:
             other.wake(found if is_answer and other.arrival < sent else None)
 
+    def drop(self, place: Hashable) -> None:
+        """The callers of a loop that was closed wait no longer."""
+        with self.lock:
+            self.running = {name: running for name, running in self.running.items() if name[0] is not place}
+            self._watches = {name: watch for name, watch in self._watches.items() if name[0][0] is not place}
+
     def forget(self) -> None:
         """In a process that was forked: what was under way is the parent's."""
         self.lock = threading.RLock()

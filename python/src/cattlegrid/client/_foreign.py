@@ -531,13 +531,14 @@ _KINDS: Dict[str, Type[Foreign]] = {"pymemcache": Pymemcache, "pylibmc": Pylibmc
 
 def transport_of(client: Any) -> Foreign:
     """The transport over another library's client. Raises :class:`UsageError`."""
-    if hasattr(client, "_cache") and hasattr(client, "make_key"):
-        return Django(client)
     if type(client).__name__ == "RetryingClient":
+        # Before all else: it claims to have any attribute.
         raise UsageError(
             "a RetryingClient sends stores again of which it does not know whether they were done, so that a lock would be taken for "
             "another's: give the client inside it"
         )
+    if hasattr(client, "_cache") and hasattr(client, "make_key"):
+        return Django(client)
     for kind in type(client).__mro__:
         known = _KINDS.get(kind.__module__.partition(".")[0])
         if known is not None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import socket
 import threading
 import time
-from typing import Any, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._connection import BACK_OFF, Node, Settings, Watcher, count_connection, made, outcome_of
 from ._errors import CacheError, ConnectionFailed, NoTags, ProtocolError, Refused, TimedOut, Unavailable
@@ -201,14 +202,21 @@ class Stream(asyncio.Protocol):
         for slot in slots:
             slot.group.put(slot.at, self._error)
 
-    def drop(self) -> None:
+    def drop(self, is_child: bool) -> None:
         """In a process that was forked, or after its loop: closes this process's end without a word to the server, and
         without touching the loop."""
         self.is_open = False
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                getattr(sock, "_sock", sock).close()
+        sock = getattr(sock, "_sock", sock)
+        with contextlib.suppress(OSError):
+            if isinstance(sock, socket.socket):
+                sock.close()
+            elif sock is not None and is_child and not self._transport.is_closing():
+                # Of uvloop, whose sockets have no close, and whose loops end with their connections. The number stays
+                # in use until uvloop closes it.
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, sock.fileno(), inheritable=False)
+                os.close(nothing)
 
 
 class AsyncNode:
@@ -228,12 +236,12 @@ class AsyncNode:
         self._wait = 0.0
         self._last = ""
 
-    def forget(self) -> None:
-        """In a process that was forked, or another loop."""
+    def forget(self, is_child: bool) -> None:
+        """In a process that was forked, or after its loop."""
         streams = [*self._waiting, *([self.main] if self.main else [])]
         self.main, self._waiting, self._waiting_count, self._connecting = None, [], 0, None
         for stream in streams:
-            stream.drop()
+            stream.drop(is_child)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -464,11 +472,11 @@ class Home:
         """The server of all keys."""
         self.tasks: Set[asyncio.Task[Any]] = set()
 
-    def forget(self) -> None:
+    def forget(self, is_child: bool) -> None:
         """In a process that was forked, or after its loop."""
         self.tasks = set()
         for node in self.nodes:
-            node.forget()
+            node.forget(is_child)
 
 
 class AsyncServers:
@@ -494,6 +502,8 @@ class AsyncServers:
         self._scope = Scope((made(), route.changes))
         self._is_single = len(self._addresses) == 1 and not route.ejects
         self._homes: Dict[asyncio.AbstractEventLoop, Home] = {}
+        self.on_end: Callable[[asyncio.AbstractEventLoop], None] = lambda loop: None
+        """Is told of loops that were closed."""
         self._lock = threading.Lock()
 
     def _here(self) -> Home:
@@ -512,7 +522,9 @@ class AsyncServers:
             gone = [self._homes.pop(each) for each in ended]
             self._homes[loop] = home
         for each in gone:
-            each.forget()
+            each.forget(is_child=False)
+        for place in ended:
+            self.on_end(place)
         return home
 
     def scope(self) -> Scope:
@@ -602,7 +614,7 @@ class AsyncServers:
         self._lock = threading.Lock()
         homes, self._homes = self._homes, {}
         for home in homes.values():
-            home.forget()
+            home.forget(is_child=True)
 
     async def close(self) -> None:
         """Closes the connections of the loop that runs, when what runs by itself has ended."""

@@ -94,6 +94,7 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
         while True:
             kind = type(op)
             result: Any = None
+            task: Any = None
             try:
                 if kind is Batch:
                     pending = transport.start(op.commands)
@@ -108,6 +109,7 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                         raise
                     result = pending.replies(raw)
                 elif kind is Invoke:
+                    task = asyncio.current_task()
                     result = op.function(*op.args)
                     if inspect.isawaitable(result):
                         result = await result
@@ -124,6 +126,10 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                     _throw(transport, machine, error)
                 raise
             except (StopIteration, GeneratorExit) as stop:
+                if type(stop) is GeneratorExit and (task is None or _current_task() is not task):
+                    # No function has raised it: this task is dropped, after its loop was closed.
+                    _drop(machine)
+                    raise
                 # Inside a generator it would be its end.
                 raised = RuntimeError(f"the function has raised {type(stop).__name__}")
                 raised.__cause__ = stop
@@ -134,6 +140,20 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                 op = machine.send(result)
     except StopIteration as end:
         return end.value
+
+
+def _current_task() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _drop(machine: Generator[Any, Any, Any]) -> None:
+    """Lets a machine end where nothing can be sent any more."""
+    with contextlib.suppress(StopIteration, GeneratorExit, RuntimeError):
+        for _ in range(10):
+            machine.throw(GeneratorExit())
 
 
 def _throw(transport: Transport, machine: Generator[Any, Any, Any], error: BaseException) -> None:
