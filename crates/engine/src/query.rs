@@ -116,12 +116,12 @@ impl<'a> Query<'a> {
         self.how.is_explicit()
     }
 
-    /// How long it may wait for a new value in place of an old one, where the rule says so many milliseconds.
+    /// How long it may wait for a new value in place of an old one, where the rule gives this number of milliseconds.
     pub(crate) fn wait_ms(&self, ruled_ms: u32) -> u32 {
         if self.is_explicit() { ruled_ms } else { self.hold_ms(ruled_ms) }
     }
 
-    /// How long it may be held where the rule says so many milliseconds: a client that does not ask for the lease can only shorten it.
+    /// How long it may be held where the rule gives this number of milliseconds: a client that does not ask for the lease can only shorten it.
     pub(crate) fn hold_ms(&self, ruled_ms: u32) -> u32 {
         match self.hold_ms {
             Some(ms) if self.is_explicit() => ms,

@@ -177,12 +177,12 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
     source.follow(node, wished).await;
 }
 
-/// What the log has said of connections lately: a database that is there and gone by turns does not flood it.
+/// What the log has said of connections lately: a database that is there and gone alternately does not flood it.
 #[derive(Default)]
 struct Said(Vec<(String, u64)>);
 
 impl Said {
-    /// Whether this was not said lately, so that it is to be said now.
+    /// Whether this was not said lately, so that it must be said now.
     fn is_new(&mut self, text: &str) -> bool {
         let now = nanos();
         self.0.retain(|(_, at)| now < at + SAID_EVERY.as_nanos() as u64);

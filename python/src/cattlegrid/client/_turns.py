@@ -92,7 +92,7 @@ class Turns:
             rests, turn.rests = turn.rests, False
             line = self._lines.get(turn.name)
             row = line and line.rows.get(turn.place)
-            # After a fork that a greenlet has made, the others wait on in the child, without a line.
+            # After a fork that a greenlet has made, the others keep waiting in the child, without a line.
             return not rests and (not row or next(iter(row)) is turn)
 
     def leave(self, turn: Turn, is_taken: bool) -> None:
