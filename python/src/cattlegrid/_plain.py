@@ -10,6 +10,7 @@ import inspect
 import pickle
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
+from . import _once
 from .client import Cache, CacheError, UnreadableValue, UsageError
 from .client._calls import Calls
 from .client._compression import compress, decompress
@@ -157,7 +158,12 @@ class _Common:
 
     def _computing(self, cache: Any, key: str, function: Callable[[], Any], ttl: Any, tags: Iterable[str], how: Any) -> Any:
         """The machine of ``get_or_set``."""
-        return cache._herd.get_or_compute(cache._calls.subject(key, tuple(tags)), function, expiration(ttl), how)
+        return _once.get_or_compute(cache._herd, cache._calls.subject(key, tuple(tags)), function, expiration(ttl), how)
+
+    def _searching(self, cache: Any, key: str, tags: Iterable[str], how: Any, is_told: bool) -> Any:
+        """The machine of ``fetch``."""
+        subject = cache._calls.subject(key, tuple(tags))
+        return cache._herd.fetch(_once.search(subject, how) if is_told else cache._search(subject, how))
 
     def _adopt(self, cache: Any) -> Any:
         cache._codec = cache._herd.codec = cache._calls._codec = self._codec
@@ -234,7 +240,10 @@ class Plain(_Common):
         if tags is None:
             return bool(self._try(lambda: self.cache.touch(key, ttl), False))
         for _ in range(10):
-            value, cas = self._try(lambda: self.cache.gets(key), (None, None))
+            try:
+                value, cas = self._try(lambda: self.cache.gets(key), (None, None))
+            except UnreadableValue:
+                return False
             if cas is None:
                 return False
             if self.cache.cas(key, value, cas, ttl, tags=tuple(tags)):
@@ -276,13 +285,16 @@ class Plain(_Common):
         outcome = self.cache._run(self._computing(self.cache, key, function, ttl, tags, how))
         return outcome.value if outcome.has_value else plain_value(function())
 
-    def fetch(self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = ()) -> Any:
-        """See :meth:`cattlegrid.client.Cache.fetch`; None if the server cannot be asked and that is ignored."""
+    def fetch(
+        self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = (), is_told: bool = False
+    ) -> Any:
+        """See :meth:`cattlegrid.client.Cache.fetch`; None if the server cannot be asked and that is ignored. ``is_told``: an ``Error``
+        says that the computation for which this caller has waited brings nothing."""
 
         def fetch() -> Any:
             cache = self.cache
-            search = cache._search(cache._calls.subject(key, tuple(tags)), self._how(cache, compute_time, wait))
-            return cache._fetched(cache._run(cache._herd.fetch(search)), 0, None, False)
+            verdict = cache._run(self._searching(cache, key, tags, self._how(cache, compute_time, wait), is_told))
+            return cache._fetched(verdict, 0, None, False)
 
         return self._try(fetch, None)
 
@@ -294,6 +306,11 @@ class Plain(_Common):
         """The next caller computes."""
         if not token.is_over:
             self._try(lambda: self.cache.give_up(token), None)
+
+    def fail(self, token: Any) -> None:
+        """The callers that wait compute at once, each for itself, and the next caller as if there had been none."""
+        if not token.is_over:
+            self._try(lambda: self.cache.fail(token, _once.TEXT), None)
 
     def invalidate(self, tags: Any, soft: bool, prefix: str) -> Any:
         """Of keys with this prefix, whether or not the servers know it. Errors are never ignored."""
@@ -363,7 +380,10 @@ class AsyncPlain(_Common):
         if tags is None:
             return bool(await self._try(self.cache.touch(key, ttl), False))
         for _ in range(10):
-            value, cas = await self._try(self.cache.gets(key), (None, None))
+            try:
+                value, cas = await self._try(self.cache.gets(key), (None, None))
+            except UnreadableValue:
+                return False
             if cas is None:
                 return False
             if await self.cache.cas(key, value, cas, ttl, tags=tuple(tags)):
@@ -402,13 +422,15 @@ class AsyncPlain(_Common):
         made = function()
         return plain_value(await made if inspect.isawaitable(made) else made)
 
-    async def fetch(self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = ()) -> Any:
+    async def fetch(
+        self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = (), is_told: bool = False
+    ) -> Any:
         """See :meth:`Plain.fetch`."""
 
         async def fetch() -> Any:
             cache = self.cache
-            search = cache._search(cache._calls.subject(key, tuple(tags)), self._how(cache, compute_time, wait))
-            return cache._fetched(await cache._run(cache._herd.fetch(search)), 0, None, False)
+            verdict = await cache._run(self._searching(cache, key, tags, self._how(cache, compute_time, wait), is_told))
+            return cache._fetched(verdict, 0, None, False)
 
         return await self._try(fetch(), None)
 
@@ -424,6 +446,11 @@ class AsyncPlain(_Common):
         """See :meth:`Plain.give_up`."""
         if not token.is_over:
             await self._try(self.cache.give_up(token), None)
+
+    async def fail(self, token: Any) -> None:
+        """See :meth:`Plain.fail`."""
+        if not token.is_over:
+            await self._try(self.cache.fail(token, _once.TEXT), None)
 
     async def invalidate(self, tags: Any, soft: bool, prefix: str) -> Any:
         """See :meth:`Plain.invalidate`."""
