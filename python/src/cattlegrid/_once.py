@@ -8,7 +8,7 @@ from typing import Any, Callable, Generator
 
 from .client import _machine as m
 from .client import _outcome as o
-from .client._errors import CacheError
+from .client._errors import CacheError, UnreadableValue
 from .client._herd import Herd, Options, Search
 from .client._machine import Ending, Grant, Invoke, Op, Subject
 from .client._options import Expiration
@@ -45,7 +45,8 @@ def _get_or_compute(herd: Herd, subject: Subject, function: Callable[[], Any], w
     try:
         verdict = yield from herd.obtain(search(subject, how))
     except CacheError as error:
-        if not how.goes_on_after(error):
+        # What cannot be read is removed, as often as another program writes it: while two versions of a program run.
+        if not (how.goes_on_after(error) or isinstance(error, UnreadableValue)):
             raise
         return (yield from herd._compute_alone(subject, function, how, m.not_stored_of(error)))
     if verdict.kind in (m.ALONE, m.FAILED):

@@ -277,7 +277,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError:
         hints = {}
-    parameters = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in signature.parameters.values()]
+    parameters = [
+        p.replace(annotation=hints.get(p.name, p.annotation)) if isinstance(p.annotation, str) else p
+        for p in signature.parameters.values()
+    ]
     last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
     own = inspect.Parameter(_PARAMETER, inspect.Parameter.KEYWORD_ONLY, default=Depends(_context), annotation=_Request)
     parameters = [*parameters, own, *last]

@@ -14,6 +14,7 @@ from django.utils.functional import cached_property
 
 from cattlegrid._plain import AsyncPlain, Plain
 from cattlegrid.client import UsageError
+from cattlegrid.client._keys import tag_text
 
 Tags = Union[str, Iterable[str]]
 
@@ -77,11 +78,11 @@ class Cache(BaseMemcachedCache):
         ttl: int = self.get_backend_timeout(timeout)
         return ttl
 
-    def _tag_prefix(self, version: Optional[int]) -> str:
+    def _tag_prefix(self, version: Optional[int]) -> Union[str, List[str]]:
+        """The prefix of the keys of this version; of a function that makes keys in another way, some keys."""
         if self.key_func is default_key_func:
             return str(self.make_key("", version=version))
-        made = str(self.make_key("x", version=version))
-        return made[:-1] if made.endswith("x") else ""
+        return [self._key(key, version) for key in ("x", "product:7", "2026", "views.decorators.cache")]
 
     def get(self, key: Any, default: Any = None, version: Optional[int] = None) -> Any:
         """The value."""
@@ -202,8 +203,9 @@ class Cache(BaseMemcachedCache):
         self, tags: Tags, soft: bool = False, version: Optional[int] = None, *, using: Optional[str] = None, robust: bool = False
     ) -> None:
         """Invalidates when the transaction of the database ``using`` commits; at once if there is none. A transaction that is rolled back,
-        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run."""
-        names = _list(tags)
+        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run. A tag that
+        is not possible raises :class:`cattlegrid.client.UsageError` before the commit."""
+        names = [tag_text(tag) for tag in _list(tags)]
 
         def invalidate() -> None:
             self.invalidate(names, soft, version)

@@ -24,6 +24,9 @@ from django.http.multipartparser import MultiPartParserError
 from django.middleware.cache import CacheMiddleware
 
 from cattlegrid.client import Compute, Hit, Stale
+from cattlegrid.client._template import tag_of
+
+from ._backend import _list
 
 Step = Tuple[Any, ...]
 """A method of the cache, its arguments, and its keyword arguments."""
@@ -34,7 +37,7 @@ PASS = 10
 MORE = 60
 """The names of the headers are kept for twice the page's timeout, and at least this many seconds longer than the page."""
 
-Tags = Union[Sequence[str], Callable[..., Sequence[str]]]
+Tags = Union[str, Sequence[str], Callable[..., Union[str, Sequence[str]]]]
 _ANSWERS = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """What a view raises for an answer with a status below 500."""
 _HELD = "_cattlegrid_held"
@@ -52,8 +55,8 @@ def cache_page(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Django's ``cache_page``, with tags and a lease: of many requests for a page that is missing one runs the view.
 
-    ``timeout``, ``cache`` and ``key_prefix`` are those of Django. ``tags``: texts, in which ``{name}`` is an argument of the view, such
-    as ``"product:{pk}"``; or a function of the request, the response and the arguments of the view, which returns the tags.
+    ``timeout``, ``cache`` and ``key_prefix`` are those of Django. ``tags``: a text or several, in which ``{name}`` is an argument of the
+    view, such as ``"product:{pk}"``, with blanks and control characters percent-encoded; or a function of the request, the response and the arguments of the view, which returns the tags.
     ``compute_time`` and ``wait`` are those of :meth:`cattlegrid.django.Cache.get_or_set`. With a ``timeout`` below a second nothing is
     cached, and the cache is not asked.
 
@@ -64,12 +67,12 @@ def cache_page(
         def begin(request: HttpRequest, args: Sequence[Any], kwargs: Dict[str, Any]) -> _Page:
             if not hasattr(request, "META"):
                 raise TypeError("cache_page didn't receive an HttpRequest: of a class decorate the method by @method_decorator")
-            early = [] if callable(tags) else [tag.format(*args, **kwargs) for tag in tags]
+            early = [] if callable(tags) else [tag_of(tag.format(*args, **kwargs)) for tag in _list(tags)]
             held = request.__dict__.setdefault(_HELD, set())
             leases = _Leases(caches[cache or "default"], compute_time, wait, early, cache or "default", held)
 
             def tags_of(response: HttpResponse) -> List[str]:
-                return [str(tag) for tag in tags(request, response, *args, **kwargs)] if callable(tags) else early
+                return [str(tag) for tag in _list(tags(request, response, *args, **kwargs))] if callable(tags) else early
 
             return _Page(leases, request, tags_of, timeout, cache, key_prefix)
 
