@@ -293,7 +293,7 @@ def test_a_process_that_has_waited_and_computes_again_does_not_replace_a_newer_v
 @pytest.mark.parametrize("make", [make_region, dogpiles_region])
 def test_keys_that_memcached_does_not_take(server, make, expiration_time):
     """dogpile joins the arguments of a function by blanks."""
-    tagged = {"tags": lambda key: [key.rsplit("|", 1)[1].split(" ")[0][:50]]} if server.kind == "rules" else {}
+    tagged = {"tags": lambda key: [key.rsplit("|", 1)[-1].split(" ")[0][:50]]} if server.kind == "rules" else {}
     one = region(server, make, expiration_time, **tagged)
     made = []
 

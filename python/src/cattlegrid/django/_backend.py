@@ -203,8 +203,8 @@ class Cache(BaseMemcachedCache):
         self, tags: Tags, soft: bool = False, version: Optional[int] = None, *, using: Optional[str] = None, robust: bool = False
     ) -> None:
         """Invalidates when the transaction of the database ``using`` commits; at once if there is none. A transaction that is rolled back,
-        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run. A tag that
-        is not possible raises :class:`cattlegrid.client.UsageError` before the commit."""
+        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run. A tag
+        that is not possible raises :class:`cattlegrid.client.UsageError` before the commit."""
         names = [tag_text(tag) for tag in _list(tags)]
 
         def invalidate() -> None:

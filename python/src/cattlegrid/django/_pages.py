@@ -56,9 +56,9 @@ def cache_page(
     """Django's ``cache_page``, with tags and a lease: of many requests for a page that is missing one runs the view.
 
     ``timeout``, ``cache`` and ``key_prefix`` are those of Django. ``tags``: a text or several, in which ``{name}`` is an argument of the
-    view, such as ``"product:{pk}"``, with blanks and control characters percent-encoded; or a function of the request, the response and the arguments of the view, which returns the tags.
-    ``compute_time`` and ``wait`` are those of :meth:`cattlegrid.django.Cache.get_or_set`. With a ``timeout`` below a second nothing is
-    cached, and the cache is not asked.
+    view, such as ``"product:{pk}"``, with blanks and control characters percent-encoded; or a function of the request, the response and
+    the arguments of the view, which returns the tags. ``compute_time`` and ``wait`` are those of
+    :meth:`cattlegrid.django.Cache.get_or_set`. With a ``timeout`` below a second nothing is cached, and the cache is not asked.
 
     The view can be ``async def``; requests that wait for its page then wait in the event loop.
     """
