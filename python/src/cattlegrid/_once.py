@@ -25,7 +25,14 @@ def search(subject: Subject, how: Options) -> Search:
     """What a caller looks for that is told when a computation brings nothing."""
     found = Search(subject, m.terms(how.lock_ms), how.wait, True)
     found.patience = PATIENCE
+    found.computes = True
     return found
+
+
+def nothing(grant: Grant) -> Ending:
+    """How a computation ends that brings nothing to store. A server with leases would hold later computations back if it heard of a
+    failure: there the callers of this process are told, and of other processes the next computes."""
+    return Ending(skips=True) if grant.kind == m.LEASE else Ending(None, TEXT)
 
 
 def get_or_compute(herd: Herd, subject: Subject, function: Callable[[], Any], when: Expiration, how: Options) -> Machine:
@@ -69,9 +76,9 @@ def _compute(herd: Herd, grant: Grant, function: Callable[[], Any], when: Expira
     except BaseException as failure:
         # What has failed first is what the caller hears of. A task that was cancelled says nothing of the next.
         herd.observer.computed(subject.key, time.monotonic() - begun, None, failure)
-        yield from herd.asker.settle([(grant, Ending(None, TEXT) if isinstance(failure, Exception) else Ending())])
+        yield from herd.asker.settle([(grant, nothing(grant) if isinstance(failure, Exception) else Ending())])
         raise
-    end = (yield from herd.asker.settle([(grant, Ending(None, TEXT) if skipped else ending)]))[0]
+    end = (yield from herd.asker.settle([(grant, nothing(grant) if skipped else ending)]))[0]
     why = o.NotStored(o.SKIPPED) if skipped else m.not_stored_of(end)
     if not skipped:
         herd._not_stored(subject, why, how)
@@ -79,4 +86,4 @@ def _compute(herd: Herd, grant: Grant, function: Callable[[], Any], when: Expira
     return o.Outcome(o.COMPUTED, value, why is None, why)
 
 
-__all__ = ["PATIENCE", "TEXT", "get_or_compute", "search"]
+__all__ = ["PATIENCE", "TEXT", "get_or_compute", "nothing", "search"]

@@ -330,9 +330,9 @@ class Plain(_Common):
             self._try(lambda: self.cache.give_up(token), None)
 
     def fail(self, token: Any) -> None:
-        """The callers that wait compute at once, each for itself, and the next caller as if there had been none."""
+        """The callers of this process that wait compute at once, each for itself; without a rule those of other processes, too."""
         if not token.is_over:
-            self._try(lambda: self.cache.fail(token, _once.TEXT), None)
+            self._try(lambda: self.cache._run(self.cache._herd.end(token._grant, _once.nothing(token._grant))), None)
 
     def invalidate(self, tags: Any, soft: bool, prefix: Prefix) -> Any:
         """Of keys with this prefix, or as these. Errors are never ignored."""
@@ -475,7 +475,7 @@ class AsyncPlain(_Common):
     async def fail(self, token: Any) -> None:
         """See :meth:`Plain.fail`."""
         if not token.is_over:
-            await self._try(self.cache.fail(token, _once.TEXT), None)
+            await self._try(self.cache._run(self.cache._herd.end(token._grant, _once.nothing(token._grant))), None)
 
     async def invalidate(self, tags: Any, soft: bool, prefix: Prefix) -> Any:
         """See :meth:`Plain.invalidate`."""
