@@ -101,7 +101,7 @@ def options(
 class Search:
     """What a caller looks for."""
 
-    __slots__ = ("computes", "deadline", "hint", "is_held", "is_told", "outlives", "subject", "takes_old", "terms")
+    __slots__ = ("computes", "deadline", "hint", "is_held", "is_told", "outlives", "patience", "subject", "takes_old", "terms")
 
     def __init__(self, subject: Subject, terms: Terms, wait: float, is_told: bool = False, hint: bytes = b"") -> None:
         self.subject = subject
@@ -118,6 +118,8 @@ class Search:
         """It is told that another's computation has failed."""
         self.hint = hint
         self.outlives = False
+        self.patience: Optional[int] = None
+        """How many computations it waits for that end without a value and are followed by others; None: any number."""
 
 
 class Verdict(NamedTuple):
@@ -181,6 +183,11 @@ class Herd:
                         s.terms = s.terms._replace(awaited=None)
                     failed = True
                 elif found.kind == m.BUSY_LOCK and s.is_told and s.terms.awaited != found.nonce:
+                    if s.terms.awaited is not None and s.patience is not None:
+                        s.patience -= 1
+                        if s.patience <= 0:
+                            final = Found(m.FAILED, text=b"other computations follow")
+                            return final, True
                     if s.terms.awaited is None and found.hint:
                         s.hint = found.hint
                     s.terms = s.terms._replace(awaited=found.nonce)
