@@ -14,7 +14,7 @@ from .client._machine import Ending, Grant, Invoke, Op, Subject
 from .client._options import Expiration
 
 TEXT = "nothing was stored"
-"""What those who wait for a computation are told that has failed, or whose value is not to be stored."""
+"""What callers that wait for a computation are told when it has failed, or its value must not be stored."""
 PATIENCE = 2
 """How many computations that end without a value a caller waits for, where it is not told of their end."""
 

@@ -184,7 +184,7 @@ class _Request:
         return _pack(response, [*response.headers.raw, *added], head)
 
     async def found(self, value: Any) -> Response:
-        """The response of what is in the cache: one that was stored here, or a plain value, such as another program stores."""
+        """The response of what is in the cache: a response that was stored here, or a plain value, such as another program stores."""
         if isinstance(value, bytes) and value.startswith(_MAGIC):
             return self.response(value)
         response = await self._rendered(value, self._status)
