@@ -152,6 +152,28 @@ def test_what_is_not_stored_is_not_computed_in_turn(server, blocking, result):
     assert cache.under_way() == 0
 
 
+def test_what_takes_longer_than_was_estimated_is_stored_in_the_end(blocking):
+    """Each computation would be overtaken by that of the next caller, who has waited for ``compute_time``; and what has tags is not stored
+    when its lock is over."""
+    count, ends = [], time.monotonic() + 12
+
+    def compute():
+        count.append(1)
+        time.sleep(0.5)
+        return "s"
+
+    def ask():
+        while time.monotonic() < ends:
+            if cache.get_or_compute("h:1", compute, compute_time=0.3, ttl=60, tags=["t"], outcome=True).kind == "hit":
+                return True
+        return False
+
+    with Server("rules", "") as server:
+        cache = blocking(server)
+        calls = [Call(ask) for _ in range(4)]
+        assert all(call.result() for call in calls), len(count)
+
+
 def test_what_is_not_stored_is_not_computed_in_turn_by_tasks(server):
     async def work():
         async with AsyncCache(server.address, timeout=20) as cache:

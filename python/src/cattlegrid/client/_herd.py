@@ -166,6 +166,8 @@ class Herd:
         for."""
         flights = self.flights
         name = flights.name(s.subject)
+        if self.asker.slow_ms:
+            s.terms = self.asker.terms_of(s.subject.key, s.terms)
         arrival = sent = flights.number()
         found = yield from self._acquire(s, 0, first)
         if not _is_busy(found, s):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Generator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from . import _outcome as o
 from ._envelope import (
@@ -40,7 +40,7 @@ from ._errors import CacheError, Refused, ServerBusy, UsageError
 from ._flags import OURS, UPPER, with_envelope, without_envelope
 from ._keys import AnyKey
 from ._near import Near
-from ._options import PASSED, Expiration, exptime, unix_ms
+from ._options import LONGEST_MS, PASSED, Expiration, exptime, unix_ms
 from ._wire import ADD, ASK, CAS, CLAIM, GET, NOT_SENT, Command, Reply, Scope, ask, delete, store
 
 TRIES = 3
@@ -315,6 +315,10 @@ First = Tuple[Union[Reply, CacheError], Optional[Scope]]
 """The reply or error of the first question, and where a CAS number in it is valid."""
 
 
+SLOW_KEYS = 1000
+"""Most keys of which it is known that computing them takes longer than was estimated."""
+
+
 class Asker:
     """Asks servers for values and for the right to compute them, and ends computations."""
 
@@ -323,6 +327,9 @@ class Asker:
         self.clock = clock
         self.near: Optional[Near] = None
         """Values in this process's memory: what is stored here ends their entries."""
+        self.slow_ms: Dict[bytes, int] = {}
+        """Keys whose computation has taken longer than their lock was valid, and how long the next lock is valid: twice as
+        long as that took. Else each computation would be overtaken by the next, and none be stored."""
 
     def now_ms(self) -> int:
         """Unix milliseconds."""
@@ -456,6 +463,7 @@ class Asker:
         settling = [_Settling(self, grant, ending) for grant, ending in all_ if not grant.is_over]
         for each in settling:
             each.grant.is_over = True
+            self._note_time(each.grant, each.ending)
             # Before anything is sent: the server may have stored the value, and the key may have been deleted after
             # that, long before the reply is here. The callers that have joined arrived before all this.
             if each.grant.on_end is not None:
@@ -480,6 +488,22 @@ class Asker:
                 if each.grant.on_end is not None:
                     each.grant.on_end.end(End("again"))
         return results
+
+    def _note_time(self, grant: Grant, ending: Ending) -> None:
+        took_ms = int((time.monotonic() - grant.taken) * 1000)
+        key = grant.subject.key
+        if grant.kind != LOCK or ending.fill is None or (took_ms <= grant.terms.lock_ms and key not in self.slow_ms):
+            return
+        if len(self.slow_ms) >= SLOW_KEYS:
+            self.slow_ms.clear()
+        self.slow_ms[key] = min(2 * took_ms, LONGEST_MS)
+
+    def terms_of(self, key: bytes, how: Terms) -> Terms:
+        """The terms of a lock of this key."""
+        lock_ms = self.slow_ms.get(key, 0)
+        if lock_ms <= how.lock_ms:
+            return how
+        return how._replace(lock_ms=lock_ms, keep_s=how.keep_s + -(-(lock_ms - how.lock_ms) // 1000))
 
     def _rounds(self, settling: List[_Settling]) -> Generator[Op, Any, None]:
         while True:
