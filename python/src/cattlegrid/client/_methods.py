@@ -157,7 +157,9 @@ class Lock(_LockState):
         Raises :class:`LockHeld`: another has it, and the wait has passed; :class:`NoObjects`; :class:`UsageError`: this
         object has it.
         """
-        return cast(int, self._cache._run_steps(self._steps.acquire(wait)))
+        fence = cast(int, self._cache._run_steps(self._steps.acquire(wait)))
+        self._steps.fence = fence
+        return fence
 
     def renew(self, ttl: Optional[Duration] = None) -> None:
         """The lock lasts for ``ttl`` from now on. Raises :class:`LockLost`: it has ended before."""
@@ -195,7 +197,9 @@ class AsyncLock(_LockState):
     async def acquire(self, wait: Optional[Duration] = None) -> int:
         """See :meth:`Lock.acquire`. A task that is cancelled here does not keep the lock."""
         try:
-            return cast(int, await self._cache._run_steps(self._steps.acquire(wait)))
+            fence = cast(int, await self._cache._run_steps(self._steps.acquire(wait)))
+            self._steps.fence = fence
+            return fence
         except asyncio.CancelledError:
             # The server may have given it all the same.
             task = asyncio.ensure_future(self._undo())

@@ -267,12 +267,14 @@ class LockSteps:
         name_bytes(Call("lock", "release", name, self.owner))
 
     def acquire(self, wait: Optional[Duration]) -> Steps:
-        """Takes the lock: its fencing token. :class:`LockHeld`: another has it, and the wait has passed."""
+        """Takes the lock: its fencing token, which the caller keeps, since a task that is cancelled is not told of it.
+        :class:`LockHeld`: another has it, and the wait has passed."""
         if self.fence is not None:
             raise UsageError(f"the lock {self.name} is taken already by this object: it is not reentrant")
         limit = self.wait if wait is None else seconds(wait, "wait")
         deadline = None if limit is None else time.monotonic() + limit
         turn: Optional[Turn] = None
+        fence: Optional[int] = None
         held = 1.0
         try:
             while True:
@@ -283,9 +285,9 @@ class LockSteps:
                     if turn is not None and turn.delay and not is_last:
                         delay, turn.delay = turn.delay, 0.0
                         yield Sleep(delay if left is None else min(delay, left))
-                    self.fence, held = yield from self._take()
-                    if self.fence is not None:
-                        return self.fence
+                    fence, held = yield from self._take()
+                    if fence is not None:
+                        return fence
                 if is_last:
                     raise LockHeld(self.name, held)
                 if turn is None:
@@ -294,7 +296,7 @@ class LockSteps:
                 yield Wait(turn, pause if left is None else min(pause, left))
         finally:
             if turn is not None:
-                self._turns.leave(turn, self.fence is not None)
+                self._turns.leave(turn, fence is not None)
 
     def _take(self) -> Generator[Any, Any, Tuple[Optional[int], float]]:
         """The fencing token, or None and for how long another has the lock."""
