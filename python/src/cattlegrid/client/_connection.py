@@ -226,7 +226,8 @@ class Connection:
         self._sock.settimeout(0)
         self._limit = 0
         poll.register(self._sock, select.POLLIN | select.POLLOUT)
-        deadline = limits.deadline
+        # Making the commands took time of this process, not of the server.
+        deadline = time.monotonic() + limits.limit
         while len(replies) < len(commands):
             left = deadline - time.monotonic()
             if left <= 0:

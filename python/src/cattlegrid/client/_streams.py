@@ -151,13 +151,13 @@ class Stream(asyncio.Protocol):
             for at in range(len(commands)):
                 group.put(at, self._error)
             return group
+        first = self._opaque
+        self._opaque = (first + len(commands)) & 0x3FFF_FFFF
+        out = [encode(command, self.meta, first + at) for at, command in enumerate(commands)]
+        # Making the commands took time of this process, not of the server.
         deadline = self.loop.time() + self.timeout + wait
-        out = []
         for at, command in enumerate(commands):
-            opaque = self._opaque
-            self._opaque = (opaque + 1) & 0x3FFF_FFFF
-            out.append(encode(command, self.meta, opaque))
-            self._slots.append(_Slot(command, opaque, group, at, deadline))
+            self._slots.append(_Slot(command, first + at, group, at, deadline))
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._timer is None:
             self._timer = self.loop.call_at(deadline, self._check_time)
