@@ -250,6 +250,12 @@ impl Herd {
                     step.effects.jobs.push(JobOrder::Raise { token: lease.token });
                 }
                 lease.kind = lease.kind.min(ask.found);
+                if ask.how.is_explicit()
+                    && lease.may_be_taken_over(session.caller())
+                    && !session.waits_for(ask.hash)
+                {
+                    return self.take_over(ask, session, step);
+                }
                 let fails = ask.found == Kind::Past && self.passes.is_failing(ask.hash);
                 if !ask.how.is_explicit() && lease.holder.is(connection) {
                     if lease.reentries < lease.rule.policy().reentry {
