@@ -102,6 +102,8 @@ fn brief(row: &OptionRow) -> &'static str {
         "config" => "Rule file: protection, tags, loaders, options",
         "objects" => "Types of objects on, and those of this dir",
         "log-format" => "text or json",
+        "admin" => "HTTP pages for monitoring, on this address",
+        "admin-token" => "File of the token that their readers send",
         "drain" => "Longest wait of SIGTERM for held requests",
         "unsent-memory" => "Memory for replies that are not taken yet",
         "stat-delimiter" => "What ends the prefix in stats detail",

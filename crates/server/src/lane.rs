@@ -26,6 +26,7 @@ use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
 use crate::door::Entrance;
+use crate::latency::{Family, Sampler};
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
@@ -66,6 +67,7 @@ pub(crate) struct Lane<'a> {
     /// One for each connection of a batch.
     outputs: Vec<Output>,
     effects: Effects,
+    sampler: Sampler,
     /// Calls of objects that have steps left here.
     calls: Calls,
     /// Calls have taken their share of the last round.
@@ -116,6 +118,7 @@ impl<'a> Lane<'a> {
             input: vec![0; shared.caps.receive_bytes],
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             effects: Effects::default(),
+            sampler: Sampler::default(),
             calls: Calls::default(),
             had_calls: false,
             turns: Turns::default(),
@@ -256,9 +259,10 @@ impl<'a> Lane<'a> {
         } else {
             usize::MAX
         };
-        let Self { shared, connections, input, outputs, effects, number, ring, .. } = self;
+        let Self { shared, connections, input, outputs, effects, number, ring, sampler, .. } = self;
         let counters = &shared.lanes[*number].counters;
-        let mut now = shared.now_at(shared.clock.now());
+        let began = shared.clock.now();
+        let mut now = shared.now_at(began);
         shared.shortage.look(now.ms);
         let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
         let mut received = [(Received::Nothing, 0); BATCH];
@@ -287,6 +291,7 @@ impl<'a> Lane<'a> {
         }
         prefetch(shared, input, &received[..count]);
         let mut work = 0;
+        let mut samples = ArrayVec::<(Family, u32), BATCH>::new();
         for i in 0..count {
             let Some(connection) = at_token(connections, tokens[i]) else { continue };
             let mut turn = Turn {
@@ -298,6 +303,7 @@ impl<'a> Lane<'a> {
                 output_bytes,
                 gets: counters.cmd_get.get(),
                 calls_ns: effects.calls_ns(),
+                family: Family::Other,
                 commands: 0,
                 out: &mut outputs[i],
                 effects,
@@ -315,6 +321,10 @@ impl<'a> Lane<'a> {
                 }
             }
             work += turn.work();
+            let weight = sampler.take(turn.commands);
+            if weight > 0 && !connection.is_held() {
+                samples.push((turn.family, weight));
+            }
             now = turn.now;
         }
         let taken = if count > 1 && ring.is_open() {
@@ -331,6 +341,7 @@ impl<'a> Lane<'a> {
                 outputs[i].bytes.shrink_to(OUTPUT_KEPT);
             }
         }
+        record_latency(shared, *number, began, &samples);
         tokens[..count].iter().for_each(|token| self.settle(*token));
         if count < tokens.len() {
             // The buffer was full: the others were not received from yet, and have their own batch.
@@ -728,6 +739,18 @@ fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
 fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
     let number = (WAKER - 1).checked_sub(token)? as usize;
     (number < entrances.len()).then_some(number)
+}
+
+/// Of turns that were sampled: what they have sent was received no earlier than `began`.
+fn record_latency(shared: &Shared, lane: usize, began: Instant, samples: &[(Family, u32)]) {
+    if samples.is_empty() {
+        return;
+    }
+    let took = shared.clock.now().saturating_duration_since(began);
+    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    for (family, weight) in samples {
+        shared.lanes[lane].latency.record(*family, *weight, ns);
+    }
 }
 
 /// Bytes of an output buffer kept for the next turn.

@@ -1,5 +1,6 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
+mod admin;
 pub mod auth;
 mod calls;
 mod commands;
@@ -23,6 +24,7 @@ mod heap;
 mod holds;
 mod idle_rules;
 mod lane;
+mod latency;
 pub mod listen;
 mod loading;
 pub mod log;

@@ -11,6 +11,7 @@ use cattlegrid_protocol::Limits;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::door::Door;
@@ -101,6 +102,7 @@ pub(crate) fn share(
     settings: Settings,
     auth: Option<AuthFile>,
     tls: Option<TlsAcceptor>,
+    admin: Arc<Secrets>,
     ground: Ground,
 ) -> Result<Arc<Shared>, ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
@@ -141,6 +143,7 @@ pub(crate) fn share(
         clock,
         auth,
         tls,
+        admin,
         engine,
         lanes,
         loaders,
@@ -179,7 +182,7 @@ pub(crate) fn share(
 #[cfg(test)]
 pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
     let ground = Ground::new(&settings).expect("its loaders start");
-    share(settings, None, None, ground).expect("a small server can be made")
+    share(settings, None, None, Arc::default(), ground).expect("a small server can be made")
 }
 
 /// A seed that clients cannot know, from the system's random numbers.

@@ -13,12 +13,14 @@ use cattlegrid_loader::{Finished, Loaders};
 use cattlegrid_objects::{HostType, ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
 
+use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::follows::Follows;
+use crate::latency::Latency;
 use crate::listen::Address;
 use crate::log;
 use crate::poller::Waker;
@@ -39,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) auth: Option<AuthFile>,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
+    /// What protects the pages for monitoring.
+    pub(crate) admin: Arc<Secrets>,
     pub(crate) engine: Engine,
     pub(crate) lanes: Arc<[LanePart]>,
     /// They compute missing values; their processes have ended when the server has left.
@@ -110,6 +114,8 @@ impl InForce {
 /// What other threads need of a lane.
 pub(crate) struct LanePart {
     pub(crate) counters: Counters,
+    /// How long its requests take.
+    pub(crate) latency: Latency,
     pub(crate) waker: Waker,
     /// Connections that it serves, with those on their way to it.
     pub(crate) connections: AtomicUsize,
@@ -354,6 +360,7 @@ impl LanePart {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             counters: Counters::default(),
+            latency: Latency::default(),
             waker: Waker::new()?,
             connections: AtomicUsize::new(0),
             inbox: Mutex::default(),
@@ -451,6 +458,7 @@ impl Shared {
         let users =
             self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
         let config = self.tls.as_ref().map(|tls| tls.read_again().map(|config| (tls, config))).transpose()?;
+        let admin = self.admin.read_again()?;
         let rule_file = self
             .settings
             .rule_file
@@ -494,6 +502,7 @@ impl Shared {
             tls.replace(config);
             self.gauges.certificates_read.store(self.clock.seconds(), Relaxed);
         }
+        self.admin.replace(admin);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
 
+use crate::latency::Family;
 use crate::state::Shared;
 
 /// What a turn works with.
@@ -22,6 +23,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) effects: &'a mut Effects,
     /// [`Effects::calls_ns`] when it began.
     pub(crate) calls_ns: u64,
+    /// The family of its last command.
+    pub(crate) family: Family,
 }
 
 impl<'a> Turn<'a> {
@@ -48,6 +51,7 @@ impl<'a> Turn<'a> {
             out,
             effects,
             calls_ns,
+            family: Family::Other,
         }
     }
 

@@ -57,6 +57,8 @@ const EFFECTS: &[Effect] = &[
     ("--config", &["--config", EXAMPLE], |s| s.rule_file.is_some() && s.memory_bytes == 256 << 20),
     ("--objects", &["--objects", SOURCES], |s| s.objects.is_some()),
     ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
+    ("--admin", &["--admin", "[::1]:11280"], |s| s.admin.as_ref().is_some_and(|own| own.port == Some(11280))),
+    ("--admin-token", &["--admin", "127.0.0.1", "--admin-token", "t"], |s| s.admin_token == Some("t".into()) && s.admin_tls.is_none()),
     ("--drain", &["--drain", "250ms"], |s| s.drain == Duration::from_millis(250)),
     ("--unsent-memory", &["--unsent-memory", "2m"], |s| s.unsent_bytes == 2 << 20),
     ("-o idle_timeout", &["-o", "idle_timeout=9"], |s| s.idle_timeout == Some(Duration::from_secs(9))),

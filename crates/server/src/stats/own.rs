@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{HerdUsage, Now};
 
-use super::definition::{Kind, Row, Unit, Value, counter, gauge, text, value};
+use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
 use super::general::Snapshot;
 use crate::log::Counts as LogCounts;
 use crate::state::Shared;
@@ -28,7 +28,8 @@ impl Own {
 
 /// In the order in which they are printed.
 pub(super) static ROWS: &[Row<Own>] = &[
-    text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION")))),
+    text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
+        .export(Export::As("server_version")),
     gauge(
         "reload_generation",
         Unit::Count,
