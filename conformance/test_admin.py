@@ -233,7 +233,7 @@ def test_what_is_refused(served):
 
     assert status() == 200 and status(method="HEAD") == 200
     assert [status(method=method) for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH")] == [405] * 5
-    # DNS rebinding: a name of somebody else's that leads here.
+    # DNS rebinding: a name of another site that leads here.
     assert [status(Host=host) for host in ("evil.example", f"evil.example:{admin.port}", "10.1.2.3", "localhost.evil.example")] == [421] * 4
     assert [status(Host=host) for host in ("localhost", f"localhost:{admin.port}", f"[::1]:{admin.port}")] == [200] * 3
     assert status(Origin="https://evil.example") == 403 and status(Origin="null") == 403

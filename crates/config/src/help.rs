@@ -104,6 +104,8 @@ fn brief(row: &OptionRow) -> &'static str {
         "log-format" => "text or json",
         "admin" => "HTTP pages for monitoring, on this address",
         "admin-token" => "File of the token that their readers send",
+        "slow-log" => "What is slow for get @slow",
+        "slow-calls" => "The same of calls of objects",
         "drain" => "Longest wait of SIGTERM for held requests",
         "unsent-memory" => "Memory for replies that are not taken yet",
         "stat-delimiter" => "What ends the prefix in stats detail",

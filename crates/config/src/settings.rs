@@ -127,6 +127,10 @@ pub struct Settings {
     pub admin_token: Option<PathBuf>,
     /// What they are encrypted with beyond loopback: the `ssl_*` options, with or without `-Z`; None without a certificate.
     pub admin_tls: Option<TlsSettings>,
+    /// `--slow-log`: computations and loads from this time on are in the slow log. Default 1 s.
+    pub slow: Duration,
+    /// `--slow-calls`: calls of objects from this time on are. Default 10 ms.
+    pub slow_calls: Duration,
     /// `--drain`: how long SIGTERM waits at most for requests that are held. Default 5 s.
     pub drain: Duration,
     /// `--unsent-memory`: bytes of replies that clients have not taken yet, all connections together. At least 1 MiB,
@@ -273,6 +277,8 @@ impl Default for Settings {
             admin: None,
             admin_token: None,
             admin_tls: None,
+            slow: Duration::from_secs(1),
+            slow_calls: Duration::from_millis(10),
             drain: Duration::from_secs(5),
             unsent_bytes: 64 << 20,
             tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),

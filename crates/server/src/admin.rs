@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! * Nothing here changes anything.
-//! * Beyond loopback nothing but `/healthz` and `/readyz` is answered without the token, and nothing without TLS.
+//! * Beyond loopback only `/healthz` and `/readyz` are answered without the token, and nothing without TLS.
 //! * Connections, their time, the sizes of their headers, and with them memory and descriptors have bounds.
 
 use std::net::SocketAddr;

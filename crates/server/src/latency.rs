@@ -134,7 +134,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// How many samples a turn of so many requests is.
+    /// How many samples a turn of this many requests is.
     #[inline]
     pub(crate) fn take(&mut self, requests: usize) -> u32 {
         let requests = u32::try_from(requests).unwrap_or(u32::MAX);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{Engine, EngineConfig};
@@ -135,6 +136,8 @@ pub(crate) fn share(
         engine.set_objects(Some(Arc::new(objects.registry())));
         log_own_types(objects);
     }
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    engine.shared().slow().set(millis(settings.slow), millis(settings.slow_calls));
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);

@@ -59,6 +59,8 @@ const EFFECTS: &[Effect] = &[
     ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
     ("--admin", &["--admin", "[::1]:11280"], |s| s.admin.as_ref().is_some_and(|own| own.port == Some(11280))),
     ("--admin-token", &["--admin", "127.0.0.1", "--admin-token", "t"], |s| s.admin_token == Some("t".into()) && s.admin_tls.is_none()),
+    ("--slow-log", &["--slow-log", "250ms"], |s| s.slow == Duration::from_millis(250)),
+    ("--slow-calls", &["--slow-calls", "5ms"], |s| s.slow_calls == Duration::from_millis(5)),
     ("--drain", &["--drain", "250ms"], |s| s.drain == Duration::from_millis(250)),
     ("--unsent-memory", &["--unsent-memory", "2m"], |s| s.unsent_bytes == 2 << 20),
     ("-o idle_timeout", &["-o", "idle_timeout=9"], |s| s.idle_timeout == Some(Duration::from_secs(9))),

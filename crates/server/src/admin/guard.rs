@@ -11,7 +11,7 @@ use hyper::{Method, StatusCode, Version};
 
 use super::secrets::Secrets;
 
-/// Pages that tell nothing but whether the server is well: probes have no token.
+/// Pages that tell only whether the server is well: probes have no token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

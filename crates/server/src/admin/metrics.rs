@@ -5,7 +5,7 @@
 //! is what cannot be other than 0, sums over labels, and what says the same as another one: [`Export`].
 //!
 //! # Invariants
-//! * Each value is one that `stats` prints at the same moment, times in seconds.
+//! * Each value is what `stats` prints at the same moment, times in seconds.
 //! * Rules, loaders, types and logs have series up to [`EACH`], and all rules together up to [`RULE_SERIES`]: a reply stays below 2 MiB. How many
 //!   have none is a series.
 

@@ -36,6 +36,7 @@ enum Page {
     Readiness,
     Group(Group),
     Leases,
+    Slow,
 }
 
 /// All paths, each with what the list says of it.
@@ -52,6 +53,7 @@ const PATHS: &[(&str, Page, &str)] = &[
     ("/cattlegrid", Page::Group(Group::Own), "JSON: stats cattlegrid"),
     ("/rules", Page::Group(Group::Rules), "JSON: stats rules"),
     ("/leases", Page::Leases, "JSON: stats leases"),
+    ("/slow", Page::Slow, "JSON: get @slow"),
     ("/tags", Page::Group(Group::Tags), "JSON: stats tags"),
     ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
     ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
@@ -116,6 +118,7 @@ fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
             reply(StatusCode::OK, format.content_type(), metrics::text(shared, now, format))
         }
         Page::Leases => reply(StatusCode::OK, JSON, json::leases(shared, now)),
+        Page::Slow => reply(StatusCode::OK, JSON, shared.engine.shared().slow().json(now.ms) + "\n"),
         Page::Group(group) => reply(StatusCode::OK, JSON, json::group(group, shared, now)),
         Page::List | Page::Health | Page::Readiness => plain(StatusCode::OK, String::new()),
     }

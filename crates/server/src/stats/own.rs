@@ -255,6 +255,12 @@ pub(super) static ROWS: &[Row<Own>] = &[
         |_, s| s.log.limited,
     ),
     counter(
+        "slow_noted",
+        Unit::Count,
+        "Computations, loads and calls of objects that were slow, since the start: `get @slow` has the last 128 (`--slow-log`, `--slow-calls`).",
+        |shared, _| shared.engine.shared().slow().count(),
+    ),
+    counter(
         "clock",
         Unit::Clock,
         "The last number given out; each write, delete and flush takes one.",
