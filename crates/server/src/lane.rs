@@ -20,17 +20,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
+use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
 use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
 use crate::door::Entrance;
-use crate::latency::{Family, Sampler};
+use crate::latency::Family;
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
+use crate::samplers::Samplers;
 use crate::state::{ConnectionInfo, Message, Shared};
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
@@ -67,7 +68,7 @@ pub(crate) struct Lane<'a> {
     /// One for each connection of a batch.
     outputs: Vec<Output>,
     effects: Effects,
-    sampler: Sampler,
+    sampler: Samplers,
     /// Calls of objects that have steps left here.
     calls: Calls,
     /// Calls have taken their share of the last round.
@@ -118,7 +119,7 @@ impl<'a> Lane<'a> {
             input: vec![0; shared.caps.receive_bytes],
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             effects: Effects::default(),
-            sampler: Sampler::default(),
+            sampler: Samplers::new(shared.settings.admin.is_some()),
             calls: Calls::default(),
             had_calls: false,
             turns: Turns::default(),
@@ -294,16 +295,18 @@ impl<'a> Lane<'a> {
         let mut samples = ArrayVec::<(Family, u32), BATCH>::new();
         for i in 0..count {
             let Some(connection) = at_token(connections, tokens[i]) else { continue };
+            let stands_for = sampler.next_turn();
             let mut turn = Turn {
                 shared,
                 lane: *number,
                 counters,
                 now,
-                interest: shared.interest(),
+                interest: interest_of(shared, stands_for),
                 output_bytes,
                 gets: counters.cmd_get.get(),
                 calls_ns: effects.calls_ns(),
                 family: Family::Other,
+                stands_for,
                 commands: 0,
                 out: &mut outputs[i],
                 effects,
@@ -321,10 +324,8 @@ impl<'a> Lane<'a> {
                 }
             }
             work += turn.work();
-            let weight = sampler.take(turn.commands);
-            if weight > 0 && !connection.is_held() {
-                samples.push((turn.family, weight));
-            }
+            let held = connection.is_held();
+            samples.extend(sampler.after(turn.commands, held, turn.family, stands_for, now.second));
             now = turn.now;
         }
         let taken = if count > 1 && ring.is_open() {
@@ -739,6 +740,13 @@ fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
 fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
     let number = (WAKER - 1).checked_sub(token)? as usize;
     (number < entrances.len()).then_some(number)
+}
+
+/// Which events a turn notes: for hot keys all reads and writes.
+#[inline]
+fn interest_of(shared: &Shared, stands_for: u32) -> Interest {
+    let wanted = shared.interest();
+    if stands_for > 0 { wanted.with(Interest::FETCHERS).with(Interest::MUTATIONS) } else { wanted }
 }
 
 /// Of turns that were sampled: what they have sent was received no earlier than `began`.

@@ -189,7 +189,7 @@ pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
 }
 
 /// A seed that clients cannot know, from the system's random numbers.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }

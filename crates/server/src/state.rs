@@ -20,6 +20,7 @@ use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::follows::Follows;
+use crate::hot::Hot;
 use crate::latency::Latency;
 use crate::listen::Address;
 use crate::log;
@@ -116,6 +117,8 @@ pub(crate) struct LanePart {
     pub(crate) counters: Counters,
     /// How long its requests take.
     pub(crate) latency: Latency,
+    /// Which keys it is asked for.
+    pub(crate) hot: Hot,
     pub(crate) waker: Waker,
     /// Connections that it serves, with those on their way to it.
     pub(crate) connections: AtomicUsize,
@@ -361,6 +364,7 @@ impl LanePart {
         Ok(Self {
             counters: Counters::default(),
             latency: Latency::default(),
+            hot: Hot::default(),
             waker: Waker::new()?,
             connections: AtomicUsize::new(0),
             inbox: Mutex::default(),
@@ -566,10 +570,15 @@ impl Shared {
     }
 
     /// Tells watchers of the events that turns have left, and counts them by prefix. `fd`: the connection's; 0 if no
-    /// connection has caused them.
-    pub(crate) fn publish(&self, fd: i32, lane: usize, effects: &mut Effects) {
+    /// connection has caused them. `stands_for`: how many turns a sampled one stands for, whose events count for hot keys; 0: it is not
+    /// sampled.
+    pub(crate) fn publish(&self, fd: i32, lane: usize, stands_for: u32, effects: &mut Effects) {
         if effects.events.is_empty() {
             return;
+        }
+        if stands_for > 0 {
+            let events = effects.events.iter().map(|(_, event)| event);
+            self.lanes[lane].hot.count(events, stands_for, self.clock.millis());
         }
         let time = crate::time::unix_now();
         for (_, event) in effects.events.drain(..) {

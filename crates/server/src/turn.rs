@@ -25,6 +25,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) calls_ns: u64,
     /// The family of its last command.
     pub(crate) family: Family,
+    /// For how many turns it stands among hot keys; 0: it is not sampled.
+    pub(crate) stands_for: u32,
 }
 
 impl<'a> Turn<'a> {
@@ -52,6 +54,7 @@ impl<'a> Turn<'a> {
             effects,
             calls_ns,
             family: Family::Other,
+            stands_for: 0,
         }
     }
 

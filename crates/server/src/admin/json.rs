@@ -12,6 +12,7 @@ use std::fmt::Display;
 use cattlegrid_engine::Now;
 use serde_json::{Map, Value as Json, json};
 
+use crate::hot::{Counted, EVERY, Hottest};
 use crate::state::Shared;
 use crate::stats::{Definition, Group, Sink, Value, collect, each_lease};
 
@@ -51,6 +52,39 @@ pub(super) fn leases(shared: &Shared, now: Now) -> String {
     });
     json!({ "leases": all, "cut": cut }).to_string() + "\n"
 }
+
+/// Keys and shapes that are asked for most, move most bytes, and miss most. Figures are estimates.
+pub(super) fn hot(shared: &Shared) -> String {
+    let Hottest { events, by_requests, by_bytes, shapes } =
+        Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), HOTTEST);
+    let list = |of: Vec<Counted>, name: &str| -> Vec<Json> {
+        let one = |counted: &Counted| {
+            let Counted { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
+            // As elsewhere: a key sent as base64 may hold anything.
+            let text = if name == "key" {
+                crate::watch::Escaped(text).to_string()
+            } else {
+                String::from_utf8_lossy(text).into_owned()
+            };
+            json!({
+                (name): text, "count": count, "error": error, "gets": gets, "misses": misses, "stores": stores, "bytes": bytes,
+                "herd_misses": herd_misses,
+            })
+        };
+        of.iter().map(one).collect()
+    };
+    let page = json!({
+        "sampled": events,
+        "one_turn_in": EVERY,
+        "by_requests": list(by_requests, "key"),
+        "by_bytes": list(by_bytes, "key"),
+        "shapes": list(shapes, "shape"),
+    });
+    page.to_string() + "\n"
+}
+
+/// Keys and shapes of each list.
+const HOTTEST: usize = 50;
 
 /// A group while it is collected.
 #[derive(Default)]

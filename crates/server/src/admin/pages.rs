@@ -37,6 +37,7 @@ enum Page {
     Group(Group),
     Leases,
     Slow,
+    Hot,
 }
 
 /// All paths, each with what the list says of it.
@@ -54,6 +55,7 @@ const PATHS: &[(&str, Page, &str)] = &[
     ("/rules", Page::Group(Group::Rules), "JSON: stats rules"),
     ("/leases", Page::Leases, "JSON: stats leases"),
     ("/slow", Page::Slow, "JSON: get @slow"),
+    ("/hot", Page::Hot, "JSON: keys and shapes of keys that are asked for most, by a sample"),
     ("/tags", Page::Group(Group::Tags), "JSON: stats tags"),
     ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
     ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
@@ -118,6 +120,7 @@ fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
             reply(StatusCode::OK, format.content_type(), metrics::text(shared, now, format))
         }
         Page::Leases => reply(StatusCode::OK, JSON, json::leases(shared, now)),
+        Page::Hot => reply(StatusCode::OK, JSON, json::hot(shared)),
         Page::Slow => reply(StatusCode::OK, JSON, shared.engine.shared().slow().json(now.ms) + "\n"),
         Page::Group(group) => reply(StatusCode::OK, JSON, json::group(group, shared, now)),
         Page::List | Page::Health | Page::Readiness => plain(StatusCode::OK, String::new()),

@@ -520,7 +520,7 @@ impl Connection {
 
     /// Tells watchers and counts prefixes.
     pub(super) fn publish(&self, turn: &mut Turn<'_>) {
-        turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.effects);
+        turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.stands_for, turn.effects);
     }
 
     /// Tells watchers and the log of a request, of which only the line is shown.
