@@ -297,7 +297,7 @@ const WORD_MAX: usize = 24;
 
 /// A key with `{}` in the place of what looks like a name of one of many: parts with a digit, or longer than a word, or that are no text. Parts are
 /// separated by `:`, `/`, `.`, `-`, `_` and `|`.
-pub(crate) fn shape(key: &[u8]) -> String {
+pub fn shape(key: &[u8]) -> String {
     let mut shape = String::new();
     let is_separator = |byte: &u8| matches!(byte, b':' | b'/' | b'.' | b'-' | b'_' | b'|');
     let mut rest = key;

@@ -54,5 +54,6 @@ mod wire_log;
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::check_logs;
+pub use hot::shape;
 pub use loading::log_loader;
 pub use serve::serve;
