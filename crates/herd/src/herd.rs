@@ -752,6 +752,12 @@ impl Herd {
         self.leases.iter().for_each(|(_, lease)| act(&lease.tags));
     }
 
+    /// For how long the holder of the key's lease computes, in milliseconds.
+    pub fn computing_ms(&self, hash: u64, now_ms: u64) -> Option<u64> {
+        let begun = self.leases.get(hash)?.begun.as_ref()?;
+        Some(now_ms.saturating_sub(begun.ms))
+    }
+
     /// The lease of the key with this hash.
     pub fn view(&self, hash: u64, now_ms: u64) -> Option<LeaseView> {
         self.leases.get(hash).map(|lease| lease.view(now_ms))

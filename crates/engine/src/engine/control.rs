@@ -39,6 +39,8 @@ enum Control<'k> {
     Flush(u64),
     /// `why:KEY`.
     Why(Named<'k>),
+    /// `slow`.
+    Slow,
 }
 
 /// What a control key names, behind the prefix of its client.
@@ -77,6 +79,12 @@ impl<'k> Control<'k> {
             Ok(Self::Bump(named(tag)))
         } else if let Some(key) = rest.strip_prefix(b"why:").filter(|key| !key.is_empty()) {
             Ok(Self::Why(named(key)))
+        } else if rest == b"slow" {
+            if prefix != PrefixId::NONE {
+                // What is slow behind one prefix is not told apart.
+                return Err(UNKNOWN.to_owned());
+            }
+            Ok(Self::Slow)
         } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
             if prefix != PrefixId::NONE {
                 // Floors are the server's.
@@ -322,6 +330,7 @@ impl Engine {
             Control::Flush(seconds) => {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
+            Control::Slow => self.shared().slow().json(cx.step.now.ms),
             Control::Why(Named { prefix, name }) => {
                 // The client's prefix is before the control key; that of the key is the same, and may be there again.
                 let before = self.shared().prefixes().text(prefix);
@@ -458,7 +467,7 @@ impl Engine {
                 Err(error) => Err(format!("CLIENT_ERROR {error}")),
             },
             Control::Flush(_) if !self.allows_flush() => Err("CLIENT_ERROR flush_all not allowed".to_owned()),
-            Control::Flush(_) | Control::Why(_) => Ok(()),
+            Control::Flush(_) | Control::Why(_) | Control::Slow => Ok(()),
         }
     }
 }
