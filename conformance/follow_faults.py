@@ -34,6 +34,7 @@ class Relay:
         self.port = self.listener.getsockname()[1]
         self.cut = {"up": False, "down": False}
         self.delay = 0.0
+        self.made = self.stranded = 0
         self.stop = threading.Event()
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -46,13 +47,18 @@ class Relay:
                 except OSError:
                     near.close()
                     continue
+                self.made += 1
                 for way, one, other in (("up", near, far), ("down", far, near)):
-                    threading.Thread(target=self.pump, args=(way, one, other), daemon=True).start()
+                    threading.Thread(target=self.pump, args=(way, one, other, self.made), daemon=True).start()
 
-    def pump(self, way, one, other):
+    def strand(self):
+        """The connections that there are stay open and say nothing any more, as behind a firewall that has forgotten them."""
+        self.stranded = self.made
+
+    def pump(self, way, one, other, number):
         with contextlib.suppress(OSError):
             while not self.stop.is_set():
-                if self.cut[way]:
+                if self.cut[way] or number <= self.stranded:
                     time.sleep(0.02)
                     continue
                 ready, _, _ = select.select([one], [], [], 0.1)

@@ -27,6 +27,7 @@ need /usr/include/libmemcached/memcached.h libmemcached-dev
 need python3 python3
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 need openssl openssl
+need promtool prometheus
 need cc build-essential
 need node nodejs
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"

@@ -13,9 +13,13 @@ import psycopg
 import pytest
 
 from database import Database
+from follow_faults import Relay
 from follow_loads import prepare, rules
 from harness import wait_until
 from test_follow import client, confirmed, fill, log_of, own_database, started, until  # noqa: F401  (a fixture)
+
+LARGE = 1_500_000
+"""Rows of a transaction that the database reads for longer than a stream may be silent."""
 
 pytestmark = pytest.mark.only_cattlegrid
 
@@ -134,14 +138,17 @@ def encrypted(tmp_path_factory):
     database.clean()
 
 
+def certify(database, directory):
+    for part in ("crt", "key"):
+        database.as_server("tee", database.data / f"server.{part}", input=(directory / f"server.{part}").read_bytes())
+        database.as_server("chmod", "600", database.data / f"server.{part}")
+    database.sql("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+
+
 @pytest.mark.parametrize("name", CERTIFICATES)
 def test_certificates_are_verified_as_libpq_does(encrypted, binary, open_dir, tmp_path, name):
     CERTIFICATES[name](tmp_path)
-    for part in ("crt", "key"):
-        text = (tmp_path / f"server.{part}").read_bytes()
-        encrypted.as_server("tee", encrypted.data / f"server.{part}", input=text)
-        encrypted.as_server("chmod", "600", encrypted.data / f"server.{part}")
-    encrypted.sql("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
+    certify(encrypted, tmp_path)
     trusted, answers = tmp_path / "trusted.crt", {}
 
     def libpq(host, mode):
@@ -179,6 +186,11 @@ def test_what_cannot_be_followed_is_said_with_the_reason(own_database, binary, o
         "CREATE MATERIALIZED VIEW kept AS SELECT * FROM rows", "CREATE SEQUENCE counted",
         "CREATE FOREIGN DATA WRAPPER nothing", "CREATE SERVER far FOREIGN DATA WRAPPER nothing", "CREATE FOREIGN TABLE away (id int) SERVER far",
         'ALTER PUBLICATION cattlegrid ADD TABLE app."Users", "dot.ted", guarded, sums',
+        "CREATE TABLE years (id int, year int) PARTITION BY LIST (year)",
+        "CREATE TABLE year_1 PARTITION OF years FOR VALUES IN (1)", "ALTER TABLE year_1 ADD PRIMARY KEY (id)",
+        "CREATE UNLOGGED TABLE year_2 PARTITION OF years FOR VALUES IN (2)", "ALTER TABLE year_2 ADD PRIMARY KEY (id)",
+        "CREATE FOREIGN TABLE year_3 PARTITION OF years FOR VALUES IN (3) SERVER far",
+        "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE)", "ALTER PUBLICATION cattlegrid ADD TABLE later",
     )
     tag = "x:{id}"
 
@@ -202,6 +214,8 @@ def test_what_cannot_be_followed_is_said_with_the_reason(own_database, binary, o
         ("kept", tag, ["is a materialized view", "public.rows"]),
         ("counted", tag, ["is no table"]),
         ("away", tag, ["is a foreign table", "follow that server"]),
+        ("years", tag, ["public.year_2 is unlogged", "ALTER TABLE public.year_2 SET LOGGED", "public.year_3 is a foreign table"]),
+        ("later", tag, ["a deferrable one", "ALTER TABLE public.later REPLICA IDENTITY FULL"]),
         ("pg_catalog.pg_class", "x:{relname}", ["belongs to the system", "leave it out"]),
         ("information_schema.tables", "x:{table_name}", ["belongs to the system"]),
     ):
@@ -212,6 +226,47 @@ def test_what_cannot_be_followed_is_said_with_the_reason(own_database, binary, o
         [(schema,)] = temporary.execute("SELECT nspname FROM pg_namespace WHERE oid = pg_my_temp_schema()").fetchall()
         status, text = said(f"{schema}.passing")
         assert status == 1 and "is temporary" in text, text
+
+
+def test_what_is_said_of_publications_mends_it(own_database, binary, open_dir):
+    database = own_database()
+    database.sql(
+        "CREATE TABLE years (id int, year int, PRIMARY KEY (id, year)) PARTITION BY LIST (year)",
+        "CREATE TABLE year_1 PARTITION OF years FOR VALUES IN (1)",
+        "CREATE PUBLICATION by_root FOR TABLE rows, years WITH (publish_via_partition_root)",
+        "CREATE PUBLICATION fewer FOR TABLE rows WHERE (id > 3)",
+    )
+    file = f"{open_dir}/published.toml"
+
+    def said(publication, more=""):
+        with open(file, "w") as out:
+            out.write(rules(database.port, more=f'publication = "{publication}"') + more)
+        return checked(binary, file)
+
+    part = "\n[[follow.shop.table]]\ntable = 'year_1'\nbump = ['x:{id}']\n"
+    status, text = said("by_root", part)
+    assert status == 1 and "sends the changes of public.year_1 as those of public.years" in text, text
+    assert "write table = 'public.years'" in text and said("by_root", part.replace("year_1", "public.years"))[0] == 0
+    for publication, more in (("by_root", part), ("fewer", "")):
+        status, text = said(publication, more)
+        [statement] = [line.split("  ", 1)[1].split(", or")[0] for line in text.splitlines() if line.startswith("#   ALTER")]
+        database.sql(*statement.split(";"))
+        assert said(publication, more)[0] == 0, (statement, said(publication, more))
+
+
+def test_an_encrypted_connection_that_is_refused_is_made_without(own_database, binary, open_dir, tmp_path):
+    database = own_database()
+    CERTIFICATES["alone"](tmp_path)
+    certify(database, tmp_path)
+    lines = "hostnossl all all 127.0.0.1/32 trust\nhostnossl replication all 127.0.0.1/32 trust\n"
+    database.as_server("tee", database.data / "pg_hba.conf", input=lines.encode())
+    database.stop()
+    database.start()
+    file = f"{open_dir}/plain.toml"
+    for mode, good in (("prefer", True), ("require", False)):
+        with open(file, "w") as out:
+            out.write(rules(database.port, more=f'sslmode = "{mode}"'))
+        assert (checked(binary, file)[0] == 0) is good, checked(binary, file)
 
 
 def test_a_slot_that_another_uses_is_named(start, own_database, binary, open_dir):
@@ -382,6 +437,76 @@ def test_a_slot_whose_log_is_gone(start, open_dir):
         assert database.sql("SELECT wal_status <> 'lost' FROM pg_replication_slots") == [(True,)]
     finally:
         database.clean()
+
+
+def test_a_slot_whose_files_are_gone(start, open_dir, own_database):
+    """It does not say so: the database finds out when it looks for them."""
+    database = own_database()
+
+    def change(server, c):
+        fill(c, "page:1", "old")
+        server.signal(signal.SIGSTOP)
+        database.sql("UPDATE rows SET version = version + 1 WHERE id = 1", "CHECKPOINT")
+        database.stop("immediate")
+        database.run("pg_resetwal", "-f", "-D", str(database.data))
+        database.start()
+        server.signal(signal.SIGCONT)
+
+    server, c = changed_behind_its_back(start, open_dir, database, change)
+    assert c.get("page:1") is None
+    assert "has already been removed" in server.log()
+
+
+def test_a_slot_is_taken_back_from_a_connection_that_is_lost(start, open_dir, own_database):
+    """The database would notice after a minute only (wal_sender_timeout)."""
+    database = own_database()
+    relay = Relay(database.port)
+    try:
+        server = started(start, open_dir, rules(relay.port, max_lag="500ms", more='slot = "kept"'))
+        until(server, "confirmed")
+        relay.strand()
+        wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 60)
+        began = time.monotonic()
+        until(server, "confirmed")
+        # Five seconds without a reply, and a pause before the next attempt.
+        assert time.monotonic() - began < 30, server.log()
+    finally:
+        relay.close()
+
+
+def test_a_large_transaction_is_waited_for(start, open_dir, own_database):
+    """The database says nothing while it reads it, and begins anew at the next connection."""
+    database = own_database("logical_decoding_work_mem = 64kB")
+    database.sql("CREATE TABLE beside (id int, text text)")
+    server = started(start, open_dir, rules(database.port, max_lag="500ms", more='slot = "kept"'))
+    until(server, "confirmed")
+    losses = log_of(server)["losses"]
+    database.sql(f"INSERT INTO beside SELECT n, 'x' FROM generate_series(1, {LARGE}) n")
+    began = time.monotonic()
+    [(head,)] = database.sql("SELECT pg_current_wal_lsn()")
+    waits = f"SELECT confirmed_flush_lsn >= '{head}' FROM pg_replication_slots"
+    wait_until("it is past the transaction", lambda: database.sql(waits) == [(True,)], 120)
+    assert time.monotonic() - began > 7, "no test: the silence was shorter than the time after which a stream is given up"
+    assert log_of(server)["losses"] == losses, server.log()
+    until(server, "confirmed")
+
+
+def test_a_log_of_another_database_begins_behind(start, open_dir, own_database):
+    database = own_database()
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(database.port).replace("/postgres\"", "/nothing\""))
+    server.signal(signal.SIGHUP)
+    wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 60)
+    said = server.log().split("/nothing has confirmed", 1)[1]
+    wait_until("the reason is said", lambda: 'database "nothing" does not exist' in server.log())
+    assert "log shop: is confirmed" not in said, said
+    # The same database with other tables is the same log.
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(database.port))
+    server.signal(signal.SIGHUP)
+    until(server, "confirmed")
 
 
 def test_a_standby_that_is_promoted(start, open_dir, own_database):

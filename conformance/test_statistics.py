@@ -23,7 +23,7 @@ command = ["sh", "-c", '''echo '{"ready":true}'; cat >/dev/null''']
 # What no short test can bring about: see their meaning in docs/statistics.md.
 RARE = {"noted_share", "{rule}:advice", "{rule}:prefix", "false_stale", "hint_{number}"}
 # What a line begins with, and what stands there.
-PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:", "{type}:{method}:": r"[a-z]+:[a-zA-Z]+:", "{type}:": r"[a-z]+:"}
+PREFIXES = {"{rule}:": r"(\d+|total):", "{loader}:": r"pages:", "{type}:{method}:": r"[a-z]+:[a-zA-Z]+:", "{type}:": r"[a-z]+:", "{family}:": r"[a-z]+:"}
 
 
 def documented():
@@ -62,7 +62,7 @@ def test_every_line_is_documented_and_every_documented_line_is_printed(start, op
     fields = {name for name, _ in sections.pop("leases")}
     # Those of databases: test_follow.py.
     sections.pop("follow")
-    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders", "objects"}
+    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders", "objects", "latency"}
     rules = write_rules(open_dir, RULES + LOADER)
     make_certificate(open_dir)
     with_tls = ("-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
@@ -70,6 +70,8 @@ def test_every_line_is_documented_and_every_documented_line_is_printed(start, op
         server = start(*args)
         with tls(server) if "-Z" in args else server.raw() as c:
             c.set(b"k", b"v")
+            # So that one is sampled, of this thread.
+            c.ask(b"get k\r\n" * 200)
             if "--config" in args:
                 # Learned times, a lease, a slow flush and a delayed one.
                 c.ask(b"get page:1\r\nset page:1 0 0 1\r\nx\r\nget page:2\r\nget @flush:900\r\nget set:new:s set:put:s:a\r\nflush_all 900\r\n")

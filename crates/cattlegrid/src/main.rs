@@ -1,5 +1,6 @@
 //! The binary `cattlegrid`: reads the command line and does what it says.
 
+mod advise;
 mod demo;
 mod nodes;
 mod objects;
@@ -68,6 +69,13 @@ fn act(command: Command, first: &str) -> ExitCode {
                 }
             },
             Err(error) => usage_error(&error),
+        },
+        Command::Advise { address, seconds } => match advise::advise(&address, seconds) {
+            Ok(text) => print(&text),
+            Err(error) => {
+                log::error(format_args!("advise: {error}"));
+                ExitCode::FAILURE
+            }
         },
         Command::Objects(command) => match objects::run(command) {
             Ok(report) => {

@@ -75,6 +75,7 @@ pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
         hint: None,
         stale: None,
         is_refresh: false,
+        ordered_ms: 0,
     };
     let begun = clock.now();
     loaders.submit(0, vec![LoadOrder::Start(load)]);

@@ -58,6 +58,13 @@ pub enum Command {
         /// The key.
         key: String,
     },
+    /// Watch a server, and print the rule file that fits its traffic.
+    Advise {
+        /// The server's host:port.
+        address: String,
+        /// For how long, in seconds.
+        seconds: u64,
+    },
     /// Show types of objects, or make calls without a server.
     Objects(ObjectsCommand),
     /// `-h`, `help`: print this and leave with status 0.
@@ -98,6 +105,7 @@ where
         Some("demo") => parse_demo(&words[1..]),
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
+        Some("advise") => parse_advise(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
         Some("help") => parse_help(&words[1..]),
@@ -110,7 +118,8 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 8] = ["serve", "demo", "bench", "check", "nodes", "objects", "help", "version"];
+const SUBCOMMANDS: [&str; 9] =
+    ["serve", "demo", "bench", "check", "advise", "nodes", "objects", "help", "version"];
 
 fn no_subcommand(before: &str, word: &str) -> UsageError {
     let near = nearest(word, SUBCOMMANDS.into_iter());
@@ -126,6 +135,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("--help-all") => Topic::All,
         Some("demo") => Topic::Demo,
         Some("check") => Topic::Check,
+        Some("advise") => Topic::Advise,
         Some("nodes") => Topic::Nodes,
         Some("objects") => Topic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
@@ -226,6 +236,39 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             Err(UsageError::new("check: needs a rule file: check <file> [--key <key> | --try <key>]"))
         }
     }
+}
+
+/// `ADDR [--seconds N]`, in either order.
+fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
+    let (mut address, mut seconds) = (None, 60);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-h" | "--help" => return Ok(Command::Help(Topic::Advise)),
+            "--seconds" => {
+                let given = words
+                    .next()
+                    .ok_or_else(|| UsageError::new("advise --seconds: needs a value: a number"))?;
+                seconds =
+                    given.parse().ok().filter(|seconds| (1..=86_400).contains(seconds)).ok_or_else(|| {
+                        UsageError::new(format!(
+                            "advise --seconds {given}: must be a whole number, 1 to 86400"
+                        ))
+                    })?;
+            }
+            word if word.starts_with('-') => {
+                return Err(UsageError::new(format!(
+                    "advise {word}: unknown option; there is --seconds <number>"
+                )));
+            }
+            _ if address.is_some() => {
+                return Err(UsageError::new(format!("advise {word}: unexpected; advise takes one address")));
+            }
+            word => address = Some(word.to_owned()),
+        }
+    }
+    let missing = || UsageError::new("advise: needs an address: advise <host:port> [--seconds <number>]");
+    Ok(Command::Advise { address: address.ok_or_else(missing)?, seconds })
 }
 
 fn parse_serve(words: &[String]) -> Result<Command, UsageError> {

@@ -91,6 +91,7 @@ impl FollowSettings {
     pub fn followed(&self) -> FollowedLog {
         FollowedLog {
             name: self.name.as_str().into(),
+            source: self.origin.to_string().into(),
             max_lag_ms: u64::try_from(self.max_lag.as_millis()).unwrap_or(u64::MAX),
             when_behind: self.when_behind,
         }

@@ -21,6 +21,8 @@ pub enum Topic {
     Demo,
     /// `check`.
     Check,
+    /// `advise`.
+    Advise,
     /// `nodes`.
     Nodes,
     /// `objects`.
@@ -35,6 +37,7 @@ impl Topic {
             Self::All => crate::reference::help_all(),
             Self::Demo => DEMO.to_owned(),
             Self::Check => CHECK.to_owned(),
+            Self::Advise => ADVISE.to_owned(),
             Self::Nodes => NODES.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
         }
@@ -52,6 +55,7 @@ fn help() -> String {
     text.push_str(
         "Usage: cattlegrid [serve] [OPTION]...     the server, with memcached's options\n\
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
+         \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
@@ -106,6 +110,10 @@ fn brief(row: &OptionRow) -> &'static str {
         "config" => "Rule file: protection, tags, loaders, options",
         "objects" => "Types of objects on, and those of this dir",
         "log-format" => "text or json",
+        "admin" => "HTTP pages for monitoring, on this address",
+        "admin-token" => "File of the token that their readers send",
+        "slow-log" => "What is slow for get @slow",
+        "slow-calls" => "The same of calls of objects",
         "drain" => "Longest wait of SIGTERM for held requests",
         "unsent-memory" => "Memory for replies that are not taken yet",
         "stat-delimiter" => "What ends the prefix in stats detail",
@@ -113,6 +121,21 @@ fn brief(row: &OptionRow) -> &'static str {
         _ => row.doc.split(['.', ';']).next().unwrap_or_default(),
     }
 }
+
+const ADVISE: &str = "\
+Usage: cattlegrid advise ADDR [--seconds N]
+
+Watches a running memcached or Cattlegrid at ADDR (host:port) and prints a rule
+file that fits its traffic: shapes of keys that several clients compute at the
+same time, how long they take, and how many computations a rule would have
+saved. It reads only, by the command watch, which -W switches off. A reader
+that is too slow is not waited for: the report says what it has not seen.
+
+      --seconds N  for how long, 1 to 86400; 60 by default
+  -h, --help       print this
+
+Status: 0, or 1 if the server cannot be watched.
+";
 
 const DEMO: &str = "\
 Usage: cattlegrid demo [--keep] [--picture FILE]
@@ -198,7 +221,8 @@ mod tests {
     fn the_help_fits_a_screen() {
         let text = help();
         assert!(text.lines().count() < 60, "{} lines", text.lines().count());
-        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Nodes, Topic::Objects] {
+        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Advise, Topic::Nodes, Topic::Objects]
+        {
             let text = topic.text();
             let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
             assert!(wide.is_empty() && text.ends_with('\n'), "{topic:?}: {wide:?}");

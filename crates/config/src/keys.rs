@@ -33,23 +33,9 @@ pub(crate) const fn key<D, S>(
     Key { row: Row { name, kind, default, doc, class }, show }
 }
 
-/// A key that this version does not have.
-pub(crate) const fn refused<D, S>(name: &'static str, why: &'static str) -> Key<D, S> {
-    let row = Row { name, kind: Kind::Any, default: "", doc: "", class: Class::Refused(why) };
-    Key { row, show: |_| None }
-}
-
 /// The keys that can be used.
 pub(crate) fn usable<D, S>(keys: &[Key<D, S>]) -> impl Iterator<Item = &Key<D, S>> {
     keys.iter().filter(|key| !key.row.is_refused())
-}
-
-/// The keys that this version does not have, and why.
-pub(crate) fn not_yet<D, S>(keys: &[Key<D, S>]) -> impl Iterator<Item = (&'static str, &'static str)> {
-    keys.iter().filter_map(|key| match key.row.class {
-        Class::Refused(why) => Some((key.row.name, why)),
-        _ => None,
-    })
 }
 
 /// A `[[rule]]` as it is being read.
@@ -495,7 +481,7 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         set!(node, given => Some(given.placed().clone())),
         |own| own.node.as_deref().map(toml_text)),
     key("tag_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32 of the memory limit, at least \"8MiB\", at most 1/8",
-        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on. While a log is followed, a fifth more.",
+        "For the numbers of tags. A part of the memory limit, as the next two; from the first invalidation or cascade on. While a log is followed, a fifth more, and as much again from the first tag on that a client names with its value.",
         set!(tag_bytes, given => Some(given.bytes())),
         |own| Some(format!("\"{}\"", show_size(own.tag_bytes as u64)))),
     key("ledger_memory", Kind::Size { min: 1 << 16, max: 1 << 40 }, "1/32, at least \"4MiB\", at most 1/8",
@@ -514,5 +500,4 @@ pub(crate) const SERVER: &[Key<ServerDraft, Protection>] = &[
         "Commands, and at most 256 KiB of them, that are taken from a connection behind a get that waits.",
         set!(read_ahead, given => Some(given.number())),
         |own| Some(own.read_ahead.to_string())),
-    refused("admin", "the admin address is not part of this version; leave it out"),
 ];

@@ -113,6 +113,18 @@ const ROWS: &[OptionRow] = &[
         kind: Kind::Choice { names: &["text", "json"], refused: &[] }, default: "text",
         doc: "How log lines look; json is one object a line with ts, level and msg.",
         class: set!(log_format, given => if given.text() == "json" { LogFormat::Json } else { LogFormat::Text }) },
+    Row { name: Name::Switch { short: None, long: Some("admin") }, kind: text("addr"), default: "",
+        doc: "Address of HTTP pages for monitoring: /metrics, /healthz, /readyz and JSON; host:port, port 11280 if none is named. Off without it. Beyond loopback it needs --admin-token and -o ssl_chain_cert, and speaks TLS.",
+        class: Class::Honoured(set_admin) },
+    Row { name: Name::Switch { short: None, long: Some("admin-token") }, kind: text("file"), default: "",
+        doc: "File whose first line readers of --admin must send as a bearer token, except for /healthz and /readyz. SIGHUP reads it again.",
+        class: set!(admin_token, given => Some(given.text().into())) },
+    Row { name: Name::Switch { short: None, long: Some("slow-log") }, kind: Kind::Ms { min: 1, max: u64::MAX }, default: "1s",
+        doc: "Computations and loads that take this long or longer are in the slow log: get @slow.",
+        class: set!(slow, given => given.duration()) },
+    Row { name: Name::Switch { short: None, long: Some("slow-calls") }, kind: Kind::Ms { min: 1, max: u64::MAX }, default: "10ms",
+        doc: "Calls of objects that take this long or longer are in the slow log, as far as their time is taken.",
+        class: set!(slow_calls, given => given.duration()) },
     Row { name: Name::Switch { short: None, long: Some("drain") }, kind: Kind::Ms { min: 0, max: u64::MAX }, default: "5s",
         doc: "How long the server takes at most to leave after SIGTERM. Gets that wait for a value keep waiting until 0.5 s before its end.",
         class: set!(drain, given => given.duration()) },
@@ -158,6 +170,15 @@ fn set_listen(settings: &mut Settings, given: &Given) -> Result<(), String> {
     if settings.listen.is_empty() {
         return Err(format!("{}: names no address", given.text()));
     }
+    Ok(())
+}
+
+fn set_admin(settings: &mut Settings, given: &Given) -> Result<(), String> {
+    let address = ListenAddress::parse(given.text())?;
+    if !address.tls || address.peer.is_some() || address.protocol.is_some() {
+        return Err(format!("{}: takes an address without a prefix", given.text()));
+    }
+    settings.admin = Some(address);
     Ok(())
 }
 

@@ -121,6 +121,16 @@ pub struct Settings {
 
     /// `--log-format`.
     pub log_format: LogFormat,
+    /// `--admin`: where pages for monitoring are served; None: nowhere.
+    pub admin: Option<ListenAddress>,
+    /// `--admin-token`: the file of the token that their readers must send.
+    pub admin_token: Option<PathBuf>,
+    /// What they are encrypted with beyond loopback: the `ssl_*` options, with or without `-Z`; None without a certificate.
+    pub admin_tls: Option<TlsSettings>,
+    /// `--slow-log`: computations and loads from this time on are in the slow log. Default 1 s.
+    pub slow: Duration,
+    /// `--slow-calls`: calls of objects from this time on are. Default 10 ms.
+    pub slow_calls: Duration,
     /// `--drain`: how long SIGTERM waits at most for requests that are held. Default 5 s.
     pub drain: Duration,
     /// `--unsent-memory`: bytes of replies that clients have not taken yet, all connections together. At least 1 MiB,
@@ -264,6 +274,11 @@ impl Default for Settings {
             config: None,
             own: ServerDraft::default(),
             log_format: LogFormat::Text,
+            admin: None,
+            admin_token: None,
+            admin_tls: None,
+            slow: Duration::from_secs(1),
+            slow_calls: Duration::from_millis(10),
             drain: Duration::from_secs(5),
             unsent_bytes: 64 << 20,
             tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
@@ -324,11 +339,17 @@ impl Settings {
 
     /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
-        let own = [&mut self.unix_socket, &mut self.auth_file, &mut self.pid_file, &mut self.objects_dir];
+        let own = [
+            &mut self.unix_socket,
+            &mut self.auth_file,
+            &mut self.pid_file,
+            &mut self.objects_dir,
+            &mut self.admin_token,
+        ];
         for path in own.into_iter().flatten() {
             *path = std::path::absolute(&*path)?;
         }
-        if let Some(tls) = &mut self.tls {
+        for tls in [&mut self.tls, &mut self.admin_tls].into_iter().flatten() {
             tls.chain_cert = std::path::absolute(&tls.chain_cert)?;
             for path in [&mut tls.key, &mut tls.ca_cert].into_iter().flatten() {
                 *path = std::path::absolute(&*path)?;
@@ -346,6 +367,12 @@ impl Settings {
         self.protection = self.own.resolve(self.memory_bytes);
         self.check_memory()?;
         self.check_prefixes()?;
+        if self.admin.is_none() && self.admin_token.is_some() {
+            return Err(UsageError::new("--admin-token: means something only with --admin <addr>; add it"));
+        }
+        if self.admin.is_some() && !self.tls_given.chain_cert.as_os_str().is_empty() {
+            self.admin_tls = Some(self.tls_given.clone());
+        }
         self.protocol = Protocol::in_force(self.protocol_given, self.auth_text(), self.auth_binary())?;
         if let Some(address) = self.listen.iter().find(|a| a.protocol.is_some_and(|own| own != self.protocol))
         {

@@ -15,7 +15,7 @@ impl Shared {
         let mut before = std::mem::take(&mut guard.logs);
         guard.logs = logs
             .into_iter()
-            .map(|settings| match before.iter().position(|log| log.settings.name == settings.name) {
+            .map(|settings| match before.iter().position(|log| log.settings.is_of(&settings)) {
                 Some(at) => Log { settings, state: before.swap_remove(at).state },
                 None => Log {
                     state: LogState {
@@ -134,7 +134,7 @@ mod tests {
     use crate::following::{RING_MS, class_of};
 
     fn followed(when_behind: WhenBehind) -> FollowedLog {
-        FollowedLog { name: "shop".into(), max_lag_ms: 3000, when_behind }
+        FollowedLog { name: "shop".into(), source: "a".into(), max_lag_ms: 3000, when_behind }
     }
 
     fn shared(when_behind: WhenBehind) -> Shared {
@@ -309,7 +309,12 @@ mod tests {
     #[test]
     fn two_logs_and_one_that_goes() {
         let shared = shared(WhenBehind::Serve);
-        let other = FollowedLog { name: "stock".into(), max_lag_ms: 500, when_behind: WhenBehind::Miss };
+        let other = FollowedLog {
+            name: "stock".into(),
+            source: "a".into(),
+            max_lag_ms: 500,
+            when_behind: WhenBehind::Miss,
+        };
         shared.follow(vec![followed(WhenBehind::Serve), other], 10_000);
         let stamp = shared.tick();
         shared.log_confirmed("shop", 10_400, 10_400);

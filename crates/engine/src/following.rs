@@ -46,6 +46,8 @@ pub(crate) fn class_of(when_behind: Option<WhenBehind>) -> Class {
 pub struct FollowedLog {
     /// Its name, unique.
     pub name: Box<str>,
+    /// Where it is: a log of the same name elsewhere is another one.
+    pub source: Box<str>,
     /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to [`MAX_LAG_MS_MAX`].
     pub max_lag_ms: u64,
     /// What becomes of items then, unless their rule says something else.
@@ -53,6 +55,11 @@ pub struct FollowedLog {
 }
 
 impl FollowedLog {
+    /// Whether both are the same log, with the same or other settings.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.name == other.name && self.source == other.source
+    }
+
     /// For each class of items, what becomes of them then.
     pub(crate) fn when_behind(&self) -> [WhenBehind; CLASSES] {
         CHOICES.map(|choice| choice.unwrap_or(self.when_behind))

@@ -22,6 +22,7 @@ mod delivered;
 mod following;
 mod ruled_hits;
 mod running;
+mod slow;
 
 mod bump_log;
 
@@ -81,5 +82,6 @@ pub use shard::flow::Flow;
 pub use shard::standing::KeyState;
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::Shared;
+pub use slow::{SLOW_KEPT, SlowKind, SlowLog};
 pub use step::{Context, Effects, Step, TURN_CALLS_NS, Ticket};
 pub use time::Now;

@@ -44,6 +44,8 @@ pub struct Load {
     pub stale: Option<DeliveredValue>,
     /// No client waits for it.
     pub is_refresh: bool,
+    /// When it was ordered, in milliseconds since the start.
+    pub ordered_ms: u64,
 }
 
 impl Load {

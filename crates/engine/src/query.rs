@@ -94,7 +94,7 @@ pub struct Holds {
 /// ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Advice<'a> {
-    /// `w`: hold the request for up to this many milliseconds; at most [`ASKED_MAX_MS`].
+    /// `w`: hold the request for up to this many milliseconds; at most [`ASKED_MAX_MS`], and without a lease at most the rule's `hold`.
     pub(crate) wait_ms: Option<u32>,
     /// `l`: the lease time in milliseconds; 1..=[`ASKED_MAX_MS`].
     lease_ms: Option<u32>,
@@ -114,6 +114,20 @@ impl<'a> Query<'a> {
 
     pub(crate) fn is_explicit(&self) -> bool {
         self.how.is_explicit()
+    }
+
+    /// How long it may wait for a new value in place of an old one, where the rule gives this number of milliseconds.
+    pub(crate) fn wait_ms(&self, ruled_ms: u32) -> u32 {
+        if self.is_explicit() { ruled_ms } else { self.hold_ms(ruled_ms) }
+    }
+
+    /// How long it may be held where the rule gives this number of milliseconds: a client that does not ask for the lease can only shorten it.
+    pub(crate) fn hold_ms(&self, ruled_ms: u32) -> u32 {
+        match self.hold_ms {
+            Some(ms) if self.is_explicit() => ms,
+            Some(ms) => ms.min(ruled_ms),
+            None => ruled_ms,
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::unmatched::{self, Meant, Unmatched};
 use crate::rules::{PrefixHint, Rule, Rules};
+use crate::slow::SlowLog;
 use crate::step::Step;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
@@ -55,6 +56,8 @@ pub struct Shared {
     rules: ArcSwapOption<ActiveRules>,
     /// Keys without a rule that would have one behind a prefix.
     unmatched: Unmatched,
+    /// What took long.
+    slow: SlowLog,
     /// The types of objects; None: there are none.
     objects: ArcSwapOption<Registry>,
     /// One of [`Names`], and how many times the types have been changed: see [`Names::of`].
@@ -129,6 +132,7 @@ impl Shared {
             limits: Limits { max_item_bytes, ..Limits::default() },
             rules: ArcSwapOption::empty(),
             unmatched: Unmatched::default(),
+            slow: SlowLog::default(),
             objects: ArcSwapOption::empty(),
             names: AtomicU64::new(0),
             name_walk: Mutex::new(None),
@@ -159,6 +163,11 @@ impl Shared {
 
     pub(crate) fn shards(&self) -> usize {
         self.shards.get().copied().unwrap_or(1)
+    }
+
+    /// What took long.
+    pub fn slow(&self) -> &SlowLog {
+        &self.slow
     }
 
     /// The peers of all connections: each connection must join here.

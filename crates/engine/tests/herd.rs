@@ -103,6 +103,30 @@ fn a_hold_ends_as_a_miss() {
 }
 
 #[test]
+fn a_client_shortens_its_hold_and_never_prolongs_it() {
+    let mut w = World::new(&[("page:{id}", policy())]);
+    let [a, b, c, d] = [(); 4].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "mg page:1 v Pw90|", "");
+    w.expect(c, "mg page:1 v Pw9000|", "");
+    w.expect(d, "mg page:1 v Pw0|", "EN|");
+    w.pass(89);
+    assert_eq!(w.replies(b), "");
+    w.pass(1);
+    assert_eq!(w.replies(b), "EN|");
+    // What it stores is not judged by an older miss.
+    w.expect(b, "mg page:1 v Pw90|", "");
+    w.pass(309);
+    assert_eq!((w.replies(b), w.replies(c)), ("EN|".to_owned(), String::new()));
+    w.pass(1);
+    assert_eq!(w.replies(c), "EN|");
+    // It computes as any other client that was answered a miss.
+    w.expect(a, "set page:1 0 0 3|new|", "STORED|");
+    w.expect(d, "mg page:1 v Pw90|", "VA 3|new|");
+    w.check();
+}
+
+#[test]
 fn a_hold_that_would_not_help_is_refused_after_the_first_stampede() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());

@@ -25,7 +25,12 @@ fn unleased() -> Policy {
 }
 
 fn follow(w: &World) {
-    let log = FollowedLog { name: "shop".into(), max_lag_ms: 600_000, when_behind: WhenBehind::Serve };
+    let log = FollowedLog {
+        name: "shop".into(),
+        source: "".into(),
+        max_lag_ms: 600_000,
+        when_behind: WhenBehind::Serve,
+    };
     w.engine.follow_logs(vec![log], w.ms);
 }
 

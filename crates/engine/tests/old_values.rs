@@ -51,6 +51,18 @@ fn a_get_waits_for_the_new_value_before_it_gets_the_old_one() {
 }
 
 #[test]
+fn a_client_shortens_its_wait_for_a_new_value() {
+    let mut w = expired(waiting());
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "mg page:1 v Pw20|", "");
+    w.expect(c, "mg page:1 v Pw0|", "VA 3 Z X|old|");
+    w.pass(20);
+    assert_eq!(w.replies(b), "VA 3 Z X|old|");
+    w.check();
+}
+
+#[test]
 fn a_client_that_asks_for_the_lease_waits_as_long_as_it_says() {
     let mut w = expired(waiting());
     let [a, b] = [(); 2].map(|()| w.connect());

@@ -12,6 +12,24 @@ fn policy() -> Policy {
 }
 
 #[test]
+fn a_client_that_was_answered_a_miss_asks_for_the_lease() {
+    let mut w = World::new(&[("page:{id}", Policy::default())]);
+    let [a, b, c] = [(); 3].map(|()| w.connect());
+    w.expect(a, "get page:1|", "END|");
+    w.expect(b, "get page:1|", "");
+    // Another connection may be another thread, which computes.
+    w.expect(c, "mg page:1 v N30|", "VA 0 Z||");
+    let won = w.ask(a, "mg page:1 v c N30|");
+    let token: u64 = won.strip_prefix("VA 0 c").unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(won, format!("VA 0 c{token} W||"));
+    // It knows its token from now on.
+    w.expect(a, "mg page:1 v N30|", "VA 0 Z||");
+    w.expect(a, &format!("ms page:1 3 C{token}|new|"), "HD|");
+    assert_eq!(w.replies(b), "VALUE page:1 0 3|new|END|");
+    w.check();
+}
+
+#[test]
 fn leases_by_name() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, b, c] = [(); 3].map(|()| w.connect());

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::again::Again;
 use crate::log::{Log, Snapshot};
 use crate::names::{NAMES_BYTES_MAX, Names};
 
@@ -77,6 +78,9 @@ pub enum Told<L: Log> {
         head: L::Position,
         /// What a reader sees.
         snapshot: L::Snapshot,
+        /// The server works for the stream at this moment: it may be silent for minutes while it reads a large transaction, and would
+        /// begin anew at the next connection.
+        works: bool,
     },
     /// The stream cannot go on where it stopped, though it did not end: something was left out of it.
     Gap {
@@ -180,7 +184,7 @@ pub struct Follower<L: Log> {
     /// When everything was flushed last because of `unseen`.
     flushed_ms: u64,
     /// When names that were bumped are bumped once more, in order.
-    again: VecDeque<(u64, Names)>,
+    again: Again,
     names_bytes: usize,
     confirmed_ms: Option<u64>,
     probes: u64,
@@ -258,7 +262,7 @@ impl<L: Log> Follower<L> {
             unseen: Unseen::Unknown(FlushReason::Begins),
             missing: None,
             flushed_ms: 0,
-            again: VecDeque::new(),
+            again: Again::new(settings.again_ms),
             names_bytes: 0,
             confirmed_ms: None,
             probes: 0,
@@ -278,7 +282,12 @@ impl<L: Log> Follower<L> {
             Link::Up(stream) => (true, stream.waiting.len()),
             Link::Down { .. } | Link::Connecting => (false, 0),
         };
-        State { is_connected, confirmed_ms: self.confirmed_ms, waiting, names_bytes: self.names_bytes }
+        State {
+            is_connected,
+            confirmed_ms: self.confirmed_ms,
+            waiting,
+            names_bytes: self.names_bytes + self.again.bytes(),
+        }
     }
 
     /// Takes what the source saw.
@@ -292,7 +301,10 @@ impl<L: Log> Follower<L> {
                 self.entry(position, transaction, names, now_ms);
             }
             Told::Passed { position } => self.passed(position, now_ms),
-            Told::Probed { number, identity, head, snapshot } => {
+            Told::Probed { number, identity, head, snapshot, works } => {
+                if let (Link::Up(stream), true) = (&mut self.link, works) {
+                    stream.passed_ms = now_ms;
+                }
                 self.probed(number, &identity, head, &snapshot, now_ms);
             }
             Told::Gap { reason } => {
@@ -312,11 +324,8 @@ impl<L: Log> Follower<L> {
 
     /// Does what is due. The caller calls it at [`Follower::next_ms`].
     pub fn tick(&mut self, now_ms: u64) {
-        while self.again.front().is_some_and(|(due_ms, _)| *due_ms <= now_ms) {
-            if let Some((_, names)) = self.again.pop_front() {
-                self.names_bytes -= names.bytes();
-                self.actions.push_back(bump(names));
-            }
+        while let Some(names) = self.again.take(now_ms) {
+            self.actions.push_back(bump(names));
         }
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         match &mut self.link {
@@ -345,7 +354,7 @@ impl<L: Log> Follower<L> {
 
     /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
     pub fn next_ms(&self) -> Option<u64> {
-        let again = self.again.front().map(|(due_ms, _)| *due_ms);
+        let again = self.again.next_ms();
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         let link = match &self.link {
             Link::Connecting => None,
@@ -364,7 +373,7 @@ impl<L: Log> Follower<L> {
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
             Some(last) => {
-                let reason = format!("it was {last:?} and is {identity:?}");
+                let reason = format!("it was {last} and is {identity}");
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
             None => {}
@@ -405,19 +414,13 @@ impl<L: Log> Follower<L> {
     }
 
     /// Takes an entry that is visible to readers, or this node's own.
-    fn visible(&mut self, position: L::Position, mut names: Names, is_own: bool, now_ms: u64) {
+    fn visible(&mut self, position: L::Position, names: Names, is_own: bool, now_ms: u64) {
         let Link::Up(_) = &self.link else { return };
-        let keeps = self.settings.again_ms > 0;
-        if !names.is_empty() && (keeps || !is_own) {
-            if keeps && self.names_bytes + names.bytes() > NAMES_BYTES_MAX {
-                names.all("more tags than there is memory for");
-            }
+        if is_own {
+            self.again.note(&names, now_ms);
+        } else if !names.is_empty() {
             self.names_bytes += names.bytes();
-            if is_own {
-                self.again.push_back((now_ms + self.settings.again_ms, names));
-            } else {
-                self.bump(names, now_ms);
-            }
+            self.bump(names, now_ms);
         }
         self.passed(position, now_ms);
     }
@@ -448,8 +451,9 @@ impl<L: Log> Follower<L> {
         }
         if self.identity.as_ref() != Some(identity) {
             // History 3.
-            let reason =
-                format!("the stream is from {:?}, the head from {identity:?}", self.identity.as_ref());
+            let reason = format!(
+                "the stream and the log's head are not from the same server: that of the head is {identity}"
+            );
             return self.disconnect(reason, now_ms);
         }
         stream.replied_ms = now_ms;
@@ -490,11 +494,8 @@ impl<L: Log> Follower<L> {
 
     /// Bumps the names of an entry that is visible, and notes them for later if they are bumped once more.
     fn bump(&mut self, names: Names, now_ms: u64) {
-        if self.settings.again_ms > 0 {
-            self.again.push_back((now_ms + self.settings.again_ms, names.clone()));
-        } else {
-            self.names_bytes -= names.bytes();
-        }
+        self.again.note(&names, now_ms);
+        self.names_bytes -= names.bytes();
         self.actions.push_back(bump(names));
     }
 
@@ -554,7 +555,8 @@ impl<L: Log> Stream<L> {
             return Some("no reply to the question for the log's head");
         }
         let is_silent = self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms);
-        is_silent.then_some("the stream is silent though the log has grown")
+        is_silent
+            .then_some("the stream is silent though the log has grown, and its server does nothing for it")
     }
 
     /// Whether the log must write an entry of our own, so that the stream passes its head.

@@ -36,6 +36,7 @@
 //!    one: replies are numbered.
 #![forbid(unsafe_code)]
 
+mod again;
 pub mod etcd;
 mod follower;
 mod log;

@@ -1,6 +1,6 @@
 //! What differs between logs: the types of positions, transactions, snapshots and identities.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 
 /// The types of one kind of log.
 pub trait Log {
@@ -11,7 +11,7 @@ pub trait Log {
     /// What a reader that begins now sees.
     type Snapshot: Snapshot<Self::Transaction>;
     /// The server, and the history of its data: different after a promotion, a restore or a change of server.
-    type Identity: Clone + Eq + Debug;
+    type Identity: Clone + Eq + Debug + Display;
     /// An entry is in the log after what it stands for: it is bumped when it arrives, and waits for no snapshot.
     const IS_VISIBLE_ON_ARRIVAL: bool = false;
 }

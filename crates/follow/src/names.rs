@@ -58,6 +58,14 @@ impl Names {
         }
     }
 
+    /// Adds those of another entry.
+    pub fn extend(&mut self, other: &Self) {
+        match other {
+            Self::Some { names, .. } => names.iter().for_each(|name| self.add(name.scope, &name.tag)),
+            Self::All { reason } => self.all(reason),
+        }
+    }
+
     /// Everything is bumped. The first reason is kept.
     pub fn all(&mut self, reason: &str) {
         if !matches!(self, Self::All { .. }) {

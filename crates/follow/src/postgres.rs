@@ -13,6 +13,8 @@ mod missing;
 #[cfg(feature = "postgres")]
 mod pgoutput;
 #[cfg(feature = "postgres")]
+mod probe;
+#[cfg(feature = "postgres")]
 mod rows;
 #[cfg(feature = "postgres")]
 mod source;

@@ -250,6 +250,12 @@ impl Herd {
                     step.effects.jobs.push(JobOrder::Raise { token: lease.token });
                 }
                 lease.kind = lease.kind.min(ask.found);
+                if ask.how.is_explicit()
+                    && lease.may_be_taken_over(session.caller())
+                    && !session.waits_for(ask.hash)
+                {
+                    return self.take_over(ask, session, step);
+                }
                 let fails = ask.found == Kind::Past && self.passes.is_failing(ask.hash);
                 if !ask.how.is_explicit() && lease.holder.is(connection) {
                     if lease.reentries < lease.rule.policy().reentry {
@@ -744,6 +750,12 @@ impl Herd {
     /// Calls `act` with the tags of each lease.
     pub fn each_tags(&self, mut act: impl FnMut(&[u64])) {
         self.leases.iter().for_each(|(_, lease)| act(&lease.tags));
+    }
+
+    /// For how long the holder of the key's lease computes, in milliseconds.
+    pub fn computing_ms(&self, hash: u64, now_ms: u64) -> Option<u64> {
+        let begun = self.leases.get(hash)?.begun.as_ref()?;
+        Some(now_ms.saturating_sub(begun.ms))
     }
 
     /// The lease of the key with this hash.

@@ -86,6 +86,14 @@ impl Lease {
         !caller.sends_while_held() && (self.holder.is(caller.number()) || has_slot())
     }
 
+    /// Whether the holder is this connection, which was answered a miss and now asks for the lease: it has not begun to compute. If
+    /// several threads share the connection, which it has not shown yet, another of them may have.
+    pub(crate) fn may_be_taken_over(&self, caller: &Caller) -> bool {
+        matches!(self.holder, Holder::Client(_))
+            && self.may_wait_for_itself(caller)
+            && !self.rule.policy().loader
+    }
+
     /// Another client computes the key. Under a loader none should.
     pub(crate) fn join(&mut self, now_ms: u64) {
         if self.rule.policy().loader {

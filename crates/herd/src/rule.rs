@@ -485,6 +485,8 @@ macro_rules! rule_counters {
             $($(#[doc = $doc])+ pub $name: AtomicU64,)+
             /// Waits that ended, by how long they took: see [`WAIT_BUCKETS_MS`].
             pub waits_ms: [AtomicU64; WAIT_BUCKETS_MS.len() + 1],
+            /// Milliseconds of all these waits together.
+            pub waited_ms: AtomicU64,
         }
 
         impl RuleCounters {
@@ -502,7 +504,7 @@ macro_rules! rule_counters {
             /// Sets all counters to 0.
             pub fn reset(&self) {
                 $(self.$name.store(0, Relaxed);)+
-                self.waits_ms.iter().for_each(|bucket| bucket.store(0, Relaxed));
+                self.waits_ms.iter().chain([&self.waited_ms]).for_each(|count| count.store(0, Relaxed));
             }
         }
     };
@@ -703,6 +705,7 @@ impl RuleCounters {
     pub fn waited(&self, ms: u64) {
         let bucket = WAIT_BUCKETS_MS.iter().position(|most| ms <= u64::from(*most));
         self.waits_ms[bucket.unwrap_or(WAIT_BUCKETS_MS.len())].fetch_add(1, Relaxed);
+        self.waited_ms.fetch_add(ms, Relaxed);
     }
 }
 

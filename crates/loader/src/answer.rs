@@ -120,7 +120,7 @@ fn is_absent(name: &str, value: &Value) -> bool {
 
 fn value_of(value: Value, members: &Map<String, Value>) -> Result<Answer, String> {
     let Value::String(text) = value else {
-        return Err(format!("value: {}; a string is expected, for JSON its text", shown(&value)));
+        return Err(format!("value: {}; a string is expected, for JSON its text", kind_of(&value)));
     };
     let data = match members.get("base64") {
         None | Some(Value::Bool(false)) => text.into_bytes(),
@@ -184,7 +184,19 @@ fn number<T: TryFrom<i64>>(
     number.map(Some).ok_or_else(|| format!("{name}: {}; expected is {expected}", shown(value)))
 }
 
-/// The beginning of a value, for an error's text.
+/// What a value is, for the text of an error: what a cache holds is nothing for a log.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The beginning of a member other than the value, for an error's text.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     let mut chars = text.chars();
@@ -248,8 +260,8 @@ mod tests {
             ("{}", "neither value nor not_found"),
             (r#"{"value":"x","not_found":1}"#, "both value and not_found"),
             (r#"{"value":"x","tag":["a"]}"#, "member \"tag\" of the answer is unknown"),
-            (r#"{"value":7}"#, "value: 7; a string"),
-            (r#"{"value":{"a":1}}"#, "value: {\"a\":1}; a string is expected, for JSON its text"),
+            (r#"{"value":7}"#, "value: a number; a string"),
+            (r#"{"value":{"a":1}}"#, "value: an object; a string is expected, for JSON its text"),
             (r#"{"value":"x","base64":true}"#, "it is not base64"),
             (r#"{"value":"x","base64":1}"#, "base64: 1; true or false"),
             (r#"{"value":"x","ttl":1.5}"#, "ttl: 1.5; expected is whole seconds"),

@@ -59,7 +59,7 @@ impl Finished {
                     Landed::TooLarge => "the value, with its key, is larger than -I allows",
                     _ => "the value and its rule have more tags together than an item may have (8)",
                 };
-                program.report_job(&self.load.key, why, "");
+                program.report_job(&self.load, why, "");
             }
         }
     }

@@ -111,6 +111,7 @@ pub(crate) mod tests {
             hint: None,
             stale: None,
             is_refresh: false,
+            ordered_ms: 0,
         }
     }
 

@@ -294,7 +294,7 @@ impl Common {
         let (how, result, room) = match outcome {
             Err(error) => {
                 let (how, failure) = failure(&error);
-                report(&program, &load.key, &error);
+                report(&program, &load, &error);
                 (how, Err(failure), None)
             }
             Ok(reply) => {
@@ -305,7 +305,7 @@ impl Common {
                         (how, Ok(answer), room)
                     }
                     Err(text) => {
-                        program.report_job(&load.key, &text, "");
+                        program.report_job(&load, &text, "");
                         (Ended::Error, Err(Failure { text, cause: LoadFailure::Error }), None)
                     }
                 }
@@ -331,14 +331,14 @@ impl Common {
 }
 
 /// Says in the log why a job has failed, if that is not said of its worker or of all of them.
-fn report(program: &Program, key: &[u8], error: &Error) {
+fn report(program: &Program, load: &Load, error: &Error) {
     match error {
         Error::Cancelled | Error::Shutdown | Error::PoolLost | Error::StartFailed { .. } => {}
-        Error::Worker { message, detail, .. } => program.report_job(key, message, detail),
+        Error::Worker { message, detail, .. } => program.report_job(load, message, detail),
         error => {
             let text = error.to_string();
             let (first, more) = text.split_once('\n').unwrap_or((&text, ""));
-            program.report_job(key, first, more);
+            program.report_job(load, first, more);
         }
     }
 }

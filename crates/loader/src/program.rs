@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cattlegrid_engine::Load;
 use cattlegrid_pool::{Budget, Error, LogChunk, PoolError};
 
 use crate::counts::Counts;
@@ -129,9 +130,9 @@ impl Program {
                     Output::Repeated if stderr_tail.is_empty() => format!("start failed again: {reason}"),
                     Output::Repeated => format!("start failed again: {reason}; its output was as before"),
                 };
-                self.say(severity, &text);
+                _ = self.say(severity, &text);
             }
-            _ => self.say(severity, &error.to_string()),
+            _ => _ = self.say(severity, &error.to_string()),
         }
     }
 
@@ -149,21 +150,27 @@ impl Program {
         }
     }
 
-    /// A job has failed: why, and more about it in lines, such as a traceback.
-    pub(crate) fn report_job(&self, key: &[u8], why: &str, more: &str) {
-        let mut text = format!("{}: {why}", key.escape_ascii());
+    /// A job has failed: why, and more about it in lines, such as a traceback. The log has the pattern of the key's rule, and its
+    /// key only among the internal steps.
+    pub(crate) fn report_job(&self, load: &Load, why: &str, more: &str) {
+        let mut text = format!("{}: {why}", load.rule.pattern.text());
         for line in more.lines() {
             text.push('\n');
             text.push_str(line);
         }
-        self.say(Severity::Warning, &text);
+        if self.say(Severity::Warning, &text) {
+            let key = load.key.escape_ascii();
+            self.host.log(Severity::Debug, &format!("loader {}: the key was {key}", self.name));
+        }
     }
 
-    fn say(&self, severity: Severity, text: &str) {
+    /// False: there were too many.
+    fn say(&self, severity: Severity, text: &str) -> bool {
         let (admitted, before) = self.admit(1, |limits| &mut limits.reports);
         if admitted > 0 {
             self.write(severity, text, before);
         }
+        admitted > 0
     }
 
     fn write(&self, severity: Severity, text: &str, before: u64) {
@@ -202,6 +209,7 @@ const OUTPUT_LINES: usize = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::load;
 
     struct Stopped {
         now: std::time::Instant,
@@ -225,14 +233,17 @@ mod tests {
     fn failures_of_jobs_do_not_keep_a_crash_loop_out_of_the_log() {
         let host = Arc::new(Stopped { now: std::time::Instant::now(), log: Mutex::default() });
         let program = Program::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
-        program.report_job(b"page:1", "no table", "");
-        program.report_job(b"page:2", "no table", "");
+        program.report_job(&load("page:{id}", b"page:1"), "no table", "");
+        program.report_job(&load("page:{id}", b"page:2"), "no table", "");
         program.report(&PoolError::CrashLoop { failures: 5, reason: "exit status 3\nlast words".to_owned() });
         program.report(&PoolError::PoolLost);
-        program.report_job(b"page:3", "no table", "");
+        program.report_job(&load("page:{id}", b"page:3"), "no table", "");
         let log = host.log.lock().unwrap();
-        let [(_, first), (severity, second), (_, third)] = &log[..] else { panic!("{log:?}") };
-        assert_eq!(first, "loader pages: page:1: no table");
+        let [(_, first), (Severity::Debug, key), (severity, second), (_, third)] = &log[..] else {
+            panic!("{log:?}")
+        };
+        assert_eq!(first, "loader pages: page:{id}: no table");
+        assert_eq!(key, "loader pages: the key was page:1");
         assert_eq!(*severity, Severity::Error);
         assert!(second.contains("loader pages: last words"), "{second}");
         assert!(third.starts_with("loader pages: "), "{third}");

@@ -98,6 +98,8 @@ counters! {
     generation,
     /// 1 while the crash-loop breaker is open.
     breaker_open,
+    /// 1 while the program is started by a template and none of the current generation is ready.
+    template_missing,
     /// Resident set of all workers, KiB, shared pages included; measured once a second if `max_rss` is set, else 0.
     rss_kib,
     /// Jobs accepted.

@@ -322,6 +322,7 @@ impl Driver {
         counters.waiting_for_room.set((!self.seat.may_take()).into());
         counters.generation.set(self.program.generation.into());
         counters.breaker_open.set(self.breaker.is_open().into());
+        counters.template_missing.set((!self.has_launcher()).into());
         if !self.waiting_ready.is_empty() {
             let ready = self.sizing.idle() + self.sizing.busy();
             for (count, answer) in std::mem::take(&mut self.waiting_ready) {

@@ -91,7 +91,7 @@ impl Calls {
             }
         }
         // No connection has asked for these steps.
-        shared.publish(0, lane, effects);
+        shared.publish(0, lane, 0, effects);
     }
 
     /// Drops all: their requests are not answered any more.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use cattlegrid_config::OwnTypes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::admin::Admin;
 use crate::door::Entrance;
 use crate::error::ServeError;
 use crate::folder::Folder;
@@ -33,6 +34,7 @@ pub(crate) fn run(
     mut listeners: Listeners,
     signals: Signals,
     must_reload: bool,
+    admin: Option<&Admin>,
 ) -> Result<(), ServeError> {
     let watch = start_watch(shared)?;
     let entrances: Arc<[Entrance]> = listeners.take_sockets().into_iter().map(Entrance::new).collect();
@@ -45,10 +47,16 @@ pub(crate) fn run(
     shared.follows.follow(shared, shared.settings.follows());
     let lanes = start_lanes(shared, &entrances)?;
     drop(entrances);
+    if let Some(admin) = admin {
+        admin.serving(shared);
+    }
     if must_reload {
         control.reload(Extent::All);
     }
     let ended = control.run();
+    if let Some(admin) = admin {
+        admin.draining(shared);
+    }
     // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
     shared.door.shut();
     let Control { mut signals, entrances, poller, .. } = control;

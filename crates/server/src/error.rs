@@ -33,6 +33,9 @@ pub enum ServeError {
     /// The system refused a limit, an identity or the background.
     #[error(transparent)]
     Sys(#[from] SysError),
+    /// The admin address cannot be protected as it must be.
+    #[error("{0}")]
+    Admin(String),
     /// Types of objects of users' own cannot take the place of those in force.
     #[error("{0}")]
     Objects(String),
@@ -50,7 +53,12 @@ impl ServeError {
     /// The status to leave with: 2 if the command line or a file it names is to blame, otherwise 1.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Auth(_) | Self::Config(_) | Self::Objects(_) | Self::Tls(_) | Self::Usage(_) => 2,
+            Self::Admin(_)
+            | Self::Auth(_)
+            | Self::Config(_)
+            | Self::Objects(_)
+            | Self::Tls(_)
+            | Self::Usage(_) => 2,
             Self::Listen(_) | Self::Loader(_) | Self::Sys(_) | Self::Io { .. } => 1,
         }
     }

@@ -34,8 +34,11 @@ const PASSWORD_TIME: Duration = Duration::from_secs(10);
 /// Longest password, in bytes.
 const PASSWORD_BYTES_MAX: usize = 8192;
 
-/// Between two lines of the log about a connection that cannot be made, while the reason is the same.
-const LOST_EVERY: Duration = Duration::from_secs(60);
+/// Between two lines of the log about a connection that is lost or cannot be made for the same reason, and about one that is made.
+const SAID_EVERY: Duration = Duration::from_secs(60);
+
+/// Reasons that are known as said.
+const SAID_MAX: usize = 8;
 
 /// The threads that follow logs, in the order of the rule file.
 #[derive(Debug, Default)]
@@ -141,18 +144,23 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
     let (wish, wished) = watch::channel(Wish::default());
     #[cfg(feature = "etcd")]
     let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd)));
+    let now_ms = shared.clock.millis();
+    let states = shared.engine.shared().log_states(now_ms);
+    let is_new = states.iter().all(|state| *state.name != *settings.name || state.confirmed_ms.is_none());
     let mut node = Own {
         #[cfg(feature = "etcd")]
         writer: writer.clone(),
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
-        said: None,
+        said: Said::default(),
         wished: wished.clone(),
-        starts_ms: Some(shared.clock.millis()),
+        starts_ms: is_new.then_some(now_ms),
         behind_since_ms: None,
     };
-    node.say_start();
+    if is_new {
+        node.say_start();
+    }
     let name = settings.name.clone();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
@@ -228,6 +236,28 @@ async fn until_found<S>(
     }
 }
 
+/// What the log has said of connections lately: a database that is there and gone alternately does not flood it.
+#[derive(Default)]
+struct Said(Vec<(String, u64)>);
+
+impl Said {
+    /// Whether this was not said lately, so that it must be said now.
+    fn is_new(&mut self, text: &str) -> bool {
+        let now = nanos();
+        self.0.retain(|(_, at)| now < at + SAID_EVERY.as_nanos() as u64);
+        // Numbers of processes and positions differ from one to the next.
+        let text: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        if self.0.iter().any(|(said, _)| *said == text) {
+            return false;
+        }
+        if self.0.len() == SAID_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((text, now));
+        true
+    }
+}
+
 /// What a source knows of this server.
 pub(crate) struct Own {
     pub(crate) shared: Arc<Shared>,
@@ -236,8 +266,7 @@ pub(crate) struct Own {
     #[cfg(feature = "etcd")]
     pub(crate) writer: Option<Arc<Writer>>,
     view: Arc<Mutex<View>>,
-    /// The last reason for which there was no connection, and when it was said, in nanoseconds.
-    said: Option<(String, u64)>,
+    said: Said,
     wished: watch::Receiver<Wish>,
     /// Since when it is followed, until it is confirmed for the first time.
     starts_ms: Option<u64>,
@@ -373,22 +402,19 @@ impl Node for Own {
         match notice {
             Notice::Connected { identity, resumes } => {
                 (view.connects, view.lost) = (view.connects + 1, None);
-                self.said = None;
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
-                log::notice(format_args!(
-                    "log {name}: connected to {} ({identity}): {how}",
-                    self.settings.origin
-                ));
+                if self.said.is_new(&format!("connected to {identity}")) {
+                    log::notice(format_args!(
+                        "log {name}: connected to {} ({identity}): {how}",
+                        self.settings.origin
+                    ));
+                }
                 view.identity = identity;
             }
             Notice::Lost { reason } => {
                 view.losses += 1;
-                let is_said = self.said.as_ref().is_some_and(|(last, at)| {
-                    *last == reason && nanos() < *at + LOST_EVERY.as_nanos() as u64
-                });
-                if !is_said {
+                if self.said.is_new(&reason) {
                     log::warning(format_args!("log {name}: no connection, it is tried again: {reason}"));
-                    self.said = Some((reason.clone(), nanos()));
                 }
                 view.lost = Some(reason);
             }

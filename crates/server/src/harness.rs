@@ -142,7 +142,7 @@ fn server(evictions: bool, io_uring: bool) -> Arc<Shared> {
     settings.requests_per_event = 4;
     settings.protection.read_ahead = 3;
     let ground = Ground::with(&settings, Clock::standing(), caps()).expect("a small server can be made");
-    let shared = share(settings, None, None, ground).expect("a small server can be made");
+    let shared = share(settings, None, None, Arc::default(), ground).expect("a small server can be made");
     let policy = Policy {
         lease: LeaseTime::Fixed(2_000),
         hold_ms: 3_000,

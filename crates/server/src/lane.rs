@@ -20,16 +20,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Effects, Now, Output, Step, Wake};
+use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
 use crate::calls::Calls;
 use crate::connection::{Connection, Reason, Received};
 use crate::door::Entrance;
+use crate::latency::Family;
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
+use crate::samplers::Samplers;
 use crate::state::{ConnectionInfo, Message, Shared};
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
@@ -66,6 +68,7 @@ pub(crate) struct Lane<'a> {
     /// One for each connection of a batch.
     outputs: Vec<Output>,
     effects: Effects,
+    sampler: Samplers,
     /// Calls of objects that have steps left here.
     calls: Calls,
     /// Calls have taken their share of the last round.
@@ -116,6 +119,7 @@ impl<'a> Lane<'a> {
             input: vec![0; shared.caps.receive_bytes],
             outputs: (0..BATCH).map(|_| Output::default()).collect(),
             effects: Effects::default(),
+            sampler: Samplers::new(shared.settings.admin.is_some()),
             calls: Calls::default(),
             had_calls: false,
             turns: Turns::default(),
@@ -256,9 +260,10 @@ impl<'a> Lane<'a> {
         } else {
             usize::MAX
         };
-        let Self { shared, connections, input, outputs, effects, number, ring, .. } = self;
+        let Self { shared, connections, input, outputs, effects, number, ring, sampler, .. } = self;
         let counters = &shared.lanes[*number].counters;
-        let mut now = shared.now_at(shared.clock.now());
+        let began = shared.clock.now();
+        let mut now = shared.now_at(began);
         shared.shortage.look(now.ms);
         let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
         let mut received = [(Received::Nothing, 0); BATCH];
@@ -287,17 +292,21 @@ impl<'a> Lane<'a> {
         }
         prefetch(shared, input, &received[..count]);
         let mut work = 0;
+        let mut samples = ArrayVec::<(Family, u32), BATCH>::new();
         for i in 0..count {
             let Some(connection) = at_token(connections, tokens[i]) else { continue };
+            let stands_for = sampler.next_turn();
             let mut turn = Turn {
                 shared,
                 lane: *number,
                 counters,
                 now,
-                interest: shared.interest(),
+                interest: interest_of(shared, stands_for),
                 output_bytes,
                 gets: counters.cmd_get.get(),
                 calls_ns: effects.calls_ns(),
+                family: Family::Other,
+                stands_for,
                 commands: 0,
                 out: &mut outputs[i],
                 effects,
@@ -315,6 +324,8 @@ impl<'a> Lane<'a> {
                 }
             }
             work += turn.work();
+            let held = connection.is_held();
+            samples.extend(sampler.after(turn.commands, held, turn.family, stands_for, now.second));
             now = turn.now;
         }
         let taken = if count > 1 && ring.is_open() {
@@ -331,6 +342,7 @@ impl<'a> Lane<'a> {
                 outputs[i].bytes.shrink_to(OUTPUT_KEPT);
             }
         }
+        record_latency(shared, *number, began, &samples);
         tokens[..count].iter().for_each(|token| self.settle(*token));
         if count < tokens.len() {
             // The buffer was full: the others were not received from yet, and have their own batch.
@@ -728,6 +740,25 @@ fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
 fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
     let number = (WAKER - 1).checked_sub(token)? as usize;
     (number < entrances.len()).then_some(number)
+}
+
+/// Which events a turn notes: for hot keys all reads and writes.
+#[inline]
+fn interest_of(shared: &Shared, stands_for: u32) -> Interest {
+    let wanted = shared.interest();
+    if stands_for > 0 { wanted.with(Interest::FETCHERS).with(Interest::MUTATIONS) } else { wanted }
+}
+
+/// Of turns that were sampled: what they have sent was received no earlier than `began`.
+fn record_latency(shared: &Shared, lane: usize, began: Instant, samples: &[(Family, u32)]) {
+    if samples.is_empty() {
+        return;
+    }
+    let took = shared.clock.now().saturating_duration_since(began);
+    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    for (family, weight) in samples {
+        shared.lanes[lane].latency.record(*family, *weight, ns);
+    }
 }
 
 /// Bytes of an output buffer kept for the next turn.

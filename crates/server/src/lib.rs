@@ -1,5 +1,6 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
+mod admin;
 pub mod auth;
 mod calls;
 mod commands;
@@ -23,8 +24,10 @@ mod follows;
 pub mod harness;
 mod heap;
 mod holds;
+mod hot;
 mod idle_rules;
 mod lane;
+mod latency;
 pub mod listen;
 mod loading;
 pub mod log;
@@ -32,6 +35,7 @@ mod outbox;
 pub mod poller;
 mod reload;
 mod ring;
+mod samplers;
 pub mod serve;
 mod share;
 mod shortage;
@@ -52,5 +56,6 @@ mod wire_log;
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::check_logs;
+pub use hot::shape;
 pub use loading::log_loader;
 pub use serve::serve;

@@ -92,6 +92,50 @@ impl Listeners {
 #[error("{0}")]
 pub struct ListenError(String);
 
+impl ListenError {
+    pub(crate) fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
+/// Opens the sockets of the admin address, on `port` if it names none; nothing listens yet.
+pub(crate) fn bind_admin(
+    wanted: &ListenAddress,
+    port: u16,
+) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, ListenError> {
+    let failed = |error: io::Error| ListenError(format!("--admin {wanted}: {}", reason(&error)));
+    let addresses = resolve(&wanted.host, wanted.port.unwrap_or(port)).map_err(failed)?;
+    let mut sockets = Vec::new();
+    let mut skipped = None;
+    for address in &addresses {
+        match open_tcp(*address) {
+            Ok((socket, bound)) => sockets.push((socket.into(), bound)),
+            Err(error) if addresses.len() > 1 && is_not_here(&error) => skipped = Some(error),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    match skipped {
+        Some(error) if sockets.is_empty() => Err(failed(error)),
+        _ => Ok(sockets),
+    }
+}
+
+/// Lets monitoring connect.
+pub(crate) fn listen_admin(socket: &std::net::TcpListener) -> io::Result<()> {
+    SockRef::from(socket).listen(ADMIN_BACKLOG)
+}
+
+/// Connections to the admin address that wait to be accepted.
+const ADMIN_BACKLOG: i32 = 64;
+
+/// The machine has no such address.
+fn is_not_here(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(nix::errno::Errno::from_raw),
+        Some(nix::errno::Errno::EAFNOSUPPORT | nix::errno::Errno::EADDRNOTAVAIL)
+    )
+}
+
 /// Opens what the settings name; nothing listens yet. `owner`: who gets the unix socket, if root opens it for another user.
 ///
 /// Before threads start, since the access bits of the unix socket go through the process's mask.
@@ -147,13 +191,7 @@ fn bind_tcp(
         match open_tcp(*wanted) {
             Ok(socket) => sockets.push(socket),
             // A name or * may stand for addresses the machine does not have, often those of IPv6.
-            Err(error)
-                if addresses.len() > 1
-                    && matches!(
-                        error.raw_os_error().map(nix::errno::Errno::from_raw),
-                        Some(nix::errno::Errno::EAFNOSUPPORT | nix::errno::Errno::EADDRNOTAVAIL)
-                    ) =>
-            {
+            Err(error) if addresses.len() > 1 && is_not_here(&error) => {
                 log::info(format_args!("{address}: not listening on {wanted}: {}", reason(&error)));
                 skipped = Some(error);
             }

@@ -68,5 +68,5 @@ pub(crate) fn land(all: Vec<Finished>, shared: &Shared, lane: usize, effects: &m
     }
     drop(lock);
     // No connection has asked for these fills.
-    shared.publish(0, lane, effects);
+    shared.publish(0, lane, 0, effects);
 }

@@ -1,7 +1,10 @@
 //! The server from its settings to its end; the order of the steps is the point of this file.
 
+use std::sync::Arc;
+
 use cattlegrid_config::Settings;
 
+use crate::admin::{self, Bound, Secrets};
 use crate::auth::{self, AuthFile};
 use crate::error::ServeError;
 use crate::share::{Ground, share};
@@ -36,6 +39,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     let of_rings = if settings.io_uring { settings.threads } else { 0 };
     let others = of_rings + cattlegrid_loader::descriptors(settings.loaders());
+    let of_admin = if settings.admin.is_some() { admin::DESCRIPTORS } else { 0 };
+    let others = others + of_admin;
     sys::raise_open_files(settings.connections_max, settings.threads, others)?;
     if settings.lock_memory {
         sys::raise_locked_memory();
@@ -53,12 +58,15 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     let auth = AuthFile::of_settings(&settings, pwdb)?;
     let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
 
+    let secrets = Arc::new(Secrets::new(&settings)?);
+
     // 4. Sockets, while root may take low ports. The access bits of the unix socket go through the process's
     //    mask: still one thread. With loaders they listen in step 8: a client that was let in before would wait for them.
     let listeners = listen::bind(&settings, account.as_ref())?;
     if settings.loaders().is_empty() {
         listeners.listen(&settings)?;
     }
+    let admin = Bound::new(&settings, Arc::clone(&secrets))?;
     // Its path may be relative, and -d moves.
     let port_file = std::env::var_os("MEMCACHED_PORT_FILENAME").filter(|path| !path.is_empty());
     let port_file =
@@ -83,6 +91,8 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     sys::give_up(settings.privileges)?;
 
     // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
+    //    The pages for monitoring come first: they say that the server is starting.
+    let admin = admin.map(Bound::start).transpose()?;
     let Some((ground, must_reload)) = Ground::unless_told(&settings, &mut signals)? else { return Ok(()) };
     if !settings.loaders().is_empty() {
         listeners.listen(&settings)?;
@@ -105,8 +115,9 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
         log::info(format_args!("listening on {}", listener.address));
     }
     log::start().map_err(io("starting the log's thread"))?;
-    let shared = share(settings, auth, tls, ground)?;
-    let ended = control::run(&shared, listeners, signals, must_reload);
+    let shared = share(settings, auth, tls, secrets, ground)?;
+    let ended = control::run(&shared, listeners, signals, must_reload, admin.as_ref());
+    drop(admin);
 
     // The pid file goes last: while it is there the process is.
     drop(pid_file);

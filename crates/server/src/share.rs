@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{Engine, EngineConfig};
@@ -11,6 +12,7 @@ use cattlegrid_protocol::Limits;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::door::Door;
@@ -101,6 +103,7 @@ pub(crate) fn share(
     settings: Settings,
     auth: Option<AuthFile>,
     tls: Option<TlsAcceptor>,
+    admin: Arc<Secrets>,
     ground: Ground,
 ) -> Result<Arc<Shared>, ServeError> {
     let io = |what| move |error| ServeError::Io { what, error };
@@ -133,6 +136,8 @@ pub(crate) fn share(
         engine.set_objects(Some(Arc::new(objects.registry())));
         log_own_types(objects);
     }
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    engine.shared().slow().set(millis(settings.slow), millis(settings.slow_calls));
     let gauges = Gauges::default();
     gauges.certificates_read.store(clock.seconds(), Relaxed);
     let watchers = Watchers::new(settings.threads, settings.lane_log_buffer_bytes);
@@ -141,6 +146,7 @@ pub(crate) fn share(
         clock,
         auth,
         tls,
+        admin,
         engine,
         lanes,
         loaders,
@@ -183,11 +189,11 @@ pub(crate) fn share(
 #[cfg(test)]
 pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
     let ground = Ground::new(&settings).expect("its loaders start");
-    share(settings, None, None, ground).expect("a small server can be made")
+    share(settings, None, None, Arc::default(), ground).expect("a small server can be made")
 }
 
 /// A seed that clients cannot know, from the system's random numbers.
-fn random_seed() -> u64 {
+pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(std::process::id())
 }

@@ -13,12 +13,15 @@ use cattlegrid_loader::{Finished, Loaders};
 use cattlegrid_objects::{HostType, ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
 
+use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::detail::Detail;
 use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::follows::Follows;
+use crate::hot::Hot;
+use crate::latency::Latency;
 use crate::listen::Address;
 use crate::log;
 use crate::poller::Waker;
@@ -39,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) auth: Option<AuthFile>,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
+    /// What protects the pages for monitoring.
+    pub(crate) admin: Arc<Secrets>,
     pub(crate) engine: Engine,
     pub(crate) lanes: Arc<[LanePart]>,
     /// They compute missing values; their processes have ended when the server has left.
@@ -113,6 +118,10 @@ impl InForce {
 /// What other threads need of a lane.
 pub(crate) struct LanePart {
     pub(crate) counters: Counters,
+    /// How long its requests take.
+    pub(crate) latency: Latency,
+    /// Which keys it is asked for.
+    pub(crate) hot: Hot,
     pub(crate) waker: Waker,
     /// Connections that it serves, with those on their way to it.
     pub(crate) connections: AtomicUsize,
@@ -357,6 +366,8 @@ impl LanePart {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             counters: Counters::default(),
+            latency: Latency::default(),
+            hot: Hot::default(),
             waker: Waker::new()?,
             connections: AtomicUsize::new(0),
             inbox: Mutex::default(),
@@ -454,6 +465,7 @@ impl Shared {
         let users =
             self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
         let config = self.tls.as_ref().map(|tls| tls.read_again().map(|config| (tls, config))).transpose()?;
+        let admin = self.admin.read_again()?;
         let rule_file = self
             .settings
             .rule_file
@@ -497,6 +509,7 @@ impl Shared {
             tls.replace(config);
             self.gauges.certificates_read.store(self.clock.seconds(), Relaxed);
         }
+        self.admin.replace(admin);
         Ok(())
     }
 
@@ -560,10 +573,15 @@ impl Shared {
     }
 
     /// Tells watchers of the events that turns have left, and counts them by prefix. `fd`: the connection's; 0 if no
-    /// connection has caused them.
-    pub(crate) fn publish(&self, fd: i32, lane: usize, effects: &mut Effects) {
+    /// connection has caused them. `stands_for`: how many turns a sampled one stands for, whose events count for hot keys; 0: it is not
+    /// sampled.
+    pub(crate) fn publish(&self, fd: i32, lane: usize, stands_for: u32, effects: &mut Effects) {
         if effects.events.is_empty() {
             return;
+        }
+        if stands_for > 0 {
+            let events = effects.events.iter().map(|(_, event)| event);
+            self.lanes[lane].hot.count(events, stands_for, self.clock.millis());
         }
         let time = crate::time::unix_now();
         for (_, event) in effects.events.drain(..) {

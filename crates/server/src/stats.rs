@@ -12,6 +12,7 @@ mod definition;
 mod follow;
 mod general;
 mod items;
+mod latency;
 mod leases;
 mod loaders;
 mod objects;
@@ -31,10 +32,14 @@ use cattlegrid_protocol::{Words, reply, strict_u32};
 
 use crate::state::Shared;
 use crate::turn::Turn;
-use definition::{Definition, Sink, Value, put_all};
+use definition::put_all;
+pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Value};
 
+pub(crate) use leases::each as each_lease;
 pub use reference::reference_markdown;
 pub(crate) use rules::advice;
+#[cfg(test)]
+pub(crate) use tests::every_definition;
 
 /// The version of memcached as which the server behaves. Clients take it apart: it is digits and points. The server's own is in
 /// `stats cattlegrid`.
@@ -56,6 +61,7 @@ pub(crate) enum Group {
     Loaders,
     Follow,
     Objects,
+    Latency,
 }
 
 impl Group {
@@ -71,6 +77,7 @@ impl Group {
             b"loaders" => Self::Loaders,
             b"follow" => Self::Follow,
             b"objects" => Self::Objects,
+            b"latency" => Self::Latency,
             _ => return None,
         })
     }
@@ -90,6 +97,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Loaders => loaders::collect(shared, sink),
         Group::Follow => follow::collect(shared, now, sink),
         Group::Objects => objects::collect(shared, sink),
+        Group::Latency => latency::collect(shared, sink),
     }
 }
 
@@ -117,7 +125,10 @@ pub(crate) fn stats(mut words: Words<'_>, turn: &mut Turn<'_>) {
 
 /// Counters start again at 0.
 fn reset(shared: &Shared) {
-    shared.lanes.iter().for_each(|lane| lane.counters.reset());
+    shared.lanes.iter().for_each(|lane| {
+        lane.counters.reset();
+        lane.latency.reset();
+    });
     shared.engine.reset_stats();
     if let Some(active) = shared.engine.shared().rules().as_ref() {
         active.each().for_each(|(_, state)| state.counters().reset());
@@ -132,9 +143,15 @@ fn reset(shared: &Shared) {
 }
 
 /// `STAT` lines.
-struct Lines(String);
+#[derive(Default)]
+pub(crate) struct Lines(String);
 
 impl Lines {
+    #[cfg(test)]
+    pub(crate) fn text(self) -> String {
+        self.0
+    }
+
     fn stat(&mut self, name: impl Display, value: impl Display) {
         // Writing to a string cannot fail.
         let _ok = write!(self.0, "STAT {name} {value}\r\n");

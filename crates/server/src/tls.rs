@@ -57,6 +57,11 @@ impl TlsAcceptor {
         UnbufferedServerConnection::new(self.config.load_full())
     }
 
+    /// The newest configuration.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
+    }
+
     /// Reads certificates and key again; use the result with [`TlsAcceptor::replace`].
     pub fn read_again(&self) -> Result<Arc<ServerConfig>, TlsError> {
         read(&self.settings)

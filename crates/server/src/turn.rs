@@ -2,6 +2,7 @@
 
 use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
 
+use crate::latency::Family;
 use crate::state::Shared;
 
 /// What a turn works with.
@@ -22,6 +23,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) effects: &'a mut Effects,
     /// [`Effects::calls_ns`] when it began.
     pub(crate) calls_ns: u64,
+    /// The family of its last command.
+    pub(crate) family: Family,
+    /// For how many turns it stands among hot keys; 0: it is not sampled.
+    pub(crate) stands_for: u32,
 }
 
 impl<'a> Turn<'a> {
@@ -48,6 +53,8 @@ impl<'a> Turn<'a> {
             out,
             effects,
             calls_ns,
+            family: Family::Other,
+            stands_for: 0,
         }
     }
 

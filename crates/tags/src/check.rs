@@ -418,7 +418,7 @@ impl Tags {
             gradual_purges: begun,
             gradual_at_once: at_once,
             last_bump: self.bumps.last_bump(),
-            memory_bytes: self.bumps.memory_bytes(),
+            memory_bytes: self.bumps.memory_bytes() + self.presence.get().map_or(0, Presence::exact_bytes),
             slots_per_row: self.bumps.slots_per_row(),
             hard_slots_used: used[0],
             soft_slots_used: used[1],

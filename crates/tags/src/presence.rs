@@ -12,16 +12,20 @@
 //!
 //! # Late names
 //! A client may name a tag with its value: at its miss the tag was not noted, and a bump in between was left out. Bumps that are left
-//! out are therefore kept in small arrays, and who names tags raises the slots to what those say ([`Presence::left_out`]).
+//! out are therefore kept in small arrays, and who names tags raises the slots to what those say ([`Presence::left_out`]). Most servers
+//! have no such client. When there is one, arrays of the size of the slots take the place of the small ones ([`Tags::name_exactly`]): of
+//! a bump before they were there only the small ones know, so that it counts as one of that moment at most.
 //!
 //! # Order
-//! A bump that is left out is put into the small arrays *before* its bits are looked at for the last time; a tag that is named is
-//! noted *before* the small arrays are read. Each has a fence in between, so at least one of both sees the other
+//! A bump that is left out is put into these arrays *before* its bits are looked at for the last time; a tag that is named is
+//! noted *before* they are read. Each has a fence in between, so at least one of both sees the other
 //! (`tests/it/loom.rs`: `a_tag_that_is_named_while_a_bump_is_left_out`).
+
+use std::sync::OnceLock;
 
 use crate::bumps::{Bumps, Kind};
 use crate::check::Tags;
-use crate::sync::{AtomicU64, Ordering, fence, zeros};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, zeros};
 use crate::tag::TagHash;
 
 /// Slots of a row for each word of a filter.
@@ -43,6 +47,12 @@ pub(crate) struct Presence {
     bits: [AtomicU64; 2],
     /// The last bumps that were left out.
     left_out: Bumps,
+    /// The same in arrays of full size, since `exact_since`.
+    exact: OnceLock<Bumps>,
+    /// A number that was given out when they were there; 0: they are not, or may not be for all bumps.
+    exact_since: AtomicU64,
+    /// A tag was named late.
+    is_named: AtomicBool,
     /// How many there were.
     count: AtomicU64,
 }
@@ -57,6 +67,9 @@ impl Presence {
             ended: AtomicU64::new(0),
             bits: [AtomicU64::new(0), AtomicU64::new(0)],
             left_out: Bumps::new(Self::left_out_bytes(slots)),
+            exact: OnceLock::new(),
+            exact_since: AtomicU64::new(0),
+            is_named: AtomicBool::new(false),
             count: AtomicU64::new(0),
         }
     }
@@ -107,7 +120,12 @@ impl Presence {
         if self.may_have(tag) {
             return false;
         }
-        self.left_out.bump(tag, kind, take_number);
+        let number = self.left_out.bump(tag, kind, take_number);
+        fence(Ordering::SeqCst);
+        // A number above `exact_since` was taken when the arrays were there.
+        if let Some(exact) = self.exact.get() {
+            exact.raise_late(tag, kind, number);
+        }
         fence(Ordering::SeqCst);
         let is_left_out = !self.may_have(tag);
         self.count.fetch_add(u64::from(is_left_out), Ordering::Relaxed);
@@ -118,7 +136,30 @@ impl Presence {
     /// was noted before.
     pub(crate) fn left_out(&self, tag: TagHash) -> [u64; 2] {
         fence(Ordering::SeqCst);
-        [Kind::Hard, Kind::Soft].map(|kind| self.left_out.last_own(tag, kind))
+        let since = self.exact_since.load(Ordering::Acquire);
+        let exact = self.exact.get().filter(|_| since > 0);
+        [Kind::Hard, Kind::Soft].map(|kind| {
+            let few = self.left_out.last_own(tag, kind);
+            exact.map_or(few, |exact| exact.last_own(tag, kind).max(few.min(since)))
+        })
+    }
+
+    /// Bytes of the arrays of full size, if they are there.
+    pub(crate) fn exact_bytes(&self) -> usize {
+        self.exact.get().map_or(0, Bumps::memory_bytes)
+    }
+
+    /// Whether the arrays of full size are wanted and not there.
+    pub(crate) fn wants_exact(&self) -> bool {
+        self.is_named.load(Ordering::Relaxed) && self.exact.get().is_none()
+    }
+
+    /// Makes them. `take_number` gives the clock's next number.
+    pub(crate) fn make_exact(&self, bytes: usize, take_number: impl FnOnce() -> u64) {
+        self.exact.get_or_init(|| Bumps::new(bytes));
+        // Bumps with a higher number find them.
+        fence(Ordering::SeqCst);
+        self.exact_since.store(take_number(), Ordering::Release);
     }
 
     /// How many bumps were left out.
@@ -205,6 +246,9 @@ impl Tags {
     /// The arguments are those of [`Tags::bump_softly`].
     pub fn note_named(&self, tags: &[u64], now_ms: u64, grace_ms: u64, time_of: impl Fn(u64) -> u64) {
         let Some(presence) = self.presence.get() else { return };
+        if !tags.is_empty() && !presence.is_named.load(Ordering::Relaxed) {
+            presence.is_named.store(true, Ordering::Relaxed);
+        }
         self.note(tags);
         for tag in tags.iter().map(|tag| TagHash::from_stored(*tag)) {
             for (kind, number) in [Kind::Hard, Kind::Soft].into_iter().zip(presence.left_out(tag)) {
@@ -219,6 +263,20 @@ impl Tags {
     /// [`Bumps::bump`], called once at most.
     pub fn leaves_out(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> bool {
         self.presence.get().is_some_and(|presence| presence.leave_out(tag, kind, take_number))
+    }
+
+    /// Whether clients name tags with their values, and [`Tags::name_exactly`] was not called: what was left out looks bumped to them more
+    /// often than what was recorded.
+    pub fn names_roughly(&self) -> bool {
+        self.presence.get().is_some_and(Presence::wants_exact)
+    }
+
+    /// Takes [`Tags::memory_bytes`] more, so that tags that are named late look bumped as seldom as others. `take_number`: as for
+    /// [`Bumps::bump`].
+    pub fn name_exactly(&self, take_number: impl FnOnce() -> u64) {
+        if let Some(presence) = self.presence.get() {
+            presence.make_exact(self.bumps().memory_bytes(), take_number);
+        }
     }
 
     /// Begins a generation of notes, which forgets those that are not made again. One thread at a time.
@@ -284,6 +342,48 @@ mod tests {
             presence.end();
             assert!(!presence.may_have(tag(1)) && presence.may_have(tag(2)));
         }
+    }
+
+    /// Share of a thousand tags that are named after a flood and look bumped, and of a hundred that were, among those of the flood.
+    fn named_after(rows: u64, is_exact: bool) -> (f64, f64) {
+        let (tags, clock) = (Tags::new(1 << 18), std::cell::Cell::new(0));
+        let tick = || {
+            clock.set(clock.get() + 1);
+            clock.get()
+        };
+        tags.select();
+        tags.begin_notes();
+        tags.end_notes();
+        assert!(!tags.names_roughly());
+        tags.note_named(&[tag(1 << 40).get()], 0, 0, |_| 0);
+        assert!(tags.names_roughly());
+        let early = tick();
+        assert!(tags.leaves_out(tag(0), Kind::Hard, tick));
+        if is_exact {
+            tags.name_exactly(tick);
+            assert!(!tags.names_roughly());
+        }
+        let stamp = tick();
+        for n in 1..rows {
+            assert!(tags.leaves_out(tag(n), Kind::Hard, tick));
+        }
+        let dead = |stamp: u64, n: u64| {
+            tags.note_named(&[tag(n).get()], 0, 0, |_| 0);
+            tags.check(stamp, [tag(n).get()], n, 0) != Validity::Valid
+        };
+        assert!(dead(early, 0), "what was bumped before the arrays were there");
+        // Those of the flood last: they raise slots.
+        let others = (1 << 32..(1 << 32) + 1000).filter(|n| dead(stamp, *n)).count();
+        let bumped = (1..101).filter(|n| dead(stamp, *n)).count();
+        (others as f64 / 1000.0, bumped as f64 / 100.0)
+    }
+
+    #[test]
+    fn tags_that_are_named_late_look_bumped_as_seldom_as_others_when_there_are_arrays_for_them() {
+        let (others, bumped) = named_after(1000, true);
+        assert!(others < 0.05 && bumped > 0.999, "{others} {bumped}");
+        let (rough, bumped) = named_after(1000, false);
+        assert!(rough > 4.0 * others && bumped > 0.999, "{rough} {others} {bumped}");
     }
 
     #[test]

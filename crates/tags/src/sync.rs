@@ -4,19 +4,19 @@
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering, fence},
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
 };
 
 /// `count` zeros. Their pages are the system's until they are written to, so that untouched ones cost

@@ -6,19 +6,21 @@ these back ends and with Django's ``PyMemcacheCache`` read each other's values, 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
+import json
 import pickle
-import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, Iterable, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
+from . import _once
 from .client import Cache, CacheError, UnreadableValue, UsageError
-from .client._calls import Calls
+from .client._calls import Calls, ToAll
 from .client._compression import compress, decompress
 from .client._errors import Refused, ServerBusy, ServerFailure
 from .client._flags import COMPRESSED, FORMAT_MASK, FORMAT_PICKLE, OURS, UPPER
 from .client._herd import plain_value
+from .client._keys import key_bytes
 from .client._options import expiration
+from .client._wire import CALL, Command
 
 PICKLE, NUMBER, LONG, TEXT = 1, 2, 4, 16
 """Client flags of pymemcache."""
@@ -159,7 +161,12 @@ class _Common:
 
     def _computing(self, cache: Any, key: str, function: Callable[[], Any], ttl: Any, tags: Iterable[str], how: Any) -> Any:
         """The machine of ``get_or_set``."""
-        return cache._herd.get_or_compute(cache._calls.subject(key, tuple(tags)), function, expiration(ttl), how)
+        return _once.get_or_compute(cache._herd, cache._calls.subject(key, tuple(tags)), function, expiration(ttl), how)
+
+    def _searching(self, cache: Any, key: str, tags: Iterable[str], how: Any, is_told: bool) -> Any:
+        """The machine of ``fetch``."""
+        subject = cache._calls.subject(key, tuple(tags))
+        return cache._herd.fetch(_once.search(subject, how) if is_told else cache._search(subject, how))
 
     def _adopt(self, cache: Any) -> Any:
         cache._codec = cache._herd.codec = cache._calls._codec = self._codec
@@ -169,10 +176,25 @@ class _Common:
         return self.ignore_exc and isinstance(error, ServerFailure) and not isinstance(error, (Refused, ServerBusy))
 
 
-def _prefixed(cache: Any, prefix: str) -> Calls:
+def _prefixed(cache: Any, prefix: bytes) -> Calls:
     """Calls for keys with this prefix, to name their tags."""
     calls: Calls = cache._calls
-    return Calls(cache._herd, cache._transport, calls._codec, prefix.encode(), calls._clock)
+    return Calls(cache._herd, cache._transport, calls._codec, prefix, calls._clock)
+
+
+Prefix = Union[str, Sequence[str]]
+"""What keys begin with; or a list of keys, whose prefix only the servers know."""
+
+
+def _invalidate(cache: Any, tags: Any, soft: bool, prefix: Prefix) -> Generator[Any, Any, Any]:
+    """Invalidates tags of keys with this prefix, whether or not the servers know it."""
+    if isinstance(prefix, str):
+        return (yield from _prefixed(cache, prefix.encode()).invalidate(tags, soft))
+    asked = yield ToAll([Command(CALL, b"@why:" + key_bytes(key)) for key in prefix])
+    known = {json.loads(reply.data).get("prefix", "") for _, replies in asked for reply in replies if getattr(reply, "kind", "") == "VA"}
+    if len(known) > 1:
+        raise UsageError(f"keys of one cache have several prefixes of the server, so that their tags have, too: {sorted(known)}")
+    return (yield from _prefixed(cache, known.pop().encode() if known else b"").invalidate(tags, soft))
 
 
 def _number(error: Refused, key: str) -> Exception:
@@ -236,7 +258,10 @@ class Plain(_Common):
         if tags is None:
             return bool(self._try(lambda: self.cache.touch(key, ttl), False))
         for _ in range(10):
-            value, cas = self._try(lambda: self.cache.gets(key), (None, None))
+            try:
+                value, cas = self._try(lambda: self.cache.gets(key), (None, None))
+            except UnreadableValue:
+                return False
             if cas is None:
                 return False
             if self.cache.cas(key, value, cas, ttl, tags=tuple(tags)):
@@ -278,15 +303,22 @@ class Plain(_Common):
         outcome = self.cache._run(self._computing(self.cache, key, function, ttl, tags, how))
         return outcome.value if outcome.has_value else plain_value(function())
 
-    def fetch(self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = ()) -> Any:
-        """See :meth:`cattlegrid.client.Cache.fetch`; None if the server cannot be asked and that is ignored."""
+    def fetch(
+        self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = (), is_told: bool = False
+    ) -> Any:
+        """See :meth:`cattlegrid.client.Cache.fetch`; None if the server cannot be asked and that is ignored, and
+        if it has a value that cannot be read and is written again and again. ``is_told``: an ``Error``
+        says that the computation for which this caller has waited brings nothing."""
 
         def fetch() -> Any:
             cache = self.cache
-            search = cache._search(cache._calls.subject(key, tuple(tags)), self._how(cache, compute_time, wait))
-            return cache._fetched(cache._run(cache._herd.fetch(search)), 0, None, False)
+            verdict = cache._run(self._searching(cache, key, tags, self._how(cache, compute_time, wait), is_told))
+            return cache._fetched(verdict, 0, None, False)
 
-        return self._try(fetch, None)
+        try:
+            return self._try(fetch, None)
+        except UnreadableValue:
+            return None  # programs of several versions write it again and again
 
     def deliver(self, token: Any, value: Any, ttl: Any, tags: Iterable[str] = ()) -> bool:
         """Whether it was stored."""
@@ -297,35 +329,28 @@ class Plain(_Common):
         if not token.is_over:
             self._try(lambda: self.cache.give_up(token), None)
 
-    def invalidate(self, tags: Any, soft: bool, prefix: str) -> Any:
-        """Of keys with this prefix, whether or not the servers know it. Errors are never ignored."""
-        return self.cache._run(_prefixed(self.cache, prefix).invalidate(tags, soft))
+    def fail(self, token: Any) -> None:
+        """The callers of this process that wait compute at once, each for itself; without a rule those of other processes, too."""
+        if not token.is_over:
+            self._try(lambda: self.cache._run(self.cache._herd.end(token._grant, _once.nothing(token._grant))), None)
+
+    def invalidate(self, tags: Any, soft: bool, prefix: Prefix) -> Any:
+        """Of keys with this prefix, or as these. Errors are never ignored."""
+        return self.cache._run(_invalidate(self.cache, tags, soft, prefix))
 
 
 class AsyncPlain(_Common):
-    """The same for asyncio: a cache for each event loop that uses it."""
+    """The same for asyncio."""
 
     def __init__(self, servers: Any, options: Mapping[str, Any]) -> None:
-        super().__init__(options)
-        self._servers = servers
-        self._caches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = weakref.WeakKeyDictionary()
-
-    @property
-    def cache(self) -> Any:
-        """The :class:`cattlegrid.client.AsyncCache` of the event loop that runs."""
         from .client import AsyncCache
 
-        loop = asyncio.get_running_loop()
-        cache = self._caches.get(loop)
-        if cache is None:
-            cache = self._caches[loop] = self._adopt(AsyncCache(self._servers, **self._settings))
-        return cache
+        super().__init__(options)
+        self.cache: Any = self._adopt(AsyncCache(servers, **self._settings))
 
     async def close(self) -> None:
         """Closes the connections of the event loop that runs."""
-        cache = self._caches.pop(asyncio.get_running_loop(), None)
-        if cache is not None:
-            await cache.close()
+        await self.cache.close()
 
     async def _try(self, call: Any, default: Any) -> Any:
         try:
@@ -377,7 +402,10 @@ class AsyncPlain(_Common):
         if tags is None:
             return bool(await self._try(self.cache.touch(key, ttl), False))
         for _ in range(10):
-            value, cas = await self._try(self.cache.gets(key), (None, None))
+            try:
+                value, cas = await self._try(self.cache.gets(key), (None, None))
+            except UnreadableValue:
+                return False
             if cas is None:
                 return False
             if await self.cache.cas(key, value, cas, ttl, tags=tuple(tags)):
@@ -416,15 +444,20 @@ class AsyncPlain(_Common):
         made = function()
         return plain_value(await made if inspect.isawaitable(made) else made)
 
-    async def fetch(self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = ()) -> Any:
+    async def fetch(
+        self, key: str, compute_time: Any = None, wait: Any = None, tags: Iterable[str] = (), is_told: bool = False
+    ) -> Any:
         """See :meth:`Plain.fetch`."""
 
         async def fetch() -> Any:
             cache = self.cache
-            search = cache._search(cache._calls.subject(key, tuple(tags)), self._how(cache, compute_time, wait))
-            return cache._fetched(await cache._run(cache._herd.fetch(search)), 0, None, False)
+            verdict = await cache._run(self._searching(cache, key, tags, self._how(cache, compute_time, wait), is_told))
+            return cache._fetched(verdict, 0, None, False)
 
-        return await self._try(fetch(), None)
+        try:
+            return await self._try(fetch(), None)
+        except UnreadableValue:
+            return None
 
     async def deliver(self, token: Any, value: Any, ttl: Any, tags: Iterable[str] = ()) -> bool:
         """See :meth:`Plain.deliver`."""
@@ -439,6 +472,11 @@ class AsyncPlain(_Common):
         if not token.is_over:
             await self._try(self.cache.give_up(token), None)
 
-    async def invalidate(self, tags: Any, soft: bool, prefix: str) -> Any:
+    async def fail(self, token: Any) -> None:
+        """See :meth:`Plain.fail`."""
+        if not token.is_over:
+            await self._try(self.cache._run(self.cache._herd.end(token._grant, _once.nothing(token._grant))), None)
+
+    async def invalidate(self, tags: Any, soft: bool, prefix: Prefix) -> Any:
         """See :meth:`Plain.invalidate`."""
-        return await self.cache._run(_prefixed(self.cache, prefix).invalidate(tags, soft))
+        return await self.cache._run(_invalidate(self.cache, tags, soft, prefix))

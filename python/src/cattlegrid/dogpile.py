@@ -20,11 +20,12 @@ How it fits into dogpile's own steps, which are ``get``, ``acquire``, ``get``, c
 ``acquire`` asks for the value or the lease. A value that comes while it waits is what the second ``get`` returns. ``set`` of a key whose
 lease this process has fills it, so that the server can drop a value that was computed before a delete or an invalidation; ``release``
 gives up what was not filled. A key that has a value on the server, which dogpile takes for expired, cannot have a lease: then the mutex
-is that of another key, ``_lock`` and the key.
+is that of another key, ``_lock`` and the key, and ``set`` replaces that value and no other (``cas``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -33,11 +34,12 @@ from typing import Any, Callable, Dict, Generator, Iterable, List, Mapping, Opti
 from dogpile.cache.api import NO_VALUE, BytesBackend
 from dogpile.cache.region import CacheRegion, RegionInvalidationStrategy
 
-from .client import Cache, CacheError, Compute, Hit, Key, Stale, UnreadableValue, UsageError, skip
-from .client._calls import Calls
+from .client import Cache, CacheError, Compute, Hit, InvalidKey, Key, Stale, UnreadableValue, UsageError, skip
+from .client._calls import Calls, tags_of
 from .client._keys import key_bytes
 from .client._machine import Batch, one
-from .client._wire import LOOK, Command, ask, delete
+from .client._options import plain_exptime
+from .client._wire import CAS, LOOK, Command, ask, delete, store
 
 LOCK_TIMEOUT = 30.0
 """``lock_timeout`` if none is given, in seconds."""
@@ -56,7 +58,8 @@ class CattlegridBackend(BytesBackend):
     ``tag``
         The tag of all values of the region, which ``region.invalidate()`` invalidates with :class:`TagInvalidation`.
     ``tags``
-        More tags: a list, or a function of the key that returns one. Tags need Cattlegrid with a rule file, which may be empty.
+        More tags: a list or one text, or a function of the key that returns one of these. Tags need Cattlegrid with a rule file, which may
+        be empty.
     ``lock_timeout``
         A high estimate of the time that computing takes, in seconds, 0.001 to 86400. When it has passed, another process may compute,
         and the late value is not stored over its. 30 by default.
@@ -68,6 +71,9 @@ class CattlegridBackend(BytesBackend):
         Options of ``Cache``; ``tls_context`` is another name of ``tls``.
 
     Others are not looked at, as in dogpile's own back ends.
+
+    Keys that memcached does not take, such as those of functions with several arguments, which dogpile joins by blanks, are replaced by
+    their SHA-256 behind their part before the arguments: ``module:function|sha256-...``. ``tags`` gets the key of dogpile.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -86,6 +92,7 @@ class CattlegridBackend(BytesBackend):
         else:
             url = arguments["url"]
             self.cache = Cache(url if isinstance(url, str) else list(url), serializer="bytes", **options)
+        # What `set` of a key replaces while a mutex of it is held: a lease, or a value that dogpile takes for expired.
         self._tokens: Dict[str, Any] = {}
         self._seen = threading.local()
 
@@ -105,14 +112,17 @@ class CattlegridBackend(BytesBackend):
     def get_serialized_multi(self, keys: Iterable[str]) -> Sequence[Any]:
         """The values, each ``NO_VALUE`` if it is missing: two round trips, whatever their number."""
         keys = list(keys)
-        found = self.cache._run(_peek_many(self.cache._calls, keys)) if keys else {}
-        return [found.get(key, NO_VALUE) for key in keys]
+        named = {key: name_of(key) for key in keys}
+        found = self.cache._run(_peek_many(self.cache._calls, list(named.values()))) if keys else {}
+        return [found.get(named[key], NO_VALUE) for key in keys]
 
     def set_serialized(self, key: str, value: bytes) -> None:
         """Stores a value, with the lease if this process has it."""
         token = self._tokens.pop(key, None)
         if token is None:
-            self.cache.set(key, value, self.ttl, tags=self._tags_of(key))
+            self.cache.set(name_of(key), value, self.ttl, tags=self._tags_of(key))
+        elif isinstance(token, _Old):
+            self.cache._run(_replace(self.cache._calls, token, value, self.ttl, tags_of(self._tags_of(key))))
         else:
             self.cache.deliver(token, value, tags=self._tags_of(key))
 
@@ -123,17 +133,17 @@ class CattlegridBackend(BytesBackend):
             if key in self._tokens or self.tag or self._tags:
                 self.set_serialized(key, value)
             else:
-                rest[key] = value
+                rest[name_of(key)] = value
         if rest:
             self.cache.set_many(rest, self.ttl)
 
     def delete(self, key: str) -> None:
         """Deletes a value. What is being computed for the key is not stored."""
-        self.cache.delete(key)
+        self.cache.delete(name_of(key))
 
     def delete_multi(self, keys: Iterable[str]) -> None:
         """Deletes values."""
-        keys = list(keys)
+        keys = [name_of(key) for key in keys]
         if keys:
             self.cache.delete_many(keys)
 
@@ -146,7 +156,7 @@ class CattlegridBackend(BytesBackend):
 
     def _read(self, key: str) -> Any:
         try:
-            value = self.cache.peek(key)
+            value = self.cache.peek(name_of(key))
         except UnreadableValue:
             return NO_VALUE  # another back end's
         return NO_VALUE if value is None else value
@@ -160,7 +170,7 @@ class CattlegridBackend(BytesBackend):
 
     def _tags_of(self, key: str) -> List[str]:
         more = self._tags(key) if callable(self._tags) else self._tags
-        return [*([self.tag] if self.tag else []), *more]
+        return [*([self.tag] if self.tag else []), *([more] if isinstance(more, str) else more)]
 
 
 class LeaseMutex:
@@ -172,6 +182,7 @@ class LeaseMutex:
         self._local = threading.Lock()
         self._token: Any = None
         self._lock_token: Any = None
+        self._old: Any = None
 
     def acquire(self, wait: bool = True) -> bool:
         """Takes it; with ``wait`` waits for it, or for the value. False: another process or thread has it."""
@@ -195,8 +206,11 @@ class LeaseMutex:
         """Frees it, whether or not a value was stored. Any thread may do so."""
         backend = self._backend
         backend._seen.__dict__.pop(self._key, None)
-        held, self._token, self._lock_token = (self._token, self._lock_token), None, None
+        held, old = (self._token, self._lock_token), self._old
+        self._token = self._lock_token = self._old = None
         try:
+            if old is not None:
+                backend._taken(self._key, old)
             if held[0] is not None and backend._taken(self._key, held[0]):
                 backend.cache.give_up(held[0])
             if held[1] is not None:
@@ -226,22 +240,44 @@ class LeaseMutex:
                     return False
                 # Another process computes, and this caller is content with the old value: to dogpile it is new.
                 backend._seen.__dict__[key] = _renewed(fetched.value)
+                self._hold(_Old())
                 return True
             if isinstance(fetched, Hit):
                 if not waited and not held:
-                    return self._lock(wait)
+                    locked = self._lock(wait)
+                    if locked is None:
+                        continue  # it has gone meanwhile
+                    return locked
                 # It has just been computed.
-                backend._seen.__dict__[key] = fetched.value
+                old = backend.cache._run(_old_of(backend.cache._calls, name_of(key)))
+                if old is None:
+                    continue
+                backend._seen.__dict__[key] = fetched.value if old.value is None else old.value
+                self._hold(old)
                 return True
             if not wait:
                 return False
 
-    def _lock(self, wait: bool) -> bool:
-        """The mutex beside a value that the server has, and dogpile takes for expired."""
+    def _hold(self, old: _Old) -> None:
+        """Until the release ``set`` replaces this value and no other."""
+        self._old = self._backend._tokens[self._key] = old
+
+    def _lock(self, wait: bool) -> Optional[bool]:
+        """The mutex beside a value that the server has, and dogpile takes for expired. None: there is none any more."""
+        backend = self._backend
         while True:
             fetched, _ = self._fetch(LOCK_PREFIX + self._key, wait)
             if isinstance(fetched, Compute):
+                old = None
+                try:
+                    old = backend.cache._run(_old_of(backend.cache._calls, name_of(self._key)))
+                finally:
+                    if old is None:
+                        backend.cache.give_up(fetched.token)
+                if old is None:
+                    return None
                 self._lock_token = fetched.token
+                self._hold(old)
                 return True
             if not wait:
                 return False
@@ -252,8 +288,63 @@ class LeaseMutex:
         cache = backend.cache
         tags = tuple(backend._tags_of(key)) if key == self._key else ()
         how = cache._options(backend.lock_timeout, backend.lock_timeout if wait else 0, None, None, None)
-        verdict = cache._run(cache._herd.fetch(cache._search(cache._calls.subject(key, tags), how)))
+        verdict = cache._run(cache._herd.fetch(cache._search(cache._calls.subject(name_of(key), tags), how)))
         return cache._fetched(verdict, backend.ttl, how.grace_ms, False), verdict.waited
+
+
+class _Old:
+    """A value that there is while the mutex is taken: its key, its CAS number and where that is valid. Without a key: none may be
+    replaced."""
+
+    __slots__ = ("cas", "key", "scope", "value")
+
+    def __init__(self, key: bytes = b"", cas: int = 0, scope: Any = None, value: Optional[bytes] = None) -> None:
+        self.key = key
+        self.cas = cas
+        self.scope = scope
+        self.value = value
+
+
+def _old_of(calls: Calls, name: str) -> Generator[Any, Any, Optional[_Old]]:
+    """The value of a key, if there is one. No lease is taken."""
+    key = key_bytes(name, calls.prefix)
+    scope = calls._transport.scope()
+    reply = one((yield Batch([Command(LOOK, key)])))
+    if reply.kind == "HD" and not reply.stale:
+        scope = calls._transport.scope()
+        reply = one((yield Batch([ask(key, 1000)])))
+        if reply.won:
+            yield Batch([delete(key, reply.cas)])
+            return None
+    if reply.kind != "VA" or reply.stale or not reply.cas:
+        return None
+    try:
+        return _Old(key, reply.cas, scope, calls.value(key, reply, None))
+    except UnreadableValue:
+        return _Old(key, reply.cas, scope)
+
+
+def _replace(calls: Calls, old: _Old, value: bytes, ttl: Any, tags: Tuple[str, ...]) -> Generator[Any, Any, None]:
+    """Stores a value in place of this one. If that has been deleted, invalidated or replaced since, nothing is stored."""
+    if not old.key:
+        return
+    data, flags = calls._codec.encode(value)
+    one((yield Batch([store(CAS, old.key, data, flags, plain_exptime(ttl, calls._now_ms()), tags, old.cas, old.scope)])))
+
+
+def name_of(key: str) -> str:
+    """The key under which the server has what dogpile calls so: the same, if memcached takes it."""
+    try:
+        key_bytes(key)
+    except InvalidKey:
+        head = key[: key.rfind("|", 0, 180) + 1]
+        try:
+            is_valid = len(key_bytes(head)) <= 180
+        except InvalidKey:
+            is_valid = False
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{head if is_valid else ''}sha256-{digest}"
+    return key
 
 
 def _peek_many(calls: Calls, keys: Sequence[str]) -> Generator[Any, Any, Dict[str, bytes]]:
@@ -264,7 +355,8 @@ def _peek_many(calls: Calls, keys: Sequence[str]) -> Generator[Any, Any, Dict[st
     there = [key for key, reply in found.items() if one([reply]).kind == "HD" and not reply.stale]
     if there:
         asked = yield Batch([ask(named[key], 1000) for key in there])
-        found.update(zip(there, asked))
+        # A lease without data: it has gone meanwhile.
+        found.update((key, reply) for key, reply in zip(there, asked) if one([reply]).data or not reply.won)
         won = [delete(named[key], one([reply]).cas) for key, reply in zip(there, asked) if one([reply]).won]
         if won:
             yield Batch(won)
@@ -318,7 +410,8 @@ class Region(CacheRegion):
 
     def _many(self, backend: CattlegridBackend, keys: List[Any], creator: Callable[..., Any], should_cache: Any) -> List[Any]:
         mangled = {key: self.key_mangler(key) if self.key_mangler else key for key in keys}
-        originals = {mangled[key]: key for key in keys}
+        names = {key: name_of(mangled[key]) for key in keys}
+        originals = {names[key]: key for key in keys}
         created: Dict[Any, Any] = {}
 
         def create(missing: Iterable[Any]) -> Dict[Any, Any]:
@@ -326,14 +419,15 @@ class Region(CacheRegion):
             wanted = sorted(asked)
             made = dict(zip(wanted, creator(*wanted)))
             created.update(made)
-            out = {}
+            out: Dict[Any, Any] = {}
             for key, value in made.items():
-                data = self._serialized_payload(value)
-                out[asked[key]] = data if should_cache is None or should_cache(value) else skip(data)
+                # What is not cached need not have a serialized form, such as the NO_VALUE of keys that a dictionary leaves out.
+                is_kept = should_cache is None or should_cache(value)
+                out[asked[key]] = self._serialized_payload(value) if is_kept else skip(b"")
             return out
 
         found = backend.cache.get_or_compute_many(
-            [Key(key, tuple(backend._tags_of(key))) for key in originals],
+            [Key(name_of(key), tuple(backend._tags_of(key))) for key in mangled.values()],
             create,
             ttl=backend.ttl,
             compute_time=backend.lock_timeout,
@@ -343,8 +437,8 @@ class Region(CacheRegion):
         for key in originals.values():
             if key in created:
                 values[key] = created[key]
-            elif found.get(mangled[key]) is not None:
-                value = self._parse_serialized_from_backend(found[mangled[key]])
+            elif found.get(names[key]):
+                value = self._parse_serialized_from_backend(found[names[key]])
                 if value is not NO_VALUE and not self._is_cache_miss(value, key):  # type: ignore[no-untyped-call]
                     values[key] = value.payload
         missing = sorted(key for key in originals.values() if key not in values)

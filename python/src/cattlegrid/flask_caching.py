@@ -4,7 +4,7 @@
     app.config["CACHE_MEMCACHED_SERVERS"] = ["10.0.0.1:11211", "10.0.0.2:11211"]
     app.config["CACHE_KEY_PREFIX"] = "shop:"
 
-``CACHE_OPTIONS`` are options of :class:`cattlegrid.client.Cache`. ``set``, ``add`` and ``set_many`` take ``tags``, and
+``CACHE_OPTIONS`` are options of :class:`cattlegrid.client.Cache`. ``set``, ``add`` and ``set_many`` take ``tags``, a list or one text, and
 ``cache.cache.invalidate("user:7")`` invalidates them. ``cache.cached`` and ``cache.memoize`` are Flask-Caching's own: they read, compute
 and store, and so they are protected by a rule of the server. ``cache.cache.get_or_compute(key, function)`` computes once among processes
 over memcached too.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Union
 
 from flask_caching.backends.base import BaseCache
 
@@ -73,17 +73,17 @@ class CattlegridCache(BaseCache):
         """The values by key."""
         return dict(zip(keys, self.get_many(*keys)))
 
-    def set(self, key: str, value: Any, timeout: Any = None, tags: Iterable[str] = ()) -> bool:
+    def set(self, key: str, value: Any, timeout: Any = None, tags: Union[str, Iterable[str]] = ()) -> bool:
         """Stores a value. Returns whether it is stored."""
-        return self.plain.set(self._key(key), value, self._ttl(timeout), tags)
+        return self.plain.set(self._key(key), value, self._ttl(timeout), _list(tags))
 
-    def add(self, key: str, value: Any, timeout: Any = None, tags: Iterable[str] = ()) -> bool:
+    def add(self, key: str, value: Any, timeout: Any = None, tags: Union[str, Iterable[str]] = ()) -> bool:
         """Stores a value if there is none. Returns whether it is stored."""
-        return self.plain.add(self._key(key), value, self._ttl(timeout), tags)
+        return self.plain.add(self._key(key), value, self._ttl(timeout), _list(tags))
 
-    def set_many(self, mapping: Dict[str, Any], timeout: Any = None, tags: Iterable[str] = ()) -> List[str]:
+    def set_many(self, mapping: Dict[str, Any], timeout: Any = None, tags: Union[str, Iterable[str]] = ()) -> List[str]:
         """Stores values. Returns the keys that are stored."""
-        failed = set(self.plain.set_multi({self._key(key): value for key, value in mapping.items()}, self._ttl(timeout), tags))
+        failed = set(self.plain.set_multi({self._key(key): value for key, value in mapping.items()}, self._ttl(timeout), _list(tags)))
         return [key for key in mapping if self._key(key) not in failed]
 
     def delete(self, key: str) -> bool:
@@ -112,10 +112,10 @@ class CattlegridCache(BaseCache):
         """Subtracts from a number, which does not go below 0; a key that is missing becomes ``-delta``."""
         return self._count(key, -delta)
 
-    def get_or_compute(self, key: str, function: Any, timeout: Any = None, tags: Iterable[str] = (), **times: Any) -> Any:
+    def get_or_compute(self, key: str, function: Any, timeout: Any = None, tags: Union[str, Iterable[str]] = (), **times: Any) -> Any:
         """The value; if it is missing, one process calls ``function`` and the others wait for its value, ``wait`` at most, and then call it
         themselves. ``compute_time`` and ``wait`` as in :meth:`cattlegrid.client.Cache.get_or_compute`."""
-        return self.plain.get_or_set(self._key(key), function, self._ttl(timeout), tags, **times)
+        return self.plain.get_or_set(self._key(key), function, self._ttl(timeout), _list(tags), **times)
 
     def invalidate(self, tags: Any, soft: bool = False) -> Any:
         """Invalidates all values with any of these tags, on every server."""
@@ -140,3 +140,7 @@ class CattlegridCache(BaseCache):
         ttl = self.default_timeout if timeout is None else timeout
         # Memcached takes a larger number for a Unix time.
         return ttl + int(time.time()) if isinstance(ttl, (int, float)) and ttl > RELATIVE_MAX else ttl
+
+
+def _list(tags: Union[str, Iterable[str]]) -> List[str]:
+    return [tags] if isinstance(tags, str) else list(tags)

@@ -160,6 +160,16 @@ def test_a_value_computed_before_a_delete(server, caches):
     assert told == [("h:deleted", "fenced")]
     assert other.peek("h:deleted") is None
 
+    # Longer than compute_time, by less than a second.
+    held = Held(caches(server), "h:long", "before", compute_time=1).begun()
+    fetches = caches(server)
+    token = fetches.fetch_or_compute("h:token", compute_timeout=1).token
+    other.delete_many(["h:long", "h:token"])
+    time.sleep(1.7)
+    assert not held.finish().stored
+    assert fetches.deliver(token, "before") is not None
+    assert other.peek("h:long") is None and other.peek("h:token") is None
+
 
 def test_the_same_beyond_the_time_of_the_lock(server, caches):
     """The lock has left memcached when the value comes, so that a delete cannot be seen."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import Any, List, Optional, Union
 
 from typing_extensions import assert_type
 
-from cattlegrid.client import AsyncCache, Cache
+from cattlegrid.client import AsyncCache, Cache, Negative, Outcome, skip
 
 cache = Cache("127.0.0.1:11211")
 tasks = AsyncCache("127.0.0.1:11211")
@@ -44,7 +44,95 @@ class Shop:
     async def later(self, product: str) -> int:
         return len(product)
 
+    @cache.cached("shops:{country}")
+    @classmethod
+    def all_in(cls, country: str) -> List[int]:
+        return [cls.id]
 
+    @cache.cached("rate:{currency}")
+    @staticmethod
+    def rate(currency: str) -> float:
+        return 1.0
+
+    @cache.cached("rates")
+    @staticmethod
+    def rates() -> List[float]:
+        return [1.0]
+
+    @classmethod
+    @cache.cached("name:{lang}")
+    def name_in(cls, lang: str) -> str:
+        return lang
+
+    @tasks.cached("shops:{country}")
+    @classmethod
+    async def later_in(cls, country: str) -> List[int]:
+        return [cls.id]
+
+    @tasks.cached("rate:{currency}")
+    @staticmethod
+    async def later_rate(currency: str) -> float:
+        return 1.0
+
+
+class Stall(Shop):
+    pass
+
+
+for shop in (Shop(), Stall()):
+    assert_type(shop.all_in("fr"), List[int])
+    assert_type(shop.rate("EUR"), float)
+    assert_type(shop.rates(), List[float])
+    assert_type(shop.name_in("fr"), str)
+assert_type(Shop.all_in("fr"), List[int])
+assert_type(Stall.all_in.get_many(["fr"]), List[List[int]])
+assert_type(Shop.rate.refresh("EUR"), float)
+assert_type(Shop.rates(), List[float])
+assert_type(Shop.name_in("fr"), str)
+assert_type(Shop.price(Shop(), "tea"), int)
+Shop.all_in(1)  # type: ignore[arg-type]
+Shop.rate()  # type: ignore[call-arg]
+Shop().rate(1)  # type: ignore[arg-type]
+
+
+@cache.cached("article:{id}")
+def article(id: int) -> Optional[str]:
+    if id == 0:
+        return Negative("5s")
+    if id == 1:
+        return skip("draft")
+    if id == 2:
+        return cache.skip("draft")
+    return skip() if id == 3 else "text"
+
+
+@tasks.cached("article:{id}")
+async def article_async(id: int) -> Union[str, None, Negative]:
+    return Negative("5s") if id else "text"
+
+
+assert_type(article(1), Optional[str])
+
+
+def number() -> int:
+    return 1
+
+
+def number_or_none() -> Union[int, Negative]:
+    return 1
+
+
+async def number_async() -> int:
+    return 1
+
+
+assert_type(cache.get_or_compute("k", number), Optional[int])
+assert_type(cache.get_or_compute("k", number_or_none, default="none", ttl=5), Union[int, str])
+assert_type(cache.get_or_compute("k", number, wait=lambda: "none"), Union[int, str])
+assert_type(cache.get_or_compute("k", number, outcome=True), Outcome[int])
+assert_type(cache.refresh("k", number), Optional[int])
+assert_type(cache.refresh("k", number, outcome=True).value, int)
+cache.get_or_compute("k", number, outcome=True, tll=3)  # type: ignore[call-overload]
 assert_type(Shop().price("tea"), int)
 assert_type(Shop().price.refresh("tea"), int)
 assert_type(Shop().price.get_many(["tea"]), List[int])
@@ -74,6 +162,18 @@ async def program() -> None:
     assert_type(page_async.key(1), str)
     await page_async("1")  # type: ignore[arg-type]
     assert_type(await Shop().later("tea"), int)
+    assert_type(await Shop.later_in("fr"), List[int])
+    assert_type(await Shop().later_in("fr"), List[int])
+    assert_type(await Shop.later_rate("EUR"), float)
+    assert_type(await Shop().later_rate("EUR"), float)
+    assert_type(await article_async(1), Optional[str])
+    assert_type(await tasks.get_or_compute("k", number), Optional[int])
+    assert_type(await tasks.get_or_compute("k", number_async), Optional[int])
+    assert_type(await tasks.get_or_compute("k", number_async, default="none"), Union[int, str])
+    assert_type(await tasks.get_or_compute("k", number_async, outcome=True), Outcome[int])
+    some: Any = await tasks.get_or_compute("k", number_async, wait=number_async)
+    assert_type(await tasks.refresh("k", number_async), Optional[int])
+    assert_type(await tasks.refresh("k", number_async, outcome=True), Outcome[int])
     assert_type(await api_async(User(), 1), str)
     assert_type(await tasks.quota("alice", 100, "hour").take(), bool)
     async with tasks.lock("x") as lock:

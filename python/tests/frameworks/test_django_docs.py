@@ -33,10 +33,16 @@ assert text("/product/7") == "bolt" and text("/page/7") == "<h1>bolt</h1>" and t
 assert client.get("/rename/7?name=").status_code == 500
 assert text("/product/7") == "bolt", "a transaction that was rolled back has invalidated"
 assert text("/rename/7?name=screw") == "renamed"
-assert text("/product/7") == "screw"
-assert text("/page/7") == "<h1>bolt</h1>", "the fragment has the tag products"
-cache.invalidate("products")
+for path, shown in {"/product/7": "screw", "/page/7": "<h1>screw</h1>", "/": "screw"}.items():
+    assert text(path) == shown, f"{path} is old: {text(path)}"
+Product.objects.filter(pk=7).update(name="pin")
 assert text("/page/7") == "<h1>screw</h1>" and text("/") == "screw"
+cache.invalidate("products")
+assert text("/page/7") == "<h1>pin</h1>" and text("/") == "pin" and text("/product/7") == "pin"
+assert text("/rename/8?name=washer") == "renamed"
+assert text("/") == "pin washer", "a new product is not shown: " + text("/")
+assert text("/rename/7?name=screw") == "renamed"
+assert text("/") == "screw washer" and text("/page/8") == "<h1>washer</h1>"
 assert asyncio.run(AsyncClient().get("/async/7")).content == b"screw"
 from serde import JsonSerde
 with override_settings(CACHES={"default": {**django.conf.settings.CACHES["default"], "OPTIONS": {"serde": JsonSerde()}}}):

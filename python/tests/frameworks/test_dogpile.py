@@ -1,5 +1,6 @@
 """`cattlegrid.dogpile` beyond dogpile's own tests: processes, deaths, tags, many keys, and the program of docs/python-dogpile.md."""
 
+import json
 import os
 import runpy
 import signal
@@ -22,7 +23,7 @@ from dogpile.cache.api import NO_VALUE  # noqa: E402
 from dogpile.cache.region import _backend_loader  # noqa: E402
 
 from cattlegrid.client import NoTags, UsageError  # noqa: E402
-from cattlegrid.dogpile import TagInvalidation, make_region  # noqa: E402
+from cattlegrid.dogpile import TagInvalidation, make_region, name_of  # noqa: E402
 
 try:
     _backend_loader.load("cattlegrid.dogpile")
@@ -203,6 +204,163 @@ def test_should_cache_fn_and_async_creation(server):
     assert later.get_or_create("page:3", lambda: "second") == "first"
     assert done.wait(5)
     until(lambda: later.get("page:3", ignore_expiration=True) == "second", 5, "the value was made in the background")
+
+
+def test_what_a_function_leaves_out_needs_no_serialized_form(server):
+    """A dictionary without some of the keys: dogpile gives the others NO_VALUE, which JSON has not."""
+    one = make_region(serializer=lambda value: json.dumps(value).encode(), deserializer=json.loads)
+    one.configure("cattlegrid.dogpile", arguments={"url": server.address, "ttl": 60})
+    made = []
+
+    @one.cache_multi_on_arguments(asdict=True, namespace="numbers")
+    def tenfold(*numbers):
+        made.extend(numbers)
+        return {number: 10 * number for number in numbers if number != 3}
+
+    assert tenfold(1, 2, 3) == {1: 10, 2: 20} == tenfold(1, 2, 3)
+    assert sorted(made) == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("expiration_time", [None, 1])
+@pytest.mark.parametrize("make", [make_region, dogpiles_region])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("end", ["delete", "tag"])
+def test_a_value_from_before_a_delete_or_an_invalidation_is_not_stored(server, end, many, make, expiration_time):
+    """With an expiration_time: of a value that the server has still, and dogpile takes for expired."""
+    if end == "tag" and server.kind != "rules":
+        pytest.skip("tags need a rule file")
+    one = region(server, make, expiration_time, **({"tag": "reports"} if end == "tag" else {}))
+    begun, ended, slow, data = threading.Event(), threading.Event(), [False], ["first"]
+
+    def create(*keys):
+        value = data[0]
+        if slow[0]:
+            slow[0] = False
+            begun.set()
+            assert ended.wait(10)
+        return [value for _ in keys] if keys else value
+
+    def ask():
+        return one.get_or_create_multi(["page:1", "other"], create)[0] if many else one.get_or_create("page:1", create)
+
+    assert ask() == "first"
+    if expiration_time is None:
+        one.delete("page:1")
+    else:
+        time.sleep(1.1)
+    slow[0], data[0] = True, "old"
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert begun.wait(10)
+    data[0] = "new"
+    one.actual_backend.invalidate() if end == "tag" else one.delete("page:1")
+    ended.set()
+    thread.join()
+    assert [ask(), ask()] == ["new", "new"]
+
+
+def test_a_process_that_has_waited_and_computes_again_does_not_replace_a_newer_value(server):
+    """dogpile's own get_or_create_multi computes although the value for which it has waited is there."""
+    one, other = region(server, dogpiles_region), region(server)
+    begun, ended, waiting, created = (threading.Event() for _ in range(4))
+
+    def slow():
+        begun.set()
+        assert ended.wait(10)
+        return "first"
+
+    def create(*keys):
+        waiting.set()
+        assert created.wait(10)
+        return ["old" for _ in keys]
+
+    first = threading.Thread(target=lambda: other.get_or_create("page:1", slow))
+    first.start()
+    assert begun.wait(10)
+    second = threading.Thread(target=lambda: one.get_or_create_multi(["page:1"], create))
+    second.start()
+    time.sleep(0.3)
+    ended.set()
+    assert waiting.wait(10)
+    other.delete("page:1")
+    created.set()
+    first.join()
+    second.join()
+    assert other.get("page:1") is NO_VALUE
+
+
+@pytest.mark.parametrize("expiration_time", [None, 1])
+@pytest.mark.parametrize("make", [make_region, dogpiles_region])
+def test_keys_that_memcached_does_not_take(server, make, expiration_time):
+    """dogpile joins the arguments of a function by blanks."""
+    tagged = {"tags": lambda key: [key.rsplit("|", 1)[-1].split(" ")[0][:50]]} if server.kind == "rules" else {}
+    one = region(server, make, expiration_time, **tagged)
+    made = []
+
+    @one.cache_on_arguments()
+    def two(a, b):
+        made.append((a, b))
+        return [a, b]
+
+    @one.cache_multi_on_arguments(namespace="many")
+    def many(*names):
+        return [name.upper() for name in names]
+
+    for arguments in ((1, 2), ("x y", 1), ("\u00fc", 3), ("a" * 300, 1), ("a" * 242, 1)):
+        assert two(*arguments) == list(arguments) == two(*arguments)
+    assert len(made) == 5 or expiration_time
+    assert many("a b", "c") == ["A B", "C"] == many("a b", "c")
+    assert one.get("a key") is NO_VALUE
+    one.set_multi({"a key": 1, "key": 2})
+    assert one.get_multi(["a key", "key", "a%20key"]) == [1, 2, NO_VALUE]
+    one.delete_multi(["a key"])
+    assert one.get("a key") is NO_VALUE
+    if expiration_time:
+        time.sleep(1.1)
+        assert two("a" * 242, 1) == ["a" * 242, 1] and len(made) > 5
+    two.invalidate(1, 2)
+    two(1, 2)
+    assert made[-1] == (1, 2)
+    if server.kind == "rules":
+        two.set([0], "x", 2)
+        one.backend.cache.invalidate("x")
+        assert two.get("x", 2) is NO_VALUE
+
+
+def test_keys_that_memcached_does_not_take_keep_what_a_rule_reads():
+    assert name_of("module:f|1") == "module:f|1"
+    assert name_of("module:f|1 2").startswith("module:f|sha256-") and len(name_of("module:f|1 2")) == 16 + 64
+    assert name_of("module:f|ns|1 2").startswith("module:f|ns|sha256-")
+    assert name_of("a b|c").startswith("sha256-") and name_of("x" * 300).startswith("sha256-")
+    assert len({name_of(key) for key in ("module:f|1 2", "module:f|1%202", "module:f|1_2", "module:f|1  2")}) == 4
+
+
+def test_a_value_that_goes_between_two_questions(server, monkeypatch):
+    from cattlegrid import dogpile
+
+    one = region(server)
+    one.set_multi({"page:1": 1, "page:2": 2})
+    ask = dogpile.ask
+
+    def asking(key, milliseconds):
+        one.delete("page:1")
+        return ask(key, milliseconds)
+
+    monkeypatch.setattr(dogpile, "ask", asking)
+    assert one.get_multi(["page:1", "page:2"])[1] == 2
+    monkeypatch.undo()
+    assert one.get_or_create_multi(["page:1", "page:2"], lambda *keys: [3 for _ in keys])[1] == 2
+
+
+def test_one_text_is_one_tag(ruled):
+    one = region(ruled, tags="reports")
+    one.set("page:1", 1)
+    one.backend.cache.invalidate("reports")
+    assert one.get("page:1") is NO_VALUE
+    one = region(ruled, tags=lambda key: f"of:{key}")
+    one.set("page:1", 1)
+    one.backend.cache.invalidate("of:page:1")
+    assert one.get("page:1") is NO_VALUE
 
 
 def test_program_of_the_page(tmp_path):

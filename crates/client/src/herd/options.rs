@@ -148,7 +148,7 @@ impl Compute {
 /// The terms of a lock that is valid for this long.
 pub(super) fn terms(time: Duration, stale: bool) -> Terms {
     let lock_ms = time.as_millis() as u64;
-    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 1, stale, awaited: None }
+    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 2, stale, awaited: None }
 }
 
 /// What [`get_or_compute`](crate::Herd::get_or_compute) has brought.
@@ -301,10 +301,10 @@ mod tests {
         let longest = extreme(Duration::MAX);
         assert_eq!([longest.lock_time(), longest.wait_time(), longest.batch_time(3)], [LONGEST; 3]);
         assert_eq!(Compute::new().batch_time(usize::MAX), LONGEST);
-        assert_eq!(terms(LONGEST, true).keep_s, 86_401);
+        assert_eq!(terms(LONGEST, true).keep_s, 86_402);
         let none = extreme(ZERO);
         assert_eq!([none.lock_time(), none.wait_time(), none.batch_time(0)], [SHORTEST, ZERO, SHORTEST]);
-        assert_eq!((terms(SHORTEST, true).lock_ms, terms(SHORTEST, true).keep_s), (1, 2));
+        assert_eq!((terms(SHORTEST, true).lock_ms, terms(SHORTEST, true).keep_s), (1, 3));
         assert_eq!(Compute::new().compute_time(ZERO).wait_time(), SHORTEST);
     }
 

@@ -30,7 +30,8 @@ pub(crate) const PASSED: u32 = 30 * 24 * 60 * 60 + 1;
 pub(crate) struct Terms {
     /// How long its lock is valid.
     pub(crate) lock_ms: u64,
-    /// How long the server keeps the lock: longer, since servers count whole seconds, and drop an item up to a second early.
+    /// How long the server keeps the lock: longer by a second, in which a delete is still noticed, and by another, since servers count
+    /// whole seconds and drop an item up to a second early.
     pub(crate) keep_s: u32,
     /// Whether the old value is of use while a new one is computed.
     pub(crate) stale: bool,

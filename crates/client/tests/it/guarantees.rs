@@ -189,6 +189,16 @@ fn a_value_computed_before_a_delete(kind: Kind) {
         finish.send(()).unwrap();
         assert_eq!(call.await.unwrap(), Outcome::Computed { value: "before".to_owned(), stored: false });
         assert_eq!(other.cache().get::<String>("h:deleted").await.unwrap(), None);
+
+        // Longer than `compute_time`, by less than a second.
+        let options = Compute::new().compute_time(Duration::from_secs(1));
+        let (computes, finish, call) = held(&client(&server), "h:long", &options, "before");
+        computes.await.unwrap();
+        other.cache().delete("h:long").await.unwrap();
+        sleep(Duration::from_millis(1700)).await;
+        finish.send(()).unwrap();
+        assert_eq!(call.await.unwrap(), Outcome::Computed { value: "before".to_owned(), stored: false });
+        assert_eq!(other.cache().get::<String>("h:long").await.unwrap(), None);
     });
 }
 on_servers!(a_value_computed_before_a_delete);

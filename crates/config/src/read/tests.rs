@@ -301,8 +301,8 @@ fn mistakes_of_the_server_section() {
             "f.toml:2: [server]: memory_file: items do not outlive a restart; leave the option out",
         ),
         (
-            "[server]\nadmin = \"x\"",
-            "f.toml:2: [server]: admin: the admin address is not part of this version; leave it out",
+            "[server]\nadmin = \"notls:x\"",
+            "f.toml:2: [server]: admin notls:x: takes an address without a prefix",
         ),
     ]);
 }

@@ -124,13 +124,6 @@ pub(crate) fn reference_markdown() -> String {
          the command line wins. `config`, `help`, `version` and `license` are for the command line only. And:\n\n",
     );
     section(&mut text, keys::SERVER);
-    text.push_str("\n## Not part of this version\n\nAn error, so that nothing is left out in silence:");
-    let objects = keys::not_yet(OBJECTS).map(|(key, _)| format!("`{key}` in `objects`"));
-    let rule = keys::not_yet(keys::RULE).map(|(key, _)| format!("`{key}` in `rule`"));
-    let server = keys::not_yet(keys::SERVER).map(|(key, _)| format!("`{key}` in `server`"));
-    let all: Vec<String> = objects.chain(rule).chain(server).collect();
-    write_to(&mut text, format_args!(" {}", all.join(", ")));
-    text.push_str(".\n");
     text
 }
 

@@ -326,6 +326,7 @@ impl Engine {
             let ns = self.nanos().saturating_sub(begun_ns);
             counter.time(ns);
             request.cx.step.effects.add_calls_ns(ns);
+            self.shared().slow().note_call(call.registry, call.method, ns, request.cx.step.now.ms);
         }
         called
     }
@@ -371,6 +372,7 @@ impl Engine {
             return self.call_later(call, None, request);
         }
         counter.time(ns);
+        self.shared().slow().note_call(call.registry, call.method, ns, request.cx.step.now.ms);
         match ran {
             Scripted::Value { value, flags, cas, ttl } => {
                 counter.bytes.add(value.len() as u64);

@@ -312,7 +312,9 @@ impl Engine {
             },
             _ => counter.misses.add(1),
         }
-        counter.time(self.nanos().saturating_sub(call.begun_ns));
+        let ns = self.nanos().saturating_sub(call.begun_ns);
+        counter.time(ns);
+        self.shared().slow().note_call(&call.registry, call.method, ns, step.now.ms);
         self.shared().calls.fetch_sub(1, Ordering::Relaxed);
         let (caller, request) = (Arc::clone(&call.caller), call.request);
         step.effects.wake(Wake { caller, request, slot: CALL_SLOT, verdict });

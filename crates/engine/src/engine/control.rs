@@ -43,6 +43,8 @@ enum Control<'k> {
     Why(Named<'k>),
     /// `nodes`.
     Nodes,
+    /// `slow`.
+    Slow,
 }
 
 /// What a control key names, behind the prefix of its client.
@@ -89,6 +91,12 @@ impl<'k> Control<'k> {
             Ok(Self::Why(named(key)))
         } else if rest == b"nodes" {
             Ok(Self::Nodes)
+        } else if rest == b"slow" {
+            if prefix != PrefixId::NONE {
+                // What is slow behind one prefix is not told apart.
+                return Err(UNKNOWN.to_owned());
+            }
+            Ok(Self::Slow)
         } else if let Some(seconds) = rest.strip_prefix(b"flush:") {
             if prefix != PrefixId::NONE {
                 // Floors are the server's.
@@ -367,6 +375,7 @@ impl Engine {
                 self.send(&SentBump::Flush { seconds }, &mut cx.step);
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
+            Control::Slow => self.shared().slow().json(cx.step.now.ms),
             Control::Why(Named { prefix, name }) => {
                 // The client's prefix is before the control key; that of the key is the same, and may be there again.
                 let before = self.shared().prefixes().text(prefix);
@@ -540,7 +549,7 @@ impl Engine {
             },
             Control::Flush(_) if !self.allows_flush() => Err("CLIENT_ERROR flush_all not allowed".to_owned()),
             Control::Nodes if self.shared().bump_log().is_none() => Err(NO_FLEET.to_owned()),
-            Control::Flush(_) | Control::Why(_) | Control::Nodes => Ok(()),
+            Control::Flush(_) | Control::Why(_) | Control::Nodes | Control::Slow => Ok(()),
         }
     }
 }

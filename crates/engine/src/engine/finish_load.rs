@@ -20,6 +20,7 @@ use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
 use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
+use crate::slow::SlowKind;
 use crate::step::{Step, Ticket};
 use crate::time::PAST;
 
@@ -40,6 +41,8 @@ impl Engine {
     ) -> Landed {
         let landed = self.land(load, end, lock, step);
         self.settle(lock, step);
+        let us = step.now.ms.saturating_sub(load.ordered_ms) * 1000;
+        self.shared().slow().note(SlowKind::Load, us, step.now.ms, || load.rule.pattern.text().into());
         landed
     }
 

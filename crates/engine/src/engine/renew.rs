@@ -53,6 +53,11 @@ impl Engine {
         if !tags.selects() {
             return false;
         }
+        if tags.names_roughly() {
+            let lowered = self.reserve(tags.bumps().memory_bytes());
+            debug_assert!(lowered.is_ok(), "the limit can always be lowered");
+            tags.name_exactly(|| self.shared().tick());
+        }
         let mut renewal = self.renewal();
         match &mut *renewal {
             Renewal::Due => {

@@ -47,7 +47,7 @@ impl Shard {
             self.record_miss(query.hash, ruled, cx);
             return Decision::Miss;
         }
-        let hold_ms = query.hold_ms.unwrap_or(policy.hold_ms);
+        let hold_ms = query.hold_ms(policy.hold_ms);
         let tags = self.tags_of(ruled.rule, &ruled.captures);
         let ask = self.ask(query, ruled, &tags, kind, hold_ms, cx);
         let session = &*cx.session;
@@ -73,7 +73,7 @@ impl Shard {
                 Decision::Miss
             }
             (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
-                one_ms: if kind == Kind::Stale { policy.wait_ms } else { hold_ms },
+                one_ms: if kind == Kind::Stale { query.wait_ms(policy.wait_ms) } else { hold_ms },
                 many_ms: if kind == Kind::Stale { policy.wait_ms } else { policy.hold_many_ms },
                 partial_waits: policy.partial == Partial::Wait,
                 has_old: kind == Kind::Stale,
@@ -108,7 +108,7 @@ impl Shard {
             tags: tags.hashes(),
             hint: query.hint,
             hold_ms,
-            wait_ms: ruled.state.policy().wait_ms,
+            wait_ms: query.wait_ms(ruled.state.policy().wait_ms),
         }
     }
 

@@ -77,6 +77,7 @@ use crate::shard::Shard;
 use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
 use crate::shard::standing::is_stub;
 use crate::shard::value_hash::{hash_item, hash_write};
+use crate::slow::SlowKind;
 use crate::step::Step;
 use crate::time::Now;
 
@@ -119,10 +120,28 @@ impl Shard {
         let stale = self.stale(write, &judged, ruled, step.now);
         note_crossing(write.hash, &filling, &judged, &ruled.state, step.now.ms);
         count_stored(write, fill, &judged, stale.is_some(), ruled);
+        self.note_slow(write, fill, &judged, ruled, step.now);
         self.consume(write.hash, &mut filling, &around, step.now.ms);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, cas, ends, &ruled.state, waiters, step);
         Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+    }
+
+    /// Notes a computation that took long. Loads are noted when they end.
+    fn note_slow(&self, write: &Write<'_>, fill: Fill, judged: &Judged, ruled: &Ruled, now: Now) {
+        let ms = match fill {
+            Fill::No => None,
+            Fill::Any { .. } => judged.sample_ms,
+            Fill::Of(_) | Fill::ByToken(_) => {
+                self.herd.as_ref().and_then(|herd| herd.computing_ms(write.hash, now.ms))
+            }
+        };
+        let Some(ms) = ms.filter(|_| !ruled.state.policy().loader) else { return };
+        self.shared.slow().note(SlowKind::Computation, ms * 1000, now.ms, || {
+            let active = self.shared.rules();
+            let found = active.as_ref().and_then(|active| active.find(write.key));
+            found.map_or_else(Box::default, |found| found.rule.pattern.text().into())
+        });
     }
 
     /// What becomes of a write.

@@ -32,7 +32,7 @@ impl Shard {
         (slot, many, touch): (u16, bool, Option<i64>),
         cx: &mut Context<'_>,
     ) -> Waited {
-        let hold_ms = query.hold_ms.unwrap_or(ruled.state.policy().hold_ms);
+        let hold_ms = query.hold_ms(ruled.state.policy().hold_ms);
         let tags = self.tags_of(ruled.rule, &ruled.captures);
         let ask = self.ask(query, ruled, &tags, found, hold_ms, cx);
         let waiting = self.shared.waiting.load(Ordering::Relaxed);

@@ -203,7 +203,7 @@ pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) ->
         prolongs: meta.set.has(b'T') && !explicit,
         recache: meta.set.has(b'R').then(|| cx.step.now.expiry(meta.set.recache)),
         hint: advice.hint,
-        hold_ms: explicit.then(|| advice.wait_ms.unwrap_or(0)),
+        hold_ms: if explicit { Some(advice.wait_ms.unwrap_or(0)) } else { advice.wait_ms },
     }
 }
 

@@ -207,7 +207,17 @@ impl Shard {
                     let stale = if wants_old { self.old_value(&key, hash, terms, step) } else { None };
                     let prefix_len =
                         key.len() - ruled.as_ref().map_or(key.len(), |ruled| ruled.captures.name().len());
-                    LoadOrder::Start(Load { key, prefix_len, token, rule, hint, stale, is_refresh })
+                    let ordered_ms = step.now.ms;
+                    LoadOrder::Start(Load {
+                        key,
+                        prefix_len,
+                        token,
+                        rule,
+                        hint,
+                        stale,
+                        is_refresh,
+                        ordered_ms,
+                    })
                 }
             };
             step.effects.order(order);

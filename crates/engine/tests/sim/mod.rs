@@ -323,7 +323,12 @@ impl Sim {
         let followed = rng.one_in(2);
         if followed {
             // Never behind, as far as items are concerned.
-            let log = FollowedLog { name: "log".into(), max_lag_ms: 600_000, when_behind: WhenBehind::Serve };
+            let log = FollowedLog {
+                name: "log".into(),
+                source: "".into(),
+                max_lag_ms: 600_000,
+                when_behind: WhenBehind::Serve,
+            };
             w.engine.follow_logs(vec![log], w.ms);
         }
         // Replies with several keys are sent in parts.

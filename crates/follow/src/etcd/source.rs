@@ -107,10 +107,10 @@ impl Snapshot<()> for All {
 }
 
 /// The cluster's identifier.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Cluster(u64);
 
-impl std::fmt::Debug for Cluster {
+impl std::fmt::Display for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "cluster {:x}", self.0)
     }
@@ -466,7 +466,7 @@ impl<W: Send + 'static> Running<W> {
             is_renewing: false,
         });
         let _none = self.mail.lock().set_up(true);
-        node.notice(Notice::Connected { identity: format!("{:?}", Cluster(cluster)), resumes });
+        node.notice(Notice::Connected { identity: Cluster(cluster).to_string(), resumes });
         self.follower.told(Told::Connected { identity: Cluster(cluster), resumes }, now_ms);
         self.follower.told(Told::Passed { position: from }, now_ms);
     }
@@ -606,8 +606,9 @@ impl<W: Send + 'static> Running<W> {
             Done::Probed { number, result: Ok(range) } => {
                 let cluster = range.header.map_or(0, |header| header.cluster_id);
                 let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
+                let identity = Cluster(cluster);
                 self.follower
-                    .told(Told::Probed { number, identity: Cluster(cluster), head, snapshot: All }, now_ms);
+                    .told(Told::Probed { number, identity, head, snapshot: All, works: false }, now_ms);
             }
             Done::Put(Ok(response)) => {
                 link.put_ms = None;

@@ -75,7 +75,7 @@ impl SslMode {
     pub fn of(name: &str) -> Result<Self, AddressError> {
         Ok(match name {
             "disable" => Self::Disable,
-            "prefer" | "allow" => Self::Prefer,
+            "prefer" => Self::Prefer,
             "require" => Self::Require,
             "verify-ca" => Self::VerifyCa,
             "verify-full" => Self::VerifyFull,

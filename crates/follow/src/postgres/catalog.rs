@@ -142,7 +142,7 @@ impl Catalog {
         if text(row, 1) != "logical" {
             self.missing.push(Missing {
                 what: format!("wal_level is `{}`", text(row, 1)),
-                mend: "ALTER SYSTEM SET wal_level = 'logical', then restart the server".to_owned(),
+                mend: "ALTER SYSTEM SET wal_level = 'logical'; and restart the server".to_owned(),
                 is_fatal: true,
             });
         }
@@ -170,7 +170,7 @@ impl Catalog {
                     "synchronous_standby_names is `{}`, and counts this server among the standbys for which commits wait",
                     text(row, 4)
                 ),
-                mend: "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (name of the standby)', then SELECT pg_reload_conf(); \
+                mend: "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (name of the standby)'; SELECT pg_reload_conf(); \
                        the name is the application_name of its primary_conninfo"
                     .to_owned(),
                 is_fatal: true,
@@ -223,6 +223,10 @@ impl Catalog {
         Ok(())
     }
 
+    fn miss(&mut self, what: String, mend: String) {
+        self.missing.push(Missing { what, mend, is_fatal: false });
+    }
+
     async fn read_table(
         &mut self,
         connection: &mut Connection,
@@ -249,13 +253,18 @@ impl Catalog {
             return Ok(());
         }
         let mut unpublished = None;
-        let mut miss =
-            |what: String, mend: String| self.missing.push(Missing { what, mend, is_fatal: false });
         // The table itself, all partitions of it and what inherits from it: each has its own replica identity.
         let rows = connection.query(&relations_sql(&oid, publication)).await?;
         for row in &rows {
             let (schema, part, kind) = (text(row, 1), text(row, 2), text(row, 3));
             let part_name = full_name(schema, part);
+            self.mark.extend([";", text(row, 0), " ", text(row, 8), " ", text(row, 9)]);
+            let as_part = Table { schema: schema.to_owned(), name: part.to_owned(), ..table.clone() };
+            let kinds = (text(row, 0), kind, text(row, 10));
+            if let Some(missing) = not_logged(connection, kinds, &as_part).await? {
+                self.missing.push(missing);
+                continue;
+            }
             let is_sent_as_root = via_root && text(row, 0) != oid;
             let is_published = !text(row, 5).is_empty();
             if kind == "p" && !via_root {
@@ -265,10 +274,10 @@ impl Catalog {
                 unpublished.get_or_insert_with(|| part_name.clone());
             }
             if is_published && (!text(row, 6).is_empty() || is_true(row, 7)) {
-                miss(
+                self.miss(
                     format!("publication `{publication}` leaves out rows or columns of {part_name}"),
                     format!(
-                        "ALTER PUBLICATION {0} DROP TABLE {part_name}, then ALTER PUBLICATION {0} ADD TABLE {part_name}",
+                        "ALTER PUBLICATION {0} DROP TABLE {part_name}; ALTER PUBLICATION {0} ADD TABLE {part_name}",
                         quoted(publication)
                     ),
                 );
@@ -288,33 +297,29 @@ impl Catalog {
                     .map(|column| Column { name: text(column, 0).to_owned(), is_key: is_true(column, 1) })
                     .collect(),
             };
-            let all = table.bump.iter().flat_map(Template::columns);
-            let mut all = all.chain(table.columns.iter().flatten().map(String::as_str));
-            if let Some(column) = all.find(|name| relation.columns.iter().all(|column| column.name != **name))
-            {
-                let (what, mend) = no_column(connection, text(row, 0), column).await?;
-                miss(format!("{part_name} {what}"), mend);
-            } else if kind == "r" && !identifies(&relation) {
-                miss(
-                    format!("{part_name} has no key, and refuses updates and deletes while it is published"),
-                    format!("ALTER TABLE {part_name} REPLICA IDENTITY FULL"),
-                );
-            } else if kind == "r"
-                && let Some(column) = without_old(table, &relation)
-            {
-                miss(
-                    format!("a changed or deleted row of {part_name} is logged without its old `{column}`"),
-                    format!("ALTER TABLE {part_name} REPLICA IDENTITY FULL"),
-                );
+            if let Some((what, mend)) = lacks_of_rows(connection, table, &relation, kind).await? {
+                self.miss(format!("{part_name} {what}"), mend);
             }
-            self.mark.extend([";", text(row, 0), " ", text(row, 8), " ", text(row, 9)]);
             for column in &columns {
                 self.mark.extend([",", text(column, 2)]);
             }
             self.found.push(Found { table: at, relation });
         }
         // Last, since a table without an identity that is published refuses updates.
-        if let Some(part_name) = unpublished {
+        let root = match unpublished {
+            Some(_) if via_root => published_above(connection, &oid, publication).await?,
+            _ => None,
+        };
+        if let Some(root) = root {
+            self.missing.push(Missing {
+                what: format!("publication `{publication}` sends the changes of {name} as those of {root}"),
+                mend: format!(
+                    "ALTER PUBLICATION {} SET (publish_via_partition_root = false), or write table = '{root}'",
+                    quoted(publication)
+                ),
+                is_fatal: false,
+            });
+        } else if let Some(part_name) = unpublished {
             // What inherits from a table is added by itself, once the table is there.
             let added = if kind == "p" { &name } else { &part_name };
             self.missing.push(Missing {
@@ -327,6 +332,28 @@ impl Catalog {
     }
 }
 
+/// What a table, or a part of one, lacks so that its rows say what is bumped.
+async fn lacks_of_rows(
+    connection: &mut Connection,
+    table: &Table,
+    relation: &Relation,
+    kind: &str,
+) -> Result<Option<(String, String)>, WireError> {
+    let full =
+        || format!("ALTER TABLE {} REPLICA IDENTITY FULL", full_name(&relation.schema, &relation.name));
+    let all = table.bump.iter().flat_map(Template::columns);
+    let mut all = all.chain(table.columns.iter().flatten().map(String::as_str));
+    if let Some(column) = all.find(|name| relation.columns.iter().all(|column| column.name != **name)) {
+        return no_column(connection, &relation.id.to_string(), column).await.map(Some);
+    }
+    if kind == "r" && !identifies(relation) {
+        let what = "has no key that names its rows (a deferrable one does not), and refuses updates and deletes while it is published";
+        return Ok(Some((what.to_owned(), full())));
+    }
+    let column = without_old(table, relation).filter(|_| kind == "r");
+    Ok(column.map(|column| (format!("logs a changed or deleted row without its old `{column}`"), full())))
+}
+
 /// Whether a row of it can be named in the log.
 fn identifies(relation: &Relation) -> bool {
     match relation.identity {
@@ -334,6 +361,23 @@ fn identifies(relation: &Relation) -> bool {
         Identity::Key => relation.columns.iter().any(|column| column.is_key),
         Identity::Nothing => false,
     }
+}
+
+/// The table above a partition that the publication has.
+async fn published_above(
+    connection: &mut Connection,
+    oid: &str,
+    publication: &str,
+) -> Result<Option<String>, WireError> {
+    let sql = format!(
+        "SELECT p.schemaname, p.tablename FROM pg_partition_ancestors({oid}::oid::regclass) a JOIN pg_class c ON c.oid = a.relid \
+         JOIN pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_publication_tables p ON p.schemaname = n.nspname AND p.tablename = c.relname \
+         WHERE p.pubname = {} AND c.oid <> {oid}::oid",
+        literal(publication)
+    );
+    let rows = connection.query(&sql).await?;
+    Ok(rows.first().map(|row| full_name(text(row, 0), text(row, 1))))
 }
 
 /// The ids of all tables of a publication.
@@ -346,7 +390,7 @@ fn published_sql(publication: &str) -> String {
 }
 
 /// Of a table, its partitions and what inherits from it: id, schema, name, kind, identity, whether it is published, row filter, whether
-/// columns are left out, versions of its definition and of its place in the publication.
+/// columns are left out, versions of its definition and of its place in the publication, persistence.
 fn relations_sql(oid: &str, publication: &str) -> String {
     format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, p.tablename, \
@@ -356,7 +400,7 @@ fn relations_sql(oid: &str, publication: &str) -> String {
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''), \
            c.xmin::text, \
            (SELECT string_agg(r.oid::text, ' ' ORDER BY r.oid) FROM pg_publication_rel r JOIN pg_publication u ON u.oid = r.prpubid \
-             WHERE u.pubname = {0} AND r.prrelid = c.oid) \
+             WHERE u.pubname = {0} AND r.prrelid = c.oid), c.relpersistence \
          FROM (WITH RECURSIVE parts AS (SELECT {oid}::oid AS oid UNION \
            SELECT i.inhrelid FROM pg_inherits i JOIN parts ON i.inhparent = parts.oid) SELECT oid FROM parts) AS parts \
          JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -372,7 +416,9 @@ fn columns_sql(oid: &str) -> String {
     format!(
         "SELECT a.attname, EXISTS (SELECT FROM pg_index i, pg_class c WHERE c.oid = a.attrelid AND i.indrelid = c.oid \
            AND a.attnum = ANY (i.indkey) \
-           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END), a.xmin::text \
+           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate WHEN 'i' THEN i.indisreplident ELSE false END), \
+           a.xmin::text || coalesce((SELECT string_agg(e.xmin::text, ' ' ORDER BY e.oid) FROM pg_type t, pg_enum e \
+             WHERE t.oid = a.atttypid AND e.enumtypid IN (t.oid, t.typelem, t.typbasetype)), '') \
          FROM pg_attribute a WHERE a.attrelid = {oid}::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
          ORDER BY a.attnum"
     )

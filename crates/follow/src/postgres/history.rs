@@ -63,8 +63,13 @@ impl History {
     }
 }
 
-/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew.
-pub(crate) async fn slot_position(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, WireError> {
+/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew; `is_lost`: it is
+/// known to have, whatever it says.
+pub(crate) async fn slot_position(
+    connection: &mut Connection,
+    slot: &str,
+    is_lost: bool,
+) -> Result<Option<Lsn>, WireError> {
     let sql = format!(
         "SELECT wal_status, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}",
         literal(slot)
@@ -72,7 +77,7 @@ pub(crate) async fn slot_position(connection: &mut Connection, slot: &str) -> Re
     let rows = connection.query(&sql).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
-    if text(0) == "lost" {
+    if text(0) == "lost" || is_lost {
         connection.query(&format!("SELECT pg_drop_replication_slot({})", literal(slot))).await?;
         return Ok(None);
     }

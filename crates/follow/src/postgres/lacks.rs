@@ -51,8 +51,9 @@ pub(crate) async fn not_logged(
         ("belongs to the system, whose changes are in no publication", leave_out())
     } else {
         match (kind, persistence) {
-            ("r" | "p", "p") => return Ok(None),
-            ("r" | "p", "u") => {
+            // A partitioned table has no rows of its own.
+            ("r" | "p", "p") | ("p", "u") => return Ok(None),
+            ("r", "u") => {
                 ("is unlogged: its changes are not in the log", format!("ALTER TABLE {name} SET LOGGED"))
             }
             ("r" | "p", _) => {

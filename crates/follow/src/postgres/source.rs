@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::follower::{Action, Follower, Settings, Told};
-use crate::log::{Log, Snapshot};
+use crate::log::Log;
 use crate::names::Names;
 use crate::node::{Node, Notice, Order, Wish};
 use crate::postgres::address::Address;
@@ -22,11 +22,12 @@ use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
 use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
 use crate::postgres::missing::Missing;
 use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
+use crate::postgres::probe::{Identity, Probed, Seen, identify, probe};
 use crate::postgres::rows::Bound;
-use crate::postgres::standbys::counts_us;
+use crate::postgres::standbys::OUR_NAME;
 use crate::postgres::tables::{LeftOut, Table};
 use crate::postgres::waits::writing;
-use crate::postgres::wire::{Connection, Peer, ResultRow, WireError};
+use crate::postgres::wire::{Connection, Peer, WireError};
 
 /// Time between two looks into the catalog.
 const CATALOG_EVERY: Duration = Duration::from_secs(30);
@@ -63,13 +64,6 @@ pub struct Source {
     pub settings: Settings,
 }
 
-/// System identifier and timeline: other ones after a promotion or a restore.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Identity {
-    system: String,
-    timeline: String,
-}
-
 struct Postgres;
 
 impl Log for Postgres {
@@ -77,38 +71,6 @@ impl Log for Postgres {
     type Transaction = u32;
     type Snapshot = Seen;
     type Identity = Identity;
-}
-
-/// `pg_current_snapshot()`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
-    /// The first transaction that had not begun.
-    next: u64,
-    running: Vec<u64>,
-}
-
-impl Seen {
-    /// Reads `10:20:10,14,15`.
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(':').skip(1);
-        let next = parts.next()?.parse().ok()?;
-        let running =
-            parts.next()?.split(',').filter(|id| !id.is_empty()).map(str::parse).collect::<Result<_, _>>();
-        Some(Self { next, running: running.ok()? })
-    }
-}
-
-impl Snapshot<u32> for Seen {
-    fn sees(&self, transaction: &u32) -> bool {
-        // The stream has the lower half only: the one of that half that is nearest.
-        let ahead = transaction.wrapping_sub(self.next as u32).cast_signed();
-        let whole = self.next.wrapping_add_signed(i64::from(ahead));
-        ahead < 0 && !self.running.contains(&whole)
-    }
-
-    fn running(&self) -> Vec<u32> {
-        self.running.iter().map(|transaction| *transaction as u32).collect()
-    }
 }
 
 /// What the second connection is asked.
@@ -120,7 +82,7 @@ enum Question {
 }
 
 enum Reply {
-    Probed { number: u64, identity: Identity, head: Lsn, snapshot: Seen },
+    Probed { number: u64, probed: Probed },
     Nudged,
     Catalog(Catalog),
 }
@@ -164,7 +126,7 @@ impl Source {
         let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
         let mut missing = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?.missing;
         let stands = match &self.slot {
-            Some(slot) => slot_position(&mut connection, slot).await?,
+            Some(slot) => slot_position(&mut connection, slot, false).await?,
             None => None,
         };
         if stands.is_none() {
@@ -185,6 +147,8 @@ impl Source {
             missing: Vec::new(),
             left_out: LeftOut::default(),
             history: History::default(),
+            stream_process: None,
+            is_log_gone: false,
         };
         running.follower.tick(node.now_ms());
         loop {
@@ -224,6 +188,10 @@ struct Running {
     missing: Vec<Missing>,
     left_out: LeftOut,
     history: History,
+    /// The database's process of the last stream.
+    stream_process: Option<i32>,
+    /// The files that the slot needs are gone, though the slot does not say so.
+    is_log_gone: bool,
 }
 
 /// Why changes of a table invalidate everything.
@@ -311,8 +279,7 @@ impl Running {
                 self.link = Some(link);
                 self.history.begins(resumes_at);
                 let resumes = resumes_at.is_some();
-                let text = format!("system {}, timeline {}", identity.system, identity.timeline);
-                node.notice(Notice::Connected { identity: text, resumes });
+                node.notice(Notice::Connected { identity: identity.to_string(), resumes });
                 self.follower.told(Told::Connected { identity, resumes }, node.now_ms());
                 self.note_catalog(catalog, node);
             }
@@ -333,6 +300,9 @@ impl Running {
         let source = self.source.clone();
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
+        if let (Some(slot), Some(process)) = (&source.slot, self.stream_process.take()) {
+            end_stream(&mut second, slot, process).await?;
+        }
         let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
             return Err(Failed::Missing(catalog.missing));
@@ -341,10 +311,11 @@ impl Running {
         let (mut stream, _): (Connection, Peer) = open.await?;
         let identity = identify(&mut stream).await?;
         let (slot, stands) = match &source.slot {
-            Some(slot) => (slot.clone(), slot_position(&mut second, slot).await?),
+            Some(slot) => (slot.clone(), slot_position(&mut second, slot, self.is_log_gone).await?),
             // Ours alone, and gone with the connection.
             None => (format!("cattlegrid_{:016x}", rand_bits()), None),
         };
+        self.is_log_gone = false;
         if stands.is_none() {
             // It waits for the transactions that write now. As a statement, so that the database looks meanwhile whether the connection is
             // still there; a replication command would keep waiting without it.
@@ -367,7 +338,11 @@ impl Running {
             "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {publication})",
             quoted(&slot)
         );
-        stream.start_stream(&command).await?;
+        self.stream_process = stream.process();
+        if let Err(error) = stream.start_stream(&command).await {
+            self.is_log_gone = error.is_of_lost_log();
+            return Err(error.into());
+        }
         let now = Instant::now();
         let link = Link {
             stream,
@@ -482,7 +457,8 @@ impl Running {
                     link.ask_next(&self.source);
                 }
                 match reply {
-                    Reply::Probed { number, identity, head, snapshot } => {
+                    Reply::Probed { number, probed } => {
+                        let Probed { identity, head, snapshot, works } = probed;
                         if let Some(link) = &mut self.link
                             && link.received < head
                         {
@@ -492,15 +468,17 @@ impl Running {
                         if self.history.ends(head) {
                             self.restored(now_ms);
                         }
-                        self.follower.told(Told::Probed { number, identity, head, snapshot }, now_ms);
+                        self.follower.told(Told::Probed { number, identity, head, snapshot, works }, now_ms);
                     }
                     Reply::Nudged => {}
                     Reply::Catalog(catalog) => self.note_catalog(catalog, node),
                 }
             }
-            Event::Streamed(Err(error)) | Event::Answered(_, Err(error)) => {
+            Event::Streamed(Err(error)) => {
+                self.is_log_gone = error.is_of_lost_log();
                 self.lose(error.with_causes(), node);
             }
+            Event::Answered(_, Err(error)) => self.lose(error.with_causes(), node),
             Event::Time => {
                 if let Some(link) = &mut self.link
                     && link.catalog_at <= Instant::now()
@@ -616,10 +594,12 @@ impl Link {
         if matches!(question, Question::Catalog) {
             self.listed = self.relations.keys().copied().collect();
         }
-        let wanted = source.wanted();
+        let (wanted, process) = (source.wanted(), self.stream.process().unwrap_or(0));
         self.answering = Some(Box::pin(async move {
             let reply = match question {
-                Question::Probe { number } => probe(&mut connection, number).await,
+                Question::Probe { number } => {
+                    probe(&mut connection, process).await.map(|probed| Reply::Probed { number, probed })
+                }
                 Question::Nudge => {
                     let sql = "SELECT pg_logical_emit_message(true, 'cattlegrid', '')";
                     connection.query(sql).await.map(|_| Reply::Nudged)
@@ -673,51 +653,18 @@ impl From<WireError> for Failed {
     }
 }
 
-async fn identify(connection: &mut Connection) -> Result<Identity, WireError> {
-    let rows = connection.query("IDENTIFY_SYSTEM").await?;
-    let text = |at: usize| rows.first().and_then(|row: &ResultRow| row.get(at).cloned().flatten());
-    match (text(0), text(1)) {
-        (Some(system), Some(timeline)) => Ok(Identity { system, timeline }),
-        _ => Err(WireError::Protocol("no system identifier")),
-    }
-}
-
-async fn probe(connection: &mut Connection, number: u64) -> Result<Reply, WireError> {
-    let identity = identify(connection).await?;
-    let sql = "SELECT pg_current_snapshot(), CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END, \
-               current_setting('synchronous_standby_names')";
-    let rows = connection.query(sql).await?;
-    let text = |at: usize| rows.first().and_then(|row| row.get(at).cloned().flatten());
-    let snapshot = text(0).and_then(|text| Seen::parse(&text)).ok_or(WireError::Protocol("no snapshot"))?;
-    if text(2).is_some_and(|names| counts_us(&names)) {
-        // Commits would wait for us, and we wait until they are visible.
-        return Err(WireError::Standby);
-    }
-    let head = text(1).and_then(|text| Lsn::parse(&text));
-    let head = head.ok_or(WireError::Protocol("the server became a standby"))?;
-    Ok(Reply::Probed { number, identity, head, snapshot })
+/// Ends the process of our last stream if it still has the slot: the database has not noticed that its connection was lost.
+async fn end_stream(connection: &mut Connection, slot: &str, process: i32) -> Result<(), WireError> {
+    let sql = format!(
+        "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid \
+         WHERE s.slot_name = {} AND a.pid = {process} AND a.application_name = {} AND a.usename = current_user",
+        literal(slot),
+        literal(OUR_NAME)
+    );
+    connection.query(&sql).await.map(drop)
 }
 
 fn rand_bits() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn snapshots_of_half_numbers() {
-        let seen = Seen::parse("10:20:10,14").unwrap();
-        assert!(seen.sees(&9) && seen.sees(&19));
-        assert!(!seen.sees(&10) && !seen.sees(&14) && !seen.sees(&20) && !seen.sees(&21));
-        assert_eq!(seen.running(), [10, 14]);
-        assert_eq!(Seen::parse("10:10:"), Some(Seen { next: 10, running: Vec::new() }));
-        assert_eq!(Seen::parse("10"), None);
-        // The lower half begins again at 0.
-        let over = Seen { next: (3 << 32) + 5, running: vec![(3 << 32) - 2, (3 << 32) + 1] };
-        assert!(over.sees(&0) && over.sees(&u32::MAX) && over.sees(&4));
-        assert!(!over.sees(&(u32::MAX - 1)) && !over.sees(&1) && !over.sees(&5));
-    }
 }

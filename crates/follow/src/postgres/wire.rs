@@ -39,6 +39,12 @@ const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_COUNT: u32 = 3;
 
+/// SQLSTATE of a file that is not there: of the log, or of what its decoding needs.
+const UNDEFINED_FILE: &str = "58P01";
+
+/// SQLSTATE of a connection that no line of `pg_hba.conf` allows.
+const INVALID_AUTHORIZATION: &str = "28000";
+
 /// SQLSTATE of a role that may not do what it asks for.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
@@ -100,6 +106,11 @@ pub enum WireError {
 }
 
 impl WireError {
+    /// Whether the server does not have the log any more that a slot needs.
+    pub(crate) fn is_of_lost_log(&self) -> bool {
+        matches!(self, Self::Server { code, .. } if code == UNDEFINED_FILE)
+    }
+
     /// The error and what it comes from, in one line.
     pub fn with_causes(&self) -> String {
         let mut text = self.to_string();
@@ -132,6 +143,8 @@ pub(crate) struct Connection {
     output: BytesMut,
     /// Bytes that are left of a message that is skipped.
     skip: Option<usize>,
+    /// The server's process.
+    process: Option<i32>,
 }
 
 impl Connection {
@@ -143,15 +156,35 @@ impl Connection {
         peer: Option<&Peer>,
     ) -> Result<(Self, Peer), WireError> {
         let opened = tokio::time::timeout(CONNECT_TIMEOUT, async {
-            let (stream, peer) = connect(address, peer).await?;
-            let mut connection = Self { stream, input: BytesMut::new(), output: BytesMut::new(), skip: None };
-            if matches!(peer, Peer::Tcp(_)) && address.ssl != SslMode::Disable {
-                connection = connection.encrypt(address, tls).await?;
+            let encrypts = address.ssl != SslMode::Disable;
+            match Self::begin(address, password, tls, peer, encrypts).await {
+                // As libpq does: a server may allow a role only without encryption (`hostnossl`).
+                Err(WireError::Server { code, .. })
+                    if code == INVALID_AUTHORIZATION && address.ssl == SslMode::Prefer =>
+                {
+                    Self::begin(address, password, tls, peer, false).await
+                }
+                opened => opened,
             }
-            connection.sign_in(address, password).await?;
-            Ok((connection, peer))
         });
         opened.await.map_err(|_| WireError::Timeout { what: "connection and sign-in" })?
+    }
+
+    async fn begin(
+        address: &Address,
+        password: Option<&str>,
+        tls: &Arc<rustls::ClientConfig>,
+        peer: Option<&Peer>,
+        encrypts: bool,
+    ) -> Result<(Self, Peer), WireError> {
+        let (stream, peer) = connect(address, peer).await?;
+        let (input, output) = (BytesMut::new(), BytesMut::new());
+        let mut connection = Self { stream, input, output, skip: None, process: None };
+        if matches!(peer, Peer::Tcp(_)) && encrypts {
+            connection = connection.encrypt(address, tls).await?;
+        }
+        connection.sign_in(address, password).await?;
+        Ok((connection, peer))
     }
 
     async fn encrypt(
@@ -236,10 +269,16 @@ impl Connection {
         loop {
             match self.message().await? {
                 Message::ReadyForQuery(_) => return Ok(()),
+                Message::BackendKeyData(body) => self.process = Some(body.process_id()),
                 Message::ErrorResponse(body) => return Err(sign_in_error(body.fields(), address)),
                 _ => {}
             }
         }
+    }
+
+    /// The server's process.
+    pub(crate) fn process(&self) -> Option<i32> {
+        self.process
     }
 
     /// The rows of a simple query that waits for nothing; of several statements, those of the last.
@@ -442,6 +481,7 @@ mod tests {
                 input: BytesMut::new(),
                 output: BytesMut::new(),
                 skip: None,
+                process: None,
             };
             let send = async move {
                 for piece in bytes.chunks(step) {

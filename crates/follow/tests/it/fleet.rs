@@ -511,7 +511,8 @@ impl World {
             }
             Some((number, Some((cluster, head)))) => {
                 let identity = if fault == Some(Fault::AnyCluster) { own.cluster } else { *cluster };
-                let told = Told::Probed { number: *number, identity, head: *head, snapshot: All };
+                let told =
+                    Told::Probed { number: *number, identity, head: *head, snapshot: All, works: false };
                 own.asked = None;
                 self.tell(node, told);
             }
@@ -681,7 +682,7 @@ fn entries_are_bumped_on_arrival_and_own_ones_only_once_more_later() {
         follower.tick(1000);
         follower.told(Told::Connected { identity: 1, resumes: false }, 1000);
         follower.told(Told::Passed { position: 10 }, 1000);
-        follower.told(Told::Probed { number: 1, identity: 1, head: 10, snapshot: All }, 1000);
+        follower.told(Told::Probed { number: 1, identity: 1, head: 10, snapshot: All, works: false }, 1000);
         drop(actions(&mut follower));
         let own = Told::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
         follower.told(own, 1001);

@@ -48,7 +48,7 @@ impl Scene {
     }
 
     fn probed(&mut self, number: u64, head: u64, snapshot: Seen) -> Vec<Action<u64>> {
-        self.tell(Told::Probed { number, identity: 1, head, snapshot })
+        self.tell(Told::Probed { number, identity: 1, head, snapshot, works: false })
     }
 
     /// Time passes until something is due.
@@ -103,7 +103,8 @@ fn tags_are_bumped_once_more() {
     let actions = scene.probed(2, 20, Seen::all(100));
     assert_eq!(actions[0], Action::Bump(names(&["a"])));
     assert!(scene.follower.state().names_bytes > 0);
-    assert_eq!(scene.wait(), (200, vec![Action::Bump(names(&["a"]))]));
+    // A sixteenth later at most: with what is bumped until then.
+    assert_eq!(scene.wait(), (212, vec![Action::Bump(names(&["a"]))]));
     assert_eq!(scene.follower.state().names_bytes, 0);
 }
 
@@ -132,6 +133,27 @@ fn a_log_that_does_not_pass_its_head_is_nudged_and_given_up() {
     };
     assert!(reason >= 6000 && nudges > 5, "{reason} {nudges}");
     assert_eq!(scene.wait().1, [Action::Connect { resume: Some(10) }]);
+}
+
+/// As PostgreSQL does with a large transaction: it says nothing while it reads it, and begins anew at each connection.
+#[test]
+fn a_stream_for_which_the_server_works_is_not_given_up() {
+    let mut scene = Scene::confirmed(0);
+    let began_ms = scene.now_ms;
+    while scene.now_ms < began_ms + 600_000 {
+        for action in scene.wait().1 {
+            match action {
+                Action::Probe { number } => {
+                    let snapshot = Seen::all(100);
+                    scene.tell(Told::Probed { number, identity: 1, head: 11, snapshot, works: true });
+                }
+                Action::Nudge => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let actions = scene.tell(Told::Passed { position: 11 });
+    assert!(matches!(&actions[..], [Action::Confirmed { .. }, Action::Acknowledge(11), ..]), "{actions:?}");
 }
 
 #[test]

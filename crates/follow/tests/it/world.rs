@@ -410,7 +410,13 @@ impl World {
             return;
         }
         let identity = if self.fault == Some(Fault::AnyServer) { self.identity } else { identity };
-        self.tell(Told::Probed { number, identity, head, snapshot });
+        // A server that is silent for a while may be reading.
+        let is_silent = self
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.silent_until_ms > self.now_ms && stream.silent_until_ms != u64::MAX);
+        let works = is_silent && self.rng.random_bool(0.5);
+        self.tell(Told::Probed { number, identity, head, snapshot, works });
     }
 
     fn lose(&mut self) {

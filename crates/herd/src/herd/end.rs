@@ -72,7 +72,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::{Ended, Herd};
-use crate::ask::{Ask, Stale};
+use crate::ask::{Ask, Role, Stale};
 use crate::effects::{JobOrder, Step, Verdict};
 use crate::fence::Events;
 use crate::grant::Grant;
@@ -82,7 +82,7 @@ use crate::lease::{Kind, Lease};
 use crate::leases::Removed;
 use crate::ledger::Surroundings;
 use crate::rule::{Admitted, RuleState, count};
-use crate::session::Record;
+use crate::session::{Record, Session};
 use crate::waiters::Waiter;
 
 /// Waiters that are searched for a reply that is the next of its connection.
@@ -157,6 +157,30 @@ impl Herd {
         self.end_token(hash, old_token, old_until, &rule, step.now_ms);
         let record = self.record(hash, token, true, Events::default(), &rule, step);
         step.effects.wake(waiter, Verdict::lease(Grant::new(record, hint)));
+    }
+
+    /// Makes a client that was answered a miss, and now asks for the lease, the holder that knows the token. What it stores by the miss
+    /// of before is judged by that.
+    pub(super) fn take_over<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
+        let mut removed = self.leases.remove(ask.hash).expect("it was found");
+        let token = step.clock.tick();
+        let lease = &mut *removed.lease;
+        let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
+        lease.token = token;
+        lease.holder = Holder::new(session.caller(), ask.how);
+        (lease.reentries, lease.tried) = (0, false);
+        lease.deadline_ms = step.now_ms + u64::from(lease_ms(ask.how, &rule));
+        if let Some(begun) = lease.begun.replace(rule.begin(step.now_ms)) {
+            rule.end(&begun, false, None, step.now_ms);
+        }
+        if lease.hint.is_none() {
+            lease.hint = ask.hint.map(Into::into);
+        }
+        let hint = lease.hint.clone();
+        self.leases.put_back(ask.hash, removed);
+        self.end_token(ask.hash, old_token, old_until, &rule, step.now_ms);
+        let record = self.record(ask.hash, token, true, ask.outside, &rule, step);
+        Role::Compute(Grant::new(record, hint))
     }
 
     /// Queues a lease whose holder is gone for a slot, with its waiters (history 12): it was nested in another

@@ -322,7 +322,7 @@ fn output_and_reports_do_not_fill_the_log() {
     until("what is left out is counted", || left_out() >= 400);
     let lines = world.lines();
     let output = lines.iter().filter(|line| line.contains(": line ")).count();
-    let reports = lines.iter().filter(|line| line.contains("page:raise: ")).count();
+    let reports = lines.iter().filter(|line| line.contains("page:{id}: ")).count();
     // On a slow machine they may spread over seconds.
     assert!(output < 250 && (1..40).contains(&reports), "{output} lines, {reports} reports");
     loaders.stop();

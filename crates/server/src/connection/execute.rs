@@ -14,6 +14,7 @@ use super::login::AUTH_MAX;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
 use crate::dump::SEND_BUFFER_BYTES;
+use crate::latency::Family;
 use crate::log;
 use crate::state::{Doing, Shared};
 use crate::turn::Turn;
@@ -354,6 +355,7 @@ impl Connection {
             // It may wait while an earlier part of it does: wakes tell the two apart by it.
             Progress::Waits(_) => self.requests += 1,
         }
+        turn.family = Family::of(request);
         self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
         let is_get_of_run = matches!(request, Request::PacketGet(_) | Request::MetaGet(_));
         if is_get_of_run && self.joins_run(request) {
@@ -428,6 +430,7 @@ impl Connection {
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
         self.begin_command(turn);
+        turn.family = Family::Other;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(line, turn);
         }
@@ -517,7 +520,7 @@ impl Connection {
 
     /// Tells watchers and counts prefixes.
     pub(super) fn publish(&self, turn: &mut Turn<'_>) {
-        turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.effects);
+        turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.stands_for, turn.effects);
     }
 
     /// Tells watchers and the log of a request, of which only the line is shown.

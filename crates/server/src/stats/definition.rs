@@ -35,8 +35,36 @@ pub(crate) struct Definition {
     pub(crate) help: &'static str,
     /// When it is there, as part of a sentence; empty: always.
     pub(crate) when: &'static str,
-    /// The sum of another statistic over its labels: an exporter leaves it out.
-    pub(crate) is_sum: bool,
+    /// What exporters make of it.
+    pub(crate) export: Export,
+}
+
+/// What an exporter makes of a statistic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Export {
+    /// A series of its own.
+    Own,
+    /// The same under another name.
+    As(&'static str),
+    /// Nothing: the sum of another statistic over its labels.
+    Sum,
+    /// Nothing: it cannot be other than 0, or says what another one says.
+    Nothing,
+    /// A bucket of the histogram of this name: what is not above its last label and above that of the bucket before it.
+    Bucket(&'static Histogram),
+    /// The last bucket of a histogram, without a bound.
+    LastBucket(&'static Histogram),
+    /// The sum of what a histogram counts.
+    BucketSum(&'static Histogram),
+}
+
+/// What several statistics are for exporters: buckets in ascending order, and the sum behind them.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Histogram {
+    /// As of a definition.
+    pub(crate) name: &'static str,
+    /// As of a definition.
+    pub(crate) help: &'static str,
 }
 
 /// How a value behaves over time.
@@ -106,7 +134,7 @@ enum Read<S> {
 impl Definition {
     /// One without labels that is always there.
     pub(super) const fn new(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Self {
-        Self { name, prefix: "", suffix: "", labels: &[], kind, unit, help, when: "", is_sum: false }
+        Self { name, prefix: "", suffix: "", labels: &[], kind, unit, help, when: "", export: Export::Own }
     }
 
     /// The same with labels.
@@ -114,10 +142,39 @@ impl Definition {
         Self { prefix, labels, ..self }
     }
 
+    /// The sum of another statistic over its labels.
+    pub(crate) fn is_sum(&self) -> bool {
+        self.export == Export::Sum
+    }
+
+    /// Its labels before the name.
+    pub(crate) fn prefix_labels(&self) -> &'static [&'static str] {
+        &self.labels[..self.prefix.matches('{').count()]
+    }
+
+    /// Its name with what stands behind it, with these values of all its labels.
+    pub(crate) fn line_without_prefix<'a>(&'a self, labels: &'a [&'a dyn Display]) -> impl Display + 'a {
+        let own = Self { prefix: "", ..*self };
+        let behind = &labels[self.prefix_labels().len()..];
+        OwnLine { definition: own, labels: behind }
+    }
+
     /// As `stats` prints it, with these values of its labels.
     pub(super) fn line<'a>(&'a self, labels: &'a [&'a dyn Display]) -> impl Display + 'a {
         debug_assert_eq!(self.labels.len(), labels.len(), "{}: a value for each label", self.name);
         Line { definition: self, labels }
+    }
+}
+
+/// As [`Line`], of a definition that was made for it.
+struct OwnLine<'a> {
+    definition: Definition,
+    labels: &'a [&'a dyn Display],
+}
+
+impl Display for OwnLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Line { definition: &self.definition, labels: self.labels }.fmt(f)
     }
 }
 
@@ -171,6 +228,12 @@ impl<S> Row<S> {
     /// The same under labels.
     pub(super) const fn labelled(mut self, prefix: &'static str, labels: &'static [&'static str]) -> Self {
         self.definition = self.definition.labelled(prefix, labels);
+        self
+    }
+
+    /// The same for `stats`, and for exporters something else.
+    pub(super) const fn export(mut self, export: Export) -> Self {
+        self.definition.export = export;
         self
     }
 
@@ -237,7 +300,8 @@ pub(super) const fn text<S>(
 
 /// A number that memcached has and that is always 0 here. `help`: why.
 pub(super) const fn zero<S>(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Row<S> {
-    Row { definition: Definition::new(name, kind, unit, help), read: Read::Zero, is_there: None }
+    let definition = Definition { export: Export::Nothing, ..Definition::new(name, kind, unit, help) };
+    Row { definition, read: Read::Zero, is_there: None }
 }
 
 /// Puts all rows of a table that have a value now.

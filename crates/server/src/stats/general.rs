@@ -10,7 +10,7 @@ use cattlegrid_store::{StoreStats, StoreUsage};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-use super::definition::{Kind, Row, Unit, Value, counter, gauge, text, value, zero};
+use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value, zero};
 use crate::state::Shared;
 
 /// What most statistics are read from.
@@ -147,7 +147,8 @@ pub(super) static ROWS: &[Row<General>] = &[
         "The version of memcached that it behaves as: 1.6.45. Its own is in `stats cattlegrid`.",
         |_, _| Some(Value::text(super::VERSION)),
     ),
-    text("libevent", "Always none: the server does not use libevent.", |_, _| Some(Value::text("none"))),
+    text("libevent", "Always none: the server does not use libevent.", |_, _| Some(Value::text("none")))
+        .export(Export::Nothing),
     gauge("pointer_size", Unit::Bits, "Bits of a pointer.", |_, _| usize::BITS.into()),
     value("rusage_user", Kind::Counter, Unit::Seconds, "CPU time of the process in its own code.", |_, s| {
         Some(Value::Decimal(s.cpu[0], 6))
@@ -167,7 +168,8 @@ pub(super) static ROWS: &[Row<General>] = &[
     }),
     counter("total_connections", Unit::Count, "Connections accepted.", |shared, _| {
         shared.gauges.total.load(Relaxed)
-    }),
+    })
+    .export(Export::As("connections")),
     counter(
         "rejected_connections",
         Unit::Count,
@@ -186,7 +188,8 @@ pub(super) static ROWS: &[Row<General>] = &[
     zero("response_obj_bytes", Kind::Gauge, Unit::Bytes, NO_POOL),
     gauge("read_buf_count", Unit::Count, "Receive buffers, one for each thread.", |shared, _| {
         shared.settings.threads as u64
-    }),
+    })
+    .export(Export::As("read_buffers")),
     gauge(
         "read_buf_bytes",
         Unit::Bytes,
@@ -241,7 +244,8 @@ pub(super) static ROWS: &[Row<General>] = &[
         Unit::Bytes,
         "The memory limit for items, index and rules: `-m`, or what `cache_memlimit` has set.",
         |shared, _| shared.engine.limit_bytes() as u64,
-    ),
+    )
+    .export(Export::As("limit")),
     gauge("accepting_conns", Unit::Flag, "1 while new connections are accepted.", |shared, _| {
         shared.gauges.accepting.load(Relaxed).into()
     }),
@@ -275,7 +279,8 @@ pub(super) static ROWS: &[Row<General>] = &[
     mover(zero("slab_reassign_busy_nomem", Kind::Counter, Unit::Count, NO_SLABS)),
     mover(text("slab_reassign_last_busy_status", "Always none: there are no slabs to move.", |_, _| {
         Some(Value::text("none"))
-    })),
+    }))
+    .export(Export::Nothing),
     mover(zero("slab_reassign_running", Kind::Gauge, Unit::Flag, NO_SLABS)),
     mover(zero("slabs_moved", Kind::Counter, Unit::Count, NO_SLABS)),
     crawler(gauge(
@@ -310,15 +315,17 @@ pub(super) static ROWS: &[Row<General>] = &[
         "bytes",
         Unit::Bytes,
         "Bytes of items in segments, padding included, and of large values.",
-        |_, s| s.base.usage.bytes,
-    ),
+        |_, s: &General| s.base.usage.bytes,
+    )
+    .export(Export::As("items")),
     gauge(
         "curr_items",
         Unit::Count,
         "Items stored, including items that have died and have not been removed yet.",
         |_, s| s.base.usage.items,
     ),
-    counter("total_items", Unit::Count, "Items stored since the start.", |_, s| s.base.store.total),
+    counter("total_items", Unit::Count, "Items stored since the start.", |_, s: &General| s.base.store.total)
+        .export(Export::As("items_stored")),
     zero("slab_global_page_pool", Kind::Gauge, Unit::Count, NO_SLABS),
     counter(
         "expired_unfetched",

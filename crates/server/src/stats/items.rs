@@ -2,7 +2,7 @@
 
 use cattlegrid_engine::{Counts, Now};
 
-use super::definition::{Definition, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
+use super::definition::{Definition, Export, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
 use super::general::{Snapshot, counted, help, maintainer};
 use crate::state::Shared;
 
@@ -122,7 +122,8 @@ pub(super) static ITEMS: &[Row<Items>] = &[
     no_lru("direct_reclaims"),
     no_lru("hits_to_hot"),
     no_lru("hits_to_warm"),
-    queue(counter("hits_to_cold", Unit::Count, help("get_hits"), |_, s| s.base.counts.get_hits)),
+    queue(counter("hits_to_cold", Unit::Count, help("get_hits"), |_, s| s.base.counts.get_hits))
+        .export(Export::Nothing),
     no_lru("hits_to_temp"),
 ];
 

@@ -62,18 +62,27 @@ fn of_loader(shared: &Shared, lease: &LeaseView) -> String {
 
 /// Writes the list. Lines are made while no shard is locked.
 pub(super) fn list(lines: &mut Lines, shared: &Shared, now: Now) {
-    shared.engine.each_lease(now.ms, |lease| {
+    each(shared, now, |key, fields| {
         if lines.0.len() > LEASES_BYTES {
             return false;
         }
-        // A key sent as base64 may hold anything.
-        let _ok = write!(lines.0, "STAT {}", crate::watch::Escaped(&lease.key));
-        for field in FIELDS {
-            if let Some(value) = field.read(shared, &lease) {
-                let _ok = write!(lines.0, " {}={value}", field.definition.name);
-            }
+        let _ok = write!(lines.0, "STAT {key}");
+        for (name, value) in fields {
+            let _ok = write!(lines.0, " {name}={value}");
         }
         lines.0.push_str("\r\n");
         true
+    });
+}
+
+/// Each key, as it is shown, with its fields, until `each` says that it has enough. No shard is locked meanwhile.
+pub(crate) fn each(shared: &Shared, now: Now, mut each: impl FnMut(&str, &[(&'static str, Value)]) -> bool) {
+    shared.engine.each_lease(now.ms, |lease| {
+        let fields: Vec<_> = FIELDS
+            .iter()
+            .filter_map(|field| Some((field.definition.name, field.read(shared, &lease)?)))
+            .collect();
+        // A key sent as base64 may hold anything.
+        each(&crate::watch::Escaped(&lease.key).to_string(), &fields)
     });
 }

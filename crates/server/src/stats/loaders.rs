@@ -140,6 +140,10 @@ pub(super) static LOADERS: &[Row<LoaderView>] = &[
         "Templates that ended without being asked to.",
         |_, view| view.pool.templates_lost,
     )),
+    pool!(
+        template_missing,
+        "1 while there is no template to fork workers from: it has failed and is started again. The server is not ready then (`/readyz`)."
+    ),
     of_loader(gauge(
         "wait_p50_us",
         Unit::Microseconds,

@@ -12,7 +12,7 @@ use cattlegrid_engine::{MethodCounter, ObjectsUsage};
 use cattlegrid_objects::{HostUsage, Registry};
 use cattlegrid_store::ObjectUsage;
 
-use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
+use super::definition::{Export, Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
 use crate::state::Shared;
 
 /// Sums of a method's counters over the lanes.
@@ -140,8 +140,10 @@ pub(super) static METHODS: &[Row<Method>] = &[
 
 /// Lines behind them.
 pub(super) static ALL: &[Row<All>] = &[
-    gauge("objects", Unit::Count, "Objects of all types.", |_, all| all.sum.items),
-    gauge("bytes", Unit::Bytes, "Bytes that they hold.", |_, all| all.sum.held_bytes()),
+    gauge("objects", Unit::Count, "Objects of all types.", |_, all: &All| all.sum.items)
+        .export(Export::Nothing),
+    gauge("bytes", Unit::Bytes, "Bytes that they hold.", |_, all: &All| all.sum.held_bytes())
+        .export(Export::Nothing),
     gauge(
         "pinned",
         Unit::Bytes,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{HerdUsage, Now};
 
-use super::definition::{Kind, Row, Unit, Value, counter, gauge, text, value};
+use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
 use super::general::Snapshot;
 use crate::log::Counts as LogCounts;
 use crate::state::Shared;
@@ -28,7 +28,8 @@ impl Own {
 
 /// In the order in which they are printed.
 pub(super) static ROWS: &[Row<Own>] = &[
-    text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION")))),
+    text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
+        .export(Export::As("server_version")),
     gauge(
         "reload_generation",
         Unit::Count,
@@ -252,6 +253,12 @@ pub(super) static ROWS: &[Row<Own>] = &[
         Unit::Count,
         "Lines of the log left out because there were more than ten of their kind in a second; a line says how many.",
         |_, s| s.log.limited,
+    ),
+    counter(
+        "slow_noted",
+        Unit::Count,
+        "Computations, loads and calls of objects that were slow, since the start: `get @slow` has the last 128 (`--slow-log`, `--slow-calls`).",
+        |shared, _| shared.engine.shared().slow().count(),
     ),
     counter(
         "clock",

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind, Row};
-use super::{Group, conns, follow, general, items, leases, loaders, objects, own, rules, tags};
+use super::{Group, conns, follow, general, items, latency, leases, loaders, objects, own, rules, tags};
 
 /// The text of `docs/statistics.md`.
 pub fn reference_markdown() -> String {
     let mut text = String::from(INTRODUCTION);
     for (group, before, behind) in SECTIONS {
         text.push_str(before);
-        let own: Vec<_> = definitions(*group).into_iter().filter(|definition| !definition.is_sum).collect();
+        let own: Vec<_> = definitions(*group).into_iter().filter(|definition| !definition.is_sum()).collect();
         table(&mut text, &own);
         text.push_str(behind);
     }
@@ -39,7 +39,7 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             all.extend(
                 rules::COUNTERS
                     .iter()
-                    .chain([&rules::WAITS, &rules::WAITS_LONGER])
+                    .chain([&rules::WAITS, &rules::WAITS_LONGER, &rules::WAITED])
                     .chain(&rules::TOTALS)
                     .chain([&rules::HINT]),
             );
@@ -58,6 +58,9 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             add(&mut all, objects::TYPES);
             add(&mut all, objects::METHODS);
             add(&mut all, objects::ALL);
+        }
+        Group::Latency => {
+            all.extend([&latency::SAMPLES, &latency::SAMPLES_LONGER, &latency::SAMPLES_US]);
         }
     }
     all
@@ -91,7 +94,7 @@ item that was stored counts. What would have to be searched for is noted once a 
 
 In a line's name, a word in braces is a label: `{rule}` is the number of a rule, from 1 on, `{class}` is always 1 (all items are
 in one class), `{fd}` a descriptor,
-`{loader}` the name of a loader, `{type}` and `{method}` are those of objects.
+`{family}` a family of commands, `{loader}` the name of a loader, `{type}` and `{method}` are those of objects.
 
 ";
 
@@ -168,6 +171,13 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
         "## `stats objects`\n\nFor each type that is switched on what its objects hold, then a block for each of its methods; behind all types \
          the sums. Nothing while objects are switched off.\n\n",
         "\n`stats reset` sets what is told of methods to 0.\n\n",
+    ),
+    (
+        Group::Latency,
+        "## `stats latency`\n\nHow long requests take in the server, from the receive to the send, by family of commands: `get` (also `gat` and `mg`), `store`, \
+         `delete`, `arithmetic`, `touch`, `other`. One request in 64 of each thread is sampled. Requests that are held do not count: \
+         `stats rules` has their waits.\n\n",
+        "\n",
     ),
 ];
 

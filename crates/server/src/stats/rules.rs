@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use cattlegrid_engine::rules::Rule;
 use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, UNCROSSED, WAIT_BUCKETS_MS};
 
-use super::definition::{Definition, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value};
+use super::definition::{
+    Definition, Export, Histogram, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value,
+};
 use crate::state::Shared;
 
 /// What a rule's lines are read from.
@@ -48,6 +50,7 @@ fn collect_waits(state: &RuleState, rule: &dyn Display, sink: &mut dyn Sink) {
         sink.put(&WAITS, &[rule, most], &count.load(Relaxed).into());
     }
     sink.put(&WAITS_LONGER, &[rule], &waits[WAIT_BUCKETS_MS.len()].load(Relaxed).into());
+    sink.put(&WAITED, &[rule], &state.counters().waited_ms.load(Relaxed).into());
 }
 
 const PREFIX: &str = "{rule}:";
@@ -113,31 +116,33 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
 ];
 
 /// Counters of each rule.
-pub(super) static COUNTERS: [Definition; RuleCounters::NAMES.len()] = counters(PREFIX, LABELS, false);
+pub(super) static COUNTERS: [Definition; RuleCounters::NAMES.len()] = counters(PREFIX, LABELS, Export::Own);
 /// Their sums over all rules in force.
-pub(super) static TOTALS: [Definition; RuleCounters::NAMES.len()] = counters("total:", &[], true);
+pub(super) static TOTALS: [Definition; RuleCounters::NAMES.len()] = counters("total:", &[], Export::Sum);
 
 const fn counters(
     prefix: &'static str,
     labels: &'static [&'static str],
-    is_sum: bool,
+    export: Export,
 ) -> [Definition; RuleCounters::NAMES.len()] {
     let mut all = [Definition::new("", Kind::Counter, Unit::Count, ""); RuleCounters::NAMES.len()];
     let mut at = 0;
     while at < all.len() {
         let (name, help) = (RuleCounters::NAMES[at], RuleCounters::HELP[at]);
-        all[at] = Definition {
-            is_sum,
-            ..Definition::new(name, Kind::Counter, Unit::Count, help).labelled(prefix, labels)
-        };
+        let definition = Definition::new(name, Kind::Counter, Unit::Count, help).labelled(prefix, labels);
+        all[at] = Definition { export, ..definition };
         at += 1;
     }
     all
 }
 
+/// Of the waits.
+static WAIT: Histogram = Histogram { name: "wait", help: "How long held gets have waited." };
+
 /// Waits by how long they took.
 pub(super) static WAITS: Definition = Definition {
     suffix: "_to_{most}ms",
+    export: Export::Bucket(&WAIT),
     ..Definition::new(
         "waits",
         Kind::Counter,
@@ -147,9 +152,17 @@ pub(super) static WAITS: Definition = Definition {
     .labelled(PREFIX, &["rule", "most"])
 };
 /// Waits longer than all of these.
-pub(super) static WAITS_LONGER: Definition =
-    Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
-        .labelled(PREFIX, LABELS);
+pub(super) static WAITS_LONGER: Definition = Definition {
+    export: Export::LastBucket(&WAIT),
+    ..Definition::new("waits_longer", Kind::Counter, Unit::Count, "Waits that took longer than that.")
+        .labelled(PREFIX, LABELS)
+};
+/// Time of all waits.
+pub(super) static WAITED: Definition = Definition {
+    export: Export::BucketSum(&WAIT),
+    ..Definition::new("waited_ms", Kind::Counter, Unit::Milliseconds, "Time of all waits together.")
+        .labelled(PREFIX, LABELS)
+};
 
 /// Prefixes that keep keys from their rules.
 pub(super) static HINT: Definition = Definition {

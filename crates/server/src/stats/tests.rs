@@ -12,7 +12,7 @@ use super::{Group, Lines, collect, leases};
 use crate::state::Shared;
 use cattlegrid_config::{Command, parse_args};
 
-const ALL: [Group; 10] = [
+const ALL: [Group; 11] = [
     Group::General,
     Group::Own,
     Group::Items,
@@ -23,9 +23,10 @@ const ALL: [Group; 10] = [
     Group::Tags,
     Group::Loaders,
     Group::Objects,
+    Group::Latency,
 ];
 
-fn every_definition() -> impl Iterator<Item = &'static Definition> {
+pub(crate) fn every_definition() -> impl Iterator<Item = &'static Definition> {
     let fields = leases::FIELDS.iter().map(|row| &row.definition);
     ALL.into_iter().flat_map(definitions).chain(fields)
 }
@@ -172,7 +173,7 @@ fn sums_are_of_what_the_rules_count() {
     let kept = collected(Group::Rules, &shared, at(10)).0;
     let of = |name: &str| {
         let found = kept.iter().find(|(_, line, _)| line == name);
-        found.map(|(definition, _, value)| (definition.is_sum, value.to_string()))
+        found.map(|(definition, _, value)| (definition.is_sum(), value.to_string()))
     };
     assert_eq!(of("1:fills_stored"), Some((false, "3".into())));
     assert_eq!(of("2:fills_stored"), Some((false, "4".into())));
@@ -221,7 +222,7 @@ fn methods_of_all_lanes_are_added() {
 #[test]
 fn the_page_has_every_line() {
     let page = reference_markdown();
-    for definition in every_definition().filter(|one| !one.is_sum) {
+    for definition in every_definition().filter(|one| !one.is_sum()) {
         let Definition { name, prefix, suffix, help, .. } = definition;
         let row = format!("| `{prefix}{name}{suffix}` | ");
         assert!(page.lines().any(|line| line.starts_with(&row) && line.contains(help)), "{row}");

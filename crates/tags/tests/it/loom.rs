@@ -315,3 +315,21 @@ fn a_miss_that_is_not_seen_is_later_than_the_bump() {
         assert_eq!(is_dead, miss < number, "{miss} {number}");
     });
 }
+
+#[test]
+fn a_bump_that_is_left_out_while_exact_arrays_are_made() {
+    model(|| {
+        let server = Server::new(256, 1);
+        server.tags.select();
+        server.tags.begin_notes();
+        server.tags.end_notes();
+        let log = spawn(&server, |server| {
+            let is_left_out = server.tags.leaves_out(TagHash::from_stored(1), Kind::Hard, || server.tick());
+            assert!(is_left_out);
+        });
+        server.tags.name_exactly(|| server.tick());
+        log.join().unwrap();
+        server.tags.note_named(&[1], 0, 0, |_| 0);
+        assert_eq!(server.check(1, &[1], 0), Validity::Dead);
+    });
+}

@@ -7,7 +7,7 @@ import os
 import ssl
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Awaitable, Callable, Dict, Hashable, Iterable, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
 
 from . import _machine as m
 from . import _outcome as o
@@ -26,6 +26,9 @@ from ._serializers import Serializer
 from ._streams import AsyncServers
 from ._tasks import LoopEvent, Transport, finish, run
 from ._wire import ASK, Command, Reply
+
+R = TypeVar("R")
+D = TypeVar("D")
 
 _all: weakref.WeakSet[AsyncCache] = weakref.WeakSet()
 
@@ -76,9 +79,9 @@ class AsyncToken:
 
 
 class AsyncCache(AsyncCacheMethods, Base):
-    """A memcached client that computes each missing value once, for asyncio. Many tasks may share it; it belongs to the
-    event loop that uses it, and makes new connections in another. Functions that compute may be coroutines or plain
-    functions.
+    """A memcached client that computes each missing value once, for asyncio. Many tasks may share it, of several event
+    loops too, also at the same time: each loop has connections of its own. Functions that compute may be coroutines or
+    plain functions.
 
     :param servers: addresses: a text with commas or blanks between them, or a list of texts and ``(host, port)`` pairs:
         ``host``, ``host:port``, ``[v6]:port``, ``unix:/path``, ``=WEIGHT`` after it, 1 to 65535. Port 11211.
@@ -88,7 +91,9 @@ class AsyncCache(AsyncCacheMethods, Base):
     :param prefix: before every key.
     :param serializer: ``"json"``, ``"bytes"``, ``"text"``, ``"msgpack"``, ``"pickle"``, or a :class:`Serializer`.
     :param compress_above: values of more bytes are compressed, if that makes them smaller.
-    :param timeout: of a command. A request that the server holds has the time of its wait in addition.
+    :param timeout: how long a server may be silent, where a reply is due or in the middle of one: many or large values
+        may take longer in all. Above 0 and at most a day. A computing call that the server holds has the time of its
+        wait in addition; a plain read is held for nine tenths of ``timeout`` at most.
     :param connect_timeout: of connecting, with TLS and authentication.
     :param sharding: which server has a key: ``"ketama_weighted"``, ``"ketama"`` or ``"rendezvous"``.
     :param username: and ``password``: memcached's ASCII authentication.
@@ -153,16 +158,26 @@ class AsyncCache(AsyncCacheMethods, Base):
         )
         _all.add(self)
 
+    @staticmethod
+    def _place() -> Hashable:
+        return asyncio.get_running_loop()
+
     def _connect(self, servers: Any) -> Transport:
         own = self._own_servers(servers)
         if own is not None:
             addresses, route, settings, flush = own
             own_servers = AsyncServers(addresses, route, settings, self.metrics, flush, self._waiting_max)
+            own_servers.on_end = self._ended
             self._servers = own_servers
             return own_servers
         from ._foreign_async import transport_of
 
         return transport_of(servers)
+
+    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A loop was closed, perhaps with callers in it."""
+        self._herd.flights.drop(loop)
+        self._turns.drop(loop)
 
     def _run(self, machine: Any) -> Awaitable[Any]:
         return run(self._transport, machine)
@@ -184,12 +199,13 @@ class AsyncCache(AsyncCacheMethods, Base):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections. The next call opens new ones."""
+        """Closes the connections of this event loop. The next call opens new ones."""
         await self._transport.close()
 
     async def get(self, key: AnyKey, default: Any = None) -> Any:
         """The value of a key; ``default`` if it is absent, has expired or is being computed. Values of
-        ``get_or_compute`` are read too.
+        ``get_or_compute`` are read too. Under a rule with leases a key that is missing is then this program's to
+        compute and :meth:`set`, and others wait: use :meth:`peek` where nothing is stored after it.
 
         Raises :class:`UnreadableValue`: another program, or another serializer, wrote it.
         """
@@ -294,6 +310,125 @@ class AsyncCache(AsyncCacheMethods, Base):
     async def has_tags(self) -> bool:
         """Whether every server has tags."""
         return bool(await self._run(self._calls.has_tags()))
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], Any],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     async def get_or_compute(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _machine as m
 from . import _outcome as o
@@ -26,6 +26,7 @@ from ._serializers import Codec, Serializer
 from ._servers import Address, parse_all
 from ._spans import trace_calls
 from ._switch import set_up
+from ._turns import Turns
 from ._wire import META, TEXT, Reply, ask_head
 
 _CACHED_MAX = 1000
@@ -86,11 +87,18 @@ class Base:
         self._real: Any = None
         self._transport = self._connect(servers)
         set_up(self, servers, testing, make_event is not threading.Event)
-        self._herd = Herd(self._transport, self._codec, self.metrics, make_event, clock)
+        self._herd = Herd(self._transport, self._codec, self.metrics, make_event, clock, self._place)
+        self._turns = Turns(make_event, self._place)
         self._calls = Calls(self._herd, self._transport, self._codec, self._prefix, clock)
-        self._calls.near = near_of(near)
+        self._calls.near = self._herd.asker.near = near_of(near)
+        self._calls.patience = b" Pw%d" % int(self._settings.timeout * 900)
         self._options(None, None, None, None, None)
         trace_calls(self, self.metrics.observer)
+
+    @staticmethod
+    def _place() -> Hashable:
+        """Callers at the same place wait together."""
+        return None
 
     def _connect(self, servers: Any) -> Any:
         raise NotImplementedError
@@ -125,6 +133,7 @@ class Base:
     def _forget(self) -> None:
         """In a process that was forked: connections and computations are the parent's."""
         self._herd.flights.forget()
+        self._turns.forget()
         self._real.forget()
         if self._transport is not self._real:
             self._transport.forget()

@@ -76,9 +76,9 @@ def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                     result = transport.everywhere(op.commands)
                 elif kind is Spawn:
                     _spawn(transport, op.machine)
-            except StopIteration as stop:
+            except (StopIteration, GeneratorExit) as stop:
                 # Inside a generator it would be its end.
-                raised = RuntimeError("the function has raised StopIteration")
+                raised = RuntimeError(f"the function has raised {type(stop).__name__}")
                 raised.__cause__ = stop
                 op = machine.throw(raised)
             except BaseException as error:

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
 
 from . import _outcome as o
 from ._base import MISSING, Base, ask_head_of
@@ -26,6 +26,10 @@ from ._ring import KETAMA_WEIGHTED, Ejection
 from ._saved import resume, save
 from ._serializers import Serializer
 from ._wire import ASK, Command, Reply
+
+R = TypeVar("R")
+W = TypeVar("W")
+D = TypeVar("D")
 
 _all: weakref.WeakSet[Cache] = weakref.WeakSet()
 
@@ -79,7 +83,9 @@ class Cache(CacheMethods, Base):
     :param prefix: before every key.
     :param serializer: ``"json"``, ``"bytes"``, ``"text"``, ``"msgpack"``, ``"pickle"``, or a :class:`Serializer`.
     :param compress_above: values of more bytes are compressed, if that makes them smaller.
-    :param timeout: of a command. A request that the server holds has the time of its wait in addition.
+    :param timeout: how long a server may be silent, where a reply is due or in the middle of one: many or large values
+        may take longer in all. Above 0 and at most a day. A computing call that the server holds has the time of its
+        wait in addition; a plain read is held for nine tenths of ``timeout`` at most.
     :param connect_timeout: of connecting, with TLS and authentication.
     :param sharding: which server has a key: ``"ketama_weighted"``, ``"ketama"`` or ``"rendezvous"``.
     :param username: and ``password``: memcached's ASCII authentication.
@@ -165,7 +171,8 @@ class Cache(CacheMethods, Base):
 
     def get(self, key: AnyKey, default: Any = None) -> Any:
         """The value of a key; ``default`` if it is absent, has expired or is being computed. Values of
-        ``get_or_compute`` are read too.
+        ``get_or_compute`` are read too. Under a rule with leases a key that is missing is then this program's to
+        compute and :meth:`set`, and others wait: use :meth:`peek` where nothing is stored after it.
 
         Raises :class:`UnreadableValue`: another program, or another serializer, wrote it.
         """
@@ -270,6 +277,91 @@ class Cache(CacheMethods, Base):
     def has_tags(self) -> bool:
         """Whether every server has tags."""
         return bool(self._run(self._calls.has_tags()))
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: None = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Optional[Duration] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: D,
+        outcome: Literal[False] = False,
+    ) -> Union[R, D]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Callable[[], W],
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[False] = False,
+    ) -> Union[R, W]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    def get_or_compute(
+        self,
+        key: AnyKey,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Union[Duration, Callable[[], Any], None] = None,
+        tags: Tags = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        default: Any = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     def get_or_compute(
         self,

@@ -15,6 +15,7 @@ from typing import (
     Any,
     Awaitable,
     Callable,
+    Coroutine,
     Dict,
     Generic,
     Iterable,
@@ -23,6 +24,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
     TypeVar,
     Union,
     cast,
@@ -33,11 +35,13 @@ from . import _outcome as o
 from ._base import MISSING, ask_head_of
 from ._errors import CacheError, UsageError
 from ._keys import Key, key_bytes
+from ._machine import Ending, terms
 from ._options import Duration, Ttl, expiration
 from ._template import call_of, compile_key, compile_tags
 from ._wire import ASK, Command, Reply
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 AT_A_TIME = 16
 """Computations of one ``get_many`` under asyncio that run at the same time."""
@@ -70,9 +74,6 @@ class BusyError(CacheError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: another client computes it, and the wait has passed")
         self.key = key
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.key,)
 
 
 class Last(NamedTuple):
@@ -261,10 +262,14 @@ class CachedFunction(_Shared[P, R]):
 
     def _missed(self, key: str, args: Any, kwargs: Any, first: Any) -> R:
         """What is not plainly a hit."""
-        name = key if self._make_tags is None else Key(key, self._make_tags(*args, **kwargs))
         cache = self._cache
         try:
+            name = key if self._make_tags is None else Key(key, self._make_tags(*args, **kwargs))
             subject = cache._calls.subject(name, ())
+        except BaseException:
+            self._give_back(key, first[0])
+            raise
+        try:
             machine = cache._herd.get_or_compute(
                 subject,
                 lambda: self._answer(self._function(*args, **kwargs)),
@@ -277,6 +282,13 @@ class CachedFunction(_Shared[P, R]):
             self._failed(name)
             raise
         return cast(R, self._ended(name, outcome))
+
+    def _give_back(self, key: str, reply: Any) -> None:
+        """The question may have brought a lease, and there are no tags to compute with."""
+        if type(reply) is Reply and reply.won:
+            cache = self._cache
+            found = cache._herd.asker.judge(cache._calls.subject(key, ()), reply, terms(self._how.lock_ms))
+            cache._run(cache._herd.asker.settle([(found.grant, Ending())]))
 
     def _called(self, args: Any, kwargs: Any) -> R:
         name = self._name(args, kwargs)
@@ -325,13 +337,27 @@ class CachedFunction(_Shared[P, R]):
         found = self._cache.get_or_compute_many(list(arguments), compute, **self._options)
         return self._ended_many(names, found, failures)
 
+    # Type checkers see through classmethod and staticmethod below ``cached``: a first argument says which it is.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], R], instance: None, owner: Type[T]
+    ) -> BoundFunction[Q, R]: ...
+
     @overload
     def __get__(self, instance: None, owner: Any = None) -> CachedFunction[P, R]: ...
 
     @overload
-    def __get__(
-        self: CachedFunction[Concatenate[Any, Q], R], instance: object, owner: Any = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], R], instance: T, owner: Any = None
     ) -> BoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], R], instance: T, owner: Any = None
+    ) -> BoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> CachedFunction[P, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         bound = _bound_to(self, instance, owner)
@@ -399,13 +425,27 @@ class AsyncCachedFunction(_Shared[P, R]):
         found = await self._cache.get_or_compute_many(list(arguments), compute, **self._options)
         return self._ended_many(names, found, failures)
 
+    # Type checkers see through classmethod and staticmethod below ``cached``: a first argument says which it is.
+    @overload
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], Coroutine[Any, Any, R]], instance: None, owner: Type[T]
+    ) -> AsyncBoundFunction[Q, R]: ...
+
     @overload
     def __get__(self, instance: None, owner: Any = None) -> AsyncCachedFunction[P, R]: ...
 
     @overload
-    def __get__(
-        self: AsyncCachedFunction[Concatenate[Any, Q], R], instance: object, owner: Any = None
+    def __get__(  # type: ignore[misc]
+        self: Callable[Concatenate[Type[T], Q], Coroutine[Any, Any, R]], instance: T, owner: Any = None
     ) -> AsyncBoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Q], Coroutine[Any, Any, R]], instance: T, owner: Any = None
+    ) -> AsyncBoundFunction[Q, R]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> AsyncCachedFunction[P, R]: ...
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         bound = _bound_to(self, instance, owner)
@@ -433,6 +473,10 @@ class _Bound(_Typed[P, R]):
 
     def __repr__(self) -> str:
         return f"<bound {self._cached!r} of {self.__self__!r}>"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # As a method is: its object, and its name there.
+        return getattr, (self.__self__, self.__name__)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Bound) and other._cached is self._cached and other.__self__ is self.__self__
@@ -506,10 +550,18 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
+def _check_generator(function: Any) -> None:
+    """Raises :class:`UsageError` for a generator."""
+    function = getattr(function, "__func__", function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function!r} is a generator, which cannot be cached: return a list")
+
+
+def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callable[P, o.Computed[R]]], CachedFunction[P, R]]:
     """The decorator of :meth:`Cache.cached`."""
 
-    def decorate(function: Callable[P, R]) -> CachedFunction[P, R]:
+    def decorate(function: Callable[P, o.Computed[R]]) -> CachedFunction[P, R]:
+        _check_generator(function)
         if is_async(function):
             raise UsageError(f"{function!r} is an async def: use AsyncCache")
         return CachedFunction(cache, function, key, settings)
@@ -519,10 +571,11 @@ def cached(cache: Cache, key: KeyOption, settings: Settings) -> Callable[[Callab
 
 def async_cached(
     cache: AsyncCache, key: KeyOption, settings: Settings
-) -> Callable[[Callable[P, Awaitable[R]]], AsyncCachedFunction[P, R]]:
+) -> Callable[[Callable[P, Awaitable[o.Computed[R]]]], AsyncCachedFunction[P, R]]:
     """The decorator of :meth:`AsyncCache.cached`."""
 
-    def decorate(function: Callable[P, Awaitable[R]]) -> AsyncCachedFunction[P, R]:
+    def decorate(function: Callable[P, Awaitable[o.Computed[R]]]) -> AsyncCachedFunction[P, R]:
+        _check_generator(function)
         if not is_async(function):
             raise UsageError(f"{function!r} is no async def: use Cache")
         return AsyncCachedFunction(cache, function, key, settings)

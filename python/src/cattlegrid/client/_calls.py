@@ -106,6 +106,8 @@ class Calls:
         self.prefix = prefix
         self._clock = clock
         self.near: Optional[Near] = None
+        self.patience = b""
+        """Flags of a plain read: how long a server may hold it, so that it is answered before the client gives up."""
 
     def _near_for(self, key: AnyKey, data: bytes) -> Optional[Near]:
         """The near cache, if it is used for this key: what is invalidated by its tags keeps its key."""
@@ -154,15 +156,15 @@ class Calls:
                 self.herd.observer.near_hit()
                 return self.value(data, Reply("VA", *item), default)
             reading = near.reading(data)
-            reply = m.one((yield Batch([Command(GET, data, b" t")])))
+            reply = m.one((yield Batch([Command(GET, data, b" t" + self.patience)])))
             _keep(near, data, reading, reply)
             return self.value(data, reply, default)
-        return self.value(data, m.one((yield Batch([Command(GET, data)]))), default)
+        return self.value(data, m.one((yield Batch([Command(GET, data, self.patience)]))), default)
 
     def gets(self, key: AnyKey, default: Any) -> Call:
         """``gets``."""
         data = key_bytes(key, self.prefix)
-        reply = m.one((yield Batch([Command(GET, data)])))
+        reply = m.one((yield Batch([Command(GET, data, self.patience)])))
         missing = object()
         value = self.value(data, reply, missing)
         return (default, None) if value is missing else (value, reply.cas)
@@ -170,7 +172,7 @@ class Calls:
     def get_and_touch(self, key: AnyKey, ttl: Ttl, default: Any) -> Call:
         """``gat``."""
         data = key_bytes(key, self.prefix)
-        command = Command(GAT, data, exptime=plain_exptime(ttl, self._now_ms()))
+        command = Command(GAT, data, self.patience, exptime=plain_exptime(ttl, self._now_ms()))
         with self._writing(data):
             return self.value(data, m.one((yield Batch([command]))), default)
 
@@ -199,7 +201,7 @@ class Calls:
         values = {}
         if self.near is not None:
             return (yield from self._get_many_near(self.near, named))
-        replies = yield Batch([Command(GET, data) for data in named.values()])
+        replies = yield Batch([Command(GET, data, self.patience) for data in named.values()])
         for (key, data), reply in zip(named.items(), _checked(replies)):
             value = self.value(data, reply, missing)
             if value is not missing:
@@ -217,7 +219,7 @@ class Calls:
                 self.herd.observer.near_hit()
                 replies[key] = Reply("VA", *item)
         if asked:
-            got = _checked((yield Batch([Command(GET, named[key], b" t") for key in asked])))
+            got = _checked((yield Batch([Command(GET, named[key], b" t" + self.patience) for key in asked])))
             for (key, reading), reply in zip(asked.items(), got):
                 if self._near_for(key, named[key]) is not None:
                     _keep(near, named[key], reading, reply)

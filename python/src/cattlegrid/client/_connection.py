@@ -89,7 +89,7 @@ def count_connection() -> int:
 
 
 class Timeouts:
-    """Of one exchange."""
+    """Of one exchange: how long the server may be silent, and until when its first bytes have to come."""
 
     __slots__ = ("deadline", "limit")
 
@@ -226,14 +226,17 @@ class Connection:
         self._sock.settimeout(0)
         self._limit = 0
         poll.register(self._sock, select.POLLIN | select.POLLOUT)
+        # Making the commands took time of this process, not of the server.
+        deadline = time.monotonic() + limits.limit
         while len(replies) < len(commands):
-            left = limits.deadline - time.monotonic()
+            left = deadline - time.monotonic()
             if left <= 0:
                 raise Lost(TimedOut(self.server, limits.limit), not replies)
             try:
                 if rest:
                     with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                         rest = rest[self._sock.send(rest) :]
+                        deadline = time.monotonic() + limits.limit
                     if not rest:
                         poll.modify(self._sock, select.POLLIN)
                 try:
@@ -241,6 +244,7 @@ class Connection:
                     if not data:
                         raise Lost(ConnectionFailed(self.server, "the server has closed the connection"), not replies)
                     self._parser.feed(data)
+                    deadline = time.monotonic() + limits.limit
                 except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                     poll.poll(left * 1000)
                     continue
@@ -264,6 +268,10 @@ class Connection:
         self._send(b"".join([encode(command, self.meta, opaque + at) for at, command in enumerate(commands)]), limits)
         return opaque
 
+    def expect(self, limits: Timeouts) -> None:
+        """The first bytes have to come before the deadline, or to be there: other servers may have used up the time."""
+        self._set_limit(max(limits.deadline - time.monotonic(), 0.001))
+
     def read(self, command: Command, opaque: int, limits: Timeouts) -> Reply:
         """The reply to a command. Raises :class:`Lost`."""
         reply = self._read(command, limits)
@@ -281,10 +289,13 @@ class Connection:
         except Broken as error:
             raise Lost(ProtocolError(self.server, f"not a reply to the command: {error}"), False) from None
 
+    def _set_limit(self, limit: float) -> None:
+        if self._limit != limit:
+            self._sock.settimeout(limit)
+            self._limit = limit
+
     def _send(self, data: bytes, limits: Timeouts) -> None:
-        if self._limit != limits.limit:
-            self._sock.settimeout(limits.limit)
-            self._limit = limits.limit
+        self._set_limit(limits.limit)
         try:
             self._sock.sendall(data)
         except socket.timeout:
@@ -308,8 +319,8 @@ class Connection:
             is_fresh = False
             parser.feed(data)
             reply = self._next(command)
-            if reply is None and time.monotonic() > limits.deadline:
-                raise Lost(TimedOut(self.server, limits.limit), False)
+            if reply is None:
+                self._set_limit(limits.limit)
         return reply
 
 
@@ -638,6 +649,7 @@ class Servers:
 
         def finish() -> Replies:
             try:
+                open_connection.expect(limits)
                 replies = [open_connection.read(command, opaque + at, limits) for at, command in enumerate(commands)]
             except Lost as lost:
                 open_connection.close()

@@ -5,11 +5,23 @@ Texts have no numbers that differ from one failure to the next, so that logs can
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence, Tuple
 
 
 class CacheError(Exception):
-    """Anything that goes wrong between this client and its servers, or in how it is called."""
+    """Anything that goes wrong between this client and its servers, or in how it is called. Errors can be pickled, as a
+    pool of processes does, and copied."""
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # Exceptions are made anew by their texts, and the classes below are made by other arguments.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: Any, args: Tuple[Any, ...]) -> CacheError:
+    """An error that was pickled or copied, before it has its attributes."""
+    error: CacheError = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class UsageError(CacheError, ValueError):

@@ -1,4 +1,5 @@
-"""Callers of one key in one process: they share what is asked while they wait, and the computation.
+"""Callers of one key in one process, or in one event loop of it: they share what is asked while they wait, and the
+computation.
 
 A caller may use the answer to a question only if that was sent after the caller had arrived: else it could see a value
 from before a delete that it has waited for. Of the callers that wait for a key one watches: it asks the server from
@@ -14,13 +15,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Optional, Tuple
 
 from . import _machine as m
-from ._machine import End, Found, Grant, Waiter
+from ._machine import End, Found, Grant, Subject, Waiter
 
-Name = Tuple[bytes, Tuple[str, ...]]
-"""Key and tags."""
+Name = Tuple[Hashable, bytes, Tuple[str, ...]]
+"""Event loop, key and tags. A loop may end, or rest, with callers in it: those of another do not wait for them."""
 
 
 class Running:
@@ -64,6 +65,8 @@ class Running:
                 found = Found(m.HIT, end.stored)
             elif end.kind == "failed":
                 found = Found(m.FAILED, text=end.text)
+            elif end.kind == "skipped":
+                found = Found(m.ALONE)
             waiter.wake(found)
 
 
@@ -81,16 +84,21 @@ class Watch:
 class Flights:
     """All callers that wait, and all computations of this process."""
 
-    def __init__(self, make_event: Callable[[], Any]) -> None:
+    def __init__(self, make_event: Callable[[], Any], place: Callable[[], Hashable]) -> None:
         self.lock = threading.RLock()
         self.running: Dict[Name, Running] = {}
         self._watches: Dict[Tuple[Name, bool], Watch] = {}
         self._numbers = itertools.count(1)
         self._make_event = make_event
+        self._place = place
 
     def __len__(self) -> int:
         with self.lock:
             return len({name for name, _ in self._watches} | set(self.running))
+
+    def name(self, subject: Subject) -> Name:
+        """That of a key for the callers beside this one."""
+        return self._place(), subject.key, subject.tags
 
     def number(self) -> int:
         """The next number: callers take one when they arrive and when they ask, computations when they begin."""
@@ -100,8 +108,9 @@ class Flights:
         """A new waiter."""
         return Waiter(self._make_event(), arrival)
 
-    def begin(self, name: Name, grant: Grant) -> None:
+    def begin(self, grant: Grant) -> None:
         """From now on callers of this process can join the computation that has this grant."""
+        name = self.name(grant.subject)
         running = Running(self, name, self.number())
         grant.on_end = running
         # With an old value no caller waits.
@@ -152,6 +161,12 @@ class Flights:
         is_answer = found is not None and found.kind in (m.HIT, m.FAILED)
         for other in told:
             other.wake(found if is_answer and other.arrival < sent else None)
+
+    def drop(self, place: Hashable) -> None:
+        """The callers of a loop that was closed wait no longer."""
+        with self.lock:
+            self.running = {name: running for name, running in self.running.items() if name[0] is not place}
+            self._watches = {name: watch for name, watch in self._watches.items() if name[0][0] is not place}
 
     def forget(self) -> None:
         """In a process that was forked: what was under way is the parent's."""

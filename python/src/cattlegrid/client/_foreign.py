@@ -439,7 +439,9 @@ class PythonMemcached(Foreign):
         """See :class:`Foreign`."""
         client.cas_ids[key] = cas
         try:
-            return "STORED" if client.cas(key, value, exptime) else "EXISTS"
+            if client.cas(key, value, exptime):
+                return "STORED"
+            return "EXISTS" if client.get(key) is not None else "NOT_FOUND"
         finally:
             client.cas_ids.pop(key, None)
 
@@ -529,6 +531,12 @@ _KINDS: Dict[str, Type[Foreign]] = {"pymemcache": Pymemcache, "pylibmc": Pylibmc
 
 def transport_of(client: Any) -> Foreign:
     """The transport over another library's client. Raises :class:`UsageError`."""
+    if type(client).__name__ == "RetryingClient":
+        # Before all else: it claims to have any attribute.
+        raise UsageError(
+            "a RetryingClient sends stores again of which it does not know whether they were done, so that a lock would be taken for "
+            "another's: give the client inside it"
+        )
     if hasattr(client, "_cache") and hasattr(client, "make_key"):
         return Django(client)
     for kind in type(client).__mro__:

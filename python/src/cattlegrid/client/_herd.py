@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Generator, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Generator, Hashable, NamedTuple, Optional, Protocol, Tuple
 
 from . import _machine as m
 from . import _outcome as o
@@ -101,7 +101,7 @@ def options(
 class Search:
     """What a caller looks for."""
 
-    __slots__ = ("deadline", "hint", "is_held", "is_told", "outlives", "subject", "takes_old", "terms")
+    __slots__ = ("computes", "deadline", "hint", "is_held", "is_told", "outlives", "patience", "subject", "takes_old", "terms")
 
     def __init__(self, subject: Subject, terms: Terms, wait: float, is_told: bool = False, hint: bytes = b"") -> None:
         self.subject = subject
@@ -112,10 +112,14 @@ class Search:
         """The server may hold a request for it."""
         self.takes_old = True
         """It takes an old value while others compute."""
+        self.computes = False
+        """It computes without a lock where the value is not to be stored."""
         self.is_told = is_told
         """It is told that another's computation has failed."""
         self.hint = hint
         self.outlives = False
+        self.patience: Optional[int] = None
+        """How many computations it waits for that end without a value and are followed by others; None: any number."""
 
 
 class Verdict(NamedTuple):
@@ -128,6 +132,10 @@ class Verdict(NamedTuple):
     waited: bool = False
 
 
+def _one_place() -> None:
+    """All callers of a process are together."""
+
+
 class Herd:
     """Computes missing values once."""
 
@@ -138,24 +146,28 @@ class Herd:
         observer: Observer,
         make_event: Callable[[], Any],
         clock: Callable[[], float],
+        place: Callable[[], Hashable] = _one_place,
     ) -> None:
         self.asker = Asker(transport, clock)
         self.codec = codec
         self.observer = observer
-        self.flights = Flights(make_event)
+        self.flights = Flights(make_event, place)
 
     def _acquire(self, s: Search, wait_ms: int = 0, first: Optional[m.First] = None) -> Generator[Op, Any, Found]:
         found = yield from self.asker.acquire(s.subject, s.terms, wait_ms, s.hint, s.outlives, first)
         if found.grant is not None:
             if not found.grant.hint:
                 found.grant.hint = s.hint
-            self.flights.begin(s.subject[:2], found.grant)
+            self.flights.begin(found.grant)
         return found
 
     def find(self, s: Search, first: Optional[m.First] = None) -> Generator[Op, Any, Tuple[Found, bool]]:
         """The value before it is read, or the right to compute it, or that others compute. Whether it was waited
         for."""
-        flights, name = self.flights, s.subject[:2]
+        flights = self.flights
+        name = flights.name(s.subject)
+        if self.asker.slow_ms:
+            s.terms = self.asker.terms_of(s.subject.key, s.terms)
         arrival = sent = flights.number()
         found = yield from self._acquire(s, 0, first)
         if not _is_busy(found, s):
@@ -173,6 +185,11 @@ class Herd:
                         s.terms = s.terms._replace(awaited=None)
                     failed = True
                 elif found.kind == m.BUSY_LOCK and s.is_told and s.terms.awaited != found.nonce:
+                    if s.terms.awaited is not None and s.patience is not None:
+                        s.patience -= 1
+                        if s.patience <= 0:
+                            final = Found(m.FAILED, text=b"other computations follow")
+                            return final, True
                     if s.terms.awaited is None and found.hint:
                         s.hint = found.hint
                     s.terms = s.terms._replace(awaited=found.nonce)
@@ -209,7 +226,7 @@ class Herd:
             return (yield from self._acquire(s, wait_ms))
         except ServerBusy:
             # It lets no more clients wait, but this process has the lease.
-            if s.subject[:2] in self.flights.running:
+            if self.flights.name(s.subject) in self.flights.running:
                 return Found(m.BUSY_CHANGING)
             raise
 
@@ -217,6 +234,8 @@ class Herd:
     def _told(waiter: m.Waiter, s: Search) -> Optional[Found]:
         found, waiter.found = waiter.found, None
         if found is None or (found.kind == m.FAILED and not (s.is_told and found.text)):
+            return None
+        if found.kind == m.ALONE and not s.computes:
             return None
         return found
 
@@ -234,6 +253,8 @@ class Herd:
                 if s.is_told and found.text:
                     return Verdict(m.FAILED, text=found.text, waited=waited)
                 return Verdict(o.BUSY, waited=waited)
+            if found.kind == m.ALONE:
+                return Verdict(m.ALONE, waited=waited)
             if found.kind in m.BUSY or (found.kind == m.STALE and not s.takes_old):
                 return Verdict(o.BUSY, waited=waited)
             assert found.stored is not None
@@ -308,11 +329,15 @@ class Herd:
         self, subject: Subject, function: Callable[[], Any], when: Expiration, how: Options, first: Optional[m.First]
     ) -> Generator[Op, Any, o.Outcome[Any]]:
         try:
-            verdict = yield from self.obtain(Search(subject, m.terms(how.lock_ms), how.wait), first)
+            search = Search(subject, m.terms(how.lock_ms), how.wait)
+            search.computes = True
+            verdict = yield from self.obtain(search, first)
         except CacheError as error:
             if not how.goes_on_after(error):
                 raise
-            return (yield from self._compute_alone(subject, function, how, error))
+            return (yield from self._compute_alone(subject, function, how, m.not_stored_of(error)))
+        if verdict.kind == m.ALONE:
+            return (yield from self._compute_alone(subject, function, how, o.NotStored(o.SKIPPED)))
         if verdict.grant is None:
             if verdict.kind == o.BUSY and how.busy is not None:
                 return o.Outcome(o.WAITED, (yield Invoke(how.busy)))
@@ -320,9 +345,9 @@ class Herd:
         return (yield from self._compute(verdict.grant, function, when, how))
 
     def _compute_alone(
-        self, subject: Subject, function: Callable[[], Any], how: Options, error: CacheError
+        self, subject: Subject, function: Callable[[], Any], how: Options, why: m.Kept
     ) -> Generator[Op, Any, o.Outcome[Any]]:
-        """The value although its server cannot be asked."""
+        """The value, although its server cannot be asked or it was not to be stored a moment ago."""
         begun = time.monotonic()
         self.observer.computing(subject.key)
         try:
@@ -330,8 +355,8 @@ class Herd:
         except BaseException as failure:
             self.observer.computed(subject.key, time.monotonic() - begun, None, failure)
             raise
-        why = m.not_stored_of(error)
-        self._not_stored(subject, why, how)
+        if why is None or why.kind != o.SKIPPED:
+            self._not_stored(subject, why, how)
         self.observer.computed(subject.key, time.monotonic() - begun, why, None)
         return o.Outcome(o.COMPUTED, plain_value(value), False, why)
 
@@ -364,12 +389,12 @@ class Herd:
         """How a computation ends whose function has returned this, the value for the caller, and whether it is
         stored nowhere."""
         if isinstance(value, o.Skip) or value is o.Skip or value is o.skip:
-            return Ending(), plain_value(value), True
+            return Ending(skips=True), plain_value(value), True
         if isinstance(value, o.Negative):
             when, nothing = expiration(value.ttl), value.value
             if when == ("after", 0) or (when is None and value.ttl is not None):
                 # For no time.
-                return Ending(), nothing, True
+                return Ending(skips=True), nothing, True
             value = nothing
         return Ending(self.fill_until(key, value, when, grace_ms)), value, False
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Generator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from . import _outcome as o
 from ._envelope import (
@@ -39,7 +39,8 @@ from ._envelope import (
 from ._errors import CacheError, Refused, ServerBusy, UsageError
 from ._flags import OURS, UPPER, with_envelope, without_envelope
 from ._keys import AnyKey
-from ._options import PASSED, Expiration, exptime, unix_ms
+from ._near import Near
+from ._options import LONGEST_MS, PASSED, Expiration, exptime, unix_ms
 from ._wire import ADD, ASK, CAS, CLAIM, GET, NOT_SENT, Command, Reply, Scope, ask, delete, store
 
 TRIES = 3
@@ -142,8 +143,8 @@ class Terms(NamedTuple):
     lock_ms: int
     """How long its lock is valid."""
     keep_s: int
-    """How long the server keeps the lock: longer, since servers count whole seconds, and drop an item up to a second
-    early."""
+    """How long the server keeps the lock: longer by a second, in which a delete is still noticed, and by another, since
+    servers count whole seconds and drop an item up to a second early."""
     stale: bool = True
     """Whether the old value is of use while a new one is computed."""
     awaited: Optional[int] = None
@@ -156,7 +157,7 @@ class Terms(NamedTuple):
 
 def terms(lock_ms: int, stale: bool = True) -> Terms:
     """The terms of a lock that is valid for this long."""
-    return Terms(lock_ms, -(-lock_ms // 1000) + 1, stale)
+    return Terms(lock_ms, -(-lock_ms // 1000) + 2, stale)
 
 
 def fetch_terms(lock_ms: int) -> Terms:
@@ -181,6 +182,8 @@ BUSY_SERVER = "busy by server"
 BUSY_LOCK = "busy by lock"
 BUSY_CHANGING = "busy changing"
 FAILED = "failed"
+ALONE = "alone"
+"""Each caller computes for itself."""
 BUSY = frozenset((BUSY_SERVER, BUSY_LOCK, BUSY_CHANGING))
 
 
@@ -276,6 +279,8 @@ class Ending(NamedTuple):
 
     fill: Optional[Fill] = None
     text: Optional[str] = None
+    skips: bool = False
+    """There is a value, and it is not to be stored: callers need not compute one after the other."""
 
 
 class End(NamedTuple):
@@ -283,7 +288,7 @@ class End(NamedTuple):
 
     kind: str
     """``stored``: the value is in the cache, and nothing has happened to the key since; ``unstorable``: it cannot be
-    stored; ``failed``: with its text; ``again``: look again."""
+    stored; ``failed``: with its text; ``skipped``: it is not to be stored; ``again``: look again."""
     stored: Optional[Stored] = None
     text: bytes = b""
 
@@ -310,12 +315,21 @@ First = Tuple[Union[Reply, CacheError], Optional[Scope]]
 """The reply or error of the first question, and where a CAS number in it is valid."""
 
 
+SLOW_KEYS = 1000
+"""Most keys of which it is known that computing them takes longer than was estimated."""
+
+
 class Asker:
     """Asks servers for values and for the right to compute them, and ends computations."""
 
     def __init__(self, transport: Transport, clock: Callable[[], float]) -> None:
         self.transport = transport
         self.clock = clock
+        self.near: Optional[Near] = None
+        """Values in this process's memory: what is stored here ends their entries."""
+        self.slow_ms: Dict[bytes, int] = {}
+        """Keys whose computation has taken longer than their lock was valid, and how long the next lock is valid: twice as
+        long as that took. Else each computation would be overtaken by the next, and none be stored."""
 
     def now_ms(self) -> int:
         """Unix milliseconds."""
@@ -439,12 +453,19 @@ class Asker:
     def settle(self, all_: Sequence[Tuple[Grant, Ending]]) -> Generator[Op, Any, List[Union[Kept, CacheError]]]:
         """Ends computations, with as few round trips as possible, and tells the callers that wait: for each None if its
         value was stored, or why not, or the error."""
+        keys = [grant.subject.key for grant, ending in all_ if ending.fill is not None]
+        if self.near is None or not keys:
+            return (yield from self._settle(all_))
+        with self.near.writing(keys):
+            return (yield from self._settle(all_))
+
+    def _settle(self, all_: Sequence[Tuple[Grant, Ending]]) -> Generator[Op, Any, List[Union[Kept, CacheError]]]:
         settling = [_Settling(self, grant, ending) for grant, ending in all_ if not grant.is_over]
         for each in settling:
             each.grant.is_over = True
+            self._note_time(each.grant, each.ending)
             # Before anything is sent: the server may have stored the value, and the key may have been deleted after
-            # that, long
-            # before the reply is here. The callers that have joined arrived before all this.
+            # that, long before the reply is here. The callers that have joined arrived before all this.
             if each.grant.on_end is not None:
                 each.grant.on_end.leave()
         try:
@@ -467,6 +488,22 @@ class Asker:
                 if each.grant.on_end is not None:
                     each.grant.on_end.end(End("again"))
         return results
+
+    def _note_time(self, grant: Grant, ending: Ending) -> None:
+        took_ms = int((time.monotonic() - grant.taken) * 1000)
+        key = grant.subject.key
+        if grant.kind != LOCK or ending.fill is None or (took_ms <= grant.terms.lock_ms and key not in self.slow_ms):
+            return
+        if len(self.slow_ms) >= SLOW_KEYS:
+            self.slow_ms.clear()
+        self.slow_ms[key] = min(2 * took_ms, LONGEST_MS)
+
+    def terms_of(self, key: bytes, how: Terms) -> Terms:
+        """The terms of a lock of this key."""
+        lock_ms = self.slow_ms.get(key, 0)
+        if lock_ms <= how.lock_ms:
+            return how
+        return how._replace(lock_ms=lock_ms, keep_s=how.keep_s + -(-(lock_ms - how.lock_ms) // 1000))
 
     def _rounds(self, settling: List[_Settling]) -> Generator[Op, Any, None]:
         while True:
@@ -676,7 +713,7 @@ class _Settling:
         fill = self.ending.fill
         if fill is None:
             if self.ending.text is None:
-                return End("again")
+                return End("skipped" if self.ending.skips else "again")
             return End("failed", text=self.ending.text.encode("utf-8", "replace"))
         stored = Stored(fill.data, fill.flags)
         if (self._stored and self.passed) or self._error is not None or self.grant.kind == NOTHING:

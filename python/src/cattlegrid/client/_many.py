@@ -177,7 +177,7 @@ class _Call:
     def _put(self, sorted_: _Sorted, key: Any, found: Found) -> None:
         if found.grant is not None:
             # Callers of this process can join from now on.
-            self._herd.flights.begin(self._asked[key][0][:2], found.grant)
+            self._herd.flights.begin(found.grant)
             sorted_.granted[key] = found.grant
         elif found.kind == m.HIT or (found.kind == m.STALE and key not in self._fresh_only):
             sorted_.got[key] = found
@@ -282,9 +282,8 @@ class _Call:
                 return
             if left > 0:
                 waiter = flights.waiter(flights.number())
-                joined = [
-                    running for key in keys for running in (flights.running.get(self._asked[key][0][:2]),) if running
-                ]
+                names = [flights.name(self._asked[key][0]) for key in keys]
+                joined = [running for running in map(flights.running.get, names) if running]
                 for running in joined:
                     running.join(waiter)
                 try:

@@ -13,19 +13,21 @@ from typing import (
     Generator,
     Iterable,
     List,
+    Literal,
     Optional,
     Sequence,
     Set,
     TypeVar,
     Union,
     cast,
+    overload,
 )
 
 from . import _objects as objects
 from . import _outcome as o
 from ._cached import AsyncCachedFunction, CachedFunction, KeyOption, Settings, async_cached, cached, is_async
 from ._errors import CacheError, UsageError
-from ._machine import Batch, Sleep
+from ._machine import Batch, Sleep, Wait
 from ._objects import Call, Called, LimitSteps, LockLost, LockSteps, QuotaState, QuotaSteps
 from ._options import Duration, Ttl, expiration
 from ._refresh import refresh
@@ -49,20 +51,23 @@ def _asked(steps: objects.Steps, calls: Calls) -> Generator[Any, Any, Any]:
     """The machine of the client that makes these calls."""
     reply: Any = None
     prefix = calls.prefix
-    while True:
-        try:
-            request = steps.send(reply)
-        except StopIteration as end:
-            return end.value
-        if isinstance(request, Sleep):
-            reply = yield request
-            continue
-        names = request.names
-        commands = [Command(CALL, prefix + name) for name in names]
-        for command, name in zip(commands, names):
-            command.route = prefix + objects.route_of(name)
-        replies = yield Batch(commands)
-        reply = [each if isinstance(each, CacheError) else each.data if each.kind == "VA" else None for each in replies]
+    try:
+        while True:
+            try:
+                request = steps.send(reply)
+            except StopIteration as end:
+                return end.value
+            if isinstance(request, (Sleep, Wait)):
+                reply = yield request
+                continue
+            names = request.names
+            commands = [Command(CALL, prefix + name) for name in names]
+            for command, name in zip(commands, names):
+                command.route = prefix + objects.route_of(name)
+            got = yield Batch(commands)
+            reply = [each if isinstance(each, CacheError) else each.data if each.kind == "VA" else None for each in got]
+    finally:
+        steps.close()
 
 
 class Quota:
@@ -152,7 +157,9 @@ class Lock(_LockState):
         Raises :class:`LockHeld`: another has it, and the wait has passed; :class:`NoObjects`; :class:`UsageError`: this
         object has it.
         """
-        return cast(int, self._cache._run_steps(self._steps.acquire(wait)))
+        fence = cast(int, self._cache._run_steps(self._steps.acquire(wait)))
+        self._steps.fence = fence
+        return fence
 
     def renew(self, ttl: Optional[Duration] = None) -> None:
         """The lock lasts for ``ttl`` from now on. Raises :class:`LockLost`: it has ended before."""
@@ -190,7 +197,9 @@ class AsyncLock(_LockState):
     async def acquire(self, wait: Optional[Duration] = None) -> int:
         """See :meth:`Lock.acquire`. A task that is cancelled here does not keep the lock."""
         try:
-            return cast(int, await self._cache._run_steps(self._steps.acquire(wait)))
+            fence = cast(int, await self._cache._run_steps(self._steps.acquire(wait)))
+            self._steps.fence = fence
+            return fence
         except asyncio.CancelledError:
             # The server may have given it all the same.
             task = asyncio.ensure_future(self._undo())
@@ -199,10 +208,8 @@ class AsyncLock(_LockState):
             raise
 
     async def _undo(self) -> None:
-        steps = self._steps
-        steps.fence = None
         try:
-            await self._cache._run_steps(objects.call_one(Call("lock", "release", steps.name, steps.owner)))
+            await self._cache._run_steps(self._steps.undo())
         except CacheError:
             return
 
@@ -262,6 +269,7 @@ class CacheMethods:
     _calls: Any
     _herd: Any
     _options: Any
+    _turns: Any
 
     skip = staticmethod(o.skip)
     """See :func:`skip`: ``return cache.skip(value)``, or ``return cache.skip`` for None."""
@@ -281,7 +289,7 @@ class CacheMethods:
         negative_ttl: Ttl = None,
         on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
         when_unavailable: Optional[str] = None,
-    ) -> Callable[[Callable[P, R]], CachedFunction[P, R]]:
+    ) -> Callable[[Callable[P, o.Computed[R]]], CachedFunction[P, R]]:
         """Decorator: the results of a function are in the cache, under keys made from its arguments::
 
             @cache.cached("page:{user.id}:{id}", ttl="60s", compute_time="2s", tags=["user:{user.id}", "pages"])
@@ -297,6 +305,54 @@ class CacheMethods:
         self._options(compute_time, wait, grace, when_unavailable, on_not_stored)
         settings = _settings(ttl, grace, compute_time, wait, tags, negative_ttl, on_not_stored, when_unavailable)
         return cached(cast(Any, self), key, settings)
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     def refresh(
         self,
@@ -342,12 +398,13 @@ class CacheMethods:
         return Quota(self, QuotaSteps(name, limit, window))
 
     def lock(self, name: str, ttl: Duration = 30, wait: Optional[Duration] = None) -> Lock:
-        """A lock that one process has at a time: ``with cache.lock("report") as lock: ...``.
+        """A lock that one process has at a time: ``with cache.lock("report") as lock: ...``. Callers of one process take
+        it in the order in which they came; those of several in any.
 
         :param ttl: after this time it ends by itself, 1 ms to 366 days.
         :param wait: how long to wait for it; None: until it is free.
         """
-        return Lock(self, LockSteps(name, ttl, wait))
+        return Lock(self, LockSteps(name, ttl, wait, self._turns))
 
     def rate_limit(
         self,
@@ -397,6 +454,7 @@ class AsyncCacheMethods:
     _calls: Any
     _herd: Any
     _options: Any
+    _turns: Any
 
     skip = staticmethod(o.skip)
     """See :func:`skip`: ``return cache.skip(value)``, or ``return cache.skip`` for None."""
@@ -416,11 +474,91 @@ class AsyncCacheMethods:
         negative_ttl: Ttl = None,
         on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
         when_unavailable: Optional[str] = None,
-    ) -> Callable[[Callable[P, Awaitable[R]]], AsyncCachedFunction[P, R]]:
+    ) -> Callable[[Callable[P, Awaitable[o.Computed[R]]]], AsyncCachedFunction[P, R]]:
         """See :meth:`Cache.cached`: of an ``async def``."""
         self._options(compute_time, wait, grace, when_unavailable, on_not_stored)
         settings = _settings(ttl, grace, compute_time, wait, tags, negative_ttl, on_not_stored, when_unavailable)
         return async_cached(cast(Any, self), key, settings)
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[False] = False,
+    ) -> Optional[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Awaitable[o.Computed[R]]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], o.Computed[R]],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: Literal[True],
+    ) -> o.Outcome[R]: ...
+
+    @overload
+    async def refresh(
+        self,
+        key: Any,
+        fn: Callable[[], Any],
+        *,
+        ttl: Ttl = 0,
+        grace: Optional[Duration] = None,
+        compute_time: Optional[Duration] = None,
+        wait: Any = None,
+        tags: Union[str, Iterable[str]] = (),
+        on_not_stored: Optional[Callable[[Any, o.NotStored], Any]] = None,
+        when_unavailable: Optional[str] = None,
+        outcome: bool = False,
+    ) -> Any: ...
 
     async def refresh(
         self,
@@ -456,7 +594,7 @@ class AsyncCacheMethods:
 
     def lock(self, name: str, ttl: Duration = 30, wait: Optional[Duration] = None) -> AsyncLock:
         """See :meth:`Cache.lock`: ``async with cache.lock("report") as lock: ...``."""
-        return AsyncLock(self, LockSteps(name, ttl, wait))
+        return AsyncLock(self, LockSteps(name, ttl, wait, self._turns))
 
     def rate_limit(
         self,

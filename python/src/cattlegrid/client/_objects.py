@@ -14,11 +14,10 @@ from typing import Any, Generator, List, NamedTuple, Optional, Sequence, Tuple, 
 
 from ._errors import CacheError, ServerFailure, UsageError
 from ._keys import KEY_MAX, key_bytes
-from ._machine import Sleep
+from ._machine import Sleep, Wait
 from ._options import Duration, seconds
+from ._turns import Turn, Turns
 
-FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
 NAMED_WINDOWS = ("minute", "hour", "day", "week", "month")
 LONGEST_TIME = 366 * 86400
 OWNER_MAX = 250
@@ -36,9 +35,6 @@ class NoObjects(CacheError):
         )
         self.call = call
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.call,)
-
 
 class RateLimited(CacheError):
     """A limit of calls is reached. :attr:`retry_after`: seconds until a call can be granted; :attr:`key` what is
@@ -47,9 +43,6 @@ class RateLimited(CacheError):
     def __init__(self, key: str, limit: int, window: str, retry_after: float) -> None:
         super().__init__(f"{key}: more than {limit} calls in {window}")
         self.key, self.limit, self.window, self.retry_after = key, limit, window, retry_after
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.key, self.limit, self.window, self.retry_after)
 
 
 class LockHeld(CacheError):
@@ -60,9 +53,6 @@ class LockHeld(CacheError):
         super().__init__(f"the lock {name} is held by another")
         self.name, self.left = name, left
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.name, self.left)
-
 
 class LockLost(CacheError):
     """The lock has ended before it was released: its time was over, or its server has lost it. Another may have had it
@@ -71,9 +61,6 @@ class LockLost(CacheError):
     def __init__(self, name: str) -> None:
         super().__init__(f"the lock {name} has ended before it was released")
         self.name = name
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.name,)
 
 
 class Call:
@@ -123,7 +110,7 @@ class Calls(NamedTuple):
     names: Sequence[bytes]
 
 
-Steps = Generator[Union[Calls, Sleep], Any, Any]
+Steps = Generator[Union[Calls, Sleep, Wait], Any, Any]
 
 
 def _part(part: object) -> str:
@@ -267,7 +254,7 @@ class LockSteps:
     """The calls of a lock: of the type ``lock``, whose owner is this object, and which ends by itself after its
     time."""
 
-    def __init__(self, name: str, ttl: Duration, wait: Optional[Duration]) -> None:
+    def __init__(self, name: str, ttl: Duration, wait: Optional[Duration], turns: Turns) -> None:
         time_ms = round(seconds(ttl, "ttl") * 1000)
         if not 1 <= time_ms <= LONGEST_TIME * 1000:
             raise UsageError(f"ttl {ttl!r}: 1 ms to 366 days")
@@ -276,19 +263,47 @@ class LockSteps:
         self.wait = None if wait is None else seconds(wait, "wait")
         self.owner = f"{os.getpid()}-{os.urandom(12).hex()}"
         self.fence: Optional[int] = None
+        self._turns = turns
         name_bytes(Call("lock", "release", name, self.owner))
 
     def acquire(self, wait: Optional[Duration]) -> Steps:
-        """Takes the lock: its fencing token. :class:`LockHeld`: another has it, and the wait has passed."""
+        """Takes the lock: its fencing token, which the caller keeps, since a task that is cancelled is not told of it.
+        :class:`LockHeld`: another has it, and the wait has passed."""
         if self.fence is not None:
             raise UsageError(f"the lock {self.name} is taken already by this object: it is not reentrant")
         limit = self.wait if wait is None else seconds(wait, "wait")
         deadline = None if limit is None else time.monotonic() + limit
-        pause, failed = FIRST_PAUSE, 0
+        turn: Optional[Turn] = None
+        fence: Optional[int] = None
+        held = 1.0
+        try:
+            while True:
+                left = None if deadline is None else deadline - time.monotonic()
+                is_last = left is not None and left <= 0
+                asks = self._turns.is_empty(self.name) if turn is None else self._turns.asks(turn)
+                if asks or is_last:
+                    if turn is not None and turn.delay and not is_last:
+                        delay, turn.delay = turn.delay, 0.0
+                        yield Sleep(delay if left is None else min(delay, left))
+                    fence, held = yield from self._take()
+                    if fence is not None:
+                        return fence
+                if is_last:
+                    raise LockHeld(self.name, held)
+                if turn is None:
+                    turn = self._turns.join(self.name)
+                pause = turn.pause(held)
+                yield Wait(turn, pause if left is None else min(pause, left))
+        finally:
+            if turn is not None:
+                self._turns.leave(turn, fence is not None)
+
+    def _take(self) -> Generator[Any, Any, Tuple[Optional[int], float]]:
+        """The fencing token, or None and for how long another has the lock."""
+        failed = 0
         while True:
             try:
                 reply = yield from certain(Call("lock", "take", self.name, self.owner, self.time))
-                failed = 0
             except ServerFailure:
                 # An owner may take its lock again: so it is not lost whose reply was.
                 failed += 1
@@ -296,15 +311,7 @@ class LockSteps:
                     raise
                 continue
             word, _, rest = reply.partition(b" ")
-            if word == b"OK":
-                self.fence = int(rest)
-                return self.fence
-            held = float(rest or 1)
-            left = LONGEST_PAUSE if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise LockHeld(self.name, held)
-            yield Sleep(min(pause, left, max(held, FIRST_PAUSE)))
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            return (int(rest), 0.0) if word == b"OK" else (None, float(rest or 1))
 
     def renew(self, ttl: Optional[Duration]) -> Steps:
         """The lock lasts for this time from now on."""
@@ -321,9 +328,20 @@ class LockSteps:
         if self.fence is None:
             raise UsageError(f"the lock {self.name} is not taken")
         self.fence = None
-        reply = yield from certain(Call("lock", "release", self.name, self.owner))
+        try:
+            reply = yield from certain(Call("lock", "release", self.name, self.owner))
+        finally:
+            self._turns.released(self.name)
         if reply != b"OK":
             raise LockLost(self.name)
+
+    def undo(self) -> Steps:
+        """Gives the lock back if the server has given it: nothing is said of failures."""
+        try:
+            yield from call_one(Call("lock", "release", self.name, self.owner))
+        finally:
+            self.fence = None
+            self._turns.released(self.name)
 
     def holder(self) -> Steps:
         """The name of the owner, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, Union, cast
 
 T = TypeVar("T")
 
@@ -155,7 +155,14 @@ class Busy:
 Fetched = Union[Hit[T], Stale[T], Value[T], Compute[T], Error, Busy]
 
 
-class Skip:
+if TYPE_CHECKING:
+    _InPlaceOfAValue = Any
+    """A function may return it whatever its annotation says of its values."""
+else:
+    _InPlaceOfAValue = object
+
+
+class Skip(_InPlaceOfAValue):  # type: ignore[misc]
     """Returned by a function that computes: its value goes to the caller and is not stored. ``Skip(value)``, see
     :func:`skip`."""
 
@@ -165,12 +172,16 @@ class Skip:
         self.value = value
 
 
-def skip(value: Any = None) -> Any:
-    """``return skip(value)``: the caller gets the value, and it is not stored. The next caller computes."""
-    return Skip(value)
+_NONE: Any = None
 
 
-class Negative:
+def skip(value: T = _NONE) -> T:
+    """``return skip(value)``: the caller gets the value, and it is not stored. The callers that wait meanwhile, and the
+    next, compute for themselves."""
+    return cast(T, Skip(value))
+
+
+class Negative(_InPlaceOfAValue):  # type: ignore[misc]
     """Returned by a function that computes: there is no such thing, and this is known for ``ttl`` (see
     ``get_or_compute``).
 
@@ -182,3 +193,7 @@ class Negative:
     def __init__(self, ttl: Any, value: Any = None) -> None:
         self.ttl = ttl
         self.value = value
+
+
+Computed = Union[T, Skip, Negative]
+"""What a function that computes returns."""

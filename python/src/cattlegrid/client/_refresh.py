@@ -56,7 +56,7 @@ def _computed(
 ) -> Generator[Op, Any, o.Outcome[Any]]:
     grant = taken.grant
     assert grant is not None
-    herd.flights.begin(subject[:2], grant)
+    herd.flights.begin(grant)
     return (yield from herd._compute(grant, function, when, how))
 
 

@@ -183,7 +183,8 @@ class Codec:
             else:
                 data = self.serializer.dumps(value)
                 flags = OURS | bits if bits else 0
-        except (TypeError, ValueError, RecursionError) as error:
+        except Exception as error:
+            # A serializer of the program's own may raise anything.
             raise ValueError(f"it cannot be written as {self._name(self._format)}: {error}") from error
         if self.compress_above is not None and len(data) > self.compress_above:
             smaller = compression.compress(data)
@@ -213,7 +214,7 @@ class Codec:
     def _loads(self, data: bytes) -> Any:
         try:
             return self.serializer.loads(data)
-        except (ValueError, RecursionError) as error:
+        except Exception as error:
             raise ValueError(f"not {self._name(self._format)}: {error}") from error
 
     @staticmethod

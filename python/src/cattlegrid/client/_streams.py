@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import socket
+import threading
 import time
-from typing import Any, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ._connection import BACK_OFF, Node, Settings, Watcher, count_connection, made, outcome_of
 from ._errors import CacheError, ConnectionFailed, NoTags, ProtocolError, Refused, TimedOut, Unavailable
@@ -94,6 +96,8 @@ class Stream(asyncio.Protocol):
         self._slots: Deque[_Slot] = collections.deque()
         self._transport: Any = None
         self._timer: Optional[asyncio.TimerHandle] = None
+        self._heard = 0.0
+        """When the last bytes came."""
         self._error: CacheError = ConnectionFailed(server, "the server has closed the connection")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -117,6 +121,7 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
         parser, slots = self._parser, self._slots
+        self._heard = self.loop.time()
         parser.feed(data)
         try:
             while slots:
@@ -146,13 +151,13 @@ class Stream(asyncio.Protocol):
             for at in range(len(commands)):
                 group.put(at, self._error)
             return group
+        first = self._opaque
+        self._opaque = (first + len(commands)) & 0x3FFF_FFFF
+        out = [encode(command, self.meta, first + at) for at, command in enumerate(commands)]
+        # Making the commands took time of this process, not of the server.
         deadline = self.loop.time() + self.timeout + wait
-        out = []
         for at, command in enumerate(commands):
-            opaque = self._opaque
-            self._opaque = (opaque + 1) & 0x3FFF_FFFF
-            out.append(encode(command, self.meta, opaque))
-            self._slots.append(_Slot(command, opaque, group, at, deadline))
+            self._slots.append(_Slot(command, first + at, group, at, deadline))
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._timer is None:
             self._timer = self.loop.call_at(deadline, self._check_time)
@@ -171,7 +176,8 @@ class Stream(asyncio.Protocol):
         self._timer = None
         if not self._slots or not self.is_open:
             return
-        deadline = self._slots[0].deadline
+        # Of many replies, or a long one, each byte is a sign of life.
+        deadline = max(self._slots[0].deadline, self._heard + self.timeout)
         if self.loop.time() >= deadline - 0.0005:
             self.close(TimedOut(self.server, self.timeout))
         else:
@@ -196,14 +202,21 @@ class Stream(asyncio.Protocol):
         for slot in slots:
             slot.group.put(slot.at, self._error)
 
-    def drop(self) -> None:
+    def drop(self, is_child: bool) -> None:
         """In a process that was forked, or after its loop: closes this process's end without a word to the server, and
         without touching the loop."""
         self.is_open = False
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                getattr(sock, "_sock", sock).close()
+        sock = getattr(sock, "_sock", sock)
+        with contextlib.suppress(OSError):
+            if isinstance(sock, socket.socket):
+                sock.close()
+            elif sock is not None and is_child and not self._transport.is_closing():
+                # Of uvloop, whose sockets have no close, and whose loops end with their connections. The number stays
+                # in use until uvloop closes it.
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, sock.fileno(), inheritable=False)
+                os.close(nothing)
 
 
 class AsyncNode:
@@ -223,12 +236,12 @@ class AsyncNode:
         self._wait = 0.0
         self._last = ""
 
-    def forget(self) -> None:
-        """In a process that was forked, or another loop."""
+    def forget(self, is_child: bool) -> None:
+        """In a process that was forked, or after its loop."""
         streams = [*self._waiting, *([self.main] if self.main else [])]
         self.main, self._waiting, self._waiting_count, self._connecting = None, [], 0, None
         for stream in streams:
-            stream.drop()
+            stream.drop(is_child)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -448,8 +461,26 @@ class Pending:
         return self._task if self._group is None else self._group.detach()
 
 
+class Home:
+    """What belongs to one event loop: its connections, and the tasks that go on by themselves."""
+
+    __slots__ = ("nodes", "single", "tasks")
+
+    def __init__(self, nodes: List[AsyncNode], is_single: bool) -> None:
+        self.nodes = nodes
+        self.single = nodes[0] if is_single else None
+        """The server of all keys."""
+        self.tasks: Set[asyncio.Task[Any]] = set()
+
+    def forget(self, is_child: bool) -> None:
+        """In a process that was forked, or after its loop."""
+        self.tasks = set()
+        for node in self.nodes:
+            node.forget(is_child)
+
+
 class AsyncServers:
-    """All servers, and which has a key."""
+    """All servers, and which has a key. Each event loop has connections of its own."""
 
     has_tags = True
 
@@ -465,12 +496,36 @@ class AsyncServers:
         self.route = route
         self.settings = settings
         self.watcher = watcher
-        self.nodes = [AsyncNode(address, settings, watcher, waiting_max) for address in addresses]
-        self.loop: Optional[asyncio.AbstractEventLoop] = None
+        self._addresses = list(addresses)
+        self._waiting_max = waiting_max
         self._flushes = flush_on_return
         self._scope = Scope((made(), route.changes))
-        self._single = self.nodes[0] if len(self.nodes) == 1 and not route.ejects else None
-        self._tasks: Set[asyncio.Task[Any]] = set()
+        self._is_single = len(self._addresses) == 1 and not route.ejects
+        self._homes: Dict[asyncio.AbstractEventLoop, Home] = {}
+        self.on_end: Callable[[asyncio.AbstractEventLoop], None] = lambda loop: None
+        """Is told of loops that were closed."""
+        self._lock = threading.Lock()
+
+    def _here(self) -> Home:
+        """That of the loop that runs."""
+        loop = asyncio.get_running_loop()
+        home = self._homes.get(loop)
+        return self._enter(loop) if home is None else home
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> Home:
+        """Programs such as a WSGI server with asynchronous views make a loop for each request: those that are closed make
+        room for the next."""
+        nodes = [AsyncNode(each, self.settings, self.watcher, self._waiting_max) for each in self._addresses]
+        home = Home(nodes, self._is_single)
+        with self._lock:
+            ended = [each for each in self._homes if each.is_closed()]
+            gone = [self._homes.pop(each) for each in ended]
+            self._homes[loop] = home
+        for each in gone:
+            each.forget(is_child=False)
+        for place in ended:
+            self.on_end(place)
+        return home
 
     def scope(self) -> Scope:
         """Where CAS numbers are valid that come with replies to what is sent from now on."""
@@ -483,16 +538,14 @@ class AsyncServers:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """A task that goes on by itself."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        tasks = self._here().tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
     def start(self, commands: Sequence[Command]) -> Pending:
         """Sends commands, each to the server of its key."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            self._enter(loop)
-        node = self._single
+        node = self._here().single
         if node is not None and len(commands) == 1:
             command, stream = commands[0], node.main
             is_plain = (
@@ -504,12 +557,6 @@ class AsyncServers:
                 return Pending(stream.send(commands), None, self, node, commands)
         return Pending(None, self.spawn(self.batch(commands)))
 
-    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Connections belong to a loop."""
-        if self.loop is not None:
-            self.forget()
-        self.loop = loop
-
     async def batch(self, commands: Sequence[Command]) -> Replies:
         """Replies or errors. All servers are asked at the same time."""
         groups: Dict[Tuple[int, Optional[Scope], bool], List[int]] = {}
@@ -519,7 +566,7 @@ class AsyncServers:
                 continue
             place = self._place(command.route or command.key)
             if place is None:
-                names = ", ".join(node.name for node in self.nodes)
+                names = ", ".join(address.name for address in self._addresses)
                 out[at] = Unavailable(names, "all servers are ejected")
                 continue
             groups.setdefault((place, command.scope, command.wait > 0), []).append(at)
@@ -532,14 +579,11 @@ class AsyncServers:
 
     async def everywhere(self, commands: List[Command]) -> List[Tuple[str, Replies]]:
         """The same commands to every server: its name and replies."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            self._enter(loop)
-        results = await asyncio.gather(*(self._run(place, commands) for place in range(len(self.nodes))))
-        return [(node.name, replies) for node, replies in zip(self.nodes, results)]
+        results = await asyncio.gather(*(self._run(place, commands) for place in range(len(self._addresses))))
+        return [(address.name, replies) for address, replies in zip(self._addresses, results)]
 
     def _place(self, key: bytes) -> Optional[int]:
-        if self._single is not None:
+        if self._is_single:
             return 0
         if self.route.out:
             for place in self.route.due(time.monotonic()):
@@ -547,7 +591,7 @@ class AsyncServers:
         return self.route.place(key)
 
     async def _probe(self, place: int) -> None:
-        node = self.nodes[place]
+        node = self._here().nodes[place]
         node._next_try = 0.0
         node.close()
         replies = await node.run([Command("flush_all" if self._flushes else "version", b"")])
@@ -555,28 +599,33 @@ class AsyncServers:
             self.watcher.ejected(node.name, False)
 
     async def _run(self, place: int, commands: Sequence[Command]) -> Replies:
-        replies = await self.nodes[place].run(commands)
+        node = self._here().nodes[place]
+        replies = await node.run(commands)
         if self.route.ejects:
             if isinstance(replies[0], (ConnectionFailed, TimedOut, Unavailable)):
                 if self.route.failed(place, time.monotonic()):
-                    self.watcher.ejected(self.nodes[place].name, True)
+                    self.watcher.ejected(node.name, True)
             else:
                 self.route.succeeded(place)
         return replies
 
     def forget(self) -> None:
-        """In a process that was forked, or after a loop."""
-        self._tasks = set()
-        for node in self.nodes:
-            node.forget()
+        """In a process that was forked."""
+        self._lock = threading.Lock()
+        homes, self._homes = self._homes, {}
+        for home in homes.values():
+            home.forget(is_child=True)
 
     async def close(self) -> None:
-        """Closes the connections, when what runs by itself has ended."""
-        tasks = [task for task in self._tasks if not task.done()]
+        """Closes the connections of the loop that runs, when what runs by itself has ended."""
+        home = self._here()
+        tasks = [task for task in home.tasks if not task.done()]
         if tasks:
             await asyncio.wait(tasks, timeout=self.settings.timeout)
-        for node in self.nodes:
+        for node in home.nodes:
             node.close()
+        with self._lock:
+            self._homes.pop(asyncio.get_running_loop(), None)
 
 
 __all__ = ["META", "AsyncServers", "Pending"]

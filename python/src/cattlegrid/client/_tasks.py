@@ -7,6 +7,7 @@ task of its own, so that the cancelled one does not wait for the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import Any, Coroutine, Generator, List, Optional, Protocol, Sequence, Tuple
 
@@ -50,9 +51,17 @@ class LoopEvent:
         self._future: Optional[asyncio.Future[None]] = None
 
     def set(self) -> None:
-        """Wakes."""
+        """Wakes: also a task of another loop, whose token was used in this one."""
         self._is_set = True
-        self._wake()
+        future = self._future
+        if future is not None:
+            loop = future.get_loop()
+            if asyncio._get_running_loop() is loop:
+                self._wake()
+            else:
+                # It may have ended.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._wake)
 
     def clear(self) -> None:
         """Waits again."""
@@ -70,7 +79,9 @@ class LoopEvent:
         self._future = loop.create_future()
         timer = loop.call_later(seconds, self._wake)
         try:
-            await self._future
+            # It may have been set by another thread in between.
+            if not self._is_set:
+                await self._future
         finally:
             timer.cancel()
             self._future = None
@@ -83,6 +94,7 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
         while True:
             kind = type(op)
             result: Any = None
+            task: Any = None
             try:
                 if kind is Batch:
                     pending = transport.start(op.commands)
@@ -97,6 +109,7 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                         raise
                     result = pending.replies(raw)
                 elif kind is Invoke:
+                    task = asyncio.current_task()
                     result = op.function(*op.args)
                     if inspect.isawaitable(result):
                         result = await result
@@ -112,9 +125,13 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                 if kind is not Batch:
                     _throw(transport, machine, error)
                 raise
-            except StopIteration as stop:
+            except (StopIteration, GeneratorExit) as stop:
+                if type(stop) is GeneratorExit and (task is None or _current_task() is not task):
+                    # No function has raised it: this task is dropped, after its loop was closed.
+                    _drop(machine)
+                    raise
                 # Inside a generator it would be its end.
-                raised = RuntimeError("the function has raised StopIteration")
+                raised = RuntimeError(f"the function has raised {type(stop).__name__}")
                 raised.__cause__ = stop
                 op = machine.throw(raised)
             except BaseException as error:
@@ -123,6 +140,20 @@ async def run(transport: Transport, machine: Generator[Any, Any, Any]) -> Any:
                 op = machine.send(result)
     except StopIteration as end:
         return end.value
+
+
+def _current_task() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _drop(machine: Generator[Any, Any, Any]) -> None:
+    """Lets a machine end where nothing can be sent any more."""
+    with contextlib.suppress(StopIteration, GeneratorExit, RuntimeError):
+        for _ in range(10):
+            machine.throw(GeneratorExit())
 
 
 def _throw(transport: Transport, machine: Generator[Any, Any, Any], error: BaseException) -> None:

@@ -51,11 +51,12 @@ class Parts(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function's parameters, as source and defaults."""
+    """A function's parameters, as source and defaults, and how errors of arguments name it."""
 
     names: Tuple[str, ...]
     source: str
     defaults: Mapping[str, Any]
+    title: str = "key"
 
 
 def call_of(function: Callable[..., Any]) -> Call:
@@ -78,7 +79,8 @@ def call_of(function: Callable[..., Any]) -> Call:
         out.append(text)
     if kind is inspect.Parameter.POSITIONAL_ONLY:
         out.append("/")
-    return Call(tuple(parameter.name for parameter in parameters), ", ".join(out), defaults)
+    title = getattr(function, "__qualname__", type(function).__qualname__)
+    return Call(tuple(parameter.name for parameter in parameters), ", ".join(out), defaults, title)
 
 
 def parts_of(template: str, call: Call, what: str) -> Parts:
@@ -181,6 +183,9 @@ def _compiled(call: Call, lines: List[str], helpers: Mapping[str, Any]) -> Make:
             raise UsageError(f"an argument of a cached function is not named {name!r}")
     exec("\n".join([f"def key({call.source}):", *lines]), scope)
     made: Make = scope["key"]
+    # Python names a function by the one or the other, as its version is.
+    made.__qualname__ = call.title
+    made.__code__ = made.__code__.replace(co_name=call.title.rpartition(".")[2])
     return made
 
 

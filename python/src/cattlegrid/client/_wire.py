@@ -226,7 +226,7 @@ def _encode_meta(command: Command, opaque: int) -> bytes:
     if verb == LOOK:
         return b"mg %b f O%d\r\n" % (key, opaque)
     if verb == GAT:
-        return b"mg %b v f c T%d O%d\r\n" % (key, command.exptime, opaque)
+        return b"mg %b v f c T%d%b O%d\r\n" % (key, command.exptime, command.head, opaque)
     if verb == CLAIM:
         return b"mg %b c N%d O%d\r\n" % (key, command.exptime, opaque)
     return b"ma %b%b v D%b O%d\r\n" % (key, b" MD" if verb == DECR else b"", command.head, opaque)

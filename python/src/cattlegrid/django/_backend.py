@@ -14,6 +14,7 @@ from django.utils.functional import cached_property
 
 from cattlegrid._plain import AsyncPlain, Plain
 from cattlegrid.client import UsageError
+from cattlegrid.client._keys import tag_text
 
 Tags = Union[str, Iterable[str]]
 
@@ -77,11 +78,11 @@ class Cache(BaseMemcachedCache):
         ttl: int = self.get_backend_timeout(timeout)
         return ttl
 
-    def _tag_prefix(self, version: Optional[int]) -> str:
+    def _tag_prefix(self, version: Optional[int]) -> Union[str, List[str]]:
+        """The prefix of the keys of this version; of a function that makes keys in another way, some keys."""
         if self.key_func is default_key_func:
             return str(self.make_key("", version=version))
-        made = str(self.make_key("x", version=version))
-        return made[:-1] if made.endswith("x") else ""
+        return [self._key(key, version) for key in ("x", "product:7", "2026", "views.decorators.cache")]
 
     def get(self, key: Any, default: Any = None, version: Optional[int] = None) -> Any:
         """The value."""
@@ -162,10 +163,20 @@ class Cache(BaseMemcachedCache):
         self.delete(key, version=version)
         return version + delta
 
-    def fetch(self, key: Any, version: Optional[int] = None, *, tags: Tags = (), compute_time: Any = None, wait: Any = None) -> Any:
+    def fetch(
+        self,
+        key: Any,
+        version: Optional[int] = None,
+        *,
+        tags: Tags = (),
+        compute_time: Any = None,
+        wait: Any = None,
+        is_told: bool = False,
+    ) -> Any:
         """What is under :meth:`get_or_set`: see :meth:`cattlegrid.client.Cache.fetch`. With a ``Compute`` the caller has to call
-        :meth:`deliver` or :meth:`give_up`."""
-        return self._cache.fetch(self._key(key, version), compute_time, wait, _list(tags))
+        :meth:`deliver`, :meth:`give_up` or :meth:`fail`. ``is_told``: with an ``Error`` it is told that the computation for which it has
+        waited brings nothing to store; otherwise it waits for the next."""
+        return self._cache.fetch(self._key(key, version), compute_time, wait, _list(tags), is_told)
 
     def deliver(self, token: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, *, tags: Tags = ()) -> bool:
         """Stores the value of a token of :meth:`fetch`. False: it is not stored, since the key was deleted or a tag invalidated meanwhile,
@@ -175,6 +186,10 @@ class Cache(BaseMemcachedCache):
     def give_up(self, token: Any) -> None:
         """The next caller computes."""
         self._cache.give_up(token)
+
+    def fail(self, token: Any) -> None:
+        """The callers of :meth:`get_or_set` that wait compute at once, each for itself. Nothing is kept of it for later callers."""
+        self._cache.fail(token)
 
     def invalidate(self, tags: Tags, soft: bool = False, version: Optional[int] = None) -> Any:
         """Invalidates all values of this prefix and version with any of the tags, on every server: a dictionary of the servers.
@@ -188,8 +203,9 @@ class Cache(BaseMemcachedCache):
         self, tags: Tags, soft: bool = False, version: Optional[int] = None, *, using: Optional[str] = None, robust: bool = False
     ) -> None:
         """Invalidates when the transaction of the database ``using`` commits; at once if there is none. A transaction that is rolled back,
-        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run."""
-        names = _list(tags)
+        to a savepoint too, invalidates nothing. With ``robust`` an error is logged, and the other functions of ``on_commit`` run. A tag
+        that is not possible raises :class:`cattlegrid.client.UsageError` before the commit."""
+        names = [tag_text(tag) for tag in _list(tags)]
 
         def invalidate() -> None:
             self.invalidate(names, soft, version)
@@ -293,10 +309,17 @@ class Cache(BaseMemcachedCache):
         return version + delta
 
     async def afetch(
-        self, key: Any, version: Optional[int] = None, *, tags: Tags = (), compute_time: Any = None, wait: Any = None
+        self,
+        key: Any,
+        version: Optional[int] = None,
+        *,
+        tags: Tags = (),
+        compute_time: Any = None,
+        wait: Any = None,
+        is_told: bool = False,
     ) -> Any:
         """See :meth:`fetch`."""
-        return await self._async.fetch(self._key(key, version), compute_time, wait, _list(tags))
+        return await self._async.fetch(self._key(key, version), compute_time, wait, _list(tags), is_told)
 
     async def adeliver(self, token: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, *, tags: Tags = ()) -> bool:
         """See :meth:`deliver`."""
@@ -305,6 +328,10 @@ class Cache(BaseMemcachedCache):
     async def agive_up(self, token: Any) -> None:
         """See :meth:`give_up`."""
         await self._async.give_up(token)
+
+    async def afail(self, token: Any) -> None:
+        """See :meth:`fail`."""
+        await self._async.fail(token)
 
     async def ainvalidate(self, tags: Tags, soft: bool = False, version: Optional[int] = None) -> Any:
         """See :meth:`invalidate`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
-
 from cattlegrid.client import CacheError
 from cattlegrid.client import SettingsDiffer as ClientSettingsDiffer
 
@@ -19,6 +17,3 @@ class SettingsDiffer(NamespaceError, ClientSettingsDiffer):
     def __init__(self, prefix: str, option: str, here: str, there: str) -> None:
         super().__init__(f"the namespaces {prefix!r} are used by others with {option} {there}, here it is {here}")
         self.prefix, self.option, self.here, self.there = prefix, option, here, there
-
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return type(self), (self.prefix, self.option, self.here, self.there)

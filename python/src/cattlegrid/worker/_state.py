@@ -12,6 +12,17 @@ class JobError(Exception):
         super().__init__(f"{code}: {message}")
         self.code, self.message, self.detail, self.retryable = code, message, detail, retryable
 
+    def __reduce__(self):
+        # A job may run in a pool of processes of its own. Exceptions are made anew by their texts, this one by its parts.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind, args):
+    """An error that was pickled or copied, before it has its attributes."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
 
 class State:
     """One per process."""

@@ -111,6 +111,7 @@ impl World {
             hint: None,
             stale: None,
             is_refresh: false,
+            ordered_ms: 0,
         }
     }
 

@@ -49,7 +49,7 @@ fn server_with(caps: Caps, evictions: bool, most: usize) -> Arc<Shared> {
     settings.item_bytes_max = ITEM_MAX;
     settings.evictions = evictions;
     let ground = Ground::with(&settings, Clock::standing(), caps).unwrap();
-    share(settings, None, None, ground).unwrap()
+    share(settings, None, None, Arc::default(), ground).unwrap()
 }
 
 /// A lane, and clients of it.

@@ -1,0 +1,202 @@
+//! The advice: a rule file, with comments that say what it rests on.
+
+use std::fmt::Write as _;
+
+use super::seen::{OTHER, Seen, Shape};
+
+/// Rules that are advised at most.
+const RULES_MAX: usize = 12;
+/// Holds are at least this long, in milliseconds, and at most.
+const HOLD_MS: (u64, u64) = (100, 10_000);
+/// Herds from which on a rule is advised.
+const HERDS_MIN: u64 = 2;
+
+/// The rule file for what was seen in `seconds` at `address`.
+pub(super) fn report(seen: &Seen, address: &str, seconds: u64) -> String {
+    let mut text = format!(
+        "# cattlegrid advise {address}: {seconds} s, {} gets, {} of them misses.\n",
+        seen.gets, seen.misses
+    );
+    let all = seen.lines + seen.skipped;
+    if seen.skipped == 0 {
+        text.push_str("# Every request was seen.\n");
+    } else {
+        let percent = seen.lines * 100 / all.max(1);
+        line(
+            &mut text,
+            format_args!(
+                "# {percent} % of the requests were seen, the others came too fast: figures are of what was seen."
+            ),
+        );
+    }
+    text.push_str(
+        "# What a rule would have saved are misses of further clients while one computed the key, that would have waited for its hold at most.\n",
+    );
+    let mut shapes: Vec<(&str, &Shape)> =
+        seen.shapes.iter().map(|(name, shape)| (name.as_str(), shape)).collect();
+    shapes.sort_by_key(|(name, shape)| {
+        (std::cmp::Reverse(shape.waits_us.len()), std::cmp::Reverse(shape.gets), *name)
+    });
+    let (advised, others): (Vec<_>, Vec<_>) =
+        shapes.into_iter().partition(|(name, shape)| is_advised(name, shape));
+    for (place, (name, shape)) in advised.iter().enumerate() {
+        text.push('\n');
+        describe(&mut text, name, shape, seen);
+        if place < RULES_MAX {
+            rule(&mut text, name, shape, seen);
+        }
+    }
+    if advised.is_empty() {
+        text.push_str("\n# No key was computed by several clients at the same time: no rule would have saved anything.\n");
+    }
+    let mut rest: Vec<_> = others.iter().filter(|(_, shape)| shape.gets > 0).collect();
+    rest.sort_by_key(|(name, shape)| (std::cmp::Reverse(shape.gets), *name));
+    if !rest.is_empty() {
+        text.push_str("\n# Without herds:\n");
+    }
+    for (name, shape) in rest.iter().take(RULES_MAX) {
+        describe(&mut text, name, shape, seen);
+    }
+    text
+}
+
+/// Whether a rule is advised: several herds were seen, and a word in the shape tells its keys from others.
+fn is_advised(name: &str, shape: &Shape) -> bool {
+    shape.herds >= HERDS_MIN && name != OTHER && name.contains(|c: char| c.is_ascii_alphabetic())
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _ok = text.write_fmt(arguments);
+    text.push('\n');
+}
+
+fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Seen) {
+    let percent = shape.gets * 100 / seen.gets.max(1);
+    let hits = (shape.gets - shape.misses) * 100 / shape.gets.max(1);
+    line(
+        text,
+        format_args!(
+            "# {}: {} gets ({percent} % of all), {hits} % hits, {} stores",
+            name, shape.gets, shape.stores
+        ),
+    );
+    if let (Some(p50), Some(p99)) = (shape.time_ms(50), shape.time_ms(99)) {
+        let count = shape.times_us.len();
+        line(text, format_args!("#   from miss to store: p50 {p50} ms, p99 {p99} ms, of {count}"));
+    }
+}
+
+fn rule(text: &mut String, name: &str, shape: &Shape, seen: &Seen) {
+    let hold_ms = hold_ms(shape);
+    let saved = shape.saved_by(hold_ms);
+    let computed = shape.times_us.len() + shape.waits_us.len();
+    // Each miss that is seen or not is a draw.
+    let error = if seen.skipped == 0 { 0 } else { 2 * saved.isqrt() };
+    let missing =
+        if error == 0 { String::new() } else { format!(" (give or take {error}, of what was seen)") };
+    line(
+        text,
+        format_args!(
+            "#   {} herds, the largest of {} clients: hold = \"{hold_ms}ms\" would have saved {saved} of {computed} computations{missing}",
+            shape.herds, shape.largest
+        ),
+    );
+    line(text, format_args!("[[rule]]\nmatch = \"{}\"\nhold = \"{hold_ms}ms\"", pattern(name)));
+    if let Some(ttl) = shape.ttl_min.filter(|ttl| *ttl >= 10) {
+        let grace = (ttl / 2).clamp(5, 60);
+        line(
+            text,
+            format_args!(
+                "# Values expire after {ttl} s or later. If an old one is good for a moment longer, clients do not even wait:\n# grace = \"{grace}s\""
+            ),
+        );
+    }
+}
+
+/// Half as long again as nearly all computations, in round figures.
+fn hold_ms(shape: &Shape) -> u64 {
+    let p99 = shape.time_ms(99).unwrap_or(0);
+    (p99 + p99 / 2).next_multiple_of(50).clamp(HOLD_MS.0, HOLD_MS.1)
+}
+
+/// A shape as a pattern: its places have names.
+fn pattern(shape: &str) -> String {
+    let parts: Vec<&str> = shape.split("{}").collect();
+    let names: Vec<String> = match parts.len() {
+        0..=2 => vec!["id".to_owned()],
+        count => (1..count).map(|number| format!("id{number}")).collect(),
+    };
+    let mut pattern = parts[0].to_owned();
+    for (name, part) in names.iter().zip(&parts[1..]) {
+        pattern.extend(["{", name, "}", part]);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::seen::Line;
+    use super::*;
+
+    fn seen() -> Seen {
+        let mut seen = Seen::default();
+        for herd in 0..3_u64 {
+            let key = format!("page:{herd}");
+            let at = herd * 1_000_000;
+            for client in 0..10 {
+                seen.note(Line::Get { key: &key, hit: false, us: at + client * 1000 });
+            }
+            seen.note(Line::Store { key: &key, stored: true, ttl: 60, us: at + 200_000 });
+        }
+        (0..70).for_each(|_| seen.note(Line::Get { key: "user:7:name", hit: true, us: 5 }));
+        seen
+    }
+
+    #[test]
+    fn the_advice_is_a_rule_file() {
+        let text = report(&seen(), "127.0.0.1:11211", 60);
+        assert!(
+            text.starts_with(
+                "# cattlegrid advise 127.0.0.1:11211: 60 s, 100 gets, 30 of them misses.\n# Every"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("# page:{}: 30 gets (30 % of all), 0 % hits, 3 stores\n"), "{text}");
+        assert!(text.contains("3 herds, the largest of 10 clients: hold = \"300ms\" would have saved 27 of 30 computations\n"), "{text}");
+        assert!(text.contains("[[rule]]\nmatch = \"page:{id}\"\nhold = \"300ms\"\n"), "{text}");
+        assert!(
+            text.contains("# grace = \"30s\"\n")
+                && text.contains("# Without herds:\n# user:{}:name: 70 gets"),
+            "{text}"
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &text).unwrap();
+        assert!(cattlegrid_config::check(file.path(), None).is_ok(), "{text}");
+        assert!(report(&Seen::default(), "a", 1).contains("no rule would have saved anything"));
+    }
+
+    #[test]
+    fn what_was_not_seen_is_said() {
+        let mut seen = seen();
+        seen.note(Line::Skipped(103));
+        let text = report(&seen, "a", 1);
+        assert!(
+            text.contains("# 50 % of the requests were seen")
+                && text.contains("(give or take 10, of what was seen)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn any_shape_is_a_pattern() {
+        for (shape, expected) in [
+            ("page:{}", "page:{id}"),
+            ("{}:{}/x", "{id1}:{id2}/x"),
+            ("config", "config"),
+            (":{}:a", ":{id}:a"),
+        ] {
+            assert_eq!(pattern(shape), expected);
+        }
+    }
+}

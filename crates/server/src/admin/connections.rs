@@ -1,0 +1,171 @@
+//! Connections to the admin address: how many, for how long, and what each may send.
+//!
+//! A connection has one request and [`TIME`] for all of it, handshake and reply included, so that a peer that is idle, or slow in either
+//! direction, costs a slot for that long. When all slots are taken a new connection takes the place of the oldest one that has not sent a
+//! whole request yet; if all have, of the oldest. Who comes faster than that waits in the kernel's backlog.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::pages::Pages;
+use super::{Site, pages};
+use crate::log;
+use crate::sys::reason;
+
+/// Most connections at once.
+pub(super) const CONNECTIONS: usize = 32;
+
+/// From the accept to the last byte of the reply.
+const TIME: Duration = Duration::from_secs(10);
+
+/// For the line and the headers of a request.
+const HEADER_TIME: Duration = Duration::from_secs(5);
+
+/// Most bytes of them.
+const HEADER_BYTES: usize = 16 << 10;
+
+/// Most headers.
+const HEADERS: usize = 64;
+
+/// The pause after a connection has taken the place of another, and after a failed accept.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Accepts connections and gives each a task.
+pub(super) struct Gate {
+    pages: Arc<Pages>,
+    is_encrypted: bool,
+    open: VecDeque<Open>,
+}
+
+/// A connection.
+struct Open {
+    task: JoinHandle<()>,
+    /// Its request is there.
+    asked: Arc<AtomicBool>,
+}
+
+impl Gate {
+    pub(super) fn new(site: Arc<Site>, is_encrypted: bool) -> Self {
+        Self { pages: Arc::new(Pages::new(site)), is_encrypted, open: VecDeque::new() }
+    }
+
+    /// Until it is told to stop.
+    pub(super) async fn run(
+        mut self,
+        sockets: Vec<std::net::TcpListener>,
+        mut stopped: watch::Receiver<bool>,
+    ) {
+        let mut listeners = Vec::new();
+        for socket in sockets {
+            match TcpListener::from_std(socket) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => log::error(format_args!("--admin: {}", reason(&error))),
+            }
+        }
+        loop {
+            let accepted = tokio::select! {
+                accepted = accept(&listeners) => accepted,
+                // Its sender has gone: as if told.
+                _ = stopped.wait_for(|stops| *stops) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.serve(stream, peer).await,
+                // Without a descriptor they wait.
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
+        self.open.retain(|open| !open.task.is_finished());
+        if self.open.len() >= CONNECTIONS {
+            let oldest = self.open.iter().position(|open| !open.asked.load(Relaxed));
+            // All have asked: the oldest gives way, since it may be one that does not read.
+            if let Some(open) = self.open.remove(oldest.unwrap_or(0)) {
+                open.task.abort();
+            }
+            sleep(PAUSE).await;
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        let (pages, noted) = (Arc::clone(&self.pages), Arc::clone(&asked));
+        let tls = if self.is_encrypted { pages.tls() } else { None };
+        let is_encrypted = self.is_encrypted;
+        let task = tokio::spawn(async move {
+            let conversation = async {
+                match (is_encrypted, tls) {
+                    (false, _) => converse(stream, peer, pages, noted).await,
+                    // A handshake that fails concerns its peer only.
+                    (true, Some(config)) => match TlsAcceptor::from(config).accept(stream).await {
+                        Ok(stream) => converse(stream, peer, pages, noted).await,
+                        Err(error) => log::debug(format_args!("admin: {peer}: TLS: {error}")),
+                    },
+                    (true, None) => {}
+                }
+            };
+            if timeout(TIME, conversation).await.is_err() {
+                log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs()));
+            }
+        });
+        self.open.push_back(Open { task, asked });
+    }
+}
+
+/// The next connection at any of the listeners.
+async fn accept(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
+    std::future::poll_fn(|cx| {
+        for listener in listeners {
+            let accepted = listener.poll_accept(cx);
+            if accepted.is_ready() {
+                return accepted;
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await
+}
+
+/// One request and its reply.
+async fn converse<S>(stream: S, peer: SocketAddr, pages: Arc<Pages>, asked: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(move |request: Request<Incoming>| {
+        asked.store(true, Relaxed);
+        let pages = Arc::clone(&pages);
+        async move {
+            let (parts, body) = request.into_parts();
+            // What comes behind the headers is not read: the connection ends with the reply.
+            drop(body);
+            Ok::<Response<Full<Bytes>>, Infallible>(pages::answer(&pages, &parts, peer).await)
+        }
+    });
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME)
+        .max_buf_size(HEADER_BYTES)
+        .max_headers(HEADERS)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await;
+    if let Err(error) = served {
+        log::debug(format_args!("admin: {peer}: {error}"));
+    }
+}

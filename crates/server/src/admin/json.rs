@@ -1,0 +1,159 @@
+//! Groups of statistics as JSON, under the names of `stats`.
+//!
+//! A group is an object. Lines without a label are its members; lines with labels are objects in lists, which are named for the last label
+//! of their prefix, and begin with their labels:
+//!
+//! ```text
+//!   {"rules": [{"rule": "1", "match": "page:{id}", "leases": 7, ...}], "total": {"leases": 7, ...}}
+//! ```
+
+use std::fmt::Display;
+
+use cattlegrid_engine::Now;
+use serde_json::{Map, Value as Json, json};
+
+use crate::hot::{Counted, EVERY, Hottest};
+use crate::state::Shared;
+use crate::stats::{Definition, Group, Sink, Value, collect, each_lease};
+
+/// Longest list of leases, in bytes, as that of `stats leases`.
+const LEASES_BYTES: usize = 2 << 20;
+
+/// A group.
+pub(super) fn group(group: Group, shared: &Shared, now: Now) -> String {
+    let mut tree = Tree::default();
+    // There, whether it has anything or not.
+    let list = match group {
+        Group::Rules => Some("rule"),
+        Group::Loaders => Some("loader"),
+        Group::Follow => Some("log"),
+        Group::Objects => Some("type"),
+        Group::Latency => Some("family"),
+        _ => None,
+    };
+    tree.lists.extend(list.map(|list| (list, Vec::new())));
+    collect(group, shared, now, &mut tree);
+    tree.finish()
+}
+
+/// The keys that are being computed.
+pub(super) fn leases(shared: &Shared, now: Now) -> String {
+    let (mut bytes, mut all, mut cut) = (0, Vec::new(), false);
+    each_lease(shared, now, |key, fields| {
+        let mut one = Map::new();
+        one.insert("key".to_owned(), key.into());
+        one.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), json_of(value))));
+        bytes += key.len() + 128;
+        cut = bytes > LEASES_BYTES;
+        if !cut {
+            all.push(Json::Object(one));
+        }
+        !cut
+    });
+    json!({ "leases": all, "cut": cut }).to_string() + "\n"
+}
+
+/// Keys and shapes that are asked for most, move most bytes, and miss most. Figures are estimates.
+pub(super) fn hot(shared: &Shared) -> String {
+    let Hottest { events, by_requests, by_bytes, shapes } =
+        Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), HOTTEST);
+    let list = |of: Vec<Counted>, name: &str| -> Vec<Json> {
+        let one = |counted: &Counted| {
+            let Counted { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
+            // As elsewhere: a key sent as base64 may hold anything.
+            let text = if name == "key" {
+                crate::watch::Escaped(text).to_string()
+            } else {
+                String::from_utf8_lossy(text).into_owned()
+            };
+            json!({
+                (name): text, "count": count, "error": error, "gets": gets, "misses": misses, "stores": stores, "bytes": bytes,
+                "herd_misses": herd_misses,
+            })
+        };
+        of.iter().map(one).collect()
+    };
+    let page = json!({
+        "sampled": events,
+        "one_turn_in": EVERY,
+        "by_requests": list(by_requests, "key"),
+        "by_bytes": list(by_bytes, "key"),
+        "shapes": list(shapes, "shape"),
+    });
+    page.to_string() + "\n"
+}
+
+/// Keys and shapes of each list.
+const HOTTEST: usize = 50;
+
+/// A group while it is collected.
+#[derive(Default)]
+struct Tree {
+    members: Map<String, Json>,
+    /// Lists in the order in which they came: name, and objects with the values of their labels.
+    lists: Vec<(&'static str, Vec<Labelled>)>,
+}
+
+/// The values of labels, and the object that has them.
+type Labelled = (String, Map<String, Json>);
+
+impl Sink for Tree {
+    fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
+        let value = json_of(value);
+        let own = definition.prefix_labels();
+        let name = definition.line_without_prefix(labels).to_string();
+        let Some(last) = own.last() else {
+            // `total:` is an object; a line whose label stands behind its name, such as a hint, is a member like any other.
+            match definition.prefix.strip_suffix(':') {
+                Some(of) => {
+                    let members = self.members.entry(of).or_insert_with(|| Map::new().into());
+                    members.as_object_mut().map(|members| members.insert(name, value));
+                }
+                None => {
+                    self.members.insert(name, value);
+                }
+            }
+            return;
+        };
+        let values: Vec<String> = labels[..own.len()].iter().map(ToString::to_string).collect();
+        let key = values.join(":");
+        let at = self.lists.iter().position(|(list, _)| list == last).unwrap_or_else(|| {
+            self.lists.push((last, Vec::new()));
+            self.lists.len() - 1
+        });
+        let objects = &mut self.lists[at].1;
+        // The lines of an object come one after the other.
+        if objects.last().is_none_or(|(before, _)| *before != key) {
+            let labels = own.iter().map(|label| (*label).to_owned()).zip(values.into_iter().map(Json::from));
+            objects.push((key, labels.collect()));
+        }
+        if let Some((_, members)) = objects.last_mut() {
+            members.insert(name, value);
+        }
+    }
+}
+
+impl Tree {
+    fn finish(mut self) -> String {
+        for (label, list) in self.lists {
+            let name = match label {
+                "class" => "classes".to_owned(),
+                "family" => "families".to_owned(),
+                "place" => "rolling".to_owned(),
+                label => format!("{label}s"),
+            };
+            let objects: Vec<Json> = list.into_iter().map(|(_, members)| members.into()).collect();
+            self.members.insert(name, objects.into());
+        }
+        Json::Object(self.members).to_string() + "\n"
+    }
+}
+
+fn json_of(value: &Value) -> Json {
+    match value {
+        Value::Number(number) => (*number).into(),
+        // As many places as `stats` prints.
+        Value::Decimal(..) => value.to_string().parse::<f64>().map_or(Json::Null, Json::from),
+        Value::Text(text) => Json::from(text.as_ref()),
+    }
+}

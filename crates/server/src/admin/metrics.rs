@@ -1,0 +1,404 @@
+//! `/metrics`: all statistics as series, in the formats that Prometheus reads.
+//!
+//! Names are those of `stats` behind `cattlegrid_` and what their group is called; units are those of the format: times in seconds, bytes,
+//! behind the name; counters end in `_total`. Text is the label of a series whose value is 1 and whose name ends in `_info`. Left out
+//! is what cannot be other than 0, sums over labels, and what says the same as another one: [`Export`].
+//!
+//! # Invariants
+//! * Each value is what `stats` prints at the same moment, times in seconds.
+//! * Rules, loaders, types and logs have series up to [`EACH`], and all rules together up to [`RULE_SERIES`]: a reply stays below 2 MiB. How many
+//!   have none is a series.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display};
+
+use cattlegrid_engine::Now;
+use hyper::header::HeaderValue;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text, text as openmetrics,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::state::Shared;
+use crate::stats::{self, Definition, Export, Group, Histogram, Kind, Sink, Value};
+
+/// Most rules, loaders, types of objects and logs that have series, of each.
+const EACH: usize = 1000;
+
+/// Beyond this many rules their series that are 0 are left out.
+const WHOLE_RULES: usize = 100;
+
+/// Most series of all rules together; a rule's are kept or left out together.
+const RULE_SERIES: usize = 18_000;
+
+/// The groups, each with what its series begin with.
+const GROUPS: [(Group, &str); 9] = [
+    (Group::General, ""),
+    (Group::Own, ""),
+    (Group::Items, "items_"),
+    (Group::Rules, "rule_"),
+    (Group::Tags, "tags_"),
+    (Group::Loaders, "loader_"),
+    (Group::Follow, "follow_"),
+    (Group::Objects, "object_"),
+    (Group::Latency, ""),
+];
+
+/// What a reply is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// The text format of Prometheus, for who asks for nothing else.
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// By the `Accept` headers: `OpenMetrics` for who names it.
+    pub(super) fn of<'h>(accept: impl Iterator<Item = &'h HeaderValue>) -> Self {
+        let names = |value: &HeaderValue| {
+            value.to_str().is_ok_and(|text| {
+                text.split(',').any(|one| {
+                    let mut parts = one.split(';').map(str::trim);
+                    parts.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"))
+                        && parts.all(|parameter| !is_zero_weight(parameter))
+                })
+            })
+        };
+        if accept.into_iter().any(names) { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => prometheus_text::CONTENT_TYPE,
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// `q=0`: anything but this.
+fn is_zero_weight(parameter: &str) -> bool {
+    parameter.strip_prefix("q=").is_some_and(|weight| weight.parse() == Ok(0.0))
+}
+
+/// All series at `now`.
+pub(super) fn text(shared: &Shared, now: Now, format: Format) -> String {
+    let rules = shared.engine.shared().rules().as_ref().map_or(0, |rules| rules.each().count());
+    let mut families = Families::new(rules > WHOLE_RULES);
+    for (group, prefix) in GROUPS {
+        families.begin(group, prefix);
+        stats::collect(group, shared, now, &mut families);
+    }
+    families.finish();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(families));
+    let mut text = String::new();
+    let written = match format {
+        Format::Prometheus => prometheus_text::encode(&mut text, &registry),
+        Format::OpenMetrics => openmetrics::encode(&mut text, &registry),
+    };
+    debug_assert!(written.is_ok(), "writing to a string cannot fail");
+    text
+}
+
+/// All families while they are collected.
+#[derive(Debug)]
+struct Families {
+    all: Vec<Family>,
+    /// Places in `all` by definition, or by group and name of a histogram.
+    places: HashMap<Id, usize>,
+    group: Group,
+    prefix: &'static str,
+    /// Series of rules that are 0 are left out.
+    is_lean: bool,
+    /// Of the group: the first label of the last line, how many there were, and how many of them have no series.
+    last: String,
+    count: usize,
+    skips: bool,
+    /// Series of rules.
+    rule_series: usize,
+    /// Things without series, for each group with labels.
+    left_out: Vec<(&'static str, u64)>,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Id {
+    /// Of a definition, its address.
+    One(usize),
+    Histogram(&'static str),
+}
+
+#[derive(Debug)]
+struct Family {
+    name: String,
+    help: &'static str,
+    unit: Option<Unit>,
+    kind: MetricType,
+    series: Vec<Series>,
+}
+
+#[derive(Debug)]
+struct Series {
+    labels: Vec<(&'static str, String)>,
+    value: Figure,
+}
+
+#[derive(Debug)]
+enum Figure {
+    Whole(u64),
+    Real(f64),
+    /// A label.
+    Text(&'static str, String),
+    /// Bounds and counts of the buckets, and the sum.
+    Histogram(Vec<(f64, u64)>, f64),
+}
+
+impl Families {
+    fn new(is_lean: bool) -> Self {
+        Self {
+            all: Vec::new(),
+            places: HashMap::new(),
+            group: Group::General,
+            prefix: "",
+            is_lean,
+            last: String::new(),
+            count: 0,
+            skips: false,
+            rule_series: 0,
+            left_out: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, group: Group, prefix: &'static str) {
+        (self.group, self.prefix, self.count, self.skips) = (group, prefix, 0, false);
+        self.last.clear();
+        let things = match group {
+            Group::Rules => "rules",
+            Group::Loaders => "loaders",
+            Group::Follow => "logs",
+            Group::Objects => "types",
+            _ => return,
+        };
+        self.left_out.push((things, 0));
+    }
+
+    /// Whether the thing that these labels name has no series.
+    fn is_left_out(&mut self, labels: &[(&'static str, String)]) -> bool {
+        let counts = matches!(self.group, Group::Rules | Group::Loaders | Group::Follow | Group::Objects);
+        let Some((_, first)) = labels.first().filter(|_| counts) else { return false };
+        if *first != self.last || self.count == 0 {
+            self.last.clone_from(first);
+            self.count += 1;
+            self.skips = self.count > EACH || (self.group == Group::Rules && self.rule_series >= RULE_SERIES);
+            if self.skips
+                && let Some((_, left_out)) = self.left_out.last_mut()
+            {
+                *left_out += 1;
+            }
+        }
+        self.skips
+    }
+
+    /// The family of this identity, made by `new` if it is the first time.
+    fn family(&mut self, id: Id, new: impl FnOnce() -> Family) -> &mut Family {
+        let at = *self.places.entry(id).or_insert(self.all.len());
+        if at == self.all.len() {
+            self.all.push(new());
+        }
+        &mut self.all[at]
+    }
+
+    /// A bucket up to `most`, or the sum, of a histogram; those of one histogram come one after the other, the sum last.
+    fn put_part(&mut self, of: &'static Histogram, labels: Labels, value: Part) {
+        let prefix = self.prefix;
+        let is_lean = self.is_lean && self.group == Group::Rules;
+        let family = self.family(Id::Histogram(of.name), || Family {
+            name: format!("cattlegrid_{prefix}{}", of.name),
+            help: of.help,
+            unit: Some(Unit::Seconds),
+            kind: MetricType::Histogram,
+            series: Vec::new(),
+        });
+        if family.series.last().is_none_or(|last| last.labels != labels) {
+            family.series.push(Series { labels, value: Figure::Histogram(Vec::new(), 0.0) });
+        }
+        let Some(Series { value: Figure::Histogram(buckets, sum), .. }) = family.series.last_mut() else {
+            return;
+        };
+        match value {
+            Part::Bucket(most, count) => buckets.push((most, count)),
+            Part::Sum(seconds) => {
+                *sum = seconds;
+                if is_lean && buckets.iter().all(|(_, count)| *count == 0) {
+                    family.series.pop();
+                }
+            }
+        }
+    }
+
+    /// What is told of the series themselves.
+    fn finish(&mut self) {
+        let series = self.left_out.iter().map(|(things, count)| Series {
+            labels: vec![("kind", (*things).to_owned())],
+            value: Figure::Whole(*count),
+        });
+        let family = Family {
+            name: "cattlegrid_metrics_left_out".to_owned(),
+            help: "Rules, loaders, types of objects and logs that have no series here, because there are more than 1,000 of their kind, or \
+                   because the rules before them have 18,000 series. The pages in JSON have all.",
+            unit: None,
+            kind: MetricType::Gauge,
+            series: series.collect(),
+        };
+        self.all.push(family);
+    }
+}
+
+/// Of a histogram.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Its bound and count.
+    Bucket(f64, u64),
+    Sum(f64),
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+impl Sink for Families {
+    fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {
+        if matches!(definition.export, Export::Sum | Export::Nothing) {
+            return;
+        }
+        let mut named: Labels =
+            definition.labels.iter().copied().zip(labels.iter().map(ToString::to_string)).collect();
+        if self.is_left_out(&named) {
+            return;
+        }
+        if self.group == Group::Rules && !(self.is_lean && *value == Value::Number(0)) {
+            self.rule_series += 1;
+        }
+        match definition.export {
+            Export::Bucket(of) => {
+                let most =
+                    named.pop().and_then(|(_, most)| most.parse::<f64>().ok()).unwrap_or(f64::INFINITY);
+                let bound = if definition.suffix.contains("us") { most / 1e6 } else { most / 1e3 };
+                self.put_part(of, named, Part::Bucket(bound, count_of(value)));
+            }
+            Export::LastBucket(of) => self.put_part(of, named, Part::Bucket(f64::INFINITY, count_of(value))),
+            Export::BucketSum(of) => self.put_part(of, named, Part::Sum(in_base_unit(definition, value))),
+            Export::Own | Export::As(_) | Export::Sum | Export::Nothing => {
+                if self.is_lean && self.group == Group::Rules && *value == Value::Number(0) {
+                    return;
+                }
+                let figure = match value {
+                    Value::Text(text) => Figure::Text(definition.name, text.to_string()),
+                    Value::Number(number) if !is_converted(definition) => Figure::Whole(*number),
+                    _ => Figure::Real(in_base_unit(definition, value)),
+                };
+                self.put_own(definition, named, figure);
+            }
+        }
+    }
+}
+
+impl Families {
+    fn put_own(&mut self, definition: &'static Definition, labels: Labels, value: Figure) {
+        let prefix = self.prefix;
+        let family = self.family(Id::One(std::ptr::from_ref(definition).addr()), || {
+            let (name, unit) = name_and_unit(definition);
+            // The lines of a method and of a flush that is phased in are not their group's.
+            let prefix = match definition.labels.last() {
+                Some(&"method") => "method_",
+                Some(&"place") => "rolling_flush_",
+                _ => prefix,
+            };
+            let kind = match definition.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Text => MetricType::Info,
+            };
+            // A name that is only its unit leaves nothing.
+            let name = format!("cattlegrid_{prefix}{name}").trim_end_matches('_').to_owned();
+            Family { name, help: definition.help, unit, kind, series: Vec::new() }
+        });
+        family.series.push(Series { labels, value });
+    }
+}
+
+fn count_of(value: &Value) -> u64 {
+    if let Value::Number(count) = value { *count } else { 0 }
+}
+
+/// Whether it is a time that is not in seconds.
+fn is_converted(definition: &Definition) -> bool {
+    matches!(definition.unit, stats::Unit::Milliseconds | stats::Unit::Microseconds)
+}
+
+/// A number; in seconds if it is a time.
+#[expect(clippy::cast_precision_loss, reason = "times in milliseconds and counts that matter are below 2^53")]
+fn in_base_unit(definition: &Definition, value: &Value) -> f64 {
+    let number = match value {
+        Value::Number(number) => *number as f64,
+        // As `stats` prints it.
+        Value::Decimal(..) => value.to_string().parse().unwrap_or(f64::NAN),
+        Value::Text(_) => f64::NAN,
+    };
+    let per_second = match definition.unit {
+        stats::Unit::Milliseconds => 1e3,
+        stats::Unit::Microseconds => 1e6,
+        _ => 1.0,
+    };
+    number / per_second
+}
+
+/// The name without words that say the unit, and the unit.
+fn name_and_unit(definition: &Definition) -> (String, Option<Unit>) {
+    let name = match definition.export {
+        Export::As(name) => name,
+        _ => definition.name,
+    };
+    let (unit, words): (_, &[&str]) = match definition.unit {
+        stats::Unit::Bytes => (Unit::Bytes, &["bytes"]),
+        stats::Unit::Seconds | stats::Unit::UnixSeconds => (Unit::Seconds, &["s", "seconds"]),
+        stats::Unit::Milliseconds => (Unit::Seconds, &["ms"]),
+        stats::Unit::Microseconds => (Unit::Seconds, &["us"]),
+        _ => return (name.to_owned(), None),
+    };
+    let left: Vec<&str> = name.split('_').filter(|word| !words.contains(word)).collect();
+    (left.join("_"), Some(unit))
+}
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for family in self.all.iter().filter(|family| !family.series.is_empty()) {
+            let Family { name, help, unit, kind, series } = family;
+            let is_counter = matches!(kind, MetricType::Counter);
+            let mut encoder = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
+            for one in series {
+                if one.labels.is_empty() {
+                    one.encode(&mut encoder, is_counter)?;
+                } else {
+                    one.encode(&mut encoder.encode_family(&one.labels)?, is_counter)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Series {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>, is_counter: bool) -> Result<(), fmt::Error> {
+        match &self.value {
+            Figure::Whole(number) if is_counter => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
+            Figure::Real(number) if is_counter => encoder.encode_counter::<NoLabelSet, _, u64>(number, None),
+            Figure::Whole(number) => encoder.encode_gauge(number),
+            Figure::Real(number) => encoder.encode_gauge(number),
+            Figure::Text(name, text) => encoder.encode_info(&[(*name, text.as_str())]),
+            Figure::Histogram(buckets, sum) => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+            }
+        }
+    }
+}

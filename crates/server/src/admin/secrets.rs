@@ -1,0 +1,121 @@
+//! What protects the admin address: the bearer token, and TLS beyond loopback. A reload reads both again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use cattlegrid_config::{Settings, read_file};
+use rustls::ServerConfig;
+use subtle::ConstantTimeEq as _;
+
+use crate::error::ServeError;
+use crate::log;
+use crate::sys::reason;
+use crate::tls::{TlsAcceptor, TlsError};
+
+/// Longest token, in bytes.
+const TOKEN_MAX: usize = 4096;
+/// A shorter token gets a warning.
+const TOKEN_SHORT: usize = 16;
+
+/// Token and TLS; neither without `--admin`.
+#[derive(Debug, Default)]
+pub(crate) struct Secrets {
+    token: Option<Token>,
+    tls: Option<TlsAcceptor>,
+}
+
+#[derive(Debug)]
+struct Token {
+    path: PathBuf,
+    text: ArcSwap<Vec<u8>>,
+}
+
+/// What a reload has read.
+#[derive(Debug, Default)]
+pub(crate) struct Newer {
+    token: Option<Vec<u8>>,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl Secrets {
+    /// Reads the files that the settings name.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, ServeError> {
+        if settings.admin.is_none() {
+            return Ok(Self::default());
+        }
+        let token = settings.admin_token.as_ref().map(|path| {
+            let text = read_token(path)?;
+            if text.len() < TOKEN_SHORT {
+                log::warning(format_args!(
+                    "--admin-token {}: a token of {} bytes can be guessed; take 32 random ones",
+                    path.display(),
+                    text.len()
+                ));
+            }
+            Ok::<_, ServeError>(Token { path: path.clone(), text: ArcSwap::from_pointee(text) })
+        });
+        let tls = settings.admin_tls.as_ref().map(TlsAcceptor::new).transpose()?;
+        Ok(Self { token: token.transpose()?, tls })
+    }
+
+    /// The options that would be needed beyond loopback and are not there.
+    pub(super) fn lacks(&self) -> Vec<&'static str> {
+        let token = self.token.is_none().then_some("--admin-token <file>");
+        let tls = self
+            .tls
+            .is_none()
+            .then_some("-o ssl_chain_cert=<file> (with ssl_key if the key is in another file)");
+        token.into_iter().chain(tls).collect()
+    }
+
+    /// Whether readers must send a token.
+    pub(super) fn wants_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Whether this is the token. It takes as long whatever was guessed.
+    pub(super) fn is_token(&self, given: &[u8]) -> bool {
+        self.token.as_ref().is_some_and(|token| token.text.load().ct_eq(given).into())
+    }
+
+    /// What new connections are encrypted with.
+    pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.as_ref().map(TlsAcceptor::config)
+    }
+
+    /// Reads the files again; nothing changes before [`Secrets::replace`].
+    pub(crate) fn read_again(&self) -> Result<Newer, ServeError> {
+        let token = self.token.as_ref().map(|token| read_token(&token.path)).transpose()?;
+        let tls =
+            self.tls.as_ref().map(TlsAcceptor::read_again).transpose().map_err(|error: TlsError| error)?;
+        Ok(Newer { token, tls })
+    }
+
+    /// Takes what was read.
+    pub(crate) fn replace(&self, newer: Newer) {
+        if let (Some(token), Some(text)) = (&self.token, newer.token) {
+            token.text.store(Arc::new(text));
+        }
+        if let (Some(tls), Some(config)) = (&self.tls, newer.tls) {
+            tls.replace(config);
+        }
+    }
+}
+
+/// The first line of the file.
+fn read_token(path: &Path) -> Result<Vec<u8>, ServeError> {
+    let refuse = |why: String| ServeError::Admin(format!("--admin-token {}: {why}", path.display()));
+    let bytes = read_file(path).map_err(|error| refuse(format!("cannot be read: {}", reason(&error))))?;
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    if line.is_empty() {
+        return Err(refuse("its first line is empty; it must be the token".to_owned()));
+    }
+    if line.len() > TOKEN_MAX {
+        return Err(refuse(format!("its first line is longer than {TOKEN_MAX} bytes")));
+    }
+    if !line.iter().all(u8::is_ascii_graphic) {
+        return Err(refuse("a token has printable characters of ASCII only, and no blanks".to_owned()));
+    }
+    Ok(line.to_vec())
+}

@@ -1,0 +1,461 @@
+//! Hot keys: which keys and shapes of keys are asked for most, move most bytes and miss most, by a sample.
+//!
+//! Some turns of each lane are sampled, at random: one in [`EVERY`], and fewer while a lane has more than [`EVENTS_MAX`] sampled events in a second. All
+//! events of such a turn are counted in the lane's sketches, each for as many as the turn stands for. A sketch is Space-Saving: it has a fixed
+//! number of counters; a key without one takes the place of the smallest, whose count it takes over as its error (Metwally, Agrawal, El Abbadi:
+//! Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT 2005). So a key of more than one part in as many as there are counters has
+//! one, its count is too large by its error at most, and never too small. Counts are halved each minute: what was hot yesterday is not.
+//!
+//! # Invariants
+//! * A lane waits for no reader: while its sketches are read it leaves samples out.
+//! * A sketch has [`KEYS`] or [`SHAPES`] counters at most.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use cattlegrid_engine::{Event, EventKind, Looker};
+
+/// One turn of this many is sampled at first.
+pub(crate) const EVERY: u32 = 64;
+/// Sampled events of a lane in a second beyond which it samples half as many turns.
+const EVENTS_MAX: u32 = 2_000;
+/// The fewest turns that are sampled: one in this many.
+const EVERY_MAX: u32 = EVERY << 10;
+/// Counters for keys, by requests and by bytes.
+const KEYS: usize = 256;
+/// Counters for shapes.
+const SHAPES: usize = 128;
+/// Between two halvings of the counts, in milliseconds.
+const MINUTE_MS: u64 = 60_000;
+/// Misses of a key that come within this time, without a store between them, are a herd's.
+const HERD_MS: u64 = 1_000;
+
+/// Which turns are sampled: of a lane that has it, with a random number that no client knows.
+#[derive(Debug)]
+pub(crate) struct TurnSampler {
+    /// Turns until the next one.
+    left: u32,
+    every: u32,
+    random: u64,
+    second: u32,
+    events: u32,
+}
+
+impl TurnSampler {
+    /// `seed`: anything but 0.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { left: EVERY, every: EVERY, random: seed | 1, second: 0, events: 0 }
+    }
+
+    /// For how many turns the next one stands; 0: it is not sampled.
+    #[inline]
+    pub(crate) fn next(&mut self) -> u32 {
+        self.left -= 1;
+        if self.left > 0 { 0 } else { self.again() }
+    }
+
+    #[cold]
+    fn again(&mut self) -> u32 {
+        // Xorshift: a period that clients have must not meet ours.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        // 1 to twice the mean less 1, evenly.
+        self.left = 1 + ((self.random >> 32) % u64::from(2 * self.every - 1)) as u32;
+        self.every
+    }
+
+    /// A sampled turn had this many events.
+    pub(crate) fn had(&mut self, events: usize, second: u32) {
+        if second != self.second {
+            let is_calm = self.events < EVENTS_MAX / 4 && self.every > EVERY;
+            (self.second, self.events) = (second, 0);
+            if is_calm {
+                self.every /= 2;
+            }
+        }
+        let before = self.events / EVENTS_MAX;
+        self.events = self.events.saturating_add(u32::try_from(events).unwrap_or(u32::MAX));
+        if self.events / EVENTS_MAX > before {
+            self.every = (self.every * 2).min(EVERY_MAX);
+        }
+    }
+}
+
+/// What is counted of one key or shape.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted {
+    pub(crate) text: Box<[u8]>,
+    /// What the sketch goes by: requests or bytes.
+    pub(crate) count: u64,
+    /// By how much `count` may be too large.
+    pub(crate) error: u64,
+    pub(crate) gets: u64,
+    pub(crate) misses: u64,
+    pub(crate) stores: u64,
+    pub(crate) bytes: u64,
+    /// Misses that came behind another one within [`HERD_MS`], before the key was stored.
+    pub(crate) herd_misses: u64,
+    /// The last miss, until the key is stored.
+    missed_ms: Option<u64>,
+}
+
+/// Space-Saving, see the module's text.
+#[derive(Debug)]
+struct Sketch {
+    entries: Vec<Counted>,
+    places: HashMap<Box<[u8]>, usize>,
+    most: usize,
+}
+
+impl Sketch {
+    fn new(most: usize) -> Self {
+        Self { entries: Vec::new(), places: HashMap::new(), most }
+    }
+
+    /// The counter of a key, `weight` larger.
+    fn count(&mut self, text: &[u8], weight: u64) -> &mut Counted {
+        let at = match self.places.get(text) {
+            Some(at) => *at,
+            None => self.take(text),
+        };
+        let entry = &mut self.entries[at];
+        entry.count += weight;
+        entry
+    }
+
+    /// A counter for a key that has none.
+    fn take(&mut self, text: &[u8]) -> usize {
+        let new = Counted { text: text.into(), ..Counted::default() };
+        let at = if self.entries.len() < self.most {
+            self.entries.push(new);
+            self.entries.len() - 1
+        } else {
+            let least = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.count);
+            let at = least.map_or(0, |(at, _)| at);
+            let count = self.entries[at].count;
+            let old = std::mem::replace(&mut self.entries[at], Counted { count, error: count, ..new });
+            self.places.remove(&old.text);
+            at
+        };
+        self.places.insert(text.into(), at);
+        at
+    }
+
+    fn halve(&mut self) {
+        for entry in &mut self.entries {
+            let Counted { count, error, gets, misses, stores, bytes, herd_misses, .. } = entry;
+            for number in [count, error, gets, misses, stores, bytes, herd_misses] {
+                *number /= 2;
+            }
+        }
+    }
+}
+
+/// The sketches of a lane.
+#[derive(Debug)]
+pub(crate) struct Hot(Mutex<Sketches>);
+
+#[derive(Debug)]
+struct Sketches {
+    by_requests: Sketch,
+    by_bytes: Sketch,
+    shapes: Sketch,
+    halved_ms: u64,
+    events: u64,
+}
+
+impl Default for Hot {
+    fn default() -> Self {
+        Self(Mutex::new(Sketches {
+            by_requests: Sketch::new(KEYS),
+            by_bytes: Sketch::new(KEYS),
+            shapes: Sketch::new(SHAPES),
+            halved_ms: 0,
+            events: 0,
+        }))
+    }
+}
+
+impl Hot {
+    /// Counts the events of a turn that stands for `weight` turns.
+    pub(crate) fn count<'e>(&self, events: impl Iterator<Item = &'e Event>, weight: u32, now_ms: u64) {
+        let Ok(mut sketches) = self.0.try_lock() else { return };
+        let Sketches { by_requests, by_bytes, shapes, halved_ms, events: counted } = &mut *sketches;
+        if now_ms >= *halved_ms + MINUTE_MS {
+            *halved_ms = now_ms;
+            [&mut *by_requests, &mut *by_bytes, &mut *shapes].into_iter().for_each(Sketch::halve);
+        }
+        let weight = u64::from(weight);
+        for event in events {
+            let Some(seen) = Seen::of(&event.kind) else { continue };
+            *counted += 1;
+            let bytes = weight.saturating_mul(seen.bytes);
+            by_requests.count(&event.key, weight).add(&seen, weight, now_ms);
+            if bytes > 0 {
+                by_bytes.count(&event.key, bytes).add(&seen, weight, now_ms);
+            }
+            shapes.count(shape(&event.key).as_bytes(), weight).add(&seen, weight, now_ms);
+        }
+    }
+}
+
+/// What an event says of its key.
+struct Seen {
+    is_get: bool,
+    is_miss: bool,
+    is_store: bool,
+    bytes: u64,
+}
+
+impl Seen {
+    fn of(kind: &EventKind) -> Option<Self> {
+        match kind {
+            EventKind::Get { status, size, by: Looker::Get } => {
+                Some(Self { is_get: true, is_miss: *status != "found", is_store: false, bytes: *size as u64 })
+            }
+            EventKind::Store { status, size, .. } => Some(Self {
+                is_get: false,
+                is_miss: false,
+                is_store: *status == "stored",
+                bytes: *size as u64,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Counted {
+    fn add(&mut self, seen: &Seen, weight: u64, now_ms: u64) {
+        self.gets += weight * u64::from(seen.is_get);
+        self.stores += weight * u64::from(seen.is_store);
+        self.bytes = self.bytes.saturating_add(weight.saturating_mul(seen.bytes));
+        if seen.is_miss {
+            self.misses += weight;
+            if self.missed_ms.is_some_and(|before| now_ms < before + HERD_MS) {
+                self.herd_misses += weight;
+            }
+            self.missed_ms = Some(now_ms);
+        } else if seen.is_store {
+            self.missed_ms = None;
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.error += other.error;
+        self.gets += other.gets;
+        self.misses += other.misses;
+        self.stores += other.stores;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.herd_misses += other.herd_misses;
+    }
+}
+
+/// What the sketches of all lanes have, the largest first.
+#[derive(Debug, Default)]
+pub(crate) struct Hottest {
+    /// Events that were counted since the start.
+    pub(crate) events: u64,
+    pub(crate) by_requests: Vec<Counted>,
+    pub(crate) by_bytes: Vec<Counted>,
+    pub(crate) shapes: Vec<Counted>,
+}
+
+impl Hottest {
+    /// `most` of each kind.
+    pub(crate) fn of<'h>(lanes: impl Iterator<Item = &'h Hot>, most: usize) -> Self {
+        let mut all: [HashMap<Box<[u8]>, Counted>; 3] = Default::default();
+        let mut events = 0;
+        for Hot(lane) in lanes {
+            let copied = {
+                let sketches = lane.lock().expect("nobody panics with it held");
+                events += sketches.events;
+                [&sketches.by_requests, &sketches.by_bytes, &sketches.shapes].map(|one| one.entries.clone())
+            };
+            for (all, own) in all.iter_mut().zip(copied) {
+                for entry in own {
+                    all.entry(entry.text.clone()).and_modify(|before| before.merge(&entry)).or_insert(entry);
+                }
+            }
+        }
+        let [by_requests, by_bytes, shapes] = all.map(|all| {
+            let mut sorted: Vec<Counted> = all.into_values().collect();
+            // A count that may be all error says nothing.
+            sorted.retain(|entry| entry.count > entry.error);
+            sorted.sort_by(|a, b| (Reverse(a.count), &a.text).cmp(&(Reverse(b.count), &b.text)));
+            sorted.truncate(most);
+            sorted
+        });
+        Self { events, by_requests, by_bytes, shapes }
+    }
+}
+
+/// Longest part of a key that is taken for a word.
+const WORD_MAX: usize = 24;
+
+/// A key with `{}` in the place of what looks like a name of one of many: parts with a digit, or longer than a word, or that are no text. Parts are
+/// separated by `:`, `/`, `.`, `-`, `_` and `|`.
+pub fn shape(key: &[u8]) -> String {
+    let mut shape = String::new();
+    let is_separator = |byte: &u8| matches!(byte, b':' | b'/' | b'.' | b'-' | b'_' | b'|');
+    let mut rest = key;
+    loop {
+        let end = rest.iter().position(is_separator).unwrap_or(rest.len());
+        let part = &rest[..end];
+        if part.len() <= WORD_MAX && part.iter().all(u8::is_ascii_alphabetic) {
+            shape.extend(part.iter().map(|byte| char::from(*byte)));
+        } else if !(shape.ends_with("{}-") || shape.ends_with("{}_") || shape.ends_with("{}.")) {
+            shape.push_str("{}");
+        } else {
+            // A UUID, a date or a number with a fraction is one name.
+            shape.pop();
+        }
+        let Some(separator) = rest.get(end) else { return shape };
+        shape.push(char::from(*separator));
+        rest = &rest[end + 1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(key: &str, status: &'static str, size: usize) -> Event {
+        let kind = EventKind::Get { status, size, by: Looker::Get };
+        Event { key: key.as_bytes().into(), kind }
+    }
+
+    fn store(key: &str) -> Event {
+        let kind = EventKind::Store { status: "stored", command: "set", ttl: 0, size: 7, classic: true };
+        Event { key: key.as_bytes().into(), kind }
+    }
+
+    fn name(counted: &Counted) -> String {
+        String::from_utf8_lossy(&counted.text).into_owned()
+    }
+
+    #[test]
+    fn a_frequent_key_is_found_among_many_and_its_count_is_right_within_its_error() {
+        let hot = Hot::default();
+        let mut random = 1_u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            random >> 33
+        };
+        for _ in 0..200 {
+            // A tenth for one key, a twentieth for another, the rest for a million.
+            let events: Vec<Event> = (0..100)
+                .map(|_| match next() % 20 {
+                    0 | 1 => get("page:first", "found", 10),
+                    2 => get("page:second", "not_found", 0),
+                    _ => get(&format!("user:{}", next() % 1_000_000), "found", 1000),
+                })
+                .collect();
+            hot.count(events.iter(), 64, 5);
+        }
+        let hottest = Hottest::of([&hot].into_iter(), 10);
+        let [first, second, ..] = &hottest.by_requests[..] else { panic!("{hottest:?}") };
+        assert_eq!([name(first), name(second)], ["page:first", "page:second"]);
+        for (counted, share) in [(first, 10), (second, 20)] {
+            let expected = 64 * 20_000 / share;
+            assert!(counted.count.abs_diff(expected) < expected / 5 + counted.error, "{counted:?}");
+            assert!(
+                counted.gets <= counted.count && counted.count - counted.error <= counted.gets,
+                "{counted:?}"
+            );
+        }
+        assert_eq!((first.misses, second.misses), (0, second.gets));
+        assert_eq!(hottest.events, 20_000);
+        let shapes: Vec<String> = hottest.shapes.iter().map(name).collect();
+        assert_eq!(shapes, ["user:{}", "page:first", "page:second"]);
+        let entries = &hot.0.lock().unwrap().by_requests;
+        assert_eq!((entries.entries.len(), entries.places.len()), (KEYS, KEYS));
+        for (text, at) in &entries.places {
+            assert_eq!(*entries.entries[*at].text, **text);
+        }
+    }
+
+    #[test]
+    fn bytes_find_keys_that_requests_do_not() {
+        let (one, two) = (Hot::default(), Hot::default());
+        let small: Vec<Event> = (0..100).map(|_| get("small", "found", 1)).collect();
+        one.count(small.iter(), 64, 5);
+        two.count([get("large", "found", 1_000_000)].iter(), 64, 5);
+        let hottest = Hottest::of([&one, &two].into_iter(), 1);
+        assert_eq!(name(&hottest.by_requests[0]), "small");
+        assert_eq!((name(&hottest.by_bytes[0]), hottest.by_bytes[0].count), ("large".to_owned(), 64_000_000));
+    }
+
+    #[test]
+    fn a_herd_is_misses_that_no_store_is_between() {
+        let hot = Hot::default();
+        let miss = || get("page:1", "not_found", 0);
+        for (events, ms) in [
+            (vec![miss(), miss(), miss()], 100),
+            (vec![store("page:1"), miss()], 200),
+            (vec![miss()], 200 + HERD_MS),
+            (vec![get("page:1", "found", 5), miss()], 300 + HERD_MS),
+        ] {
+            hot.count(events.iter(), 64, ms);
+        }
+        let hottest = Hottest::of([&hot].into_iter(), 9);
+        let key = &hottest.by_requests[0];
+        assert_eq!((key.misses, key.herd_misses, key.stores), (6 * 64, 3 * 64, 64));
+    }
+
+    #[test]
+    fn what_was_hot_fades() {
+        let hot = Hot::default();
+        hot.count((0..100).map(|_| get("old", "found", 1)).collect::<Vec<_>>().iter(), 64, 1);
+        for minute in 1..=8 {
+            hot.count([get("new", "found", 1)].iter(), 64 * 10, minute * MINUTE_MS);
+        }
+        let hottest = Hottest::of([&hot].into_iter(), 2);
+        assert_eq!(name(&hottest.by_requests[0]), "new");
+        assert_eq!(hottest.by_requests[1].count, 6400 >> 8);
+    }
+
+    #[test]
+    fn one_turn_in_64_at_random_and_fewer_under_load() {
+        let mut sampler = TurnSampler::new(7);
+        let stands: u32 = (0..640_000).map(|_| sampler.next()).sum();
+        assert!(stands.abs_diff(640_000) < 32_000, "{stands}");
+        let mut gaps = std::collections::BTreeSet::new();
+        let mut gap = 0;
+        for _ in 0..100_000 {
+            gap += 1;
+            if sampler.next() > 0 {
+                gaps.insert(std::mem::take(&mut gap));
+            }
+        }
+        assert!(gaps.len() > 100 && gaps.iter().all(|gap| (1..=127).contains(gap)), "{gaps:?}");
+        sampler.had(2 * EVENTS_MAX as usize, 1);
+        (0..1000).for_each(|_| _ = sampler.next());
+        assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == 2 * EVERY), "half as many");
+        for second in 2..9 {
+            sampler.had(1, second);
+        }
+        (0..1000).for_each(|_| _ = sampler.next());
+        assert!((0..1000).map(|_| sampler.next()).any(|stands| stands == EVERY), "as many again");
+    }
+
+    #[test]
+    fn shapes() {
+        for (key, expected) in [
+            ("page:42", "page:{}"),
+            ("page:42:head", "page:{}:head"),
+            ("user-17-x", "user-{}-x"),
+            (":1:views.decorators.cache.cache_page.GET.0a1b", ":{}:views.decorators.cache.cache_page.GET.{}"),
+            ("s:550e8400-e29b-41d4-a716-446655440000", "s:{}"),
+            ("day:2026-11-28", "day:{}"),
+            ("session/abcdefghijklmnopqrstuvwxyzabcdef", "session/{}"),
+            ("config", "config"),
+            ("", ""),
+            ("a\u{fc}b:x", "{}:x"),
+        ] {
+            assert_eq!(shape(key.as_bytes()), expected, "{key}");
+        }
+    }
+}
