@@ -338,15 +338,18 @@ def test_one_line_of_a_thousand_large_values(start, way):
 
 
 def test_stuck_readers_of_many_values_that_are_deleted(start, way):
-    """Each of 400 has another value, which is then deleted: they may keep a quarter of -m, and a quarter of what it is lowered to."""
+    """Each of 200 has another value, which is then deleted: they may keep a quarter of -m, and a quarter of what it is lowered to."""
     allow_files(2000)
-    count, size = 400, 150_000
+    # Where in its value a reader stands is a matter of the kernel's buffers, and over TLS one that stands near the end keeps
+    # a copy instead of the value: by sizes that differ each stands elsewhere.
+    count = 200
+    sizes = [150_000 + n * 1500 for n in range(count)]
     server = start("-m", "128", "-t", 2, "-c", 4096, *way.options)
     with way.raw(server) as c:
         for n in range(2000):
             c.send(b"set small:%d 0 0 1000 noreply\r\n%s\r\n" % (n, b"s" * 1000))
         for n in range(count):
-            assert c.set(b"v:%d" % n, body(n, size)) == b"STORED"
+            assert c.set(b"v:%d" % n, body(n, sizes[n])) == b"STORED"
         hits = int(c.stats()["get_hits"])
         stuck = []
         for n in range(count):
@@ -372,7 +375,7 @@ def test_stuck_readers_of_many_values_that_are_deleted(start, way):
             most = max(most, gauges(c)["pinned_bytes"])
         assert 20 * MIB < most <= 32 * MIB, f"{most / MIB:.1f} MiB are pinned"
         displaced = int(c.stats("cattlegrid")["unsent_displaced"])
-        assert 100 < displaced < count, displaced
+        assert 20 < displaced < count - 20, displaced
         c.send(b"cache_memlimit 32\r\n")
         assert c.line() == b"OK"
         wait_until("a quarter of that is pinned", lambda: gauges(c)["pinned_bytes"] <= 9 * MIB)
@@ -389,7 +392,8 @@ def test_stuck_readers_of_many_values_that_are_deleted(start, way):
         for n, s in enumerate(stuck):
             try:
                 reader = Raw(s)
-                assert reader.exactly(len(whole(b"v:%d" % n, body(n, size)))) == whole(b"v:%d" % n, body(n, size))
+                reply = whole(b"v:%d" % n, body(n, sizes[n]))
+                assert reader.exactly(len(reply)) == reply
                 alive += 1
             except (Closed, OSError):
                 pass

@@ -620,51 +620,6 @@ impl Herd {
         Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
     }
 
-    /// Ends a lease that waits for its slot and has no waiter.
-    fn drop_if_deserted(&mut self, hash: u64) {
-        let is_deserted = |lease: &Lease| !lease.holder.computes() && lease.queue.len() == 0;
-        if self.leases.get(hash).is_some_and(is_deserted)
-            && let Some(removed) = self.leases.remove(hash)
-        {
-            let lease = removed.end();
-            self.limit.give(lease.rule.leases());
-            lease.rule.leave_queue(lease.token);
-        }
-    }
-
-    /// Ends the wait of a closed connection; `heard`: the records of the leases that it was told of. False: its wait
-    /// was decided already, and its miss is not recorded by this call.
-    pub fn forget_waiter<V>(
-        &mut self,
-        hash: u64,
-        id: WaiterId,
-        connection: u64,
-        heard: &[Record],
-        step: &mut Step<'_, V>,
-    ) -> bool {
-        let Some(lease) = self.leases.get_mut(hash) else { return false };
-        if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
-            // A client that gives up waiting may compute, and its fill comes on another connection.
-            let rule = Arc::clone(&lease.rule);
-            rule.counters().waited(step.now_ms.saturating_sub(waiter.since_ms));
-            count(&rule.counters().held_gone);
-            self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms);
-            self.drop_if_deserted(hash);
-            return true;
-        }
-        // History 9 of `end`: it was promoted and never hears of it. Its miss stays recorded.
-        let token = lease.token;
-        if lease.holder.is(connection) && !heard.iter().any(|record| record.number == token) {
-            self.pass_on(hash, &|counters| &counters.promoted_close, step);
-        }
-        false
-    }
-
-    /// A get of several keys does not wait for this key after all.
-    pub fn not_waited_for(&mut self, hash: u64) {
-        self.drop_if_deserted(hash);
-    }
-
     /// Whether a token is that of the key's lease, or of a lease that ended unfilled within its fill window.
     pub fn knows_token(&self, hash: u64, token: u64, now_ms: u64) -> bool {
         self.is_current(hash, token)

@@ -271,7 +271,7 @@ impl Tags {
         self.presence.get().is_some_and(Presence::wants_exact)
     }
 
-    /// Takes as much memory as the slots of bumps take, so that tags that are named late look bumped as seldom as others. `take_number`: as for
+    /// Takes as much memory again as the slots of bumps, so that tags that are named late look bumped as seldom as others. `take_number`: as for
     /// [`Bumps::bump`].
     pub fn name_exactly(&self, take_number: impl FnOnce() -> u64) {
         if let Some(presence) = self.presence.get() {

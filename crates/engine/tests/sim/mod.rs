@@ -16,6 +16,7 @@ mod loads;
 mod named;
 mod policy;
 mod replies;
+mod rng;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,7 @@ use cattlegrid_herd::{
 use cattlegrid_tags::{Kind as BumpKind, PrefixId};
 use named::NamedBy;
 use policy::draw_policy;
+use rng::Rng;
 use table::{EVENTS, STATES, STEPS_OF, is_reachable};
 
 const STEPS: u64 = 2_600_000;
@@ -60,31 +62,6 @@ enum Verb {
 /// The number that a value contains.
 fn number_of(value: &[u8]) -> Option<usize> {
     String::from_utf8_lossy(value).split('.').nth(1)?.parse().ok()
-}
-
-/// Splitmix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, most: u64) -> u64 {
-        self.next() % most
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len() as u64) as usize]
-    }
 }
 
 /// The guarantee of a history, which limits what its clients may do.

@@ -229,9 +229,6 @@ class Connection:
         # Making the commands took time of this process, not of the server.
         deadline = time.monotonic() + limits.limit
         while len(replies) < len(commands):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise Lost(TimedOut(self.server, limits.limit), not replies)
             try:
                 if rest:
                     with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -244,13 +241,16 @@ class Connection:
                     if not data:
                         raise Lost(ConnectionFailed(self.server, "the server has closed the connection"), not replies)
                     self._parser.feed(data)
-                    deadline = time.monotonic() + limits.limit
                 except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    poll.poll(left * 1000)
+                    # What has come is read, however long this process had no turn.
+                    if not poll.poll(max(deadline - time.monotonic(), 0) * 1000):
+                        raise Lost(TimedOut(self.server, limits.limit), not replies) from None
                     continue
             except OSError as error:
                 raise Lost(ConnectionFailed(self.server, error.strerror or str(error)), not replies) from error
             self._take(commands, opaque, replies)
+            # Nor is the time for reading replies the server's.
+            deadline = time.monotonic() + limits.limit
 
     def _take(self, commands: Sequence[Command], opaque: int, replies: List[Reply]) -> None:
         while len(replies) < len(commands):

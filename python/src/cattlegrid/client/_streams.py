@@ -121,7 +121,6 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
         parser, slots = self._parser, self._slots
-        self._heard = self.loop.time()
         parser.feed(data)
         try:
             while slots:
@@ -143,6 +142,9 @@ class Stream(asyncio.Protocol):
                 self.close(ProtocolError(self.server, "not a reply to any command"))
         except Broken as error:
             self.close(ProtocolError(self.server, f"not a reply to the command: {error}"))
+        finally:
+            # Reading replies took time of this process, not of the server.
+            self._heard = self.loop.time()
 
     def send(self, commands: Sequence[Command], wait: float = 0.0) -> Group:
         """Sends commands."""
