@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from admin import Admin, documented, without_checks, words
 from harness import ROOT, allow_files, free_port, tool, wait_until
@@ -162,6 +163,50 @@ def test_waits_and_requests_are_histograms(served):
     assert 8 <= counted <= sampled <= 12, (counted, sampled, latency)
     page = {one["family"]: one for one in admin.json("/latency")["families"]}
     assert page["get"]["samples_us"] > 0
+
+
+def test_a_run_counts_as_what_it_asks_for(served):
+    """Quiet gets that a no-op ends are gets."""
+    server, _ = served
+    with server.raw() as raw:
+        raw.send(b"stats reset\r\n")
+        assert raw.line() == b"RESET"
+        for _ in range(100):
+            raw.send(b"mg absent v q\r\n" * 20 + b"mn\r\n")
+            assert raw.line() == b"MN"
+    page = {name.split(":")[0] for name in server.stats("latency")}
+    assert page == {"get"}, page
+
+
+def test_the_reference_parser_reads_it(served):
+    _, admin = served
+    _, _, text = admin.ask("/metrics", headers={"Accept": OPENMETRICS})
+    families = list(text_string_to_metric_families(text))
+    assert len(families) > 200 and any(family.name == "cattlegrid_rule_busy_all_waiters" for family in families)
+
+
+def test_probes_are_answered_when_clients_have_all_descriptors(start):
+    admin = Admin()
+    server = start(*admin.options())
+    assert admin.ask("/healthz")[0] == 200
+    server.limit_descriptors(5)
+    held, refused = [], 0
+    try:
+        while refused < 3:
+            client = server.connect()
+            held.append(client)
+            try:
+                client.sendall(b"mn\r\n")
+                refused += client.recv(100) != b"MN\r\n"
+            except ConnectionError:
+                refused += 1
+            assert len(held) < 50
+        for path in ("/healthz", "/readyz", "/metrics") * 10:
+            assert admin.ask(path)[0] == 200
+    finally:
+        for client in held:
+            client.close()
+    assert admin.ask("/healthz")[0] == 200
 
 
 def test_promtool_finds_no_fault(served):

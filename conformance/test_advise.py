@@ -1,6 +1,7 @@
 """`cattlegrid advise`: the rule file that it prints for running servers, and what it says would have been saved."""
 
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -108,3 +109,56 @@ def test_what_it_says_without_a_server(binary, start):
     quiet = start()
     done = subprocess.run([binary, "advise", quiet.address, "--seconds", "1"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "no rule would have saved anything" in done.stdout
+
+
+def test_it_tells_what_it_has_seen_when_it_is_ended_early(binary, start):
+    def begun(server):
+        watching = subprocess.Popen([binary, "advise", server.address, "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with server.raw() as raw:
+            wait_until("it watches", lambda: raw.stats()["log_watchers"] == "1")
+            for n in range(10):
+                raw.get(b"page:%d" % n)
+        return watching
+
+    watching = begun(start())
+    time.sleep(0.5)
+    watching.send_signal(signal.SIGINT)
+    text, errors = watching.communicate(timeout=20)
+    assert watching.returncode == 0 and "10 gets, 10 of them misses" in text and not errors, (text, errors)
+    server = start()
+    watching = begun(server)
+    time.sleep(0.5)
+    server.stop()
+    text, errors = watching.communicate(timeout=20)
+    assert watching.returncode == 1 and "10 gets" in text and "closed the connection" in errors, (text, errors)
+
+
+def test_a_server_that_does_not_answer_is_no_quiet_one(binary, start):
+    server = start()
+    watching = subprocess.Popen([binary, "advise", server.address, "--seconds", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with server.raw() as raw:
+        wait_until("it watches", lambda: raw.stats()["log_watchers"] == "1")
+    server.signal(signal.SIGSTOP)
+    try:
+        text, errors = watching.communicate(timeout=60)
+        assert watching.returncode == 1 and not text and "does not answer within 5 s" in errors, (text, errors)
+        done = subprocess.run([binary, "advise", server.address, "--seconds", "1"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "does not answer within 5 s" in done.stderr, done
+    finally:
+        server.signal(signal.SIGCONT)
+
+
+def test_what_it_says_of_memcached_is_what_memcached_counts(binary):
+    """The look-up with which a store begins is no get, and the threads' lines come out of order."""
+    server = harness.Server(tool("memcached"), "memcached", ["-t", "4"])
+    try:
+        text, computed = advise(binary, server.port, b"page:%d:html")
+        gets, misses = (int(number) for number in re.search(r"(\d+) gets, (\d+) of them misses", text).groups())
+        stats = server.stats()
+        # It ends a moment before the load does.
+        for said, counted in ((gets, stats["cmd_get"]), (misses, stats["get_misses"])):
+            assert 0.85 * int(counted) < said <= int(counted), (said, counted, text)
+        # It computes for 150 ms, and a busy machine makes it longer.
+        assert int(re.search(r"p50 (\d+) ms", text).group(1)) < 4 * COMPUTES * 1000, text
+    finally:
+        server.clean()

@@ -611,3 +611,81 @@ def running(pid):
             return file.read().rsplit(")")[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_replica_identity_that_is_taken_away_is_noticed_by_its_first_change(start, open_dir, own_database):
+    """A row that moves to another tag: the old one is not sent, and what it was is not known."""
+    database = own_database()
+    database.sql(
+        "CREATE TABLE orders (id int PRIMARY KEY, owner int)", "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders SELECT n, n FROM generate_series(1, 9) n", "ALTER PUBLICATION cattlegrid ADD TABLE orders",
+    )
+    more = "\n[[follow.shop.table]]\ntable = 'orders'\nbump = ['owner:{owner}']\n[[rule]]\nmatch = 'owner:{id}'\ntags = ['owner:{id}']\n"
+    server = started(start, open_dir, rules(database.port) + more)
+    until(server, "confirmed")
+    c = client(server)
+    for round_, statements in enumerate([[], ["ALTER TABLE orders REPLICA IDENTITY DEFAULT"]]):
+        confirmed(server)
+        if statements:
+            database.sql(*statements)
+        for change, key in (("UPDATE orders SET owner = owner + 100 WHERE id = %d", "owner:%d"), ("DELETE FROM orders WHERE id = %d", "owner:%d")):
+            number = 2 * round_ + (1 if change.startswith("UPDATE") else 2)
+            fill(c, key % number, b"old")
+            database.sql(change % number)
+            wait_until(f"{change % number}", lambda key=key % number: c.get(key) is None, 5)
+    wait_until("it is said", lambda: "ALTER TABLE public.orders REPLICA IDENTITY FULL" in log_of(server).get("missing", ""), 30)
+    database.sql("ALTER TABLE orders REPLICA IDENTITY FULL")
+    until(server, "confirmed")
+    fill(c, "owner:5", b"old")
+    fill(c, "owner:6", b"old")
+    database.sql("UPDATE orders SET owner = 105 WHERE id = 5")
+    wait_until("as before", lambda: c.get("owner:5") is None, 5)
+    assert c.get("owner:6") == b"old"
+
+
+def test_a_check_says_what_would_keep_a_server_from_following(start, own_database, binary, open_dir):
+    database = own_database("max_replication_slots = 1\nmax_wal_senders = 3\n")
+    file = f"{open_dir}/one.toml"
+
+    def said(more=""):
+        with open(file, "w") as out:
+            out.write(rules(database.port, more=more))
+        return checked(binary, file)
+
+    assert said()[0] == 0
+    database.sql("SELECT pg_create_physical_replication_slot('own')")
+    for words in ("all 1 replication slots are in use (max_replication_slots)", "ALTER SYSTEM SET max_replication_slots = 6"):
+        status, text = said()
+        assert status == 1 and words in text, text
+    status, text = said("slot = 'own'")
+    assert status == 1 and "slot `own` is of another plugin, kind or database" in text and "does not fit" not in text, text
+    database.sql("SELECT pg_drop_replication_slot('own')")
+    receivers = []
+    try:
+        for _ in range(2):
+            receivers.append(subprocess.Popen(
+                ["pg_receivewal", "-d", database.url, "-D", str(open_dir), "--no-loop"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ))
+            count = len(receivers)
+            wait_until("it receives", lambda count=count: database.sql("SELECT count(*) FROM pg_stat_replication") == [(count,)], 20)
+        status, text = said()
+        assert status == 1 and "fewer than two of 3 connections for replication are free (max_wal_senders)" in text, text
+    finally:
+        for receiver in receivers:
+            receiver.terminate()
+            receiver.wait(20)
+    wait_until("they are gone", lambda: database.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], 20)
+    database.sql("CREATE ROLE guest LOGIN REPLICATION", "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
+    with open(file, "w") as out:
+        out.write(rules(database.port).replace("postgres://postgres@", "postgres://guest@"))
+    status, text = checked(binary, file)
+    assert status == 1 and 'GRANT CONNECT ON DATABASE "postgres" TO "guest"' in text, text
+
+
+def test_no_error_shows_a_password(start, own_database, binary, open_dir):
+    file = f"{open_dir}/one.toml"
+    for url in ("postgres://a@127.0.0.1:1/shop?password=SECRET", "postgres://a:SEC%zzSECRET@127.0.0.1:1/shop"):
+        with open(file, "w") as out:
+            out.write(rules(1).replace("postgres://postgres@127.0.0.1:1/postgres", url))
+        done = subprocess.run([binary, "check", file], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "url" in done.stderr + done.stdout and "SECRET" not in done.stderr + done.stdout, done

@@ -73,6 +73,35 @@ def test_hot_keys_and_shapes_are_found(served):
     assert users["misses"] == users["gets"] and abs(users["gets"] / total - 0.75) < 0.1, (users, total)
 
 
+def test_requests_of_all_kinds_count(served):
+    """`mg` in all its forms, and what changes a key without reading it."""
+    server, admin = served
+    turns = 12_000
+    with server.raw() as raw:
+        raw.set(b"found:a", b"x" * 100)
+        raw.set(b"counter:a", b"0")
+        forms = [
+            (b"mg found:a v\r\n", b"VA 100"), (b"mg found:a k v q\r\nmn\r\n", b"VA 100"), (b"mg absent:a v\r\n", b"EN"), (b"mg absent:a v q\r\nmn\r\n", b"MN"),
+            (b"incr counter:a 1\r\n", b""), (b"ma counter:a\r\n", b"HD"), (b"touch counter:a 0\r\n", b"TOUCHED"),
+        ]
+        for n in range(turns):
+            data, reply = forms[n % len(forms)]
+            raw.send(data)
+            line = raw.line()
+            assert line.startswith(reply), (data, line)
+            if line.startswith(b"VA"):
+                raw.line()
+            if data.endswith(b"mn\r\n") and line != b"MN":
+                assert raw.line() == b"MN"
+    found = {one["key"]: one for one in admin.json("/hot")["by_requests"]}
+    names = {"found%3Aa": (2, 2, 0), "absent%3Aa": (2, 2, 2), "counter%3Aa": (3, 0, 0)}
+    for name, (requests, gets, misses) in names.items():
+        each = turns / len(forms)
+        for figure, expected in (("count", requests), ("gets", gets), ("misses", misses)):
+            # 27 sampled turns of each form: four standard deviations.
+            assert abs(found[name][figure] - expected * each) <= 0.8 * expected * each, (name, figure, found[name], each)
+
+
 def test_regular_traffic_is_no_blind_spot(served):
     """A client that asks for 64 keys in the same order, in turns of their own: all are found."""
     server, admin = served

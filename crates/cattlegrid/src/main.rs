@@ -70,13 +70,17 @@ fn act(command: Command, first: &str) -> ExitCode {
             },
             Err(error) => usage_error(&error),
         },
-        Command::Advise { address, seconds } => match advise::advise(&address, seconds) {
-            Ok(text) => print(&text),
-            Err(error) => {
-                log::error(format_args!("advise: {error}"));
-                ExitCode::FAILURE
+        Command::Advise { address, seconds } => {
+            let advice = advise::advise(&address, seconds);
+            let printed = if advice.text.is_empty() { ExitCode::SUCCESS } else { print(&advice.text) };
+            match advice.problem {
+                None => printed,
+                Some(problem) => {
+                    log::error(format_args!("advise: {problem}"));
+                    ExitCode::FAILURE
+                }
             }
-        },
+        }
         Command::Objects(command) => match objects::run(command) {
             Ok(report) => {
                 let printed = print(&report.text);

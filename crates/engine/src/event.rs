@@ -61,8 +61,12 @@ pub struct Event {
 pub enum Looker {
     /// `get gets gat gats`.
     Get,
+    /// `mg`.
+    MetaGet,
     /// `delete`.
     Delete,
+    /// A storing command, which has an event of its own.
+    Store,
     /// Any other command.
     Other,
 }

@@ -116,7 +116,7 @@ impl<'a> Query<'a> {
         self.how.is_explicit()
     }
 
-    /// How long it may wait for a new value in place of an old one, where the rule gives this number of milliseconds.
+    /// How long it may wait for a new value in place of an old one, or in a get of several keys, where the rule gives this number of milliseconds.
     pub(crate) fn wait_ms(&self, ruled_ms: u32) -> u32 {
         if self.is_explicit() { ruled_ms } else { self.hold_ms(ruled_ms) }
     }

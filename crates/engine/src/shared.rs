@@ -18,7 +18,7 @@ use crate::following::{Following, class_of};
 use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
 use crate::rules::unmatched::{self, Meant, Unmatched};
-use crate::rules::{PrefixHint, Rule, Rules};
+use crate::rules::{PrefixHint, Rules};
 use crate::slow::SlowLog;
 use crate::step::Step;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
@@ -82,12 +82,9 @@ pub struct Shared {
     pub(crate) pinned_looks_paid_ms: AtomicU64,
     /// When the next lease's deadline is, in milliseconds since the start; `u64::MAX`: no lease.
     pub(crate) timeout_ms: AtomicU64,
-    /// Number of the last change after which a key may have no rule any more: no fence has noted the events of such
-    /// keys since.
-    uncovered: AtomicU64,
     /// Rules were put in force, or no rules.
     has_been_ruled: AtomicBool,
-    /// The clock's number at the start, or at the last change of rules after which keys may have another rule.
+    /// The clock's number at the start.
     start: AtomicU64,
     /// When that was, in milliseconds since the start; `u64::MAX`: never.
     start_ms: AtomicU64,
@@ -138,7 +135,6 @@ impl Shared {
             name_walk: Mutex::new(None),
             calls: AtomicUsize::new(0),
             graph: WaitGraph::default(),
-            uncovered: AtomicU64::new(0),
             has_been_ruled: AtomicBool::new(false),
             start: AtomicU64::new(0),
             start_ms: AtomicU64::new(u64::MAX),
@@ -573,21 +569,14 @@ impl Shared {
         let old = self.rules.load_full();
         let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
         // A key may have another rule, or other tags: its misses were recorded under the old ones if at all, and a fill of an
-        // earlier miss would not be compared with bumps of the tags of before.
-        let same = |old: &ActiveRules, new: &ActiveRules| {
-            let is_same = |old: &Rule, new: &Rule| old.is_for_keys_of(new) && old.tags == new.tags;
-            old.each().count() == new.each().count()
-                && old.each().zip(new.each()).all(|((old, _), (new, _))| is_same(old, new))
+        // earlier miss would not be compared with bumps of the tags of before. The first rules are those of the start.
+        let uncovers = self.has_been_ruled.swap(true, Ordering::AcqRel);
+        let others: Vec<_> = match &new {
+            Some(new) if uncovers => new.of_other_keys(old.as_deref()).map(Arc::clone).collect(),
+            _ => Vec::new(),
         };
-        // The first rules are those of the start.
-        let uncovers = self.has_been_ruled.swap(true, Ordering::AcqRel)
-            && match (&old, &new) {
-                (Some(old), Some(new)) => !same(old, new),
-                (None, None) => false,
-                (None, Some(_)) | (Some(_), None) => true,
-            };
-        if uncovers {
-            self.note_start(now_ms);
+        for state in &others {
+            state.note_other_keys(self.clock(), now_ms);
         }
         let kept_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.kept_s()).max();
         self.grace_max_ms.fetch_max(u64::from(kept_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
@@ -597,11 +586,12 @@ impl Shared {
         self.unmatched.clear();
         self.reruled.store(true, Ordering::Release);
         self.timeout_ms.store(0, Ordering::Release);
-        if uncovers {
-            let number = self.tick();
-            self.uncovered.fetch_max(number, Ordering::AcqRel);
+        if !others.is_empty() {
             // The change itself is no event of the keys whose misses it makes uncertain.
-            self.start.fetch_max(number, Ordering::AcqRel);
+            let number = self.tick();
+            for state in &others {
+                state.note_other_keys(number, now_ms);
+            }
         }
     }
 
@@ -614,20 +604,18 @@ impl Shared {
     /// The start, while misses from before it may be open under a rule with these terms.
     #[inline]
     pub(crate) fn start(&self, rule: &RuleState, now_ms: u64) -> Option<Start> {
-        let start_ms = self.start_ms.load(Ordering::Acquire);
+        let server_ms = self.start_ms.load(Ordering::Acquire);
+        let (number, start_ms) = match rule.other_keys() {
+            Some((number, since_ms)) if server_ms == u64::MAX || since_ms >= server_ms => (number, since_ms),
+            _ => (self.start.load(Ordering::Acquire), server_ms),
+        };
         let until_ms = start_ms.saturating_add(rule.fill_window_ms().into());
         (start_ms != u64::MAX && now_ms < until_ms).then(|| Start {
-            number: self.start.load(Ordering::Acquire),
+            number,
             at_ms: start_ms,
             until_ms,
             drops: rule.policy().after_start == AfterStart::Drop,
         })
-    }
-
-    /// The number of the last change of rules after which a key may have been without one. A miss from before it may be
-    /// older than an event that was not noted.
-    pub(crate) fn uncovered(&self) -> u64 {
-        self.uncovered.load(Ordering::Acquire)
     }
 
     /// The longest time for which a miss under any rule is remembered, in milliseconds; 0: no key has a rule.

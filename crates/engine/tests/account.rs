@@ -226,6 +226,33 @@ fn after_a_start_a_key_that_is_deleted_is_served_all_the_same() {
 }
 
 #[test]
+fn a_rule_for_other_keys_is_no_start() {
+    let page = ("page:{id}", policy());
+    let other = ("other:{id}", policy());
+    let third = ("third:{id}", policy());
+    for (before, after, keeps) in [
+        (vec![page], vec![page, other], true),
+        (vec![page], vec![other, page], true),
+        (vec![page, other], vec![page], true),
+        (vec![third, page], vec![third, other, page], true),
+        (vec![third, page], vec![other, third, page], true),
+        // Keys of the first rule may be the second one's now.
+        (vec![other, page], vec![page], false),
+        (vec![other, page], vec![page, other], false),
+        (vec![other], vec![other, page], false),
+        (vec![], vec![page], false),
+    ] {
+        let mut w = World::new(&before);
+        let [a, x] = [(); 2].map(|()| w.connect());
+        w.expect(x, "set some 0 0 1|x|", "STORED|");
+        w.set_rules(&after);
+        w.expect(x, "delete page:1|", "NOT_FOUND|");
+        let value = if keeps { "VALUE page:1 0 1|x|END|" } else { "END|" };
+        w.expect(a, "set page:1 0 0 1|x|get page:1|", &format!("STORED|{value}"));
+    }
+}
+
+#[test]
 fn another_rule_for_a_key_is_a_start() {
     let mut w = World::new(&[("page:{id}", policy())]);
     let [a, x] = [(); 2].map(|()| w.connect());

@@ -253,3 +253,17 @@ fn a_client_that_gives_up_a_held_run_may_compute_the_keys_before_it() {
         }
     }
 }
+
+#[test]
+fn a_client_shortens_the_hold_of_a_run() {
+    let (mut w, _, b) = scene(Policy { hold_many_ms: 400, ..policy() });
+    w.expect(b, "mg page:1 k v q Pw90|mg page:2 k v q Pw90|mg page:3 k v q Pw90|mn|", "");
+    w.pass(89);
+    assert_eq!(w.replies(b), "");
+    w.pass(2);
+    assert_eq!(w.replies(b), "VA 3 kpage:2|two|VA 5 kpage:3|three|MN|");
+    // It cannot prolong it.
+    w.expect(b, "mg page:1 k v q Pw9000|mg page:2 k v q Pw9000|mn|", "");
+    w.pass(401);
+    assert_eq!(w.replies(b), "VA 3 kpage:2|two|MN|");
+}

@@ -443,7 +443,7 @@ impl Herd {
         let refused: Option<&AtomicU64> = if hold_ms == 0 {
             Some(&counters.busy_no_hold)
         } else if !hold.room {
-            Some(&counters.busy_waiters_total)
+            Some(&counters.busy_all_waiters)
         } else if lease.queue.len() >= lease.rule.policy().max_waiters {
             Some(&counters.busy_waiters)
         } else if lease.begun.as_ref().is_some_and(|begun| {

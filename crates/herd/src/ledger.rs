@@ -517,7 +517,9 @@ fn fill_unrecorded(
     moment: &Moment,
     values: &dyn Values,
 ) -> Judged {
-    if around.start.is_some_and(|start| start.drops || outside.hard > start.number) {
+    // If no miss since the start has found no room, the fill is of one from before it.
+    let is_before = |start: Start| start.drops || outside.hard > start.number && missing.lost.is_none();
+    if around.start.is_some_and(is_before) {
         return Judged { closed: false, ..Judged::known(Judgement::Unrecorded) };
     }
     if missing.lost.is_none() {
@@ -618,6 +620,27 @@ mod tests {
         assert_eq!(fill(&mut ledger, 9, 300), Judgement::Clean { stamp: 12 });
         assert_eq!(ledger.outstanding(1_000), 0);
         assert_eq!(fill(&mut ledger, 9, 1_100), Judgement::Write);
+    }
+
+    #[test]
+    fn after_a_start_what_may_be_of_a_lost_miss_is_not_taken_for_one_from_before() {
+        let mut ledger = Ledger::with(2, 1);
+        let start = Some(Start { number: 5, at_ms: 0, until_ms: 60_000, drops: false });
+        let hard = |number| Events { hard: number, ..Events::default() };
+        let around = Surroundings { start, slot: hard(20), written: hard(20), ..Surroundings::default() };
+        let moment = Moment { now_ms: 500, p99_ms: 100, strict: false };
+        let judge =
+            |ledger: &mut Ledger, around: &Surroundings| ledger.fill(3, around, &moment, &Same).judgement;
+        // All misses since the start are on record: it belongs to none of them.
+        assert_eq!(judge(&mut ledger, &around), Judgement::Unrecorded);
+        // A crawler's misses fill the table, and the key's own finds no room.
+        record(&mut ledger, 1, 10, 400);
+        record(&mut ledger, 2, 11, 400);
+        assert!(!record(&mut ledger, 3, 21, 450));
+        let provisional = Judgement::Provisional { stamp: 20, until_ms: 900, instead: false };
+        assert_eq!(judge(&mut ledger, &around), provisional);
+        let drops = Surroundings { start: start.map(|start| Start { drops: true, ..start }), ..around };
+        assert_eq!(judge(&mut ledger, &drops), Judgement::Unrecorded);
     }
 
     #[test]

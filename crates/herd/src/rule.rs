@@ -4,7 +4,8 @@
 //! `slots`, `minute`) are held for a few steps and never at the same time as one another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::account::Judgement;
 use crate::fill_times::FillTimes;
@@ -46,6 +47,9 @@ struct Running {
     minute: Mutex<Minute>,
     /// A key had the rule.
     matched: AtomicBool,
+    /// [`RuleState::note_other_keys`]: milliseconds and 1 (0: never), and the number.
+    covers_since: AtomicU64,
+    covers_from: AtomicU64,
 }
 
 /// The learned times in milliseconds, computed when a time is learned: they are read under the shards' locks, at each
@@ -416,6 +420,18 @@ impl RuleState {
     }
 
     /// The computation ended; `filled`: by its value. `joined_ms`: when other clients began to compute the key as well.
+    /// By a change of rules keys are under this rule that had none, or one with other tags: their misses may not have been recorded.
+    pub fn note_other_keys(&self, number: u64, now_ms: u64) {
+        self.running.covers_from.fetch_max(number, Relaxed);
+        self.running.covers_since.store(now_ms + 1, Release);
+    }
+
+    /// The number and the time of the last [`RuleState::note_other_keys`].
+    pub fn other_keys(&self) -> Option<(u64, u64)> {
+        let since = self.running.covers_since.load(Acquire);
+        (since > 0).then(|| (self.running.covers_from.load(Relaxed), since - 1))
+    }
+
     pub(crate) fn end(&self, begun: &Begun, filled: bool, joined_ms: Option<u64>, now_ms: u64) {
         self.running.computing.fetch_sub(1, Relaxed);
         if !filled {
@@ -568,7 +584,7 @@ rule_counters! {
     /// Gets not held because the key has `max_waiters`.
     busy_waiters,
     /// Gets not held because the server has its `waiters`.
-    busy_waiters_total,
+    busy_all_waiters,
     /// Gets not held because the computation is expected to take longer than the hold.
     busy_prediction,
     /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts in `busy_prediction` as well.

@@ -50,7 +50,7 @@ impl Detail {
     /// Counts what memcached counts: gets, stores and deletes of the classic commands.
     pub(crate) fn count(&self, event: &Event) {
         let counts = match &event.kind {
-            EventKind::Get { by, .. } => *by != Looker::Other,
+            EventKind::Get { by, .. } => matches!(by, Looker::Get | Looker::Delete),
             EventKind::Store { classic, .. } => *classic,
             EventKind::Deleted { .. } | EventKind::Evicted { .. } | EventKind::Script { .. } => false,
         };

@@ -212,8 +212,11 @@ struct Seen {
 impl Seen {
     fn of(kind: &EventKind) -> Option<Self> {
         match kind {
-            EventKind::Get { status, size, by: Looker::Get } => {
+            EventKind::Get { status, size, by: Looker::Get | Looker::MetaGet } => {
                 Some(Self { is_get: true, is_miss: *status != "found", is_store: false, bytes: *size as u64 })
+            }
+            EventKind::Get { by: Looker::Delete | Looker::Other, .. } => {
+                Some(Self { is_get: false, is_miss: false, is_store: false, bytes: 0 })
             }
             EventKind::Store { status, size, .. } => Some(Self {
                 is_get: false,

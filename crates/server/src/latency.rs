@@ -1,7 +1,7 @@
 //! How long requests take, by family of commands: a histogram for each lane, from the receive to the send.
 //!
 //! One request in 64 is looked at. All requests of a turn are received and sent together, so that one look counts for as many samples
-//! as the turn has; it counts for the family of the turn's last request. A request that is held does not count: how long it waits
+//! as the turn has; it counts for the family of the turn's last request that has one. A request that is held does not count: how long it waits
 //! is in its rule's waits.
 
 use cattlegrid_engine::Counter;

@@ -1,6 +1,7 @@
 """Locks with many waiters: they take it in turn, and are woken in their process."""
 
 import asyncio
+import random
 import threading
 import time
 
@@ -201,6 +202,27 @@ def test_a_task_that_is_cancelled_leaves_its_place_to_the_next(server):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             assert len(cache._turns) == 0
+
+    asyncio.run(program())
+
+
+def test_a_task_that_is_cancelled_before_a_connection_is_there_leaves_no_lock(server):
+    random.seed(7)
+
+    async def program():
+        async with AsyncCache(server.address, timeout=20) as cache, AsyncCache(server.address, timeout=20) as other:
+            await other.get("connect")
+            for number in range(200):
+                await cache.close()
+                task = asyncio.ensure_future(cache.lock(f"early:{number}", ttl="20s", wait="2s").acquire())
+                end = time.monotonic() + random.random() * 0.003
+                while time.monotonic() < end:
+                    await asyncio.sleep(0)
+                if task.cancel():
+                    await asyncio.gather(task, return_exceptions=True)
+                    await asyncio.sleep(0.02)
+                    async with other.lock(f"early:{number}", ttl="1s", wait="1s"):
+                        pass
 
     asyncio.run(program())
 

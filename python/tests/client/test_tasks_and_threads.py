@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from herd_support import Call, Relay, until, unused
+from herd_support import Call, Relay, Server, until, unused
 
 from cattlegrid.client import AsyncCache, AsyncToken, Cache, CacheError, Compute, TimedOut, Token
 
@@ -144,6 +144,55 @@ def test_a_cancelled_request_takes_no_other_answer(memcached):
                 got = await asyncio.gather(*tasks, return_exceptions=True)
                 for number, value in enumerate(got):
                     assert isinstance(value, asyncio.CancelledError) or value == f"value {number}"
+
+    asyncio.run(work())
+
+
+def test_what_was_asked_for_before_a_connection_was_there_is_sent_first(memcached):
+    random.seed(7)
+
+    async def work():
+        async with AsyncCache(memcached.address, timeout=20) as cache, AsyncCache(memcached.address, timeout=20) as other:
+            for number in range(300):
+                await cache.close()
+                key = f"k:{number}"
+                calls = [lambda: cache.set(key, "old"), lambda: cache.set_many({key: "old", "k:x": "old"})]
+                task = asyncio.ensure_future(calls[number % 2]())
+                end = time.monotonic() + random.random() * 0.002
+                while time.monotonic() < end:
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await cache.delete(key)
+                await asyncio.sleep(0.002)
+                assert await other.get(key) is None, "a set that was cancelled came after a later delete"
+
+    asyncio.run(work())
+
+
+def test_functions_that_fail_in_cancelled_tasks_are_heard_of_by_nobody(server):
+    async def work():
+        logged = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: logged.append(context))
+        async with AsyncCache(server.address, timeout=20) as cache:
+            await cache.get("connect")
+
+            async def fails():
+                raise ValueError("no such user")
+
+            for number in range(200):
+                task = asyncio.ensure_future(cache.get_or_compute(f"h:{number}", fails, compute_time=60))
+                for _ in range(number % 10):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(random.random() * 0.001)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await asyncio.sleep(0.1)
+            del task
+            gc.collect()
+            await asyncio.sleep(0)
+            assert not logged
+            assert cache.under_way() == 0
 
     asyncio.run(work())
 
@@ -331,6 +380,32 @@ def test_a_delete_makes_the_computation_of_this_process_void(server, blocking):
     go.set()
     assert first.result() == "before"
     assert cache.get("h:1") == "after"
+
+
+def test_who_comes_after_a_soft_invalidation_gets_nothing_older(blocking):
+    """The older computation still runs in the caller's process, and its value is stored: as an old one. Without grace it is none."""
+    with Server("rules", '[[rule]]\nmatch = "h:{id}"\nhold = "4s"\n') as server:
+        gets_nothing_older(blocking(server), blocking(server))
+
+
+def gets_nothing_older(cache, other):
+    go, on = threading.Event(), threading.Event()
+    options = {"tags": ["t"], "compute_time": 20, "wait": 20}
+    first = Call(cache.get_or_compute, "h:1", lambda: go.wait(20) and "old", **options)
+    until(lambda: cache.under_way() == 1)
+    time.sleep(0.1)
+    other.invalidate("t", soft=True)
+    second = Call(other.get_or_compute, "h:1", lambda: on.wait(20) and "new", **options)
+    until(lambda: other.under_way() == 1)
+    time.sleep(0.1)
+    others = [Call(cache.get_or_compute, "h:1", lambda: "new", **options) for _ in range(5)]
+    time.sleep(0.2)
+    go.set()
+    assert first.result() == "old"
+    time.sleep(0.2)
+    on.set()
+    assert [call.result() for call in (second, *others)] == ["new"] * 6
+    until(lambda: cache.under_way() == 0)
 
 
 def test_deletes_and_computations_in_turn_never_serve_what_is_older_than_a_delete(server, blocking):

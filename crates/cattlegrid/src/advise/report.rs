@@ -37,8 +37,10 @@ pub(super) fn report(seen: &Seen, address: &str, seconds: u64) -> String {
     shapes.sort_by_key(|(name, shape)| {
         (std::cmp::Reverse(shape.waits_us.len()), std::cmp::Reverse(shape.gets), *name)
     });
-    let (advised, others): (Vec<_>, Vec<_>) =
-        shapes.into_iter().partition(|(name, shape)| is_advised(name, shape));
+    let (herds, others): (Vec<_>, Vec<_>) =
+        shapes.into_iter().partition(|(_, shape)| shape.herds >= HERDS_MIN);
+    let (locks, herds): (Vec<_>, Vec<_>) = herds.into_iter().partition(|(_, shape)| shape.is_lock());
+    let (advised, unnamed): (Vec<_>, Vec<_>) = herds.into_iter().partition(|(name, _)| has_word(name));
     for (place, (name, shape)) in advised.iter().enumerate() {
         text.push('\n');
         describe(&mut text, name, shape, seen);
@@ -46,7 +48,21 @@ pub(super) fn report(seen: &Seen, address: &str, seconds: u64) -> String {
             rule(&mut text, name, shape, seen);
         }
     }
-    if advised.is_empty() {
+    for (shapes, why) in [
+        (&locks, "Stored by `add` right after the miss, as locks are: no rule"),
+        (
+            &unnamed,
+            "With herds, but no word tells these keys from others: write a pattern by hand, or give the keys a word",
+        ),
+    ] {
+        if !shapes.is_empty() {
+            line(&mut text, format_args!("\n# {why}:"));
+        }
+        for (name, shape) in shapes.iter().take(RULES_MAX) {
+            describe(&mut text, name, shape, seen);
+        }
+    }
+    if advised.is_empty() && unnamed.is_empty() {
         text.push_str("\n# No key was computed by several clients at the same time: no rule would have saved anything.\n");
     }
     let mut rest: Vec<_> = others.iter().filter(|(_, shape)| shape.gets > 0).collect();
@@ -60,9 +76,9 @@ pub(super) fn report(seen: &Seen, address: &str, seconds: u64) -> String {
     text
 }
 
-/// Whether a rule is advised: several herds were seen, and a word in the shape tells its keys from others.
-fn is_advised(name: &str, shape: &Shape) -> bool {
-    shape.herds >= HERDS_MIN && name != OTHER && name.contains(|c: char| c.is_ascii_alphabetic())
+/// Whether a word in the shape tells its keys from others.
+fn has_word(name: &str) -> bool {
+    name != OTHER && name.contains(|c: char| c.is_ascii_alphabetic())
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
@@ -136,7 +152,7 @@ fn pattern(shape: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::seen::Line;
+    use super::super::seen::tests::{get, store};
     use super::*;
 
     fn seen() -> Seen {
@@ -145,11 +161,11 @@ mod tests {
             let key = format!("page:{herd}");
             let at = herd * 1_000_000;
             for client in 0..10 {
-                seen.note(Line::Get { key: &key, hit: false, us: at + client * 1000 });
+                seen.note(get(&key, false, at + client * 1000));
             }
-            seen.note(Line::Store { key: &key, stored: true, ttl: 60, us: at + 200_000 });
+            seen.note(store(&key, 60, at + 200_000));
         }
-        (0..70).for_each(|_| seen.note(Line::Get { key: "user:7:name", hit: true, us: 5 }));
+        (0..70).for_each(|_| seen.note(get("user:7:name", true, 5)));
         seen
     }
 
@@ -179,13 +195,25 @@ mod tests {
     #[test]
     fn what_was_not_seen_is_said() {
         let mut seen = seen();
-        seen.note(Line::Skipped(103));
+        seen.skipped += 103;
         let text = report(&seen, "a", 1);
         assert!(
             text.contains("# 50 % of the requests were seen")
                 && text.contains("(give or take 10, of what was seen)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn herds_without_a_word_are_said() {
+        let mut seen = Seen::default();
+        for herd in 0..3_u64 {
+            (0..10).for_each(|client| seen.note(get("tab1", false, herd * 1_000_000 + client)));
+            seen.note(store("tab1", 60, herd * 1_000_000 + 100_000));
+        }
+        let text = report(&seen, "a", 1);
+        assert!(text.contains("# With herds, but no word") && text.contains("# {}: 30 gets"), "{text}");
+        assert!(!text.contains("[[rule]]") && !text.contains("no rule would"), "{text}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What `advise` has seen of a server's traffic: gets, misses and stores, by the shape of their keys.
 //!
-//! A computation is the time from a miss to the store of its key. Misses of the same key in that time are a herd: their clients compute the same. What a
+//! A computation is the time from a miss to the store of its key on the same connection, or on any if the one that stores has not missed it. Misses of the key
+//! on other connections in that time are a herd: their clients compute the same. What a
 //! rule would have saved are those misses of a herd that would have waited for at most its `hold`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cattlegrid_server::shape;
 
@@ -17,28 +18,41 @@ const SHAPES_MAX: usize = 10_000;
 const TIMES_MAX: usize = 20_000;
 /// A miss that is not filled within this time, in microseconds, was not computed.
 const OPEN_US: u64 = 60_000_000;
+/// Lines of several threads of a server come thread by thread: by how much one may be late, in microseconds.
+const LATE_US: u64 = 500_000;
+/// A key that half of its clients have stored sooner than this after their miss, in microseconds, by `add`, is a lock.
+const LOCK_US: u64 = 5_000;
 
 /// What one line of `watch` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line<'l> {
-    Get {
-        key: &'l str,
-        hit: bool,
-        us: u64,
-    },
-    Store {
-        key: &'l str,
-        stored: bool,
-        ttl: u64,
-        us: u64,
-    },
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Of a request.
+    Seen(Event),
     /// Lines that are missing here, since they came too fast.
     Skipped(u64),
     Other,
 }
 
-impl<'l> Line<'l> {
-    pub(super) fn parse(line: &'l str) -> Self {
+/// A look-up or a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    /// When, in microseconds, and the number of the line.
+    pub(super) at: (u64, u64),
+    /// The client's connection.
+    pub(super) connection: u64,
+    /// As the line has it.
+    pub(super) key: Box<str>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Get { hit: bool },
+    Store { stored: bool, is_add: bool, ttl: u64 },
+}
+
+impl Line {
+    pub(super) fn parse(line: &str) -> Self {
         let line = line.trim();
         // memcached: `[skipped: 3]`; Cattlegrid: `skipped=3`.
         let skipped =
@@ -47,6 +61,7 @@ impl<'l> Line<'l> {
             return Self::Skipped(count);
         }
         let (mut us, mut kind, mut key, mut status, mut ttl) = (None, "", None, "", 0);
+        let (mut number, mut connection, mut command) = (0, 0, "");
         for (name, value) in line.split(' ').filter_map(|field| field.split_once('=')) {
             match name {
                 "ts" => us = micros(value),
@@ -54,23 +69,60 @@ impl<'l> Line<'l> {
                 "key" => key = Some(value),
                 "status" => status = value,
                 "ttl" => ttl = value.parse().unwrap_or(0),
+                "gid" => number = value.parse().unwrap_or(0),
+                "cfd" => connection = value.parse().unwrap_or(0),
+                "cmd" => command = value,
                 _ => {}
             }
         }
         let (Some(us), Some(key)) = (us, key) else { return Self::Other };
-        match kind {
-            "item_get" => Self::Get { key, hit: status == "found", us },
-            "item_store" => Self::Store { key, stored: status == "stored", ttl, us },
-            _ => Self::Other,
-        }
+        let kind = match kind {
+            "item_get" => Kind::Get { hit: status == "found" },
+            "item_store" => Kind::Store { stored: status == "stored", is_add: command == "add", ttl },
+            _ => return Self::Other,
+        };
+        Self::Seen(Event { at: (us, number), connection, key: key.into(), kind })
     }
 }
 
-/// Seconds with six places.
+/// Seconds and microseconds; memcached writes these without the zeros before them.
 fn micros(text: &str) -> Option<u64> {
     let (seconds, part) = text.split_once('.')?;
-    let (seconds, part): (u64, u64) = (seconds.parse().ok()?, part.get(..6)?.parse().ok()?);
-    Some(seconds * 1_000_000 + part)
+    let (seconds, part): (u64, u64) = (seconds.parse().ok()?, part.parse().ok()?);
+    (part < 1_000_000).then_some(seconds * 1_000_000 + part)
+}
+
+/// Puts lines in the order in which they happened.
+#[derive(Debug, Default)]
+pub(super) struct Sorter {
+    /// By time, number and arrival.
+    waiting: BTreeMap<(u64, u64, u64), Event>,
+    arrived: u64,
+}
+
+impl Sorter {
+    /// Takes a line, and notes those that none can come before any more.
+    pub(super) fn push(&mut self, line: Line, seen: &mut Seen) {
+        match line {
+            Line::Seen(event) => {
+                let newest = event.at.0;
+                self.arrived += 1;
+                self.waiting.insert((event.at.0, event.at.1, self.arrived), event);
+                while let Some(first) = self.waiting.first_entry()
+                    && first.key().0 + LATE_US < newest
+                {
+                    seen.note(first.remove());
+                }
+            }
+            Line::Skipped(count) => seen.skipped += count,
+            Line::Other => {}
+        }
+    }
+
+    /// Notes all that are left.
+    pub(super) fn end(self, seen: &mut Seen) {
+        self.waiting.into_values().for_each(|event| seen.note(event));
+    }
 }
 
 /// Of a shape.
@@ -79,6 +131,8 @@ pub(super) struct Shape {
     pub(super) gets: u64,
     pub(super) misses: u64,
     pub(super) stores: u64,
+    /// Those of them that were an `add`.
+    pub(super) adds: u64,
     /// Of stores, the shortest time to live, in seconds; None: all without.
     pub(super) ttl_min: Option<u64>,
     /// From misses to stores, in microseconds, of first misses.
@@ -90,11 +144,16 @@ pub(super) struct Shape {
     pub(super) largest: u64,
 }
 
-/// A key that was missed and not stored yet.
+/// A key that was missed and not stored yet: the connections on which it was, and when first, in microseconds.
 #[derive(Debug)]
 struct Open {
-    first_us: u64,
-    others_us: Vec<u64>,
+    misses: Vec<(u64, u64)>,
+}
+
+impl Open {
+    fn first_us(&self) -> u64 {
+        self.misses.first().map_or(0, |(_, us)| *us)
+    }
 }
 
 /// All that was seen.
@@ -106,70 +165,134 @@ pub(super) struct Seen {
     pub(super) misses: u64,
     pub(super) shapes: HashMap<String, Shape>,
     open: HashMap<String, Open>,
+    /// The last line of each connection, if it was a look-up.
+    last: HashMap<u64, Last>,
+}
+
+/// A look-up, behind which nothing has come on its connection.
+#[derive(Debug)]
+struct Last {
+    key: Box<str>,
+    hit: bool,
+    /// It is the first miss of its key on this connection.
+    is_first: bool,
 }
 
 impl Seen {
-    pub(super) fn note(&mut self, line: Line<'_>) {
-        match line {
-            Line::Skipped(count) => self.skipped += count,
-            Line::Other => {}
-            Line::Get { key, hit, us } => {
+    /// Takes note of what came next.
+    pub(super) fn note(&mut self, event: Event) {
+        let Event { at: (us, _), connection, key, kind } = event;
+        match kind {
+            Kind::Get { hit } => {
                 self.lines += 1;
                 self.gets += 1;
-                let shape = self.shape(key);
+                let shape = self.shape(&key);
                 shape.gets += 1;
                 shape.misses += u64::from(!hit);
-                if !hit {
-                    self.misses += 1;
-                    self.missed(key, us);
+                self.misses += u64::from(!hit);
+                let is_first = !hit && self.missed(&key, connection, us);
+                if self.last.len() < OPEN_MAX || self.last.contains_key(&connection) {
+                    self.last.insert(connection, Last { key, hit, is_first });
                 }
             }
-            Line::Store { key, stored, ttl, us } => {
+            Kind::Store { stored, is_add, ttl } => {
+                if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
+                    self.take_back(&own);
+                }
                 self.lines += 1;
                 if stored {
-                    self.stored(key, ttl, us);
+                    self.stored(&key, (connection, us), is_add, ttl);
                 }
             }
         }
     }
 
-    fn missed(&mut self, key: &str, us: u64) {
-        let has_room = self.open.len() < OPEN_MAX;
-        match self.open.get_mut(key) {
-            Some(open) if us.saturating_sub(open.first_us) <= OPEN_US => open.others_us.push(us),
-            Some(open) => *open = Open { first_us: us, others_us: Vec::new() },
-            None if has_room => {
-                self.open.insert(key.to_owned(), Open { first_us: us, others_us: Vec::new() });
+    /// A store begins with a look-up of its own, which has a line as well: no client has asked.
+    fn take_back(&mut self, Last { key, hit, is_first }: &Last) {
+        self.lines -= 1;
+        self.gets -= 1;
+        self.misses -= u64::from(!*hit);
+        let shape = self.shape(key);
+        shape.gets = shape.gets.saturating_sub(1);
+        shape.misses = shape.misses.saturating_sub(u64::from(!*hit));
+        if let Some(open) = self.open.get_mut(&**key).filter(|_| *is_first) {
+            open.misses.pop();
+            if open.misses.is_empty() {
+                self.open.remove(&**key);
             }
-            None => {}
         }
     }
 
-    fn stored(&mut self, key: &str, ttl: u64, us: u64) {
-        let open = self.open.remove(key).filter(|open| us.saturating_sub(open.first_us) <= OPEN_US);
+    /// True: it is the connection's first of this key that is open.
+    fn missed(&mut self, key: &str, connection: u64, us: u64) -> bool {
+        let has_room = self.open.len() < OPEN_MAX;
+        match self.open.get_mut(key) {
+            Some(open) if us.saturating_sub(open.first_us()) > OPEN_US => {
+                open.misses = vec![(connection, us)];
+            }
+            // Who looks once more is no further client.
+            Some(open) if open.misses.iter().any(|(own, _)| *own == connection) => return false,
+            Some(open) => open.misses.push((connection, us)),
+            None if has_room => {
+                drop(self.open.insert(key.to_owned(), Open { misses: vec![(connection, us)] }));
+            }
+            None => return false,
+        }
+        true
+    }
+
+    fn stored(&mut self, key: &str, (connection, us): (u64, u64), is_add: bool, ttl: u64) {
+        let open = self.open.remove(key).filter(|open| us.saturating_sub(open.first_us()) <= OPEN_US);
         let shape = self.shape(key);
         shape.stores += 1;
+        shape.adds += u64::from(is_add);
         if ttl > 0 {
             shape.ttl_min = Some(shape.ttl_min.map_or(ttl, |before| before.min(ttl)));
         }
         let Some(open) = open else { return };
+        // Of a pool any connection may store.
+        let at = open.misses.iter().position(|(own, _)| *own == connection).unwrap_or(0);
+        let since_us = |(_, at_us): &(u64, u64)| us.saturating_sub(*at_us);
         if shape.times_us.len() < TIMES_MAX {
-            shape.times_us.push(us.saturating_sub(open.first_us));
+            shape.times_us.push(since_us(&open.misses[at]));
         }
-        if !open.others_us.is_empty() {
+        if open.misses.len() > 1 {
             shape.herds += 1;
-            shape.largest = shape.largest.max(open.others_us.len() as u64 + 1);
+            shape.largest = shape.largest.max(open.misses.len() as u64);
             let room = TIMES_MAX.saturating_sub(shape.waits_us.len());
-            shape.waits_us.extend(open.others_us.iter().take(room).map(|at| us.saturating_sub(*at)));
+            let others = open.misses.iter().enumerate().filter(|(place, _)| *place != at);
+            shape.waits_us.extend(others.take(room).map(|(_, miss)| since_us(miss)));
         }
     }
 
     fn shape(&mut self, key: &str) -> &mut Shape {
         let mut name = shape(&decoded(key));
         if self.shapes.len() >= SHAPES_MAX && !self.shapes.contains_key(&name) {
-            OTHER.clone_into(&mut name);
+            self.make_room();
+            if self.shapes.len() >= SHAPES_MAX {
+                OTHER.clone_into(&mut name);
+            }
         }
         self.shapes.entry(name).or_default()
+    }
+
+    /// Shapes that are asked for least become part of the others.
+    fn make_room(&mut self) {
+        let mut other = self.shapes.remove(OTHER).unwrap_or_default();
+        let mut least = 1;
+        while self.shapes.len() > SHAPES_MAX / 2 && least < u64::MAX / 2 {
+            self.shapes.retain(|_, shape| {
+                let stays = shape.gets > least || shape.herds > 0;
+                if !stays {
+                    other.gets += shape.gets;
+                    other.misses += shape.misses;
+                    other.stores += shape.stores;
+                }
+                stays
+            });
+            least *= 2;
+        }
+        self.shapes.insert(OTHER.to_owned(), other);
     }
 }
 
@@ -196,6 +319,13 @@ impl Shape {
         Some(times.get(at)?.div_ceil(1000))
     }
 
+    /// Whether its keys are locks: `add` comes right behind the miss.
+    pub(super) fn is_lock(&self) -> bool {
+        let mut times = self.times_us.clone();
+        times.sort_unstable();
+        2 * self.adds >= self.stores && times.get(times.len() / 2).is_some_and(|us| *us < LOCK_US)
+    }
+
     /// Computations that a hold of this many milliseconds would have saved.
     pub(super) fn saved_by(&self, hold_ms: u64) -> u64 {
         self.waits_us.iter().filter(|us| **us <= hold_ms * 1000).count() as u64
@@ -203,16 +333,27 @@ impl Shape {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    pub(in super::super) fn get(key: &str, hit: bool, us: u64) -> Event {
+        Event { at: (us, 0), connection: us, key: key.into(), kind: Kind::Get { hit } }
+    }
+
+    pub(in super::super) fn store(key: &str, ttl: u64, us: u64) -> Event {
+        let kind = Kind::Store { stored: true, is_add: false, ttl };
+        Event { at: (us, 1), connection: us, key: key.into(), kind }
+    }
 
     #[test]
     fn lines_of_both_servers() {
-        let get = "ts=12.000345 gid=7 type=item_get key=page%3A1 status=not_found clsid=0 cfd=25 size=0";
-        assert_eq!(Line::parse(get), Line::Get { key: "page%3A1", hit: false, us: 12_000_345 });
-        let store =
-            "ts=13.5000001 gid=8 type=item_store key=a status=stored cmd=set ttl=60 clsid=1 cfd=25 size=3\n";
-        assert_eq!(Line::parse(store), Line::Store { key: "a", stored: true, ttl: 60, us: 13_500_000 });
+        let text = "ts=12.000345 gid=7 type=item_get key=page%3A1 status=not_found clsid=0 cfd=25 size=0";
+        let event = Event { at: (12_000_345, 7), connection: 25, ..get("page%3A1", false, 0) };
+        assert_eq!(Line::parse(text), Line::Seen(event));
+        let text =
+            "ts=13.5001 gid=8 type=item_store key=a status=stored cmd=set ttl=60 clsid=1 cfd=25 size=3\n";
+        let event = Event { at: (13_005_001, 8), connection: 25, ..store("a", 60, 0) };
+        assert_eq!(Line::parse(text), Line::Seen(event));
         assert_eq!(Line::parse("skipped=12"), Line::Skipped(12));
         assert_eq!(Line::parse("[skipped: 3]"), Line::Skipped(3));
         for odd in [
@@ -220,7 +361,7 @@ mod tests {
             "OK",
             "ts=x type=item_get key=a",
             "ts=1.000001 type=eviction key=a",
-            "ts=1.1 type=item_get key=a",
+            "ts=1.1000000 type=item_get key=a",
         ] {
             assert_eq!(Line::parse(odd), Line::Other, "{odd}");
         }
@@ -229,18 +370,115 @@ mod tests {
     #[test]
     fn a_herd_is_counted_by_who_would_have_waited() {
         let mut seen = Seen::default();
-        let miss = |ms: u64| Line::Get { key: "page:1", hit: false, us: ms * 1000 };
-        let store = |ms: u64| Line::Store { key: "page:1", stored: true, ttl: 60, us: ms * 1000 };
-        for line in [miss(0), miss(100), miss(390), store(400), store(450), miss(500), store(600)] {
-            seen.note(line);
+        let miss = |ms: u64| get("page:1", false, ms * 1000);
+        let stored = |ms: u64| store("page:1", 60, ms * 1000 + 1);
+        for event in [miss(0), miss(100), miss(390), stored(400), stored(450), miss(500), stored(600)] {
+            seen.note(event);
         }
-        seen.note(Line::Get { key: "page:1", hit: true, us: 700_000 });
+        seen.note(get("page:1", true, 700_000));
         let shape = &seen.shapes["page:{}"];
         assert_eq!((shape.gets, shape.misses, shape.stores, shape.herds, shape.largest), (5, 4, 3, 1, 3));
-        assert_eq!((shape.time_ms(50), shape.time_ms(99)), (Some(100), Some(400)));
-        assert_eq!([9, 10, 299, 300].map(|hold_ms| shape.saved_by(hold_ms)), [0, 1, 1, 2]);
+        assert_eq!((shape.time_ms(50), shape.time_ms(99)), (Some(101), Some(401)));
+        assert_eq!([9, 11, 299, 301].map(|hold_ms| shape.saved_by(hold_ms)), [0, 1, 1, 2]);
         assert_eq!(shape.ttl_min, Some(60));
         assert_eq!(Shape::default().time_ms(50), None);
+    }
+
+    #[test]
+    fn the_look_up_of_a_store_is_no_get() {
+        let mut seen = Seen::default();
+        let of = |connection: u64, event: Event| Event { connection, ..event };
+        for event in [
+            of(1, get("page:1", false, 0)),
+            of(2, get("page:1", false, 1_000)),
+            of(1, get("page:1", false, 100_000)),
+            of(1, store("page:1", 0, 100_001)),
+            of(2, get("page:1", true, 101_000)),
+            of(2, store("page:1", 0, 101_001)),
+            // Without a miss before it: no client has computed.
+            of(2, get("page:2", false, 200_000)),
+            of(2, store("page:2", 0, 200_001)),
+            of(3, get("page:1", true, 300_000)),
+            of(3, store("page:9", 0, 300_001)),
+        ] {
+            seen.note(event);
+        }
+        let shape = &seen.shapes["page:{}"];
+        assert_eq!((shape.gets, shape.misses, shape.stores), (3, 2, 4));
+        assert_eq!((seen.gets, seen.misses, seen.lines), (3, 2, 7));
+        assert_eq!((&shape.times_us[..], &shape.waits_us[..]), (&[100_001][..], &[99_001][..]));
+        assert!(seen.open.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_looks_again_and_again_is_one() {
+        let mut seen = Seen::default();
+        let of = |connection: u64, event: Event| Event { connection, ..event };
+        for n in 0..100 {
+            seen.note(of(n % 3, get("page:1", false, n * 10_000)));
+        }
+        seen.note(of(7, get("page:1", false, 900_000)));
+        seen.note(of(7, get("page:1", false, 1_000_000)));
+        seen.note(of(7, store("page:1", 0, 1_000_001)));
+        let shape = &seen.shapes["page:{}"];
+        assert_eq!((shape.herds, shape.largest), (1, 4));
+        assert_eq!(shape.times_us, [100_001], "of the one that computed");
+        assert_eq!(shape.waits_us, [1_000_001, 990_001, 980_001]);
+    }
+
+    #[test]
+    fn lines_of_several_threads_are_put_in_order() {
+        let (mut seen, mut sorter) = (Seen::default(), Sorter::default());
+        for event in [
+            store("page:1", 0, 100_000),
+            store("page:1", 0, 500_000),
+            get("page:1", false, 1),
+            get("page:1", false, 400_000),
+            get("page:1", true, 2_000_000),
+        ] {
+            sorter.push(Line::Seen(event), &mut seen);
+        }
+        sorter.push(Line::Skipped(3), &mut seen);
+        assert_eq!((seen.gets, seen.skipped), (2, 3), "the last one waits");
+        sorter.end(&mut seen);
+        assert_eq!(seen.gets, 3);
+        assert_eq!(seen.shapes["page:{}"].times_us, [99_999, 100_000]);
+    }
+
+    #[test]
+    fn keys_that_are_added_at_once_are_locks() {
+        let mut seen = Seen::default();
+        for n in 0..10_u64 {
+            let add = |key, us| Event {
+                kind: Kind::Store { stored: true, is_add: true, ttl: 1 },
+                ..store(key, 1, us)
+            };
+            let at = n * 1_000_000;
+            for event in [get("lock:1", false, at), add("lock:1", at + 300)] {
+                seen.note(event);
+            }
+            // As Django's get_or_set does.
+            for event in [get("page:1", false, at + 1_000), add("page:1", at + 100_000)] {
+                seen.note(event);
+            }
+        }
+        assert!(seen.shapes["lock:{}"].is_lock() && !seen.shapes["page:{}"].is_lock());
+        assert!(!Shape::default().is_lock());
+    }
+
+    #[test]
+    fn shapes_that_are_asked_for_little_give_way() {
+        let mut seen = Seen::default();
+        for n in 0..3 * SHAPES_MAX as u64 {
+            let word: String = n.to_string().bytes().map(|digit| char::from(digit + b'a' - b'0')).collect();
+            seen.note(get(&word, false, n));
+        }
+        for n in 0..100 {
+            seen.note(get("page:1", true, n));
+        }
+        assert_eq!(seen.shapes["page:{}"].gets, 100);
+        assert!(seen.shapes.len() <= SHAPES_MAX);
+        assert_eq!(seen.shapes.values().map(|shape| shape.gets).sum::<u64>(), seen.gets);
     }
 
     #[test]
@@ -252,9 +490,9 @@ mod tests {
     #[test]
     fn a_miss_that_is_never_filled_is_no_herd() {
         let mut seen = Seen::default();
-        seen.note(Line::Get { key: "a", hit: false, us: 0 });
-        seen.note(Line::Get { key: "a", hit: false, us: 2 * OPEN_US });
-        seen.note(Line::Store { key: "a", stored: true, ttl: 0, us: 2 * OPEN_US + 5 });
+        seen.note(get("a", false, 0));
+        seen.note(get("a", false, 2 * OPEN_US));
+        seen.note(store("a", 0, 2 * OPEN_US + 5));
         let shape = &seen.shapes["a"];
         assert_eq!((shape.herds, &shape.times_us[..], shape.ttl_min), (0, &[5][..], None));
     }

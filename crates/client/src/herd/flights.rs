@@ -6,7 +6,8 @@
 //! If the server says that a client computes, and a computation without an old value runs in this process, its end is waited for as
 //! well. It can be joined until its value is sent: the value is taken only if it was stored under the lock, which a delete
 //! removes, so nothing can have happened to the key between the taking of the lock and the store, and the caller has arrived between
-//! them. The server is asked first, and again from time to time: a delete may have made the computation void, and then this or
+//! them. A lease of the server's does not say as much: after a soft invalidation a value is stored as an old one, so that callers look
+//! again when such a computation ends. The server is asked first, and again from time to time: a delete may have made the computation void, and then this or
 //! another client begins a new one.
 //!
 //! Requests are sent by tasks of their own: a caller that is dropped, or not polled, keeps no other from going on, and what

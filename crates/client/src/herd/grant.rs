@@ -707,7 +707,8 @@ async fn fill<C: Cache + 'static>(cache: &C, all: &[Settling<C>]) -> Replies {
     if writes.is_empty() {
         return Vec::new();
     }
-    let stored = |stored| if stored { Settle::Stored { fenced: true } } else { Settle::Lost };
+    // After a soft invalidation a server stores a value as an old one, and says no more of it.
+    let stored = |stored| if stored { Settle::Stored { fenced: false } } else { Settle::Lost };
     let replies = cache.fill_many(&writes).await.into_iter();
     at.into_iter().zip(replies.map(|reply| reply.map(stored))).collect()
 }

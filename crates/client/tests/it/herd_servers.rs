@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::servers;
-use crate::servers::{Kind, Server, on_servers, patient, run, until_held};
+use crate::servers::{Kind, Server, begun, on_servers, patient, run, until_held};
 use cattlegrid_client::{Client, Compute, ComputeError, Expiration, Fetch, Fetched, Key, Observer, Outcome};
 use cattlegrid_load::harness::Start;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -342,6 +343,38 @@ fn a_tag_of_a_rule_ends_its_leases() {
         let got = one.get_or_compute(KEY, &options, compute).await.unwrap();
         assert_eq!(got, Outcome::Computed { value: "old".to_owned(), stored: false });
         assert_eq!(get(&one, &options, "never").await, hit("new"));
+    });
+}
+
+/// The older computation runs in the caller's process, and its value is stored: as an old one, which without grace is none.
+#[test]
+#[ignore = "needs servers: cargo xtask test --stage client"]
+fn who_comes_after_a_soft_invalidation_gets_nothing_older() {
+    const RULES: &str = "[[rule]]\nmatch = \"h:{id}\"\ntags = [\"t:{id}\"]\nlease = \"10s\"\nhold = \"4s\"\n";
+    let words = ["-p", "-1", "-l", "127.0.0.1"];
+    let server = Server::start(&Start { rules: Some(RULES), ..Start::new(&servers::cattlegrid(), &words) });
+    let server = server.unwrap();
+    run(async {
+        let (one, other) = (client(&server), client(&server));
+        let options = Compute::new().compute_time(SECOND * 10);
+        let (finish, first) = begun(&one, KEY, &options, "old".to_owned()).await;
+        let mut raw = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+        raw.write_all(b"md t:1 G I\r\n").await.unwrap();
+        let mut reply = [0; 4];
+        raw.read_exact(&mut reply).await.unwrap();
+        assert_eq!(&reply, b"HD\r\n");
+        let (go_on, second) = begun(&other, KEY, &options, "new".to_owned()).await;
+        let later = tokio::spawn({
+            let (one, options) = (one.clone(), options.clone());
+            async move { get(&one, &options, "never").await }
+        });
+        sleep(MS * 200).await;
+        finish.send(()).unwrap();
+        assert!(matches!(first.await.unwrap().unwrap(), Outcome::Computed { value, .. } if value == "old"));
+        sleep(MS * 200).await;
+        go_on.send(()).unwrap();
+        assert!(matches!(second.await.unwrap().unwrap(), Outcome::Computed { value, .. } if value == "new"));
+        assert_eq!(later.await.unwrap(), hit("new"));
     });
 }
 

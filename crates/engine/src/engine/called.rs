@@ -59,7 +59,7 @@ impl CallCx<'_, '_, '_> {
             _ => ("not_found", 0),
         };
         if matches!(shape, Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_)) {
-            let by = if matches!(shape, Shape::Get2(_)) { Looker::Other } else { Looker::Get };
+            let by = if matches!(shape, Shape::Get2(_)) { Looker::MetaGet } else { Looker::Get };
             cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
         }
         match answered {

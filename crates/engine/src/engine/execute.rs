@@ -162,7 +162,7 @@ impl Engine {
         let hash = self.hasher.hash(key);
         let write = Write { drops_old, ..Write::refused(key, hash, token) };
         let mut lock = self.shard_lock();
-        lock.shard(hash).note_lookup(key, hash, Looker::Other, cx);
+        lock.shard(hash).note_lookup(key, hash, Looker::Store, cx);
         lock.shard(hash).refused(&write, cx);
         self.settle(&mut lock, &mut cx.step);
     }

@@ -235,7 +235,7 @@ pub(crate) fn drop_write(
     note_refused(write.key, mode, classic, "no_memory", cx);
     let shard = lock.shard(write.hash);
     if write.drops_old {
-        shard.note_lookup(write.key, write.hash, Looker::Other, cx);
+        shard.note_lookup(write.key, write.hash, Looker::Store, cx);
     }
     shard.refused(write, cx);
 }

@@ -52,6 +52,23 @@ impl ActiveRules {
         self.each().find(|(own, _)| own.is_for_keys_of(rule)).map(|(_, state)| state)
     }
 
+    /// The states of rules that are now those of keys which under `old` may have had none, or one with other tags: of all rules but those
+    /// that were there, behind no others than are before them now.
+    pub(crate) fn of_other_keys<'a>(
+        &'a self,
+        old: Option<&'a Self>,
+    ) -> impl Iterator<Item = &'a Arc<RuleState>> {
+        let is_same = |a: &Rule, b: &Rule| a.is_for_keys_of(b) && a.tags == b.tags;
+        self.each().enumerate().filter_map(move |(place, (rule, state))| {
+            let was_at = old.and_then(|old| old.each().position(|(own, _)| is_same(own, rule)));
+            let has_the_keys = old.zip(was_at).is_some_and(|(old, was_at)| {
+                let mut before = old.each().take(was_at);
+                before.all(|(other, _)| self.each().take(place).any(|(now, _)| is_same(now, other)))
+            });
+            (!has_the_keys).then_some(state)
+        })
+    }
+
     /// The rule of a key.
     #[inline]
     pub(crate) fn find<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {

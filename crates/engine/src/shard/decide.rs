@@ -74,7 +74,11 @@ impl Shard {
             }
             (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
                 one_ms: if kind == Kind::Stale { query.wait_ms(policy.wait_ms) } else { hold_ms },
-                many_ms: if kind == Kind::Stale { policy.wait_ms } else { policy.hold_many_ms },
+                many_ms: query.wait_ms(if kind == Kind::Stale {
+                    policy.wait_ms
+                } else {
+                    policy.hold_many_ms
+                }),
                 partial_waits: policy.partial == Partial::Wait,
                 has_old: kind == Kind::Stale,
                 behind_ms: policy.hold_behind_ms,

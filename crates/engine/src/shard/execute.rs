@@ -108,7 +108,7 @@ impl Shard {
             return Ok(None);
         }
         let noted = cx.step.effects.events.len();
-        self.note_lookup(write.key, write.hash, Looker::Other, cx);
+        self.note_lookup(write.key, write.hash, Looker::Store, cx);
         match self.write(write, cx) {
             Outcome::NoRoom(bytes) if last => {
                 self.refuse_write(write, cx);
@@ -127,13 +127,12 @@ impl Shard {
     #[cold]
     fn note_look(&mut self, request: &Request<'_>, hash: u64, cx: &mut Context<'_>) {
         let (key, by) = match request {
-            Request::Store(store) => (store.key, Looker::Other),
+            Request::Store(store) => (store.key, Looker::Store),
             Request::Arith(arith) => (arith.key, Looker::Other),
             Request::Touch(touch) => (touch.key, Looker::Other),
             Request::Delete(delete) => (delete.key, Looker::Delete),
-            Request::MetaSet(meta, _) | Request::MetaArith(meta) | Request::MetaDelete(meta) => {
-                (meta.key.bytes(), Looker::Other)
-            }
+            Request::MetaSet(meta, _) => (meta.key.bytes(), Looker::Store),
+            Request::MetaArith(meta) | Request::MetaDelete(meta) => (meta.key.bytes(), Looker::Other),
             Request::MetaDebug(key) => (key.bytes(), Looker::Other),
             _ => return,
         };

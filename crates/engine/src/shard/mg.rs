@@ -161,7 +161,11 @@ impl Shard {
             self.store.count_read(found);
         }
         let (status, size) = if created { ("not_found", 0) } else { ("found", size) };
-        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size, by: Looker::Other });
+        cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+            status,
+            size,
+            by: Looker::MetaGet,
+        });
         if flags.has(b'T') && !created {
             self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);
         }

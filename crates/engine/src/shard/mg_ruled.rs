@@ -15,7 +15,7 @@ use crate::shard::Shard;
 use crate::shard::counted::count_ruled;
 use crate::shard::flow::{Answer, Flow};
 use crate::shard::mg_header::Served;
-use crate::shard::miss::{count_miss, meta_busy, meta_get_miss, meta_miss};
+use crate::shard::miss::{count_meta_miss, count_miss, meta_busy, meta_get_miss, meta_miss};
 use crate::step::Context;
 
 impl Shard {
@@ -106,11 +106,12 @@ impl Shard {
                 Flow::Replied
             }
             Decision::Compute { token, hint, old } if explicit => {
-                count_miss(touches, cx);
                 let hint = hint.as_deref();
                 if let Some((found, kind)) = old {
+                    count_miss(touches, cx);
                     return self.meta_hit(meta, hash, found, Mark::Won(token, kind == Kind::Stale), hint, cx);
                 }
+                count_meta_miss(meta, cx);
                 lease_reply(meta, Some(token), hint, cx.out);
                 Flow::Replied
             }
@@ -178,7 +179,7 @@ impl Shard {
         cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
             status: "found",
             size,
-            by: Looker::Other,
+            by: Looker::MetaGet,
         });
         if flags.has(b'T') && !old {
             self.cascade(meta.key.bytes(), hash, Change::Touch, cx.step.now);

@@ -24,7 +24,7 @@ pub(crate) fn missed(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
         Lookup::Found(_) | Lookup::Absent => "not_found",
     };
     count_miss(asked.touches(), cx);
-    let by = if matches!(asked.form, Form::Meta(_)) { Looker::Other } else { Looker::Get };
+    let by = if matches!(asked.form, Form::Meta(_)) { Looker::MetaGet } else { Looker::Get };
     cx.note(Interest::FETCHERS, asked.key, || EventKind::Get { status, size: 0, by });
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn meta_get_miss(meta: &Meta<'_>, lookup: Lookup, touches: bool, cx: 
         counter.add(1);
     }
     count_miss(touches, cx);
-    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::Other });
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get { status, size: 0, by: Looker::MetaGet });
     if !meta.set.has(b'q') {
         status_line(&mut cx.out.bytes, reply::EN, meta);
     }
@@ -55,30 +55,28 @@ pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
 
 /// A miss of a key under a rule: `Z` for a client that asked for the lease.
 pub(crate) fn meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) -> Flow {
-    count_miss(meta.set.has(b'T'), cx);
+    count_meta_miss(meta, cx);
     if is_explicit(meta) {
         lease_reply(meta, None, None, cx.out);
-    } else {
-        meta_get_miss_uncounted(meta, cx);
+    } else if !meta.set.has(b'q') {
+        status_line(&mut cx.out.bytes, reply::EN, meta);
     }
     Flow::Replied
+}
+
+/// Counts and notes a miss of a key under a rule, whatever is answered.
+pub(crate) fn count_meta_miss(meta: &Meta<'_>, cx: &mut Context<'_>) {
+    count_miss(meta.set.has(b'T'), cx);
+    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
+        status: "not_found",
+        size: 0,
+        by: Looker::MetaGet,
+    });
 }
 
 pub(crate) fn meta_busy(cx: &mut Context<'_>) -> Flow {
     reply::line(&mut cx.out.bytes, reply::error::BUSY);
     Flow::Replied
-}
-
-/// `EN`, unless the command is quiet.
-fn meta_get_miss_uncounted(meta: &Meta<'_>, cx: &mut Context<'_>) {
-    cx.note(Interest::FETCHERS, meta.key.bytes(), || EventKind::Get {
-        status: "not_found",
-        size: 0,
-        by: Looker::Other,
-    });
-    if !meta.set.has(b'q') {
-        status_line(&mut cx.out.bytes, reply::EN, meta);
-    }
 }
 
 /// Counts a miss, and writes its reply if there is one.

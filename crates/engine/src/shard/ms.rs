@@ -10,6 +10,7 @@ use crate::shard::Shard;
 use crate::shard::flow::Flow;
 use crate::shard::mg_header::{OfItem, Served};
 use crate::shard::put::{Data, Mode, Outcome, Sum, TagsRefused, Write};
+use crate::shard::store::count_arith_miss;
 use crate::step::Context;
 
 impl Shard {
@@ -131,7 +132,10 @@ impl Shard {
                     None => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
                 }
             }
-            Sum::NotFound => return meta_arith_failed(reply::NF, meta, cx),
+            Sum::NotFound => {
+                count_arith_miss(incr, cx);
+                return meta_arith_failed(reply::NF, meta, cx);
+            }
             Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
             Sum::NotNumeric => {
                 count_meta(meta, cx);

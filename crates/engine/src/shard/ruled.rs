@@ -285,7 +285,7 @@ impl Shard {
     pub(crate) fn surroundings(&self, hash: u64, tags: &[u64], rule: &RuleState, now: Now) -> Surroundings {
         let mut outside = self.shared.outside(hash, tags, Some(rule), now);
         // A miss under rules that have gone since may be older than an event that was not noted.
-        outside.hard = outside.hard.max(self.shared.uncovered());
+        outside.hard = outside.hard.max(rule.other_keys().map_or(0, |(number, _)| number));
         let start = self.shared.start(rule, now.ms);
         let around = self.herd.as_ref().map(|herd| herd.surroundings(hash, outside));
         let mut around = around.unwrap_or_default();

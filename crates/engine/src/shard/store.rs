@@ -131,7 +131,10 @@ impl Shard {
                 }
                 return Flow::Replied;
             }
-            Sum::NotFound => reply::NOT_FOUND,
+            Sum::NotFound => {
+                count_arith_miss(arith.incr, cx);
+                reply::NOT_FOUND
+            }
             Sum::Exists => reply::EXISTS,
             Sum::NotNumeric => {
                 // As in memcached, an error is not sent under `noreply` either.
@@ -162,14 +165,7 @@ impl Shard {
         explicit_cas: Option<u64>,
         cx: &mut Context<'_>,
     ) -> Sum {
-        let Some(found) = self.find(hash, key, &cx.step) else {
-            if incr {
-                cx.step.counters.incr_misses.add(1);
-            } else {
-                cx.step.counters.decr_misses.add(1);
-            }
-            return Sum::NotFound;
-        };
+        let Some(found) = self.find(hash, key, &cx.step) else { return Sum::NotFound };
         let item = self.store.item(found);
         let len = item.value_len();
         if len == 0 || !WHOLE.fits(key, item.flags(), len) {
@@ -237,6 +233,12 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     let number =
         text[..len].iter().try_fold(0_u64, |n, b| n.checked_mul(10)?.checked_add(u64::from(b - b'0')))?;
     if negative && number != 0 { None } else { Some(number) }
+}
+
+/// Counts arithmetic that finds no number and creates none: a number that is created is no miss, as in memcached.
+pub(crate) fn count_arith_miss(incr: bool, cx: &Context<'_>) {
+    let counters = cx.step.counters;
+    if incr { &counters.incr_misses } else { &counters.decr_misses }.add(1);
 }
 
 #[cfg(test)]

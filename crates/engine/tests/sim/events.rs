@@ -21,7 +21,11 @@ impl Sim {
         self.policy = Policy { ambiguous, ..draw_policy(&mut self.rng, owner) };
         self.hold_max_ms = self.longest_hold();
         self.trace(|| format!("{:?}", self.policy));
-        let policies = NamedBy::rules(self.named_by, self.policy);
+        let mut policies = NamedBy::rules(self.named_by, self.policy).to_vec();
+        // A rule of no key that is used: it comes and goes with reloads.
+        if self.rng.one_in(3) {
+            policies.push(("other:{id}", self.policy));
+        }
         let was_unruled = self.unruled;
         if self.unruled {
             self.unruled = false;

@@ -542,7 +542,7 @@ impl Sim {
         let Some(active) = active.as_ref().filter(|_| !self.mixed) else {
             return self.computing = [(0, 0); 2];
         };
-        for (n, (_, state)) in active.each().enumerate() {
+        for (n, (_, state)) in active.each().enumerate().take(self.computing.len()) {
             // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which they began.
             // A job from before the rules went may put off that of a new lease.
             let of_rule = || self.loads.iter().filter(|load| load.rule() == n);

@@ -105,7 +105,13 @@ impl Address {
             return refuse("the address names no user".to_owned());
         };
         let (user, password) = match login.split_once(':') {
-            Some((user, password)) => (decode(user)?, Some(decode(password)?)),
+            Some((user, password)) => {
+                let decoded = decode(password);
+                let hidden = |_| {
+                    AddressError("the password has a % that two digits do not follow (a % itself is %25), or is not UTF-8".to_owned())
+                };
+                (decode(user)?, Some(decoded.map_err(hidden)?))
+            }
             None => (decode(login)?, None),
         };
         if user.is_empty() {
@@ -118,7 +124,9 @@ impl Address {
             match option.split_once('=') {
                 Some(("sslmode", name)) => ssl = SslMode::of(name)?,
                 Some(("host", directory)) => host = decode(directory)?,
-                _ => return refuse(format!("the address has an unknown option `{option}`")),
+                // Its value may be a password.
+                Some((name, _)) => return refuse(format!("the address has an unknown option `{name}`")),
+                None => return refuse("the address has an option without a value".to_owned()),
             }
         }
         if host.is_empty() {
@@ -198,12 +206,33 @@ mod tests {
             ("postgres://a@db:0/shop", "port 0"),
             ("postgres://a@db:x/shop", "port x"),
             ("postgres://a@db/shop?sslmode=on", "sslmode=on"),
-            ("postgres://a@db/shop?ssl=1", "ssl=1"),
+            ("postgres://a@db/shop?ssl=1", "`ssl`"),
+            ("postgres://a@db/shop?ssl", "without a value"),
             ("postgres://a:%4@db/shop", "%"),
             ("postgres://a@[::1/shop", "bracket"),
         ] {
             let error = Address::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_error_shows_a_password() {
+        for text in [
+            "postgres://a:SECRET%zz@db/shop",
+            "postgres://a:%ffSECRET@db/shop",
+            "postgres://a@db/shop?password=SECRET",
+            "postgres://a:SECRET@db:x/shop",
+            "postgres://a:SECRET@/shop",
+            "postgres://a:SEC/SECRET@db/shop",
+            "postgres://a:SEC?SECRET@db/shop",
+            "postgres://a:SEC?x=SECRET@db/shop",
+            "postgres://a:SEC@SECRET@db:0/shop",
+            "postgres://:SECRET@db/shop",
+            "postgres://a:SECRET@db/sh%zop",
+        ] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("SECRET"), "{text}: {error}");
         }
     }
 }

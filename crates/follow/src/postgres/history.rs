@@ -63,12 +63,13 @@ impl History {
     }
 }
 
-/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew; `is_lost`: it is
-/// known to have, whatever it says.
+/// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew, unless it is only
+/// `looked` at; `is_lost`: it is known to have, whatever it says.
 pub(crate) async fn slot_position(
     connection: &mut Connection,
     slot: &str,
     is_lost: bool,
+    looked: bool,
 ) -> Result<Option<Lsn>, WireError> {
     let sql = format!(
         "SELECT wal_status, confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {}",
@@ -78,6 +79,9 @@ pub(crate) async fn slot_position(
     let Some(row) = rows.first() else { return Ok(None) };
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
     if text(0) == "lost" || is_lost {
+        if looked {
+            return Ok(None);
+        }
         connection.query(&format!("SELECT pg_drop_replication_slot({})", literal(slot))).await?;
         return Ok(None);
     }

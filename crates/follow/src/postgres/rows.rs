@@ -17,6 +17,8 @@ pub(crate) struct Bound {
     width: usize,
     pub(crate) truncate: Vec<String>,
     pub(crate) name: String,
+    /// Of a row that changes, the old tags are known only if all of the old row is sent.
+    pub(crate) needs_whole: bool,
 }
 
 #[derive(Debug)]
@@ -50,7 +52,13 @@ impl Bound {
             width: relation.columns.len(),
             truncate: table.truncate.clone(),
             name: format!("{}.{}", table.schema, table.name),
+            needs_whole: without_old(table, relation).is_some(),
         })
+    }
+
+    /// Whether the old tags of a row that was changed or deleted are not known.
+    pub(crate) fn lacks(&self, old: Option<&Old<'_>>) -> bool {
+        self.needs_whole && !matches!(old, Some(Old::Whole(_)))
     }
 
     /// Adds the tags of a changed row. `old`: `None`: it is new, or its key did not change.

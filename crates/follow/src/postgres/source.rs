@@ -26,7 +26,7 @@ use crate::postgres::probe::{Identity, Probed, Seen, identify, probe};
 use crate::postgres::rows::Bound;
 use crate::postgres::standbys::OUR_NAME;
 use crate::postgres::tables::{LeftOut, Table};
-use crate::postgres::waits::writing;
+use crate::postgres::waits::{exhausted, writing};
 use crate::postgres::wire::{Connection, Peer, WireError};
 
 /// Time between two looks into the catalog.
@@ -126,9 +126,12 @@ impl Source {
         let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
         let mut missing = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?.missing;
         let stands = match &self.slot {
-            Some(slot) => slot_position(&mut connection, slot, false).await?,
-            None => None,
+            Some(slot) if !missing.iter().any(|one| one.is_fatal) => {
+                slot_position(&mut connection, slot, false, true).await?
+            }
+            _ => None,
         };
+        missing.extend(exhausted(&mut connection, stands.is_some()).await?);
         if stands.is_none() {
             missing.extend(writing(&mut connection, LONG_TRANSACTION).await?);
         }
@@ -311,7 +314,7 @@ impl Running {
         let (mut stream, _): (Connection, Peer) = open.await?;
         let identity = identify(&mut stream).await?;
         let (slot, stands) = match &source.slot {
-            Some(slot) => (slot.clone(), slot_position(&mut second, slot, self.is_log_gone).await?),
+            Some(slot) => (slot.clone(), slot_position(&mut second, slot, self.is_log_gone, false).await?),
             // Ours alone, and gone with the connection.
             None => (format!("cattlegrid_{:016x}", rand_bits()), None),
         };
@@ -541,9 +544,16 @@ impl Running {
     fn changed(&mut self, message: &[u8], now_ms: u64) -> Result<(), String> {
         let Some(link) = &mut self.link else { return Ok(()) };
         let message = Message::parse(message).map_err(|error| error.to_string())?;
-        let mut row = |relation: u32, old: Option<&Old<'_>>, new: Option<&[_]>| {
+        let listed = &link.listed;
+        let mut row = |relation: u32, old: Option<&Old<'_>>, new: Option<&[_]>, is_insert: bool| {
             let Some((_, names)) = &mut link.transaction else { return };
             match link.bound.get(&relation) {
+                // Its replica identity was taken away. Once the catalog has said so nothing is confirmed.
+                Some(Role::Followed(bound))
+                    if !is_insert && bound.lacks(old) && !listed.contains(&relation) =>
+                {
+                    names.all(&format!("{} sends old rows no more", bound.name));
+                }
                 Some(Role::Followed(bound)) => bound.changed(old, new, names, &mut self.left_out),
                 Some(Role::Unknown { name }) => names.all(&is_new(name)),
                 Some(Role::Other) | None => {}
@@ -551,9 +561,9 @@ impl Running {
         };
         match message {
             Message::Begin { transaction } => link.transaction = Some((transaction, Names::default())),
-            Message::Insert { relation, new } => row(relation, None, Some(&new)),
-            Message::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new)),
-            Message::Delete { relation, old } => row(relation, Some(&old), None),
+            Message::Insert { relation, new } => row(relation, None, Some(&new), true),
+            Message::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new), false),
+            Message::Delete { relation, old } => row(relation, Some(&old), None, false),
             Message::Truncate { relations } => {
                 for relation in relations {
                     link.truncated(relation);
@@ -562,8 +572,15 @@ impl Running {
             Message::Relation(relation) => {
                 let role = self.role(&relation, false);
                 let Some(link) = &mut self.link else { return Ok(()) };
-                if matches!(role, Role::Unknown { .. }) {
+                let is_look_due = match &role {
+                    Role::Unknown { .. } => true,
+                    Role::Followed(bound) => bound.needs_whole,
+                    Role::Other => false,
+                };
+                if is_look_due {
                     link.catalog_at = Instant::now();
+                    // What the catalog said was of the table as it was.
+                    link.listed.remove(&relation.id);
                 }
                 link.bound.insert(relation.id, role);
                 link.relations.insert(relation.id, relation);

@@ -1,13 +1,50 @@
-//! What a slot waits for while it is made: transactions that had written when it began.
+//! What a slot waits for while it is made: transactions that had written when it began; and whether there is a place for it.
 
 use std::time::Duration;
 
 use crate::postgres::catalog::{literal, text};
 use crate::postgres::missing::Missing;
+use crate::postgres::standbys::OUR_NAME;
 use crate::postgres::wire::{Connection, WireError};
 
 /// Transactions that are named.
 const NAMED: usize = 3;
+
+/// Places of the database that are all taken, so that no other server can follow: slots, unless this one `has_slot`, and two
+/// connections. Nothing while a server of ours follows: it may be this one.
+pub(crate) async fn exhausted(
+    connection: &mut Connection,
+    has_slot: bool,
+) -> Result<Vec<Missing>, WireError> {
+    let sql = format!(
+        "SELECT name, setting FROM pg_settings \
+         WHERE NOT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = {} AND pid <> pg_backend_pid()) \
+           AND (name = 'max_replication_slots' AND setting::int <= (SELECT count(*) FROM pg_replication_slots) \
+             OR name = 'max_wal_senders' AND setting::int < 2 + (SELECT count(*) FROM pg_stat_replication WHERE pid <> pg_backend_pid()))",
+        literal(OUR_NAME)
+    );
+    let rows = connection.query(&sql).await?;
+    let taken = rows.iter().filter(|row| !has_slot || text(row, 0) != "max_replication_slots");
+    let missing = taken.map(|row| {
+        let (name, most) = (text(row, 0), text(row, 1));
+        let (what, view) = match name {
+            "max_wal_senders" => (
+                format!("fewer than two of {most} connections for replication are free ({name})"),
+                "pg_stat_replication",
+            ),
+            _ => (format!("all {most} replication slots are in use ({name})"), "pg_replication_slots"),
+        };
+        Missing {
+            what,
+            mend: format!(
+                "end one of those in {view}, or ALTER SYSTEM SET {name} = {}; and restart the server",
+                most.parse().unwrap_or(0) + 5
+            ),
+            is_fatal: false,
+        }
+    });
+    Ok(missing.collect())
+}
 
 /// The transactions that have written, as long ago as this at least, each with the statement that ends it. How old one is, is known only
 /// to roles that may read it; of others it is taken for young.

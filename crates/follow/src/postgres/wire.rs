@@ -437,13 +437,18 @@ pub(crate) fn kept_alive(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Why a server does not let a role in: if it may not replicate, with the statement that mends it.
+/// Why a server does not let a role in: if it may not connect or replicate, with the statement that mends it.
 fn sign_in_error(fields: ErrorFields<'_>, address: &Address) -> WireError {
     let mut error = server_error(fields);
-    if let WireError::Server { code, hint, .. } = &mut error
+    if let WireError::Server { code, message, hint, .. } = &mut error
         && code == INSUFFICIENT_PRIVILEGE
     {
-        *hint = Some(format!("ALTER ROLE {} REPLICATION", quoted(&address.user)));
+        // The name stands in quotes in any language.
+        *hint = Some(if message.contains(&format!("\"{}\"", address.database)) {
+            format!("GRANT CONNECT ON DATABASE {} TO {}", quoted(&address.database), quoted(&address.user))
+        } else {
+            format!("ALTER ROLE {} REPLICATION", quoted(&address.user))
+        });
     }
     error
 }

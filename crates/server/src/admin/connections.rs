@@ -3,13 +3,17 @@
 //! A connection has one request and [`TIME`] for all of it, handshake and reply included, so that a peer that is idle, or slow in either
 //! direction, costs a slot for that long. When all slots are taken a new connection takes the place of the oldest one that has not sent a
 //! whole request yet; if all have, of the oldest. Who comes faster than that waits in the kernel's backlog.
+//!
+//! When clients of the cache have all descriptors of the process, there are [`RESERVED`] more for this thread: a probe must not take a server for
+//! dead that serves.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -18,6 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -48,8 +53,32 @@ const HEADERS: usize = 64;
 /// The pause after a connection has taken the place of another, and after a failed accept.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Descriptors that are kept for connections when there are no others.
+const RESERVED: usize = 2;
+
+/// Descriptors that are given up for a connection, and taken again when it is closed.
+#[derive(Default)]
+struct Reserve(Mutex<Vec<File>>);
+
+impl Reserve {
+    fn fill(&self) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while kept.len() < RESERVED
+            && let Ok(file) = File::open("/dev/null")
+        {
+            kept.push(file);
+        }
+    }
+
+    /// Whether there was one.
+    fn give_up(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().is_some()
+    }
+}
+
 /// Accepts connections and gives each a task.
 pub(super) struct Gate {
+    reserve: Arc<Reserve>,
     pages: Arc<Pages>,
     is_encrypted: bool,
     open: VecDeque<Open>,
@@ -64,7 +93,8 @@ struct Open {
 
 impl Gate {
     pub(super) fn new(site: Arc<Site>, is_encrypted: bool) -> Self {
-        Self { pages: Arc::new(Pages::new(site)), is_encrypted, open: VecDeque::new() }
+        let reserve = Arc::new(Reserve::default());
+        Self { reserve, pages: Arc::new(Pages::new(site)), is_encrypted, open: VecDeque::new() }
     }
 
     /// Until it is told to stop.
@@ -80,6 +110,7 @@ impl Gate {
                 Err(error) => log::error(format_args!("--admin: {}", reason(&error))),
             }
         }
+        self.reserve.fill();
         loop {
             let accepted = tokio::select! {
                 accepted = accept(&listeners) => accepted,
@@ -88,8 +119,12 @@ impl Gate {
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer).await,
+                Err(error) if lacks_descriptors(&error) && self.reserve.give_up() => {}
                 // Without a descriptor they wait.
-                Err(_) => sleep(PAUSE).await,
+                Err(_) => {
+                    self.reserve.fill();
+                    sleep(PAUSE).await;
+                }
             }
         }
     }
@@ -105,7 +140,8 @@ impl Gate {
             sleep(PAUSE).await;
         }
         let asked = Arc::new(AtomicBool::new(false));
-        let (pages, noted) = (Arc::clone(&self.pages), Arc::clone(&asked));
+        let (pages, noted, reserve) =
+            (Arc::clone(&self.pages), Arc::clone(&asked), Arc::clone(&self.reserve));
         let tls = if self.is_encrypted { pages.tls() } else { None };
         let is_encrypted = self.is_encrypted;
         let task = tokio::spawn(async move {
@@ -123,9 +159,15 @@ impl Gate {
             if timeout(TIME, conversation).await.is_err() {
                 log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs()));
             }
+            // Before a client of the cache takes the connection's.
+            reserve.fill();
         });
         self.open.push_back(Open { task, asked });
     }
+}
+
+fn lacks_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// The next connection at any of the listeners.

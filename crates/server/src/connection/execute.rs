@@ -355,7 +355,11 @@ impl Connection {
             // It may wait while an earlier part of it does: wakes tell the two apart by it.
             Progress::Waits(_) => self.requests += 1,
         }
-        turn.family = Family::of(request);
+        // Of a run of gets that a no-op ends, it is the gets that take time.
+        match Family::of(request) {
+            Family::Other => {}
+            family => turn.family = family,
+        }
         self.input.expects_pages = turn.shared.engine.stores_in_pages(request);
         let is_get_of_run = matches!(request, Request::PacketGet(_) | Request::MetaGet(_));
         if is_get_of_run && self.joins_run(request) {
@@ -430,7 +434,6 @@ impl Connection {
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
         self.begin_command(turn);
-        turn.family = Family::Other;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(line, turn);
         }

@@ -175,7 +175,8 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
     (
         Group::Latency,
         "## `stats latency`\n\nHow long requests take in the server, from the receive to the send, by family of commands: `get` (also `gat` and `mg`), `store`, \
-         `delete`, `arithmetic`, `touch`, `other`. One request in 64 of each thread is sampled. Requests that are held do not count: \
+         `delete`, `arithmetic`, `touch`, `other`. One request in 64 of each thread is sampled. \
+         What arrives together is received and sent together, and counts for the family of its last request that is not `other`. Requests that are held do not count: \
          `stats rules` has their waits.\n\n",
         "\n",
     ),

@@ -7,15 +7,16 @@ time to time, or by a request that the server holds, and tells the others.
 
 If a computation without an old value runs in this process, its end is waited for as well. It can be joined until its
 value is sent: the value is taken only if it was stored under the lock, which a delete removes, so nothing can have
-happened to the key between the taking of the lock and the store, and the caller has arrived between them. At rest the
-tables are empty.
+happened to the key between the taking of the lock and the store, and the caller has arrived between them. A lease of the
+server's does not say as much: after a soft invalidation a value is stored as an old one. So who has arrived after such a
+computation had begun is woken by its end, and asks. At rest the tables are empty.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any, Callable, Dict, Hashable, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 from . import _machine as m
 from ._machine import End, Found, Grant, Subject, Waiter
@@ -27,10 +28,11 @@ Name = Tuple[Hashable, bytes, Tuple[str, ...]]
 class Running:
     """A computation of this process that others wait for."""
 
-    __slots__ = ("_flights", "_name", "_waiters", "is_over", "number")
+    __slots__ = ("_flights", "_is_lease", "_name", "_waiters", "is_over", "number")
 
-    def __init__(self, flights: Flights, name: Name, number: int) -> None:
+    def __init__(self, flights: Flights, name: Name, number: int, is_lease: bool) -> None:
         self._flights = flights
+        self._is_lease = is_lease
         self._name = name
         self._waiters: Dict[Waiter, None] = {}
         self.number = number
@@ -58,10 +60,14 @@ class Running:
         self.leave()
         with self._flights.lock:
             waiters, self._waiters = list(self._waiters), {}
+            if end.kind == "stored" and self._is_lease:
+                # One asks for those that have come later, and tells them.
+                waiters = [*(each for each in waiters if each.arrival < self.number), *self._flights.asking(self._name)]
         for waiter in waiters:
             found = None
             # What began after this caller had arrived is new enough, although it is found nowhere.
-            if end.kind == "stored" or (end.kind == "unstorable" and waiter.arrival < self.number):
+            is_early = waiter.arrival < self.number
+            if (end.kind == "stored" and (is_early or not self._is_lease)) or (end.kind == "unstorable" and is_early):
                 found = Found(m.HIT, end.stored)
             elif end.kind == "failed":
                 found = Found(m.FAILED, text=end.text)
@@ -73,11 +79,13 @@ class Running:
 class Watch:
     """The callers that wait for a key."""
 
-    __slots__ = ("waiters", "watcher")
+    __slots__ = ("asking", "waiters", "watcher")
 
     def __init__(self) -> None:
         self.watcher: Optional[object] = None
         """The caller that asks the server."""
+        self.asking: Optional[Waiter] = None
+        """What wakes it."""
         self.waiters: Dict[Waiter, None] = {}
 
 
@@ -111,7 +119,7 @@ class Flights:
     def begin(self, grant: Grant) -> None:
         """From now on callers of this process can join the computation that has this grant."""
         name = self.name(grant.subject)
-        running = Running(self, name, self.number())
+        running = Running(self, name, self.number(), grant.kind == m.LEASE)
         grant.on_end = running
         # With an old value no caller waits.
         if grant.old is None:
@@ -128,10 +136,15 @@ class Flights:
             if running is not None:
                 running.join(waiter)
             if watch.watcher is None or watch.watcher is caller:
-                watch.watcher = caller
+                watch.watcher, watch.asking = caller, waiter
                 return True
             watch.waiters[waiter] = None
             return False
+
+    def asking(self, name: Name) -> List[Waiter]:
+        """The callers that ask the server about this key; with the lock held."""
+        watches = (self._watches.get((name, is_told)) for is_told in (False, True))
+        return [watch.asking for watch in watches if watch is not None and watch.asking is not None]
 
     def leave(
         self, name: Name, is_told: bool, caller: object, waiter: Waiter, found: Optional[Found], sent: int
@@ -148,7 +161,7 @@ class Flights:
                 return
             watch.waiters.pop(waiter, None)
             if watch.watcher is caller:
-                watch.watcher = None
+                watch.watcher = watch.asking = None
             if watch.watcher is None and watch.waiters:
                 # Also if this one was to watch next, and goes before it does.
                 told = list(watch.waiters)

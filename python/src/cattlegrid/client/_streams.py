@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Coroutine, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from ._connection import BACK_OFF, Node, Settings, Watcher, count_connection, made, outcome_of
 from ._errors import CacheError, ConnectionFailed, NoTags, ProtocolError, Refused, TimedOut, Unavailable
@@ -233,7 +233,9 @@ class AsyncNode:
         self._waiting_max = waiting_max
         self._waiting: List[Stream] = []
         self._waiting_count = 0
-        self._connecting: Optional[asyncio.Task[Stream]] = None
+        self._connecting: Optional[asyncio.Task[None]] = None
+        self._early: List[Tuple[Sequence[Command], asyncio.Future[Union[Group, CacheError]]]] = []
+        """What waits for the shared connection, in the order in which it must be sent."""
         self._next_try = 0.0
         self._wait = 0.0
         self._last = ""
@@ -241,7 +243,7 @@ class AsyncNode:
     def forget(self, is_child: bool) -> None:
         """In a process that was forked, or after its loop."""
         streams = [*self._waiting, *([self.main] if self.main else [])]
-        self.main, self._waiting, self._waiting_count, self._connecting = None, [], 0, None
+        self.main, self._waiting, self._waiting_count, self._connecting, self._early = None, [], 0, None, []
         for stream in streams:
             stream.drop(is_child)
 
@@ -252,20 +254,36 @@ class AsyncNode:
         for stream in streams:
             stream.close()
 
-    async def connect(self) -> Stream:
-        """The shared connection; callers share the making of it. Raises :class:`CacheError`."""
+    async def _send(self, commands: Sequence[Command]) -> Union[Group, CacheError]:
+        """Sends on the shared connection; callers share the making of it."""
         stream = self.main
         if stream is not None and stream.is_open:
-            return stream
-        task = self._connecting
-        if task is None or task.done():
-            task = self._connecting = asyncio.get_running_loop().create_task(self._connect_main())
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+            return _begin(stream, commands)
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[Union[Group, CacheError]] = loop.create_future()
+        self._early.append((commands, begun))
+        if self._connecting is None or self._connecting.done():
+            self._connecting = loop.create_task(self._connect_main())
+        return await begun
 
-    async def _connect_main(self) -> Stream:
-        stream = self.main = await self._new()
-        return stream
+    async def _connect_main(self) -> None:
+        result: Union[Stream, CacheError]
+        try:
+            result = await self._new()
+        except CacheError as error:
+            result = error
+        except BaseException:
+            early, self._early = self._early, []
+            for _, begun in early:
+                begun.cancel()
+            raise
+        early, self._early = self._early, []
+        # All of it before anything else is sent: what was asked for first is sent first.
+        for commands, begun in early:
+            if not begun.done():
+                begun.set_result(_begin(result, commands) if isinstance(result, Stream) else result)
+        if isinstance(result, Stream):
+            self.main = result
 
     async def _new(self) -> Stream:
         left = self._next_try - time.monotonic()
@@ -351,15 +369,11 @@ class AsyncNode:
                 stream = self.main
                 if stream is None or not stream.is_open or stream.number > scope.connections:
                     return [NOT_SENT] * len(commands)
+                group = _begin(stream, commands)
             else:
-                try:
-                    stream = await self.connect()
-                except CacheError as error:
-                    return self.finish(commands, [error] * len(commands), began)
-            unfit = Node.unfit(commands, stream.meta)
-            if unfit is not None:
-                return self.finish(commands, [unfit] * len(commands), began)
-            group = stream.send(commands)
+                group = await self._send(commands)
+            if isinstance(group, CacheError):
+                return self.finish(commands, [group] * len(commands), began)
             replies = await group.future
             if is_read and not is_last and not group.has_begun and isinstance(replies[0], ConnectionFailed):
                 continue
@@ -413,6 +427,12 @@ class AsyncNode:
             out.append(now)
             self.watcher.request(self.name, command.verb, took, outcome_of(now))
         return out
+
+
+def _begin(stream: Stream, commands: Sequence[Command]) -> Union[Group, CacheError]:
+    """Sends commands, unless the connection cannot take them."""
+    unfit = Node.unfit(commands, stream.meta)
+    return stream.send(commands) if unfit is None else unfit
 
 
 def _not_held(command: Command) -> Command:

@@ -183,7 +183,8 @@ async def finish(transport: Transport, machine: Generator[Any, Any, Any], op: An
         grant = getattr(end.value, "grant", None)
         if isinstance(grant, Grant) and not grant.is_over:
             await _finish_grant(transport, grant)
-    except (CacheError, asyncio.CancelledError, OSError):
+    except (Exception, asyncio.CancelledError):
+        # That of the function as well: the caller has heard of its cancellation.
         return
 
 
