@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
 use cattlegrid_follow::etcd::Place;
-use cattlegrid_follow::postgres::{Address, Table};
+use cattlegrid_follow::postgres::{Address, Table, Template};
 use cattlegrid_herd::WhenBehind;
 
 /// The settings of one log, checked and with all defaults.
@@ -54,6 +54,17 @@ pub struct PostgresLog {
     pub tables: Vec<FollowTable>,
     /// The name of a permanent slot; None: a temporary one.
     pub slot: Option<String>,
+    /// One node of a fleet follows it, and writes what it bumps into this log of etcd.
+    pub via: Option<Via>,
+}
+
+/// The log of etcd by way of which a database is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Via {
+    /// Its name in the rule file.
+    pub name: String,
+    /// Its settings: with other ones the database's log is followed anew, too. None: there is no such log, and the file is refused.
+    pub log: Option<Box<FollowSettings>>,
 }
 
 /// An etcd.
@@ -100,6 +111,37 @@ impl FollowSettings {
     /// The database, if it is one.
     pub fn postgres(&self) -> Option<&PostgresLog> {
         if let FollowOrigin::Postgres(log) = &self.origin { Some(log) } else { None }
+    }
+
+    /// Of a database's tables, a number that is the same in rule files that follow the same: FNV-1a of their names and templates.
+    pub fn mark(&self) -> u64 {
+        let mut mark = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |text: &str| {
+            // A byte that is in no text ends each.
+            for byte in text.bytes().chain([0xff]) {
+                mark = (mark ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        add(if self.soft { "soft" } else { "hard" });
+        for FollowTable { table, prefixes } in self.tables() {
+            add(&table.full_name());
+            for list in [
+                Some(table.bump.iter().map(Template::text).collect::<Vec<_>>()),
+                Some(table.truncate.iter().map(String::as_str).collect()),
+                table.columns.as_ref().map(|all| all.iter().map(String::as_str).collect()),
+                prefixes.as_ref().map(|all| all.iter().map(String::as_str).collect()),
+            ] {
+                add(if list.is_some() { "list" } else { "any" });
+                list.iter().flatten().copied().for_each(&mut add);
+                add("end");
+            }
+        }
+        mark
+    }
+
+    /// By way of which log of etcd it is followed, if it is.
+    pub fn via(&self) -> Option<&Via> {
+        self.postgres().and_then(|log| log.via.as_ref())
     }
 
     /// The etcd, if it is one.

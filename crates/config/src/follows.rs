@@ -9,7 +9,7 @@ use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
-use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog};
+use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft, NOT_YET};
 use crate::problems::Problems;
 use crate::rules::read_table;
@@ -76,10 +76,31 @@ pub(crate) fn read_follows(
             }
         }
     }
+    find_vias(&mut follows, problems);
     if let Some((offset, _)) = follows.get(FOLLOWS_MAX) {
         problems.add(*offset, format!("follow: {} of them; at most {FOLLOWS_MAX}", follows.len()));
     }
     follows.into_iter().map(|(_, follow)| follow).collect()
+}
+
+/// Puts the logs of etcd where others name them.
+fn find_vias(follows: &mut [(usize, FollowSettings)], problems: &mut Problems) {
+    let all = follows.iter().map(|(_, own)| own);
+    let found: Vec<FollowSettings> = all.filter(|own| own.etcd().is_some()).cloned().collect();
+    for (offset, own) in follows {
+        let max_lag = own.max_lag;
+        let FollowOrigin::Postgres(PostgresLog { via: Some(via), .. }) = &mut own.origin else { continue };
+        let Some(log) = found.iter().find(|log| log.name == via.name) else {
+            let problem = "is no log of etcd of this file; name one";
+            problems.add(*offset, format!("follow {}: via {:?}: {problem}", own.name, via.name));
+            continue;
+        };
+        if max_lag < log.max_lag {
+            let problem = format!("is below that of follow {}, by way of which it comes; raise it", via.name);
+            problems.add(*offset, format!("follow {}: max_lag {problem}", own.name));
+        }
+        via.log = Some(Box::new(log.clone()));
+    }
 }
 
 /// A table that is being read.
@@ -110,6 +131,7 @@ impl Follow<'_> {
         } else {
             let tables = self.read_tables(&label, prefixes, problems);
             let address = self.address(&draft, &label, problems)?;
+            let via = draft.via.as_ref().map(|via| Self::via(via, &draft, &label, problems));
             let slot = draft.slot.map(|slot| {
                 let is_allowed =
                     |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -119,7 +141,7 @@ impl Follow<'_> {
                 }
                 slot.text
             });
-            FollowOrigin::Postgres(PostgresLog { address, publication: draft.publication, tables, slot })
+            FollowOrigin::Postgres(PostgresLog { address, publication: draft.publication, tables, slot, via })
         };
         if let (Some(file), [first, ..]) = (&draft.password_file, draft.password_command.as_slice()) {
             let offset = file.offset.max(first.offset);
@@ -180,7 +202,7 @@ impl Follow<'_> {
             None => by_place,
         };
         let (others, what) = if is_etcd {
-            (&["publication", "slot", "table"][..], "etcd, which has none")
+            (&["publication", "slot", "via", "table"][..], "etcd, which has none")
         } else {
             (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key"][..], "PostgreSQL, which has none")
         };
@@ -193,6 +215,19 @@ impl Follow<'_> {
             }
         }
         is_etcd
+    }
+
+    /// The log of etcd is found when all logs have been read.
+    fn via(via: &Text, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
+        if draft.slot.is_none() {
+            let problem = "needs a slot, at which another node goes on when the one that follows is gone";
+            problems.add(via.offset, format!("{label}: via: {problem}; write slot = \"cattlegrid\""));
+        }
+        if !draft.again.is_zero() {
+            let problem = format!("is that of the log of etcd; write it in [follow.{}]", via.text);
+            problems.add(via.offset, format!("{label}: again: with via it {problem}"));
+        }
+        Via { name: via.text.clone(), log: None }
     }
 
     fn place(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Place> {

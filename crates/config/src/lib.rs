@@ -63,7 +63,7 @@ pub use check::{check, explain, parameters};
 pub use command_line::{Command, parse_args};
 pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
-pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog};
+pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};
 pub use follows::{FOLLOW_TABLES_MAX, FOLLOWS_MAX};
 pub use help::Topic;
 pub use listen_address::{Host, ListenAddress, TcpPort};

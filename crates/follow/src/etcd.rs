@@ -7,6 +7,7 @@
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
 
 mod entry;
+mod feed;
 mod fleet;
 #[cfg(feature = "etcd")]
 mod grpc;
@@ -23,6 +24,7 @@ mod record;
 mod source;
 
 pub use entry::{Bump, Entry, Read, TAG_LINE_MAX};
+pub use feed::{AskedRevisions, Claim, Feed, Lead, Sightings};
 pub use fleet::{Fleet, GONE_MS, Listed};
 #[cfg(feature = "etcd")]
 pub use grpc::GrpcError;

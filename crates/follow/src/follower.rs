@@ -271,6 +271,36 @@ impl<L: Log> Follower<L> {
         }
     }
 
+    /// Goes on where another follower of the same log stood: all before `position` is obeyed, and `running` had not ended when everything
+    /// was flushed last.
+    pub fn resumed(
+        settings: Settings,
+        identity: L::Identity,
+        position: L::Position,
+        running: Vec<L::Transaction>,
+    ) -> Self {
+        Self {
+            identity: Some(identity),
+            acknowledged: Some(position),
+            unseen: Unseen::Known { running, ended: false },
+            ..Self::new(settings)
+        }
+    }
+
+    /// The transactions that had not ended when everything was flushed last, without those that were bumped since; `None`: it must be
+    /// flushed before another follower can go on here.
+    pub fn running(&self) -> Option<&[L::Transaction]> {
+        match &self.unseen {
+            Unseen::Known { running, ended: false } => Some(running),
+            Unseen::Known { .. } | Unseen::Unknown(_) => None,
+        }
+    }
+
+    /// Whether all that has arrived is obeyed and nothing was left out before it.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.link, Link::Up(_)) && self.missing.is_none() && self.unseen.is_settled()
+    }
+
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action<L::Position>> {
         self.actions.pop_front()

@@ -52,4 +52,4 @@ pub use follower::{
 pub use log::{Log, Snapshot};
 pub use names::{NAMES_BYTES_MAX, Name, Names};
 #[cfg(feature = "postgres")]
-pub use node::{Node, Notice, Order, Wish};
+pub use node::{Node, Notice, Order, Standing, Wish};

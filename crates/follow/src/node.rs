@@ -55,6 +55,15 @@ pub enum Notice {
     },
 }
 
+/// A place in a log from which another node can go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// All before it is obeyed.
+    pub position: u64,
+    /// What the other node needs, in one line.
+    pub text: Box<str>,
+}
+
 /// What the log's bumps are for.
 pub trait Node {
     /// A clock that goes on while the machine is suspended, in milliseconds.
@@ -63,6 +72,12 @@ pub trait Node {
     fn unix_now(&self) -> Duration;
     /// Obeys an order before it returns.
     fn order(&mut self, order: Order);
+    /// Takes note of a place up to which all orders have been given.
+    fn stands(&mut self, _standing: Standing) {}
+    /// The position before which the log may forget; `None`: nothing yet. What is obeyed may be forgotten, unless other nodes need it.
+    fn kept(&self) -> Option<u64> {
+        Some(u64::MAX)
+    }
     /// Writes a line of the log.
     fn notice(&mut self, notice: Notice);
     /// Takes note of how far the follower is, and of what was left out of tags so far.

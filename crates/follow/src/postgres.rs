@@ -20,6 +20,8 @@ mod rows;
 mod source;
 #[cfg(feature = "postgres")]
 mod standbys;
+#[cfg(feature = "postgres")]
+mod standing;
 mod tables;
 #[cfg(feature = "postgres")]
 pub(crate) mod tls;

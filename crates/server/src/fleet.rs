@@ -8,15 +8,19 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use cattlegrid_config::{BumpReply, EtcdLog, FollowSettings};
 use cattlegrid_engine::{BumpLog, BumpWait, BumpWaiter, Now, SentBump};
-use cattlegrid_follow::etcd::{Bump, CONFIRM_MS_MAX, Listed, Mailbox, Node, Own as OwnNode, Source, Wait};
+use cattlegrid_follow::etcd::{
+    Bump, CONFIRM_MS_MAX, Feed, Listed, Mailbox, Node, Own as OwnNode, Source, Wait,
+};
 use cattlegrid_follow::postgres::{SslMode, TlsError, client_config};
 use cattlegrid_follow::{Name, Settings};
 use cattlegrid_tags::{Kind, PrefixId};
 
-use crate::follows::Own;
+use crate::followed::View;
+use crate::follows::{Own, lock};
 use crate::listen::Address;
 use crate::log;
 use crate::state::{Message, Shared};
+use crate::via::Via;
 
 /// What a barrier waits for beyond `max_lag`, in milliseconds: the longest lease of a node that is silent, and what etcd is late.
 const LEASE_MS: u64 = 8_000;
@@ -32,6 +36,8 @@ pub(crate) struct Fleet {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) mail: Arc<Mailbox<BumpWaiter>>,
+    /// What is known of the databases' logs that come by way of it, in the order of the mailbox's feeds.
+    views: Vec<Arc<Mutex<View>>>,
     reply: BumpReply,
     barrier_ms: u64,
     instance: u64,
@@ -68,10 +74,13 @@ impl Fleet {
 }
 
 impl Writer {
-    pub(crate) fn new(settings: &FollowSettings, etcd: &EtcdLog) -> Self {
+    pub(crate) fn new(settings: &FollowSettings, etcd: &EtcdLog, feeds: &[(String, u64)]) -> Self {
+        let feeds: Vec<_> =
+            feeds.iter().map(|(name, mark)| Arc::new(Feed::new(name.clone(), *mark))).collect();
         let max_lag_ms = u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX);
         Self {
-            mail: Arc::new(Mailbox::default()),
+            views: feeds.iter().map(|_| Arc::default()).collect(),
+            mail: Arc::new(Mailbox::new(feeds)),
             reply: etcd.bump_reply,
             barrier_ms: 2 * max_lag_ms + LEASE_MS,
             instance: random(),
@@ -80,6 +89,13 @@ impl Writer {
             waited: AtomicU64::new(0),
             not_confirmed: AtomicU64::new(0),
         }
+    }
+
+    /// The way of a database's log into this one.
+    pub(crate) fn via(&self, name: &str) -> Option<Via> {
+        let at = self.mail.feeds().iter().position(|(own, _)| own == name)?;
+        let (feed, view) = (self.mail.feed(name)?, self.views.get(at)?);
+        Some(Via::new(Arc::clone(feed), Arc::clone(&self.mail), Arc::clone(view)))
     }
 
     /// What is known of the fleet.
@@ -178,6 +194,14 @@ impl Node for Own {
         }
     }
 
+    fn fed(&mut self, name: &str, asked_at_ms: u64) {
+        let now_ms = self.shared.clock.millis();
+        self.shared.engine.shared().log_confirmed(name, asked_at_ms, now_ms);
+        if let Some(via) = self.writer.as_ref().and_then(|writer| writer.via(name)) {
+            lock(&via.view).confirmed(asked_at_ms, now_ms);
+        }
+    }
+
     fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize) {
         if let Some(writer) = &self.writer {
             writer.see(|seen| (seen.nodes, seen.backlog) = (nodes, backlog));
@@ -214,7 +238,7 @@ impl Own {
                 }
             }
             Some(Bump::Flush { seconds }) => drop(shared.flush_rolling(now.ms, seconds * 1000)),
-            Some(Bump::All | Bump::Nothing) | None => debug_assert!(false, "the source knows these"),
+            Some(Bump::All { .. } | Bump::Nothing) | None => debug_assert!(false, "the source knows these"),
         }
     }
 }

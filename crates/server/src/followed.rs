@@ -29,8 +29,23 @@ pub(crate) struct View {
     pub(crate) lag_ms_max: [u64; 2],
     /// Since the clock's beginning, of `lag_ms_max[0]`.
     pub(crate) minute: u64,
+    /// Of a log that one node follows for all: which one does, empty if none.
+    pub(crate) leader: Option<String>,
     /// Of a log into which this server writes.
     pub(crate) fleet: Option<FleetView>,
+}
+
+impl View {
+    /// Takes note of a confirmation.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn confirmed(&mut self, asked_at_ms: u64, now_ms: u64) {
+        let minute = now_ms / 60_000;
+        if minute != self.minute {
+            self.lag_ms_max = [0, if minute == self.minute + 1 { self.lag_ms_max[0] } else { 0 }];
+            self.minute = minute;
+        }
+        self.lag_ms_max[0] = self.lag_ms_max[0].max(now_ms.saturating_sub(asked_at_ms));
+    }
 }
 
 /// What is known of a fleet, and of the bumps that this server has left for it.

@@ -27,6 +27,8 @@ use crate::followed::View;
 use crate::log;
 use crate::state::Shared;
 use crate::time::nanos;
+#[cfg(feature = "etcd")]
+use crate::via::{self, Via};
 
 /// Longest time that a program may take to print a password.
 const PASSWORD_TIME: Duration = Duration::from_secs(10);
@@ -49,6 +51,9 @@ struct Running {
     settings: FollowSettings,
     #[cfg(feature = "etcd")]
     writer: Option<Arc<Writer>>,
+    /// The mailbox by way of which it comes.
+    #[cfg(feature = "etcd")]
+    via: Option<Via>,
     view: Arc<Mutex<View>>,
     wish: watch::Sender<Wish>,
     thread: Option<JoinHandle<()>>,
@@ -61,8 +66,11 @@ impl Follows {
         let mut before = std::mem::take(&mut *running);
         let followed = follows.iter().map(FollowSettings::followed).collect();
         shared.engine.follow_logs(followed, shared.clock.millis());
-        for settings in follows {
-            let same = before.iter().position(|own| own.settings == *settings);
+        // Those by way of which others come are there before them.
+        let (vias, others): (Vec<_>, Vec<_>) = follows.iter().partition(|own| own.etcd().is_some());
+        for settings in vias.into_iter().chain(others) {
+            let start = Start::new(settings, follows, &running);
+            let same = before.iter().position(|own| start.is_same(own));
             match same {
                 Some(at) => {
                     let own = before.swap_remove(at);
@@ -70,9 +78,10 @@ impl Follows {
                     own.wish.send_modify(|wish| wish.looks += 1);
                     running.push(own);
                 }
-                None => running.extend(start(shared, settings.clone())),
+                None => running.extend(start.run(shared)),
             }
         }
+        running.sort_by_key(|own| follows.iter().position(|settings| settings.name == own.settings.name));
         drop(running);
         // Outside of the lock: a thread may be at a password.
         for own in &mut before {
@@ -134,22 +143,73 @@ impl Running {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// None: there is no thread for it; the log is behind, and the server's log says why.
-fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
-    let view = Arc::new(Mutex::new(View::default()));
+/// A log that is to be followed.
+struct Start<'a> {
+    settings: &'a FollowSettings,
+    /// The logs that come by way of it: names and marks.
+    #[cfg(feature = "etcd")]
+    feeds: Vec<(String, u64)>,
+    /// The way by which it comes.
+    #[cfg(feature = "etcd")]
+    via: Option<Via>,
+}
+
+impl<'a> Start<'a> {
+    #[cfg(not(feature = "etcd"))]
+    fn new(settings: &'a FollowSettings, _: &[FollowSettings], _: &[Running]) -> Self {
+        Self { settings }
+    }
+
+    #[cfg(feature = "etcd")]
+    fn new(settings: &'a FollowSettings, follows: &[FollowSettings], running: &[Running]) -> Self {
+        let writer = |name: &str| running.iter().find(|own| own.settings.name == name)?.writer.as_ref();
+        let via = settings.via().and_then(|via| writer(&via.name)?.via(&settings.name));
+        Self { settings, feeds: Via::feeds(follows, &settings.name), via }
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn is_same(&self, own: &Running) -> bool {
+        own.settings == *self.settings
+    }
+
+    /// Whether it is followed already, by the same way.
+    #[cfg(feature = "etcd")]
+    fn is_same(&self, own: &Running) -> bool {
+        let is_same_way = match (&self.via, &own.via) {
+            (Some(via), Some(other)) => Arc::ptr_eq(&via.mail, &other.mail),
+            (via, other) => via.is_none() && other.is_none(),
+        };
+        let feeds = own.writer.as_ref().map(|writer| writer.mail.feeds()).unwrap_or_default();
+        own.settings == *self.settings && is_same_way && feeds == self.feeds
+    }
+
+    /// None: there is no thread for it; the log is behind, and the server's log says why.
+    fn run(self, shared: &Arc<Shared>) -> Option<Running> {
+        start(shared, self)
+    }
+}
+
+fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
+    let settings = start.settings.clone();
     let (wish, wished) = watch::channel(Wish::default());
     #[cfg(feature = "etcd")]
-    let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd)));
+    let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd, &start.feeds)));
+    #[cfg(feature = "etcd")]
+    let view = start.via.as_ref().map(|via| Arc::clone(&via.view)).unwrap_or_default();
+    #[cfg(not(feature = "etcd"))]
+    let view = Arc::new(Mutex::new(View::default()));
     let now_ms = shared.clock.millis();
     let states = shared.engine.shared().log_states(now_ms);
     let is_new = states.iter().all(|state| *state.name != *settings.name || state.confirmed_ms.is_none());
     let mut node = Own {
         #[cfg(feature = "etcd")]
         writer: writer.clone(),
+        #[cfg(feature = "etcd")]
+        via: start.via.clone(),
         shared: Arc::clone(shared),
         settings: settings.clone(),
         view: Arc::clone(&view),
@@ -179,6 +239,8 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
                 settings,
                 #[cfg(feature = "etcd")]
                 writer,
+                #[cfg(feature = "etcd")]
+                via: start.via,
                 view,
                 wish,
                 thread: Some(thread),
@@ -195,6 +257,8 @@ fn start(shared: &Arc<Shared>, settings: FollowSettings) -> Option<Running> {
 async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
     let origin = node.settings.origin.clone();
     match &origin {
+        #[cfg(feature = "etcd")]
+        FollowOrigin::Postgres(log) if node.via.is_some() => via::follow(node, log, wished).await,
         FollowOrigin::Postgres(log) => {
             let found = until_found(node, &mut wished, |node| source(&node.settings, log)).await;
             if let Some(source) = found {
@@ -216,7 +280,7 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
 }
 
 /// A file of certificates that cannot be read is tried again. None: it is told to stop.
-async fn until_found<S>(
+pub(crate) async fn until_found<S>(
     node: &mut Own,
     wished: &mut watch::Receiver<Wish>,
     make: impl Fn(&Own) -> Result<S, TlsError>,
@@ -265,7 +329,10 @@ pub(crate) struct Own {
     /// The way of bumps into the log, if it takes them.
     #[cfg(feature = "etcd")]
     pub(crate) writer: Option<Arc<Writer>>,
-    view: Arc<Mutex<View>>,
+    /// The way of its bumps to the other nodes, if this node may follow it for them.
+    #[cfg(feature = "etcd")]
+    pub(crate) via: Option<Via>,
+    pub(crate) view: Arc<Mutex<View>>,
     said: Said,
     wished: watch::Receiver<Wish>,
     /// Since when it is followed, until it is confirmed for the first time.
@@ -296,6 +363,12 @@ impl Own {
             "log {name}: is behind until {address} has confirmed it for the first time: {}",
             self.meanwhile()
         ));
+    }
+
+    /// Says what is new while nothing happens.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn look(&mut self) {
+        self.say_behind();
     }
 
     /// Says that the log fell behind, or is confirmed, for the first time or again.
@@ -329,7 +402,7 @@ impl Own {
     }
 
     /// Invalidates a tag behind the prefixes of its table.
-    fn bump(&self, name: &Name, now: Now) {
+    fn bump(&mut self, name: &Name, now: Now) {
         lock(&self.view).bumps += 1;
         #[cfg(feature = "etcd")]
         if self.writer.is_some() {
@@ -339,17 +412,18 @@ impl Own {
         let kind = if self.settings.soft { Kind::Soft } else { Kind::Hard };
         let table = self.settings.tables().get(usize::from(*scope));
         let known = self.shared.engine.shared().prefixes();
-        let prefixes: Vec<PrefixId> = match table.and_then(|own: &FollowTable| own.prefixes.as_ref()) {
-            Some(own) => own
-                .iter()
-                .filter_map(
-                    |own| if own.is_empty() { Some(PrefixId::NONE) } else { known.find(own.as_bytes()) },
-                )
-                .collect(),
-            None => std::iter::once(PrefixId::NONE).chain(known.all().map(|(prefix, _)| prefix)).collect(),
-        };
-        for prefix in prefixes {
+        let none = std::iter::once((PrefixId::NONE, &b""[..]));
+        let all = none.chain(known.all());
+        let own = table.and_then(|own: &FollowTable| own.prefixes.as_ref());
+        for (prefix, text) in all {
+            if own.is_some_and(|own| !own.iter().any(|own| own.as_bytes() == text)) {
+                continue;
+            }
             self.shared.engine.bump_followed(prefix, tag, kind, now);
+            #[cfg(feature = "etcd")]
+            if let Some(via) = &mut self.via {
+                via.bump(kind, text, tag);
+            }
         }
     }
 }
@@ -373,24 +447,37 @@ impl Node for Own {
                 self.shared.engine.shared().flush_log(&self.settings.name, now.ms);
                 let name = &self.settings.name;
                 log::notice(format_args!("log {name}: all items with tags are computed again: {reason}"));
+                #[cfg(feature = "etcd")]
+                if let Some(via) = &mut self.via {
+                    via.flush(&reason.to_string());
+                }
+            }
+            // Its claim comes back with the log of etcd.
+            #[cfg(feature = "etcd")]
+            Order::Confirmed { asked_at_ms } if self.via.is_some() => {
+                self.via.iter().for_each(|via| via.confirmed(asked_at_ms));
             }
             Order::Confirmed { asked_at_ms } => {
                 self.shared.engine.shared().log_confirmed(&self.settings.name, asked_at_ms, now.ms);
                 #[cfg(feature = "etcd")]
                 self.note_confirmed(asked_at_ms);
-                let mut view = lock(&self.view);
-                let minute = now.ms / 60_000;
-                if minute != view.minute {
-                    view.lag_ms_max = [0, if minute == view.minute + 1 { view.lag_ms_max[0] } else { 0 }];
-                    view.minute = minute;
-                }
-                view.lag_ms_max[0] = view.lag_ms_max[0].max(now.ms.saturating_sub(asked_at_ms));
+                lock(&self.view).confirmed(asked_at_ms, now.ms);
             }
         }
         if invalidates {
             // Leases may have ended, and their lanes may sleep.
             self.shared.lanes[0].tell(crate::state::Message::Wakes(Vec::new()));
         }
+    }
+
+    #[cfg(feature = "etcd")]
+    fn stands(&mut self, standing: cattlegrid_follow::Standing) {
+        self.via.iter_mut().for_each(|via| via.stands(standing.clone()));
+    }
+
+    #[cfg(feature = "etcd")]
+    fn kept(&self) -> Option<u64> {
+        self.via.as_ref().map_or(Some(u64::MAX), |via| via.feed.kept())
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -519,7 +606,7 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     }
 }
 
-fn source(settings: &FollowSettings, log: &PostgresLog) -> Result<Source, TlsError> {
+pub(crate) fn source(settings: &FollowSettings, log: &PostgresLog) -> Result<Source, TlsError> {
     Ok(Source {
         address: log.address.clone(),
         publication: log.publication.clone(),
@@ -530,6 +617,8 @@ fn source(settings: &FollowSettings, log: &PostgresLog) -> Result<Source, TlsErr
             max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
             again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
         },
+        standing: None,
+        takes_slot: false,
     })
 }
 

@@ -49,6 +49,8 @@ mod turn;
 mod turns;
 mod unsent;
 mod uploads;
+#[cfg(feature = "etcd")]
+mod via;
 mod watch;
 mod why;
 mod wire_log;

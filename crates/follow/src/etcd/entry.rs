@@ -17,6 +17,9 @@ use std::fmt::Write as _;
 /// Longest line of a bump, in bytes; what is longer is written as `all`.
 pub const TAG_LINE_MAX: usize = 4096;
 
+/// Most characters of a reason.
+const REASON_CHARS_MAX: usize = 200;
+
 /// The version of the format. A later one is obeyed as a bump of everything.
 const VERSION: u32 = 1;
 
@@ -53,7 +56,10 @@ pub enum Bump {
         seconds: u64,
     },
     /// Of all tags.
-    All,
+    All {
+        /// Why, for the log of the nodes; empty: a node had no room for more.
+        reason: String,
+    },
     /// Of none: a client waits for all nodes.
     Nothing,
 }
@@ -99,7 +105,15 @@ impl Bump {
                 (prefix, name)
             }
             Self::Flush { seconds } => return format!("flush {seconds}").into_bytes().into(),
-            Self::All => return b"all".as_slice().into(),
+            Self::All { reason } => {
+                line.push_str("all");
+                if !reason.is_empty() {
+                    let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+                    line.push(' ');
+                    encode(reason.as_bytes(), &mut line);
+                }
+                return line.into_bytes().into();
+            }
             Self::Nothing => return b"nothing".as_slice().into(),
         };
         encode(name, &mut line);
@@ -108,7 +122,11 @@ impl Bump {
             encode(prefix, &mut line);
         }
         // What this release does not make, another one need not read.
-        if line.len() > TAG_LINE_MAX { Self::All.line() } else { line.into_bytes().into() }
+        if line.len() > TAG_LINE_MAX {
+            Self::All { reason: String::new() }.line()
+        } else {
+            line.into_bytes().into()
+        }
     }
 
     /// Reads a line. `None`: it is of another release, or broken.
@@ -130,7 +148,10 @@ impl Bump {
                 Some(Self::Gradual { seconds: seconds(period)?, prefix, name })
             }
             ["flush", period] => Some(Self::Flush { seconds: seconds(period)? }),
-            ["all"] => Some(Self::All),
+            ["all"] => Some(Self::All { reason: String::new() }),
+            ["all", reason] => {
+                Some(Self::All { reason: String::from_utf8_lossy(&decode(reason)?).into_owned() })
+            }
             ["nothing"] => Some(Self::Nothing),
             _ => None,
         }
@@ -214,7 +235,8 @@ mod tests {
             Bump::Tag { is_soft: false, prefix: every, name: b"%0A".to_vec() },
             Bump::Gradual { seconds: 60, prefix: b"p".to_vec(), name: b"a b\nc".to_vec() },
             Bump::Flush { seconds: 86_400 },
-            Bump::All,
+            Bump::All { reason: String::new() },
+            Bump::All { reason: "shop: the log is followed, from now on".to_owned() },
             Bump::Nothing,
         ]
     }

@@ -41,6 +41,8 @@ pub(super) struct Opened {
     pub(super) resumes: bool,
     /// All keys of the nodes, as of the log's head at the connection.
     pub(super) nodes: Vec<KeyValue>,
+    /// All keys of the databases' logs, as of then or later.
+    pub(super) feeds: Vec<KeyValue>,
 }
 
 /// The end of the range of all keys that begin with this.
@@ -90,12 +92,7 @@ async fn connect(
                 let answer: AuthenticateResponse = channel.unary(method, &request, RESPONSE_MAX).await?;
                 channel.set_token(&answer.token)?;
             }
-            let all = RangeRequest {
-                range_end: range_end(&prefix),
-                key: prefix.into_bytes(),
-                ..RangeRequest::default()
-            };
-            let range: RangeResponse = channel.unary("KV/Range", &all, RESPONSE_MAX).await?;
+            let range = all_under(&channel, prefix).await?;
             Ok((channel, range))
         });
     }
@@ -113,13 +110,21 @@ async fn connect(
     Err(failed.unwrap_or(GrpcError::Protocol("no server is named")))
 }
 
-/// Connects and begins to watch: behind `resume`, if that is still the same log and all behind it is there.
+/// Reads all keys that begin with this.
+async fn all_under(channel: &Channel, prefix: String) -> Result<RangeResponse, GrpcError> {
+    let (range_end, key) = (range_end(&prefix), prefix.into_bytes());
+    let all = RangeRequest { range_end, key, ..RangeRequest::default() };
+    channel.unary("KV/Range", &all, RESPONSE_MAX).await
+}
+
+/// `feeds`: what the keys of the databases' logs begin with, if some are followed. Connects and begins to watch: behind `resume`, if that is still the same log and all behind it is there.
 pub(super) async fn open(
     place: &Place,
     password: Option<&str>,
     tls: &[Arc<rustls::ClientConfig>],
     first: usize,
     resume: Option<(i64, u64, Option<Mark>)>,
+    feeds: Option<&str>,
 ) -> Result<Opened, GrpcError> {
     let opened = async {
         let (channel, range) = connect(place, password, tls, first).await?;
@@ -134,6 +139,10 @@ pub(super) async fn open(
         }
         let from_head = from.unwrap_or(header.revision);
         let watch = watch(&channel, place, from_head).await?;
+        let feeds = match feeds {
+            Some(prefix) => all_under(&channel, format!("{}{prefix}", place.prefix)).await?.kvs,
+            None => Vec::new(),
+        };
         Ok(Opened {
             channel,
             watch,
@@ -141,6 +150,7 @@ pub(super) async fn open(
             from: from_head,
             resumes: from.is_some(),
             nodes: range.kvs,
+            feeds,
         })
     };
     let timeout = GrpcError::Timeout { what: "a connection with a quorum", after: CONNECT_MAX };

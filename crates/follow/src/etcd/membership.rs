@@ -52,6 +52,22 @@ pub(super) async fn register(
         channel.unary::<_, LeaseGrantResponse>("Lease/LeaseGrant", &request, RESPONSE_MAX).await?.id
     };
     let key = format!("{prefix}/node/{name}");
+    let left = seat.map(|seat| format!("{prefix}/node/{}", seat.name));
+    Ok(if claim(&channel, key, value, lease, left).await? {
+        Registered::Seated(Seat { lease, name })
+    } else {
+        Registered::Taken { lease }
+    })
+}
+
+/// Writes a key if it is not there, and then deletes the key `left`. Whether it was not.
+pub(super) async fn claim(
+    channel: &Channel,
+    key: String,
+    value: Vec<u8>,
+    lease: i64,
+    left: Option<String>,
+) -> Result<bool, GrpcError> {
     let compare = Compare {
         result: 0,
         target: 1,
@@ -59,18 +75,11 @@ pub(super) async fn register(
         with: Some(CompareWith::CreateRevision(0)),
     };
     let mut operations = vec![Operation::Put(put(key, value, lease))];
-    if let Some(seat) = seat {
-        let key = format!("{prefix}/node/{}", seat.name).into_bytes();
-        operations.push(Operation::Delete(DeleteRequest { key }));
-    }
+    operations.extend(left.map(|key| Operation::Delete(DeleteRequest { key: key.into_bytes() })));
     let success = operations.into_iter().map(|operation| RequestOp { operation: Some(operation) }).collect();
     let request = TxnRequest { compare: vec![compare], success };
     let response: TxnResponse = channel.unary("KV/Txn", &request, RESPONSE_MAX).await?;
-    Ok(if response.succeeded {
-        Registered::Seated(Seat { lease, name })
-    } else {
-        Registered::Taken { lease }
-    })
+    Ok(response.succeeded)
 }
 
 /// Replaces the record.

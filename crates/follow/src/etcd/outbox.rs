@@ -173,6 +173,11 @@ impl<W> Outbox<W> {
         waiters.into_iter().map(|(_, _, who)| who).collect()
     }
 
+    /// The last ticket up to which all are in the log.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
     /// Whether the log takes bumps.
     pub fn is_up(&self) -> bool {
         self.is_up

@@ -3,6 +3,7 @@
 //! All requests share the connection: the watch, the question for the head, batches, the lease. When one of them is not answered within
 //! a second, or the connection ends, it is made anew to the server that answers first.
 
+mod feeds;
 mod seat;
 
 use std::collections::HashSet;
@@ -13,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::etcd::entry::{Bump, Entry, Read};
+use crate::etcd::feed::{Feed, Sightings};
 use crate::etcd::fleet::{Fleet, Listed};
 use crate::etcd::grpc::{Channel, GrpcError, Responses};
 use crate::etcd::link::{self, Mark, Opened, RESPONSE_MAX, head_request};
@@ -24,8 +26,9 @@ use crate::etcd::record::{NodeState, Record};
 use crate::follower::{Action, Follower, Settings, Told};
 use crate::log::{Log, Snapshot};
 use crate::names::Names;
-use crate::node::{Notice, Order, Wish};
+use crate::node::{Notice, Order, Standing, Wish};
 use crate::postgres::{LeftOut, Missing};
+use feeds::{Fed, Feeds, VIA};
 use seat::{RECORD_AGAIN_MS, RECORD_MS, REGISTER_MS};
 
 /// How long a client waits for a batch at most, in milliseconds: then the log is lost for all clients that write.
@@ -46,6 +49,8 @@ pub trait Node: crate::node::Node {
     type Waiter: Send + 'static;
     /// Tells waiters that their bump is confirmed, or is not.
     fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
+    /// All is obeyed that was committed before this moment in the database whose log has this name and is followed by one node for all.
+    fn fed(&mut self, name: &str, asked_at_ms: u64);
     /// Takes note of the nodes that are listed, and of bumps that are not in the log yet.
     fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize);
 }
@@ -67,6 +72,8 @@ pub struct Own {
 #[derive(Debug)]
 pub struct Mailbox<W> {
     outbox: Mutex<Outbox<W>>,
+    sightings: Mutex<Sightings>,
+    feeds: Vec<Arc<Feed>>,
     ready: Notify,
 }
 
@@ -118,11 +125,33 @@ impl std::fmt::Display for Cluster {
 
 impl<W> Default for Mailbox<W> {
     fn default() -> Self {
-        Self { outbox: Mutex::default(), ready: Notify::new() }
+        Self::new(Vec::new())
     }
 }
 
 impl<W> Mailbox<W> {
+    /// With the databases' logs that one node follows for all.
+    pub fn new(feeds: Vec<Arc<Feed>>) -> Self {
+        Self { outbox: Mutex::default(), sightings: Mutex::default(), feeds, ready: Notify::new() }
+    }
+
+    /// The names and marks of these logs.
+    pub fn feeds(&self) -> Vec<(String, u64)> {
+        self.feeds.iter().map(|feed| (feed.name.clone(), feed.mark)).collect()
+    }
+
+    /// Of the database's log of this name.
+    pub fn feed(&self, name: &str) -> Option<&Arc<Feed>> {
+        self.feeds.iter().find(|feed| feed.name == name)
+    }
+
+    /// A database's log was confirmed: what was committed before `asked_at_ms` has been left here, up to `ticket`.
+    pub fn say(&self, feed: &Feed, asked_at_ms: u64, ticket: u64, standing: Option<Standing>) {
+        let seen = self.sightings().before(asked_at_ms);
+        feed.say(seen, ticket, standing);
+        self.ready.notify_one();
+    }
+
     /// Leaves a bump that has been obeyed here. Returns its ticket.
     pub fn push(&self, bump: &Bump) -> u64 {
         let line = bump.line();
@@ -148,6 +177,10 @@ impl<W> Mailbox<W> {
         waiters
     }
 
+    fn sightings(&self) -> MutexGuard<'_, Sightings> {
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Outbox<W>> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,6 +193,7 @@ enum Done {
     Registered(Result<Registered, GrpcError>),
     Renewed(Result<bool, GrpcError>),
     Written(Result<(), GrpcError>),
+    Fed(usize, Fed),
 }
 
 /// A connection.
@@ -200,6 +234,9 @@ struct Running<W> {
     barrier_at: i64,
     register_ms: u64,
     renew_ms: u64,
+    /// When the last renewal was sent that etcd has answered.
+    leased_ms: u64,
+    feeds: Feeds,
     /// When the next batch is due, in milliseconds; `None`: there was nothing to write.
     batch_ms: Option<u64>,
     batches: u64,
@@ -233,7 +270,7 @@ impl Source {
     /// # Errors
     /// It cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, GrpcError> {
-        let opened = link::open(&self.place, password, &self.tls, 0, None).await?;
+        let opened = link::open(&self.place, password, &self.tls, 0, None, None).await?;
         let mut missing = Vec::new();
         // Written and taken away with its lease: a right to write, and space for it.
         let name = format!("check-{:016x}", self.own.instance);
@@ -281,6 +318,7 @@ impl Source {
             follower: Follower::new(self.settings),
             first: usize::try_from(self.own.instance).unwrap_or(0) % self.place.servers.len().max(1),
             source: self,
+            feeds: Feeds::new(&mail),
             mail,
             fleet: Fleet::default(),
             link: None,
@@ -297,6 +335,7 @@ impl Source {
             barrier_at: 0,
             register_ms: 0,
             renew_ms: 0,
+            leased_ms: 0,
             batch_ms: None,
             batches: 0,
             refused: None,
@@ -328,6 +367,7 @@ impl Source {
                 running.take(event, node);
             }
         }
+        running.end_feeds();
         // What is on its way is written.
         let _late = tokio::time::timeout(LEAVE_MAX, running.write_rest(node)).await;
         let waiters = running.mail.close();
@@ -376,6 +416,7 @@ impl<W: Send + 'static> Running<W> {
                 Action::Connect { resume } => return Next::Connect { resume },
                 Action::Disconnect { reason } => self.unlink(reason, node),
                 Action::Probe { number } => {
+                    self.feeds.asks(number, node.now_ms());
                     let request = head_request(&self.source.place);
                     self.spawn(|channel| async move {
                         let result = channel.unary("KV/Range", &request, RESPONSE_MAX).await;
@@ -386,6 +427,7 @@ impl<W: Send + 'static> Running<W> {
                 Action::Nudge => {}
             }
         }
+        self.obey_claims(node);
         Next::Wait
     }
 
@@ -423,7 +465,9 @@ impl<W: Send + 'static> Running<W> {
             Err(reason) => return self.lose(reason, node),
         };
         let resume = resume.filter(|_| !self.is_compacted).map(|at| (at, self.cluster, self.mark.clone()));
-        let opened = link::open(place, password.as_deref(), &self.source.tls, self.first, resume).await;
+        let feeds = (!self.mail.feeds.is_empty()).then_some(VIA);
+        let opened =
+            link::open(place, password.as_deref(), &self.source.tls, self.first, resume, feeds).await;
         match opened {
             Ok(opened) => self.opened(opened, node),
             Err(error) => self.lose(error.to_string(), node),
@@ -431,7 +475,7 @@ impl<W: Send + 'static> Running<W> {
     }
 
     fn opened(&mut self, opened: Opened, node: &mut impl Node<Waiter = W>) {
-        let Opened { channel, watch, cluster, from, resumes, nodes } = opened;
+        let Opened { channel, watch, cluster, from, resumes, nodes, feeds } = opened;
         let now_ms = node.now_ms();
         (self.is_compacted, self.cluster, self.from) = (false, cluster, from);
         if !resumes {
@@ -465,6 +509,7 @@ impl<W: Send + 'static> Running<W> {
             is_seating: false,
             is_renewing: false,
         });
+        self.feeds_opened(&feeds, resumes);
         let _none = self.mail.lock().set_up(true);
         node.notice(Notice::Connected { identity: Cluster(cluster).to_string(), resumes });
         self.follower.told(Told::Connected { identity: Cluster(cluster), resumes }, now_ms);
@@ -488,6 +533,7 @@ impl<W: Send + 'static> Running<W> {
             self.write_batch(now_ms);
             self.keep_seat(now_ms);
         }
+        self.keep_feeds(now_ms);
         if std::mem::take(&mut self.is_list_new) {
             node.fleet(self.fleet.nodes().collect(), self.mail.lock().backlog());
         }
@@ -541,7 +587,13 @@ impl<W: Send + 'static> Running<W> {
 
     /// When something is due, in milliseconds.
     fn next_ms(&self) -> Option<u64> {
-        let mut times: Vec<u64> = self.follower.next_ms().into_iter().chain(self.fleet.next_ms()).collect();
+        let mut times: Vec<u64> = self
+            .follower
+            .next_ms()
+            .into_iter()
+            .chain(self.fleet.next_ms())
+            .chain(self.feeds_next_ms())
+            .collect();
         if let Some(link) = &self.link {
             times.extend(link.put_ms.map(|since_ms| since_ms + CONFIRM_MS_MAX));
             if link.put_ms.is_none() {
@@ -604,8 +656,12 @@ impl<W: Send + 'static> Running<W> {
         let Some(link) = &mut self.link else { return };
         match done {
             Done::Probed { number, result: Ok(range) } => {
-                let cluster = range.header.map_or(0, |header| header.cluster_id);
+                let header = range.header.unwrap_or_default();
+                let cluster = header.cluster_id;
                 let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
+                let revision = u64::try_from(header.revision).unwrap_or(0);
+                self.feeds.told(number, revision);
+                self.mail.sightings().see(revision, now_ms);
                 let identity = Cluster(cluster);
                 self.follower
                     .told(Told::Probed { number, identity, head, snapshot: All, works: false }, now_ms);
@@ -650,10 +706,15 @@ impl<W: Send + 'static> Running<W> {
                 link.is_seating = false;
                 self.registered(result, node);
             }
+            Done::Fed(at, done) => {
+                if let Err(error) = self.feed_done(at, done, now_ms) {
+                    self.lose(error.to_string(), node);
+                }
+            }
             Done::Renewed(result) => {
                 link.is_renewing = false;
                 match result {
-                    Ok(true) => {}
+                    Ok(true) => self.leased_ms = self.renew_ms.saturating_sub(self.renew_after_ms()),
                     Ok(false) => (self.lease, self.seat, self.register_ms) = (None, None, 0),
                     Err(_) => self.renew_ms = now_ms + REGISTER_MS,
                 }
@@ -696,17 +757,21 @@ impl<W: Send + 'static> Running<W> {
         {
             return self.lose("the cluster is another one".to_owned(), node);
         }
-        for Event { kind, kv } in response.events {
-            let Some(kv) = kv else { continue };
+        for event in response.events {
+            let Event { kind, kv: Some(kv) } = &event else { continue };
             let own = &self.source.place.prefix;
             let rest = kv.key.strip_prefix(own.as_bytes()).unwrap_or_default();
             if let Some(name) = rest.strip_prefix(b"/node/") {
                 let name = String::from_utf8_lossy(name).into_owned();
-                self.listed(name, (kind == 0).then_some(&*kv.value), now_ms);
-            } else if rest.starts_with(b"/bump/") && kind == 0 {
-                self.entry(&kv, node);
+                self.listed(name, (*kind == 0).then_some(&*kv.value), now_ms);
+            } else if rest.starts_with(b"/bump/") && *kind == 0 {
+                self.entry(kv, node);
+            } else {
+                self.fed(&event, true);
             }
-            self.fleet.see(u64::try_from(kv.mod_revision).unwrap_or(0));
+            let revision = u64::try_from(kv.mod_revision).unwrap_or(0);
+            self.fleet.see(revision);
+            self.mail.sightings().see(revision, now_ms);
         }
     }
 
@@ -720,9 +785,11 @@ impl<W: Send + 'static> Running<W> {
                 }
                 for line in &entry.lines {
                     match Bump::parse(line) {
-                        Some(Bump::All) => {
-                            names.all("more bumps than a node had room for while the log was lost");
-                        }
+                        Some(Bump::All { reason }) => names.all(if reason.is_empty() {
+                            "more bumps than a node had room for while the log was lost"
+                        } else {
+                            &reason
+                        }),
                         Some(Bump::Nothing) => {}
                         Some(_) => names.add(0, line),
                         None => names.all("a bump that a node of another release has written"),

@@ -30,6 +30,16 @@ pub(crate) struct History {
 }
 
 impl History {
+    /// What another node had received.
+    pub(crate) fn resumed(last: Option<Commit>) -> Self {
+        Self { last, is_expected: false }
+    }
+
+    /// The last commit that was received.
+    pub(crate) fn last(&self) -> Option<Commit> {
+        self.last
+    }
+
     /// A stream begins. `from`: where its slot stands; None: it goes on with nothing.
     pub(crate) fn begins(&mut self, from: Option<Lsn>) {
         match from {

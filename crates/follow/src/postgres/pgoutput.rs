@@ -2,9 +2,18 @@
 //!
 //! Source: PostgreSQL's documentation, "Logical Replication Message Formats".
 
+use std::fmt;
+
 /// A place in the write-ahead log, in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    /// As PostgreSQL writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
 
 impl Lsn {
     /// Reads `16/B374D848`.

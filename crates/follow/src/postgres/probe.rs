@@ -21,8 +21,8 @@ pub(crate) struct Probed {
 /// System identifier and timeline: other ones after a promotion or a restore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    system: String,
-    timeline: String,
+    pub(crate) system: String,
+    pub(crate) timeline: String,
 }
 
 impl fmt::Display for Identity {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::follower::{Action, Follower, Settings, Told};
 use crate::log::Log;
 use crate::names::Names;
-use crate::node::{Node, Notice, Order, Wish};
+use crate::node::{Node, Notice, Order, Standing, Wish};
 use crate::postgres::address::Address;
 use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
 use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
@@ -25,6 +25,7 @@ use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
 use crate::postgres::probe::{Identity, Probed, Seen, identify, probe};
 use crate::postgres::rows::Bound;
 use crate::postgres::standbys::OUR_NAME;
+use crate::postgres::standing::Stands;
 use crate::postgres::tables::{LeftOut, Table};
 use crate::postgres::waits::{exhausted, writing};
 use crate::postgres::wire::{Connection, Peer, WireError};
@@ -62,6 +63,10 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
+    /// The place of a node that followed before, as its [`Standing`](crate::Standing) says it, and from which this one goes on.
+    pub standing: Option<Box<str>>,
+    /// The slot is that of a fleet: this node takes it from another one that has it.
+    pub takes_slot: bool,
 }
 
 struct Postgres;
@@ -140,8 +145,18 @@ impl Source {
 
     /// Follows the log until it is told to stop, or the sender is gone.
     pub async fn follow(self, node: &mut impl Node, mut wish: watch::Receiver<Wish>) {
+        let stands = self.standing.as_deref().and_then(Stands::parse);
+        let follower = match &stands {
+            Some(Stands { identity, position, running, .. }) => {
+                Follower::resumed(self.settings, identity.clone(), *position, running.clone())
+            }
+            None => Follower::new(self.settings),
+        };
+        let identity = stands.as_ref().map(|stands| stands.identity.clone());
         let mut running = Running {
-            follower: Follower::new(self.settings),
+            follower,
+            identity,
+            applied: Lsn(0),
             source: self,
             link: None,
             found: Vec::new(),
@@ -149,7 +164,7 @@ impl Source {
             mark: String::new(),
             missing: Vec::new(),
             left_out: LeftOut::default(),
-            history: History::default(),
+            history: History::resumed(stands.and_then(|stands| stands.last)),
             stream_process: None,
             is_log_gone: false,
         };
@@ -183,6 +198,10 @@ impl Source {
 struct Running {
     source: Source,
     follower: Follower<Postgres>,
+    /// Of the server that is followed.
+    identity: Option<Identity>,
+    /// All before it is obeyed.
+    applied: Lsn,
     link: Option<Link>,
     /// What the catalog said last.
     found: Vec<Found>,
@@ -241,13 +260,20 @@ impl Running {
                     node.notice(Notice::Lost { reason });
                 }
                 Action::Acknowledge(position) => {
-                    if let Some(link) = &mut self.link {
-                        link.acknowledged = position;
-                        link.status_at = link.status_at.min(Instant::now() + Duration::from_secs(1));
+                    self.applied = position;
+                    if let Some(standing) = self.standing() {
+                        node.stands(standing);
                     }
                 }
                 Action::Probe { number } => self.ask(Question::Probe { number }),
                 Action::Nudge => self.ask(Question::Nudge),
+            }
+        }
+        if let (Some(link), Some(kept)) = (&mut self.link, node.kept()) {
+            let position = self.applied.min(Lsn(kept));
+            if position > link.acknowledged {
+                link.acknowledged = position;
+                link.status_at = link.status_at.min(Instant::now() + Duration::from_secs(1));
             }
         }
         let status = self.link.as_mut().filter(|link| link.status_at <= Instant::now());
@@ -257,6 +283,12 @@ impl Running {
             self.lose(error.with_causes(), node);
         }
         Next::Wait
+    }
+
+    /// Where another node could go on.
+    fn standing(&self) -> Option<Standing> {
+        let (identity, running) = (self.identity.clone()?, self.follower.running()?.to_vec());
+        Stands { identity, position: self.applied, last: self.history.last(), running }.standing()
     }
 
     fn ask(&mut self, question: Question) {
@@ -280,6 +312,8 @@ impl Running {
         match self.open(resume, password.as_deref(), node).await {
             Ok((link, catalog, identity, resumes_at)) => {
                 self.link = Some(link);
+                // What was acknowledged before may not be there.
+                (self.identity, self.applied) = (Some(identity.clone()), Lsn(0));
                 self.history.begins(resumes_at);
                 let resumes = resumes_at.is_some();
                 node.notice(Notice::Connected { identity: identity.to_string(), resumes });
@@ -303,8 +337,9 @@ impl Running {
         let source = self.source.clone();
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
-        if let (Some(slot), Some(process)) = (&source.slot, self.stream_process.take()) {
-            end_stream(&mut second, slot, process).await?;
+        let process = self.stream_process.take();
+        if let Some(slot) = source.slot.as_ref().filter(|_| process.is_some() || source.takes_slot) {
+            end_stream(&mut second, slot, process.filter(|_| !source.takes_slot)).await?;
         }
         let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
@@ -670,8 +705,10 @@ impl From<WireError> for Failed {
     }
 }
 
-/// Ends the process of our last stream if it still has the slot: the database has not noticed that its connection was lost.
-async fn end_stream(connection: &mut Connection, slot: &str, process: i32) -> Result<(), WireError> {
+/// Ends the process of our last stream if it still has the slot: the database has not noticed that its connection was lost. Without a
+/// process: that of whichever node has it.
+async fn end_stream(connection: &mut Connection, slot: &str, process: Option<i32>) -> Result<(), WireError> {
+    let process = process.map_or_else(|| "a.pid".to_owned(), |process| process.to_string());
     let sql = format!(
         "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid \
          WHERE s.slot_name = {} AND a.pid = {process} AND a.application_name = {} AND a.usename = current_user",

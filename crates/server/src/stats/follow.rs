@@ -44,7 +44,7 @@ pub(super) static LOGS: &[Row<Source>] = &[
             Some(Value::text(match (&log.state.behind_since_ms, &log.view.lost) {
                 (_, Some(_)) => "lost",
                 (None, None) => "confirmed",
-                (Some(_), None) if log.view.connects == 0 => "connecting",
+                (Some(_), None) if log.view.connects == 0 && log.view.leader.is_none() => "connecting",
                 (Some(_), None) => "connected",
             }))
         },
@@ -105,6 +105,10 @@ pub(super) static LOGS: &[Row<Source>] = &[
         log.view.missing.first().map(|missing| Value::Text(missing.to_string().into()))
     })
     .when("something is missing")),
+    of_log(text("leader", "The node that follows it for all.", |_, log: &Source| {
+        log.view.leader.as_ref().map(|leader| Value::Text(leader.clone().into()))
+    })
+    .when("the log has `via`")),
     of_log(
         value("nodes", Kind::Gauge, Unit::Count, "Nodes that are listed, this one included.", |_, log: &Source| {
             Some(Value::Number(log.view.fleet.as_ref()?.nodes))

@@ -29,6 +29,11 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
+    /// Between two renewals of the lease, in milliseconds.
+    pub(super) fn renew_after_ms(&self) -> u64 {
+        lease_s(self.source.settings.max_lag_ms) * 1000 / 3
+    }
+
     /// Keeps this node in the list, with what it says of itself.
     pub(super) fn keep_seat(&mut self, now_ms: u64) {
         let prefix = self.source.place.prefix.clone();
@@ -104,7 +109,10 @@ impl<W: Send + 'static> Running<W> {
                     });
                 }
                 self.is_taken = !is_own;
-                self.renew_ms = node.now_ms() + lease_s(self.source.settings.max_lag_ms) * 1000 / 3;
+                let now_ms = node.now_ms();
+                self.renew_ms = now_ms + self.renew_after_ms();
+                // A lease that was there may be older: it is renewed in time, or runs out.
+                self.leased_ms = self.leased_ms.max(self.register_ms.saturating_sub(REGISTER_MS));
                 (self.lease, self.seat) = (Some(seat.lease), Some(seat));
             }
             // Its record comes with the watch; then another name is tried.

@@ -1,0 +1,323 @@
+//! A database's log that one node of a fleet follows for all of them: the *feed*.
+//!
+//! The node that leads writes what the database's log bumps into the log of etcd, as its clients' bumps. When that is committed it writes a
+//! *claim* under `PREFIX/via/NAME/claim`:
+//!
+//! ```text
+//! cattlegrid 1 00c0ffee00c0ffee
+//! follows 8c5e21b7a3d0f946
+//! seen 4711
+//! standing postgres 7301... 1 0/16B3748 - -
+//! ```
+//!
+//! # What a claim promises
+//! Whatever was committed in the database before the leader asked it is bumped in the log of etcd before the claim. And before it asked, it had
+//! seen the revision `seen`. So a node that asked etcd for its revision at a time *a* and was told less than `seen` knows that the leader asked
+//! after *a*: revisions are given out in order, and the one that the leader had seen was not there yet. When the claim has come to the node,
+//! behind all that is before it, what was committed in the database before *a* is obeyed. No clocks are compared.
+//!
+//! A claim is as true when two nodes lead, as after one was stopped for a while: each writes claims of what it has itself followed and
+//! written. The lease decides only who has the database's slot.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::node::Standing;
+
+/// The first words of a claim, with the format's version.
+const MAGIC: &str = "cattlegrid 1 ";
+
+/// Revisions that were seen within this time count as seen at its end, in milliseconds.
+const STEP_MS: u64 = 20;
+
+/// Steps that are remembered: beyond, the database's log lags by more than a minute.
+const STEPS_MAX: usize = 4096;
+
+/// Most questions for a revision that are not answered by a claim.
+const ASKED_MAX: usize = 256;
+
+/// Most confirmations of the database's log that are not claimed yet.
+const SAYINGS_MAX: usize = 64;
+
+/// What a leader claims. See the module's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Of the node that leads.
+    pub instance: u64,
+    /// Its [`Feed::mark`].
+    pub mark: u64,
+    /// A revision that it had seen before it asked the database; 0: none.
+    pub seen: u64,
+    /// Where another node can go on; None: it cannot.
+    pub standing: Option<Box<str>>,
+}
+
+impl Claim {
+    /// The value that is written.
+    pub fn text(&self) -> Vec<u8> {
+        let Self { instance, mark, seen, standing } = self;
+        let mut text = format!("{MAGIC}{instance:016x}\nfollows {mark:016x}\nseen {seen}");
+        if let Some(standing) = standing {
+            text.extend(["\nstanding ", standing]);
+        }
+        text.into_bytes()
+    }
+
+    /// Reads a value. Lines that are unknown are of later releases. `None`: it is not a claim.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(value).ok()?;
+        let mut lines = text.lines();
+        let instance = lines.next()?.strip_prefix(MAGIC)?.split(' ').next()?;
+        let mut claim =
+            Self { instance: u64::from_str_radix(instance, 16).ok()?, mark: 0, seen: 0, standing: None };
+        for (name, value) in lines.filter_map(|line| line.split_once(' ')) {
+            match name {
+                "follows" => claim.mark = u64::from_str_radix(value, 16).ok()?,
+                "seen" => claim.seen = value.parse().ok()?,
+                "standing" => claim.standing = Some(value.into()),
+                _ => {}
+            }
+        }
+        Some(claim)
+    }
+}
+
+/// The revisions that a node had seen at each time.
+#[derive(Debug, Default)]
+pub struct Sightings(VecDeque<(u64, u64)>);
+
+impl Sightings {
+    /// A revision has been seen.
+    pub fn see(&mut self, revision: u64, now_ms: u64) {
+        let at_ms = (now_ms / STEP_MS + 1) * STEP_MS;
+        match self.0.back_mut() {
+            Some((_, last)) if *last >= revision => {}
+            Some((last_ms, last)) if *last_ms == at_ms => *last = revision,
+            _ => {
+                if self.0.len() == STEPS_MAX {
+                    self.0.pop_front();
+                }
+                self.0.push_back((at_ms, revision));
+            }
+        }
+    }
+
+    /// A revision that had been seen before this time; 0: none that is known.
+    pub fn before(&self, at_ms: u64) -> u64 {
+        let count = self.0.partition_point(|(seen_ms, _)| *seen_ms < at_ms);
+        count.checked_sub(1).and_then(|last| self.0.get(last)).map_or(0, |(_, revision)| *revision)
+    }
+
+    /// Revisions are those of another log from now on.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// What a node was told when it asked etcd for its revision.
+#[derive(Debug, Default)]
+pub struct AskedRevisions(VecDeque<(u64, u64)>);
+
+impl AskedRevisions {
+    /// It was this one or a later one, for a question of this time.
+    pub fn told(&mut self, asked_at_ms: u64, revision: u64) {
+        // Of questions with the same answer the last one says most.
+        self.0.retain(|(at_ms, other)| *at_ms > asked_at_ms || *other < revision);
+        if self.0.len() == ASKED_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((asked_at_ms, revision));
+    }
+
+    /// Of when the database's log is obeyed, by a claim that has come.
+    pub fn obeyed(&self, seen: u64) -> Option<u64> {
+        self.0.iter().filter(|(_, revision)| *revision < seen).map(|(at_ms, _)| *at_ms).max()
+    }
+
+    /// Revisions are those of another log from now on.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lead {
+    /// This node does.
+    pub is_own: bool,
+    /// The node that does, if one does.
+    pub leader: Option<String>,
+    /// Where the last claim stood, when this node began to lead.
+    pub standing: Option<Box<str>>,
+    /// The node that leads follows other tables, or in another way.
+    pub is_other: bool,
+}
+
+/// A database's log was confirmed, and is claimed when its bumps are in the log of etcd.
+#[derive(Debug)]
+struct Saying {
+    seen: u64,
+    /// The last of its bumps.
+    ticket: u64,
+    standing: Option<Standing>,
+}
+
+/// What the threads of the two logs share. See the module's text.
+#[derive(Debug)]
+pub struct Feed {
+    /// The name of the database's log.
+    pub name: String,
+    /// The same for nodes that follow the same tables in the same way: a claim says nothing to the others.
+    pub mark: u64,
+    lead: watch::Sender<Lead>,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    sayings: VecDeque<Saying>,
+    /// The position up to which the claims in the log stand.
+    kept: Option<u64>,
+}
+
+impl Feed {
+    /// Of the log of this name. No node leads.
+    pub fn new(name: String, mark: u64) -> Self {
+        Self { name, mark, lead: watch::Sender::default(), said: Mutex::default() }
+    }
+
+    /// Who leads, and what changes of it.
+    pub fn lead(&self) -> watch::Receiver<Lead> {
+        self.lead.subscribe()
+    }
+
+    pub(crate) fn set_lead(&self, lead: Lead) {
+        self.lead.send_if_modified(|own| {
+            // Where the last one stood counts when this node begins to lead.
+            let is_new = Lead { standing: None, ..own.clone() } != Lead { standing: None, ..lead.clone() };
+            if is_new {
+                *own = lead;
+            }
+            is_new
+        });
+    }
+
+    /// The database's log was confirmed. `seen`: before it was asked; `ticket`: of the last bump that belongs to it.
+    pub(crate) fn say(&self, seen: u64, ticket: u64, standing: Option<Standing>) {
+        let mut said = self.lock();
+        if said.sayings.len() == SAYINGS_MAX {
+            said.sayings.pop_front();
+        }
+        said.sayings.push_back(Saying { seen, ticket, standing });
+    }
+
+    /// The position that the database may forget; None: no claim of this node stands yet.
+    pub fn kept(&self) -> Option<u64> {
+        self.lock().kept
+    }
+
+    /// The last confirmation whose bumps are committed up to this ticket: what it had seen, and where it stands.
+    pub(crate) fn take(&self, committed: u64) -> Option<(u64, Option<Standing>)> {
+        let mut said = self.lock();
+        let mut last = None;
+        while said.sayings.front().is_some_and(|saying| saying.ticket <= committed) {
+            last = said.sayings.pop_front();
+        }
+        last.map(|saying| (saying.seen, saying.standing))
+    }
+
+    /// A claim is committed.
+    pub(crate) fn keep(&self, position: u64) {
+        let mut said = self.lock();
+        said.kept = said.kept.max(Some(position));
+    }
+
+    /// What was said is of no use any more: the node leads no more, or the log of etcd is another one.
+    pub(crate) fn forget(&self) {
+        self.lock().sayings.clear();
+    }
+
+    /// The database's log is followed anew, by this node.
+    pub fn begin(&self) {
+        *self.lock() = Said::default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for standing in [None, Some("7301 1 0/16B3748 -".into())] {
+            let claim = Claim { instance: 7, mark: u64::MAX, seen: 12, standing };
+            assert_eq!(Claim::parse(&claim.text()), Some(claim.clone()));
+            let later = [&claim.text()[..], b"\nweight 3"].concat();
+            assert_eq!(Claim::parse(&later), Some(claim));
+        }
+        for foreign in [&b""[..], b"hello", b"cattlegrid 2 1\nseen 1", b"cattlegrid 1 1\nseen x", b"\xff"] {
+            assert_eq!(Claim::parse(foreign), None);
+        }
+    }
+
+    #[test]
+    fn a_revision_counts_when_it_was_seen_before_the_question() {
+        let mut seen = Sightings::default();
+        assert_eq!(seen.before(1000), 0);
+        seen.see(5, 100);
+        seen.see(6, 119);
+        assert_eq!((seen.before(119), seen.before(120), seen.before(121)), (0, 0, 6));
+        seen.see(6, 500);
+        seen.see(4, 600);
+        seen.see(9, 700);
+        assert_eq!((seen.before(700), seen.before(721), seen.before(u64::MAX)), (6, 9, 9));
+        for step in 0..2 * STEPS_MAX as u64 {
+            seen.see(10 + step, 1000 + step * STEP_MS);
+        }
+        assert_eq!((seen.0.len(), seen.before(2000)), (STEPS_MAX, 0), "forgotten: none is known");
+    }
+
+    #[test]
+    fn a_claim_obeys_what_was_asked_before_the_leader_asked() {
+        let mut asked = AskedRevisions::default();
+        assert_eq!(asked.obeyed(100), None);
+        asked.told(1000, 10);
+        asked.told(1500, 10);
+        asked.told(2000, 12);
+        assert_eq!((asked.obeyed(10), asked.obeyed(11), asked.obeyed(12)), (None, Some(1500), Some(1500)));
+        assert_eq!(asked.obeyed(13), Some(2000));
+        // A question whose answer came late was asked earlier, and knows more.
+        asked.told(1900, 14);
+        assert_eq!((asked.obeyed(13), asked.obeyed(15)), (Some(2000), Some(2000)));
+        for step in 0..2 * ASKED_MAX as u64 {
+            asked.told(3000 + step, 20 + step);
+        }
+        assert_eq!(asked.0.len(), ASKED_MAX);
+    }
+
+    #[test]
+    fn what_is_said_is_claimed_when_its_bumps_are_committed() {
+        let feed = Feed::new("shop".to_owned(), 1);
+        let standing = |position| Some(Standing { position, text: position.to_string().into() });
+        feed.say(7, 3, standing(70));
+        feed.say(8, 5, standing(80));
+        feed.say(9, 6, None);
+        assert_eq!(feed.take(2), None);
+        assert_eq!(feed.take(5), Some((8, standing(80))));
+        assert_eq!(feed.take(5), None);
+        feed.forget();
+        assert_eq!(feed.take(100), None);
+        assert_eq!(feed.kept(), None);
+        feed.keep(80);
+        feed.keep(70);
+        assert_eq!(feed.kept(), Some(80));
+        feed.begin();
+        assert_eq!(feed.kept(), None);
+    }
+}

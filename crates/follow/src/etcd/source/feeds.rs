@@ -1,0 +1,276 @@
+//! The databases' logs that one node follows for all: who leads, and what the leader's claims obey. See [`crate::etcd::feed`].
+
+use std::sync::Arc;
+
+use crate::etcd::feed::{AskedRevisions, Claim, Feed, Lead};
+use crate::etcd::grpc::{Channel, GrpcError};
+use crate::etcd::link::RESPONSE_MAX;
+use crate::etcd::membership::{self, lease_s};
+use crate::etcd::messages::{DeleteRequest, Event, KeyValue, Nothing, PutRequest, PutResponse};
+use crate::etcd::record::NodeState;
+use crate::node::Standing;
+
+use super::{Done, Mailbox, Node, Running};
+
+/// Between two attempts to lead, in milliseconds.
+const LEAD_MS: u64 = 1000;
+
+/// The keys of all feeds begin with this, behind the fleet's prefix.
+pub(super) const VIA: &str = "/via/";
+
+/// The first word of the key's value that says who leads.
+const MAGIC: &str = "cattlegrid 1 ";
+
+/// A feed, as this node sees it.
+pub(super) struct Via {
+    feed: Arc<Feed>,
+    /// The node that leads, with its instance.
+    leader: Option<(u64, String)>,
+    /// The node that leads follows other tables, or in another way.
+    is_other: bool,
+    /// Where the last claim stands.
+    standing: Option<Box<str>>,
+    /// The revisions of both: what came before counts no more.
+    leader_at: i64,
+    claim_at: i64,
+    /// What a claim had seen that has come and is not obeyed yet.
+    seen: Option<u64>,
+    /// A request to lead, or to leave the lead, is under way.
+    is_asking: bool,
+    is_claiming: bool,
+    lead_ms: u64,
+}
+
+/// What became of a request for a feed.
+pub(super) enum Fed {
+    /// To lead, or to leave the lead.
+    Asked,
+    /// A claim, up to this position.
+    Claimed(Result<PutResponse, GrpcError>, Option<u64>),
+}
+
+/// The feeds, and the revisions that their claims are compared with.
+#[derive(Default)]
+pub(super) struct Feeds {
+    all: Vec<Via>,
+    asked: AskedRevisions,
+    /// When each question for the head was asked that has no answer yet: its number, in milliseconds.
+    questions: Option<(u64, u64)>,
+}
+
+impl Feeds {
+    pub(super) fn new<W>(mail: &Mailbox<W>) -> Self {
+        let via = |feed: &Arc<Feed>| Via {
+            feed: Arc::clone(feed),
+            leader: None,
+            is_other: false,
+            standing: None,
+            leader_at: 0,
+            claim_at: 0,
+            seen: None,
+            is_asking: false,
+            is_claiming: false,
+            lead_ms: 0,
+        };
+        Self { all: mail.feeds.iter().map(via).collect(), ..Self::default() }
+    }
+
+    /// A question for the log's head is sent.
+    pub(super) fn asks(&mut self, number: u64, now_ms: u64) {
+        self.questions = Some((number, now_ms));
+    }
+
+    /// It was answered, at this revision.
+    pub(super) fn told(&mut self, number: u64, revision: u64) {
+        if let Some((_, at_ms)) = self.questions.take_if(|(asked, _)| *asked == number) {
+            self.asked.told(at_ms, revision);
+        }
+    }
+}
+
+impl<W: Send + 'static> Running<W> {
+    /// A connection is there: what it has of the feeds. `resumes`: revisions are those of before.
+    pub(super) fn feeds_opened(&mut self, keys: &[KeyValue], resumes: bool) {
+        self.feeds.questions = None;
+        if !resumes {
+            self.feeds.asked.clear();
+            self.mail.sightings().clear();
+        }
+        for via in &mut self.feeds.all {
+            (via.is_asking, via.is_claiming, via.lead_ms, via.seen) = (false, false, 0, None);
+            // Read after the watch's beginning: what comes of them was before.
+            (via.leader, via.leader_at) = (None, 0);
+            if !resumes {
+                (via.standing, via.claim_at) = (None, 0);
+                via.feed.forget();
+            }
+        }
+        for kv in keys {
+            self.fed(&Event { kind: 0, kv: Some(kv.clone()) }, false);
+        }
+    }
+
+    /// A key of a feed was written or has gone. `is_streamed`: behind all that was written before.
+    pub(super) fn fed(&mut self, event: &Event, is_streamed: bool) {
+        let Some(kv) = &event.kv else { return };
+        let rest = kv.key.strip_prefix(self.source.place.prefix.as_bytes());
+        let Some(rest) = rest.and_then(|rest| rest.strip_prefix(VIA.as_bytes())) else { return };
+        let Some(at) = rest.iter().position(|byte| *byte == b'/') else { return };
+        let (name, what) = rest.split_at(at);
+        let via = self.feeds.all.iter_mut().find(|via| via.feed.name.as_bytes() == name);
+        let Some(via) = via else { return };
+        match what {
+            b"/claim" if event.kind == 0 && kv.mod_revision > via.claim_at => {
+                let Some(claim) = Claim::parse(&kv.value) else { return };
+                via.claim_at = kv.mod_revision;
+                via.is_other = claim.mark != via.feed.mark;
+                via.standing = claim.standing.filter(|_| !via.is_other);
+                if is_streamed && !via.is_other {
+                    via.seen = via.seen.max(Some(claim.seen));
+                }
+            }
+            b"/leader" if kv.mod_revision > via.leader_at => {
+                via.leader_at = kv.mod_revision;
+                via.leader = (event.kind == 0).then(|| leader(&kv.value)).flatten();
+                via.lead_ms = 0;
+            }
+            _ => {}
+        }
+    }
+
+    /// Confirms the databases' logs of which claims have come: all before them is obeyed.
+    pub(super) fn obey_claims(&mut self, node: &mut impl Node<Waiter = W>) {
+        let is_whole = self.follower.is_whole() && self.seat.is_some();
+        for via in &mut self.feeds.all {
+            // One that comes while something is missing says nothing; the next one does.
+            let Some(seen) = via.seen.take().filter(|_| is_whole) else { continue };
+            if let Some(asked_at_ms) = self.feeds.asked.obeyed(seen) {
+                node.fed(&via.feed.name, asked_at_ms);
+            }
+        }
+    }
+
+    /// Leads if no other node does, and writes claims.
+    pub(super) fn keep_feeds(&mut self, now_ms: u64) {
+        if self.feeds.all.is_empty() {
+            return;
+        }
+        let (own, prefix) = (self.source.own.instance, self.source.place.prefix.clone());
+        let leaves = self.state == NodeState::Draining;
+        let is_leased =
+            self.lease.is_some() && now_ms < self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
+        let is_ready = self.follower.is_whole() && self.seat.is_some();
+        let committed = self.mail.lock().committed();
+        for at in 0..self.feeds.all.len() {
+            let via = &mut self.feeds.all[at];
+            let is_own = via.leader.as_ref().is_some_and(|(instance, _)| *instance == own);
+            let leads = is_own && is_leased && !leaves;
+            via.feed.set_lead(Lead {
+                is_own: leads,
+                leader: via.leader.as_ref().map(|(_, name)| name.clone()),
+                standing: via.standing.clone().filter(|_| leads),
+                is_other: via.is_other && !is_own,
+            });
+            if !leads {
+                via.feed.forget();
+            }
+            let Some(link) = &mut self.link else { continue };
+            let channel = || link.channel.clone();
+            let key = |what: &str| format!("{prefix}{VIA}{}/{what}", via.feed.name);
+            if !via.is_asking && now_ms >= via.lead_ms {
+                if is_own && leaves {
+                    (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
+                    let left = leave(channel(), key("leader"));
+                    link.tasks.spawn(async move { Done::Fed(at, left.await) });
+                } else if via.leader.is_none()
+                    && is_ready
+                    && !leaves
+                    && let Some(seat) = &self.seat
+                {
+                    (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
+                    let value = format!("{MAGIC}{own:016x}\nnode {}", seat.name).into_bytes();
+                    let led = lead(channel(), key("leader"), value, seat.lease);
+                    link.tasks.spawn(async move { Done::Fed(at, led.await) });
+                }
+            }
+            if leads
+                && !via.is_claiming
+                && let Some((seen, standing)) = via.feed.take(committed)
+            {
+                via.is_claiming = true;
+                let (position, standing) =
+                    standing.map(|Standing { position, text }| (position, text)).unzip();
+                let claim = Claim { instance: own, mark: via.feed.mark, seen, standing };
+                let request = PutRequest { key: key("claim").into_bytes(), value: claim.text(), lease: 0 };
+                let channel = channel();
+                link.tasks.spawn(async move {
+                    let put = channel.unary("KV/Put", &request, RESPONSE_MAX).await;
+                    Done::Fed(at, Fed::Claimed(put, position))
+                });
+            }
+        }
+    }
+
+    /// When [`Running::keep_feeds`] is due even if nothing happens, in milliseconds.
+    pub(super) fn feeds_next_ms(&self) -> Option<u64> {
+        let leads_ms = self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
+        let own = self.source.own.instance;
+        let times = self.feeds.all.iter().filter_map(|via| match &via.leader {
+            None => Some(via.lead_ms),
+            Some((instance, _)) => (*instance == own).then_some(leads_ms),
+        });
+        times.min()
+    }
+
+    /// No node of this process leads any more.
+    pub(super) fn end_feeds(&self) {
+        for via in &self.feeds.all {
+            via.feed.set_lead(Lead::default());
+        }
+    }
+
+    /// A request for a feed was answered. An error: the connection is of no use.
+    pub(super) fn feed_done(&mut self, at: usize, done: Fed, now_ms: u64) -> Result<(), GrpcError> {
+        let Some(via) = self.feeds.all.get_mut(at) else { return Ok(()) };
+        match done {
+            // The watch says what became of it.
+            Fed::Asked => via.is_asking = false,
+            Fed::Claimed(Ok(response), position) => {
+                via.is_claiming = false;
+                if let Some(position) = position {
+                    via.feed.keep(position);
+                }
+                let revision = response.header.map_or(0, |header| header.revision);
+                self.mail.sightings().see(u64::try_from(revision).unwrap_or(0), now_ms);
+            }
+            // Out of space: the next one may fit.
+            Fed::Claimed(Err(error), _) if error.is_refusal() => via.is_claiming = false,
+            Fed::Claimed(Err(error), _) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// The instance and the name of the node that leads.
+fn leader(value: &[u8]) -> Option<(u64, String)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let mut lines = text.lines();
+    let instance = u64::from_str_radix(lines.next()?.strip_prefix(MAGIC)?.split(' ').next()?, 16).ok()?;
+    let name = lines.find_map(|line| line.strip_prefix("node "));
+    Some((instance, name.unwrap_or_default().to_owned()))
+}
+
+/// Leads if no node does, for as long as the node's own lease lasts.
+async fn lead(channel: Channel, key: String, value: Vec<u8>, lease: i64) -> Fed {
+    // The watch brings what became of it.
+    let _known_later = membership::claim(&channel, key, value, lease, None).await;
+    Fed::Asked
+}
+
+/// Leaves the lead to another node.
+async fn leave(channel: Channel, key: String) -> Fed {
+    let request = DeleteRequest { key: key.into_bytes() };
+    // Without it the lease runs out.
+    let _left = channel.unary::<_, Nothing>("KV/DeleteRange", &request, RESPONSE_MAX).await;
+    Fed::Asked
+}

@@ -1,0 +1,93 @@
+//! Where a node stands in a database's log, as it says it to a node that goes on for it.
+
+use std::fmt;
+
+use crate::node::Standing;
+use crate::postgres::history::Commit;
+use crate::postgres::pgoutput::Lsn;
+use crate::postgres::probe::Identity;
+
+/// Most transactions of which a standing says that they have not ended.
+const RUNNING_MAX: usize = 1000;
+
+/// All before `position` is obeyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stands {
+    pub(crate) identity: Identity,
+    pub(crate) position: Lsn,
+    /// The last commit that was received.
+    pub(crate) last: Option<Commit>,
+    /// Transactions that had not ended when everything was flushed last.
+    pub(crate) running: Vec<u32>,
+}
+
+impl Stands {
+    /// None: too much runs to be written down.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        (self.running.len() <= RUNNING_MAX)
+            .then(|| Standing { position: self.position.0, text: self.to_string().into() })
+    }
+
+    /// Reads it. None: it is of another release.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ["postgres", system, timeline, position, last, running] = *words.as_slice() else { return None };
+        let last = match last {
+            "-" => None,
+            last => {
+                let mut parts = last.split(',');
+                let end = Lsn::parse(parts.next()?)?;
+                Some(Commit {
+                    end,
+                    transaction: parts.next()?.parse().ok()?,
+                    time: parts.next()?.parse().ok()?,
+                })
+            }
+        };
+        let running = running.split(',').filter(|one| *one != "-").map(str::parse).collect::<Result<_, _>>();
+        Some(Self {
+            identity: Identity { system: system.to_owned(), timeline: timeline.to_owned() },
+            position: Lsn::parse(position)?,
+            last,
+            running: running.ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Stands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Identity { system, timeline } = &self.identity;
+        write!(f, "postgres {system} {timeline} {} ", self.position)?;
+        match &self.last {
+            Some(Commit { end, transaction, time }) => write!(f, "{end},{transaction},{time} ")?,
+            None => f.write_str("- ")?,
+        }
+        let running: Vec<String> = self.running.iter().map(u32::to_string).collect();
+        f.write_str(if running.is_empty() { "-" } else { "" })?;
+        f.write_str(&running.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let identity = Identity { system: "7301".to_owned(), timeline: "2".to_owned() };
+        let commit = Commit { end: Lsn(0x16_0B37_4D90), transaction: 750, time: 812_345 };
+        for (last, running) in [(None, vec![]), (Some(commit), vec![7]), (Some(commit), vec![1, u32::MAX])] {
+            let stands = Stands { identity: identity.clone(), position: Lsn(0x16_0B37_4D48), last, running };
+            let text = stands.standing().unwrap().text;
+            assert!(text.starts_with("postgres 7301 2 16/B374D48 "), "{text}");
+            assert_eq!(Stands::parse(&text), Some(stands));
+        }
+        for other in
+            ["", "postgres 1 2 3/4 -", "mysql 1 2 3/4 - -", "postgres 1 2 x - -", "postgres 1 2 3/4 1,2 -"]
+        {
+            assert_eq!(Stands::parse(other), None, "{other}");
+        }
+        let running = vec![1; RUNNING_MAX + 1];
+        assert_eq!(Stands { identity, position: Lsn(1), last: None, running }.standing(), None);
+    }
+}

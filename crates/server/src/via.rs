@@ -1,0 +1,145 @@
+//! A database's log that one node of the fleet follows for all: the thread of such a log waits until this node leads.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cattlegrid_config::{FollowSettings, PostgresLog};
+use cattlegrid_engine::BumpWaiter;
+use cattlegrid_follow::Standing;
+use cattlegrid_follow::etcd::{Bump, Feed, Lead, Mailbox};
+use cattlegrid_follow::postgres::Missing;
+use cattlegrid_tags::Kind;
+use tokio::sync::watch;
+
+use crate::followed::View;
+use crate::follows::{Own, lock, source, until_found};
+use crate::log;
+
+/// Between two looks whether the log is behind.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The way of a database's log into the log of etcd.
+#[derive(Debug, Clone)]
+pub(crate) struct Via {
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) mail: Arc<Mailbox<BumpWaiter>>,
+    /// Of the database's log.
+    pub(crate) view: Arc<Mutex<View>>,
+    /// The last bump that was left for the log of etcd.
+    ticket: u64,
+    standing: Option<Standing>,
+}
+
+impl Via {
+    pub(crate) fn new(feed: Arc<Feed>, mail: Arc<Mailbox<BumpWaiter>>, view: Arc<Mutex<View>>) -> Self {
+        Self { feed, mail, view, ticket: 0, standing: None }
+    }
+
+    /// The feeds of the logs of a rule file that come by way of this one.
+    pub(crate) fn feeds(follows: &[FollowSettings], name: &str) -> Vec<(String, u64)> {
+        let own = follows.iter().filter(|own| own.via().is_some_and(|via| via.name == name));
+        own.map(|own| (own.name.clone(), own.mark())).collect()
+    }
+
+    /// Leaves a bump of the database for the other nodes.
+    pub(crate) fn bump(&mut self, kind: Kind, prefix: &[u8], name: &[u8]) {
+        self.push(&Bump::Tag { is_soft: kind == Kind::Soft, prefix: prefix.to_vec(), name: name.to_vec() });
+    }
+
+    /// Leaves a bump of everything.
+    pub(crate) fn flush(&mut self, reason: &str) {
+        let reason = format!("{}: {reason}", self.feed.name);
+        self.push(&Bump::All { reason });
+    }
+
+    fn push(&mut self, bump: &Bump) {
+        self.ticket = self.ticket.max(self.mail.push(bump));
+    }
+
+    /// All before this place has been left.
+    pub(crate) fn stands(&mut self, standing: Standing) {
+        self.standing = Some(standing);
+    }
+
+    /// The database's log was confirmed.
+    pub(crate) fn confirmed(&self, asked_at_ms: u64) {
+        self.mail.say(&self.feed, asked_at_ms, self.ticket, self.standing.clone());
+    }
+}
+
+/// Follows the database's log while this node leads, until it is told to stop.
+pub(crate) async fn follow(
+    node: &mut Own,
+    log: &PostgresLog,
+    mut wished: watch::Receiver<cattlegrid_follow::Wish>,
+) {
+    let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
+    let (mut lead, mut said) = (feed.lead(), Lead::default());
+    loop {
+        let now = lead.borrow_and_update().clone();
+        node.note_lead(&said, &now);
+        said = now.clone();
+        if now.is_own {
+            feed.begin();
+            if let Some(via) = &mut node.via {
+                via.standing = None;
+            }
+            let Some(source) = until_found(node, &mut wished, |node| source(&node.settings, log)).await
+            else {
+                return;
+            };
+            let source =
+                cattlegrid_follow::postgres::Source { standing: now.standing, takes_slot: true, ..source };
+            tokio::select! {
+                () = source.follow(node, wished.clone()) => return,
+                _ = lead.wait_for(|lead| !lead.is_own) => {}
+            }
+            continue;
+        }
+        node.look();
+        tokio::select! {
+            _ = lead.changed() => {}
+            // An error: the sender is gone.
+            _ = wished.wait_for(|wish| wish.stops) => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+impl Own {
+    /// Says who leads, and takes note of it.
+    fn note_lead(&mut self, said: &Lead, now: &Lead) {
+        let name = &self.settings.name;
+        let mut view = lock(&self.view);
+        let leader = now.leader.clone().unwrap_or_default();
+        view.leader = Some(leader.clone());
+        if !now.is_own {
+            (view.state, view.missing) = (None, Vec::new());
+            view.lost = now.leader.is_none().then(|| "no node leads".to_owned());
+            if now.is_other {
+                view.missing.push(Missing {
+                    what: format!(
+                        "{leader}, which follows it for all, follows other tables, or in another way"
+                    ),
+                    mend: format!("give all nodes the same [follow.{name}]"),
+                    is_fatal: false,
+                });
+            }
+        } else if !said.is_own {
+            view.lost = None;
+        }
+        let missing = view.missing.first().map(ToString::to_string);
+        drop(view);
+        if now.is_own && !said.is_own {
+            let how = if now.standing.is_some() { "from where it stood" } else { "from now on" };
+            log::notice(format_args!("log {name}: this node follows it for all, {how}"));
+        } else if !now.is_own && now.leader != said.leader && now.leader.is_some() {
+            log::notice(format_args!("log {name}: {leader} follows it for all"));
+        } else if said.is_own && !now.is_own {
+            log::notice(format_args!("log {name}: this node leaves it to another one"));
+        }
+        if let Some(missing) = missing.filter(|_| now.is_other && !said.is_other) {
+            log::warning(format_args!("log {name}: is behind until this is mended: {missing}"));
+        }
+    }
+}
