@@ -302,11 +302,11 @@ pub(crate) async fn until_found<S>(
 
 /// What the log has said of connections lately: a database that is there and gone alternately does not flood it.
 #[derive(Default)]
-struct Said(Vec<(String, u64)>);
+pub(crate) struct Said(Vec<(String, u64)>);
 
 impl Said {
     /// Whether this was not said lately, so that it must be said now.
-    fn is_new(&mut self, text: &str) -> bool {
+    pub(crate) fn is_new(&mut self, text: &str) -> bool {
         let now = nanos();
         self.0.retain(|(_, at)| now < at + SAID_EVERY.as_nanos() as u64);
         // Numbers of processes and positions differ from one to the next.
@@ -333,7 +333,7 @@ pub(crate) struct Own {
     #[cfg(feature = "etcd")]
     pub(crate) via: Option<Via>,
     pub(crate) view: Arc<Mutex<View>>,
-    said: Said,
+    pub(crate) said: Said,
     wished: watch::Receiver<Wish>,
     /// Since when it is followed, until it is confirmed for the first time.
     starts_ms: Option<u64>,

@@ -15,6 +15,9 @@ use crate::followed::View;
 use crate::follows::{Own, lock, source, until_found};
 use crate::log;
 
+/// How long a node that leads may be without a connection to the database, in looks.
+const LOST_MAX: u32 = 6;
+
 /// Between two looks whether the log is behind.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -74,6 +77,7 @@ pub(crate) async fn follow(
     mut wished: watch::Receiver<cattlegrid_follow::Wish>,
 ) {
     let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
+    let view = Arc::clone(&node.view);
     let (mut lead, mut said) = (feed.lead(), Lead::default());
     loop {
         let now = lead.borrow_and_update().clone();
@@ -93,6 +97,7 @@ pub(crate) async fn follow(
             tokio::select! {
                 () = source.follow(node, wished.clone()) => return,
                 _ = lead.wait_for(|lead| !lead.is_own) => {}
+                () = resign(&feed, &view) => {}
             }
             continue;
         }
@@ -104,6 +109,17 @@ pub(crate) async fn follow(
             () = tokio::time::sleep(LOOK) => {}
         }
     }
+}
+
+/// Leaves the lead when there has been no connection to the database for a while, and waits until it is left.
+async fn resign(feed: &Feed, view: &Mutex<View>) {
+    let mut looks = 0;
+    while looks < LOST_MAX {
+        tokio::time::sleep(LOOK).await;
+        looks = if lock(view).lost.is_some() { looks + 1 } else { 0 };
+    }
+    feed.resign();
+    std::future::pending().await
 }
 
 impl Own {
@@ -130,13 +146,18 @@ impl Own {
         }
         let missing = view.missing.first().map(ToString::to_string);
         drop(view);
-        if now.is_own && !said.is_own {
-            let how = if now.standing.is_some() { "from where it stood" } else { "from now on" };
-            log::notice(format_args!("log {name}: this node follows it for all, {how}"));
-        } else if !now.is_own && now.leader != said.leader && now.leader.is_some() {
-            log::notice(format_args!("log {name}: {leader} follows it for all"));
-        } else if said.is_own && !now.is_own {
-            log::notice(format_args!("log {name}: this node leaves it to another one"));
+        let how = if now.standing.is_some() { "from where it stood" } else { "from now on" };
+        let line = match (said.is_own, now.is_own) {
+            (false, true) => Some(format!("this node follows it for all, {how}")),
+            (true, false) => Some("this node leaves it to another one".to_owned()),
+            _ if now.leader != said.leader && !leader.is_empty() => {
+                Some(format!("{leader} follows it for all"))
+            }
+            _ => None,
+        };
+        // While no node reaches the database they take turns.
+        if let Some(line) = line.filter(|line| self.said.is_new(line)) {
+            log::notice(format_args!("log {name}: {line}"));
         }
         if let Some(missing) = missing.filter(|_| now.is_other && !said.is_other) {
             log::warning(format_args!("log {name}: is behind until this is mended: {missing}"));

@@ -180,6 +180,8 @@ struct Said {
     sayings: VecDeque<Saying>,
     /// The position up to which the claims in the log stand.
     kept: Option<u64>,
+    /// This node cannot follow the database: another one should.
+    resigns: bool,
 }
 
 impl Feed {
@@ -205,7 +207,7 @@ impl Feed {
     }
 
     /// The database's log was confirmed. `seen`: before it was asked; `ticket`: of the last bump that belongs to it.
-    pub(crate) fn say(&self, seen: u64, ticket: u64, standing: Option<Standing>) {
+    pub fn say(&self, seen: u64, ticket: u64, standing: Option<Standing>) {
         let mut said = self.lock();
         if said.sayings.len() == SAYINGS_MAX {
             said.sayings.pop_front();
@@ -219,7 +221,7 @@ impl Feed {
     }
 
     /// The last confirmation whose bumps are committed up to this ticket: what it had seen, and where it stands.
-    pub(crate) fn take(&self, committed: u64) -> Option<(u64, Option<Standing>)> {
+    pub fn take(&self, committed: u64) -> Option<(u64, Option<Standing>)> {
         let mut said = self.lock();
         let mut last = None;
         while said.sayings.front().is_some_and(|saying| saying.ticket <= committed) {
@@ -229,14 +231,28 @@ impl Feed {
     }
 
     /// A claim is committed.
-    pub(crate) fn keep(&self, position: u64) {
+    pub fn keep(&self, position: u64) {
         let mut said = self.lock();
         said.kept = said.kept.max(Some(position));
     }
 
     /// What was said is of no use any more: the node leads no more, or the log of etcd is another one.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.lock().sayings.clear();
+    }
+
+    /// This node leads and cannot follow the database: another one should.
+    pub fn resign(&self) {
+        self.lock().resigns = true;
+    }
+
+    /// Another node may lead.
+    pub(crate) fn rest(&self) {
+        self.lock().resigns = false;
+    }
+
+    pub(crate) fn resigns(&self) -> bool {
+        self.lock().resigns
     }
 
     /// The database's log is followed anew, by this node.

@@ -15,6 +15,9 @@ use super::{Done, Mailbox, Node, Running};
 /// Between two attempts to lead, in milliseconds.
 const LEAD_MS: u64 = 1000;
 
+/// How long a node that could not follow the database leaves the lead to others, in milliseconds.
+const RESIGNED_MS: u64 = 10_000;
+
 /// The keys of all feeds begin with this, behind the fleet's prefix.
 pub(super) const VIA: &str = "/via/";
 
@@ -39,6 +42,8 @@ pub(super) struct Via {
     is_asking: bool,
     is_claiming: bool,
     lead_ms: u64,
+    /// Until when it is left to others, in milliseconds.
+    rests_ms: u64,
 }
 
 /// What became of a request for a feed.
@@ -71,6 +76,7 @@ impl Feeds {
             is_asking: false,
             is_claiming: false,
             lead_ms: 0,
+            rests_ms: 0,
         };
         Self { all: mail.feeds.iter().map(via).collect(), ..Self::default() }
     }
@@ -164,6 +170,10 @@ impl<W: Send + 'static> Running<W> {
         for at in 0..self.feeds.all.len() {
             let via = &mut self.feeds.all[at];
             let is_own = via.leader.as_ref().is_some_and(|(instance, _)| *instance == own);
+            if !is_own {
+                via.feed.rest();
+            }
+            let leaves = leaves || via.feed.resigns();
             let leads = is_own && is_leased && !leaves;
             via.feed.set_lead(Lead {
                 is_own: leads,
@@ -180,11 +190,13 @@ impl<W: Send + 'static> Running<W> {
             if !via.is_asking && now_ms >= via.lead_ms {
                 if is_own && leaves {
                     (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
+                    via.rests_ms = now_ms + RESIGNED_MS;
                     let left = leave(channel(), key("leader"));
                     link.tasks.spawn(async move { Done::Fed(at, left.await) });
                 } else if via.leader.is_none()
                     && is_ready
                     && !leaves
+                    && now_ms >= via.rests_ms
                     && let Some(seat) = &self.seat
                 {
                     (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
@@ -216,7 +228,7 @@ impl<W: Send + 'static> Running<W> {
         let leads_ms = self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
         let own = self.source.own.instance;
         let times = self.feeds.all.iter().filter_map(|via| match &via.leader {
-            None => Some(via.lead_ms),
+            None => Some(via.lead_ms.max(via.rests_ms)),
             Some((instance, _)) => (*instance == own).then_some(leads_ms),
         });
         times.min()

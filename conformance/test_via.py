@@ -1,0 +1,456 @@
+"""One node of a fleet follows a database, and all obey it by way of the log of etcd: real servers, real faults."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pymemcache.client.base
+import pytest
+
+from database import Database
+from etcds import Etcd
+from follow_faults import Relay
+from follow_loads import prepare
+from harness import wait_until
+from via_faults import Fleet
+
+pytestmark = pytest.mark.only_cattlegrid
+
+RULES = """
+[server]
+node = "{node}"
+{server}
+
+[[rule]]
+match = "page:{{row}}"
+hold = "400ms"
+owner = "connection"
+fill_window = "2s"
+tags = ["row:{{row}}"]
+
+[follow.bumps]
+servers = [{servers}]
+prefix = "/cattlegrid/shop"
+
+[follow.shop]
+url = "postgres://postgres@127.0.0.1:{database}/postgres"
+via = "bumps"
+slot = "fleet"
+{more}
+
+[[follow.shop.table]]
+table = "rows"
+bump = ["row:{{id}}"]
+{table}
+"""
+
+
+@pytest.fixture(scope="module")
+def etcd():
+    made = Etcd()
+    yield made
+    made.clean()
+
+
+@pytest.fixture(scope="module")
+def module_database():
+    made = Database()
+    prepare(made)
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def database(module_database, etcd):
+    """One for the tests of this file, without a slot; and nothing is in the etcd."""
+    etcd.ctl("del", "--prefix", "/cattlegrid/shop/")
+    yield module_database
+    ended = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL"
+    drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+    wait_until("no node follows", lambda: module_database.sql(ended) == [], 30)
+    module_database.sql(drop)
+
+
+@pytest.fixture
+def node(start, open_dir, etcd):
+    numbers = iter(range(100))
+
+    def run(database, name=None, server="", more="", table="", wait=True):
+        number = next(numbers)
+        name = name or f"n{number}"
+        servers = ", ".join(f'"{own}"' for own in etcd.endpoints)
+        started_file = f"{open_dir}/rules{number}.toml"
+        text = RULES.format(node=name, servers=servers, database=database.port, server=server, more=more, table=table)
+        with open(started_file, "w") as out:
+            out.write(text)
+        server = start("--config", started_file)
+        server.rules, server.name, server.text = started_file, name, text
+        if wait:
+            until(server, "confirmed")
+        return server
+
+    yield run
+
+
+def client(server):
+    return pymemcache.client.base.Client(("127.0.0.1", server.port), timeout=30, default_noreply=False)
+
+
+def log_of(server, name="shop"):
+    prefix = f"{name}:"
+    return {key[len(prefix):]: value for key, value in server.stats("follow").items() if key.startswith(prefix)}
+
+
+def until(server, state, name="shop"):
+    wait_until(f"the log is {state}", lambda: log_of(server, name).get("state") == state, 60)
+
+
+def together(servers):
+    nodes = lambda own: json.loads(client(own).get("@nodes"))
+    wait_until("all nodes are listed", lambda: all(len(nodes(own)) == len(servers) for own in servers), 30)
+    for own in servers:
+        until(own, "confirmed")
+
+
+def fill(server, key, value):
+    c = client(server)
+    assert c.get(key) is None, key
+    c.set(key, value)
+
+
+def confirmed(servers):
+    """Waits until all nodes have confirmed what was committed until now."""
+    asked = time.monotonic()
+
+    def is_later(server):
+        passed = time.monotonic() - asked
+        said = log_of(server)
+        return said["state"] == "confirmed" and int(said["lag_ms"]) + 2 < passed * 1000
+
+    for server in servers:
+        wait_until("the log is confirmed", lambda: is_later(server), 60)
+
+
+def change(database, row):
+    database.sql(f"UPDATE rows SET version = version + 1 WHERE id = {row}")
+
+
+def leader_of(servers):
+    def find():
+        leaders = {log_of(own)["leader"] for own in servers}
+        return leaders.pop() if len(leaders) == 1 and "" not in leaders else None
+    led = lambda: next((own for own in servers if own.name == find()), None)
+    return wait_until("all agree on who of them leads", led, 60)
+
+
+def test_one_node_follows_and_all_obey(database, node):
+    servers = [node(database) for _ in range(3)]
+    together(servers)
+    leader = leader_of(servers)
+    assert leader is servers[0]
+    for server in servers:
+        for row in (1, 2):
+            fill(server, f"page:{row}", "old")
+    change(database, 1)
+    for server in servers:
+        wait_until("the page is gone", lambda: client(server).get("page:1") is None, 5)
+    assert [client(server).get("page:2") for server in servers] == [b"old"] * 3
+    # The stream and the second connection of one node.
+    assert database.sql("SELECT count(*) FROM pg_stat_replication") == [(2,)]
+    flushes = [int(log_of(server)["flushes"]) + int(log_of(server, "bumps")["flushes"]) for server in servers]
+    confirmed(servers)
+    for server in servers:
+        assert int(log_of(server)["lag_ms"]) < 3000
+    after = [int(log_of(server)["flushes"]) + int(log_of(server, "bumps")["flushes"]) for server in servers]
+    assert after == flushes, "only the beginning flushes"
+
+
+def test_a_value_that_was_read_before_the_change_is_not_kept(database, node):
+    servers = [node(database) for _ in range(2)]
+    together(servers)
+    for server in servers:
+        slow = client(server)
+        assert slow.get("page:3") is None
+        change(database, 3)
+        confirmed(servers)
+        slow.set("page:3", "from before")
+        assert client(server).get("page:3") is None
+
+
+def test_tags_behind_prefixes(database, node):
+    servers = [node(database, server='prefixes = ["a:", "b:"]') for _ in range(2)]
+    together(servers)
+    keys = ["page:4", "a:page:4", "b:page:4", "a:page:5"]
+    for server in servers:
+        for key in keys:
+            fill(server, key, "old")
+    change(database, 4)
+    for server in servers:
+        wait_until("all are gone", lambda: client(server).get_many(keys) == {"a:page:5": b"old"}, 5)
+
+
+def test_tags_behind_some_prefixes(database, node):
+    servers = [node(database, server='prefixes = ["a:", "b:"]', table='prefixes = ["b:"]') for _ in range(2)]
+    together(servers)
+    keys = ["page:4", "a:page:4", "b:page:4"]
+    for server in servers:
+        for key in keys:
+            fill(server, key, "old")
+    change(database, 4)
+    for server in servers:
+        wait_until("one is gone", lambda: set(client(server).get_many(keys)) == {"page:4", "a:page:4"}, 5)
+
+
+@pytest.mark.parametrize("how", ["TERM", "KILL", "STOP"])
+def test_another_node_goes_on_from_the_place_of_the_last_one(database, node, how):
+    # The lease of a node that was killed runs out after 5 s.
+    servers = [node(database, more='max_lag = "15s"') for _ in range(3)]
+    together(servers)
+    leader = leader_of(servers)
+    others = [own for own in servers if own is not leader]
+    for server in others:
+        for row in range(10, 30):
+            fill(server, f"page:{row}", "old")
+    confirmed(servers)
+    flushes = [(int(log_of(own)["flushes"]), int(log_of(own, "bumps")["flushes"])) for own in others]
+    leader.signal(getattr(signal, f"SIG{how}"))
+    if how == "KILL":
+        leader.process.wait()
+    # While no node follows.
+    for row in range(10, 20):
+        change(database, row)
+    new = leader_of(others)
+    assert new in others
+    confirmed(others)
+    for server in others:
+        c = client(server)
+        assert [row for row in range(10, 30) if c.get(f"page:{row}") is None] == list(range(10, 20))
+    assert [(int(log_of(own)["flushes"]), int(log_of(own, "bumps")["flushes"])) for own in others] == flushes
+    if how == "STOP":
+        fill_from = client(others[0])
+        leader.signal(signal.SIGCONT)
+        until(leader, "confirmed")
+        assert leader_of(servers) is new, "it does not take the lead back"
+        change(database, 20)
+        confirmed(servers)
+        assert fill_from.get("page:20") is None
+        # Its stream was ended, and no one fights for the slot.
+        pid = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'fleet'"
+        before = database.sql(pid)
+        time.sleep(2)
+        assert database.sql(pid) == before != [(None,)]
+
+
+def test_a_node_that_does_not_reach_the_database_leaves_it_to_another_one(database, node):
+    way = Relay(database.port)
+    first = node(way, more='max_lag = "15s"')
+    others = [node(database, more='max_lag = "15s"') for _ in range(2)]
+    servers = [first, *others]
+    together(servers)
+    assert leader_of(servers) is first
+    for server in servers:
+        fill(server, "page:31", "old")
+    confirmed(servers)
+    flushes = [int(log_of(own, "bumps")["flushes"]) for own in servers]
+    way.cut = {"up": True, "down": True}
+    change(database, 31)
+    wait_until("another one leads", lambda: log_of(first)["leader"] in {own.name for own in others}, 60)
+    confirmed(servers)
+    for server in servers:
+        assert client(server).get("page:31") is None
+    assert [int(log_of(own, "bumps")["flushes"]) for own in servers] == flushes
+    way.close()
+
+
+def test_the_database_restarts(database, node):
+    servers = [node(database) for _ in range(2)]
+    together(servers)
+    for server in servers:
+        for row in (40, 41):
+            fill(server, f"page:{row}", "old")
+    confirmed(servers)
+    database.stop()
+    database.start()
+    change(database, 40)
+    confirmed(servers)
+    for server in servers:
+        c = client(server)
+        assert (c.get("page:40"), c.get("page:41")) == (None, b"old")
+
+
+def test_a_slot_that_is_made_anew_invalidates_everything_everywhere(database, node):
+    servers = [node(database) for _ in range(2)]
+    together(servers)
+    for server in servers:
+        fill(server, "page:42", "old")
+    confirmed(servers)
+    database.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL",
+                 "SELECT pg_sleep(0.1)", "SELECT pg_drop_replication_slot('fleet')")
+    change(database, 42)
+    for server in servers:
+        wait_until("the page is gone", lambda: client(server).get("page:42") is None, 30)
+    confirmed(servers)
+
+
+def test_without_a_database_all_are_behind(database, node):
+    servers = [node(database, more='when_behind = "miss"') for _ in range(2)]
+    together(servers)
+    for server in servers:
+        fill(server, "page:43", "old")
+    database.stop()
+    try:
+        for server in servers:
+            wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 30)
+            wait_until("it is a miss", lambda: client(server).get("page:43") is None, 5)
+            assert log_of(server, "bumps")["state"] == "confirmed"
+        leader = leader_of(servers)
+        assert log_of(leader)["state"] == "lost"
+    finally:
+        database.start()
+    confirmed(servers)
+
+
+def test_without_etcd_all_are_behind_and_nothing_is_lost(node, start, open_dir, own_database):
+    etcd = Etcd()
+    try:
+        database = own_database()
+        places = ", ".join(f'"{own}"' for own in etcd.endpoints)
+        servers = []
+        for number in range(2):
+            file = f"{open_dir}/own{number}.toml"
+            text = RULES.format(node=f"n{number}", servers=places, database=database.port, server="", more="", table="")
+            with open(file, "w") as out:
+                out.write(text)
+            servers.append(start("--config", file))
+            servers[-1].name = f"n{number}"
+            until(servers[-1], "confirmed")
+        together(servers)
+        for server in servers:
+            for row in (44, 45):
+                fill(server, f"page:{row}", "old")
+        confirmed(servers)
+        for name in etcd.names:
+            etcd.freeze(name)
+        change(database, 44)
+        for server in servers:
+            wait_until("the log is behind", lambda: log_of(server)["behind"] == "1", 30)
+        for name in etcd.names:
+            etcd.thaw(name)
+        confirmed(servers)
+        for server in servers:
+            wait_until("the page is gone", lambda: client(server).get("page:44") is None, 5)
+        # The database's log was kept until its bumps were in the log of etcd.
+        snapshot = etcd.directory / "snapshot"
+        etcd.ctl("snapshot", "save", str(snapshot), endpoints=etcd.endpoints[:1])
+        for server in servers:
+            assert client(server).get("page:46") is None
+            client(server).set("page:46", "old")
+        change(database, 46)
+        etcd.restore(snapshot)
+        confirmed(servers)
+        for server in servers:
+            assert client(server).get("page:46") is None
+    finally:
+        etcd.clean()
+
+
+@pytest.fixture
+def own_database():
+    made = []
+
+    def make():
+        made.append(Database())
+        prepare(made[-1])
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.clean()
+
+
+def test_nodes_that_follow_other_tables_say_so(database, node):
+    first = node(database)
+    second = node(database, table='truncate = ["all"]', wait=False)
+    wait_until("it says so", lambda: "follows other tables" in log_of(second).get("missing", ""), 30)
+    assert log_of(second)["behind"] == "1" and log_of(second)["leader"] == first.name
+    assert f"log shop: is behind until this is mended: {first.name}, which follows it for all, follows other tables" in second.log()
+    with open(second.rules, "w") as out:
+        out.write(first.text.replace('node = "n0"', 'node = "n1"'))
+    second.signal(signal.SIGHUP)
+    confirmed([first, second])
+    assert "missing" not in log_of(second)
+    # And when the one that leads reads its file again, it follows the other tables for both.
+    for server in (first, second):
+        with open(server.rules) as file:
+            text = file.read()
+        with open(server.rules, "w") as out:
+            out.write(text + 'truncate = ["all"]\n')
+        server.signal(signal.SIGHUP)
+    confirmed([first, second])
+    fill(second, "page:47", "old")
+    change(database, 47)
+    wait_until("the page is gone", lambda: client(second).get("page:47") is None, 5)
+
+
+def test_a_transaction_that_runs_at_the_beginning(database, node):
+    """It is in no entry of the log: a node that takes over knows of it, too."""
+    with database.connect(autocommit=False) as open_one:
+        open_one.execute("UPDATE rows SET version = version + 1 WHERE id = 48")
+        first = node(database, wait=False)
+        time.sleep(1)
+        open_one.commit()
+        until(first, "confirmed")
+        second = node(database)
+        together([first, second])
+    fill(second, "page:48", "old")
+    change(database, 48)
+    wait_until("the page is gone", lambda: client(second).get("page:48") is None, 5)
+
+
+def test_many_rows(database, node):
+    servers = [node(database) for _ in range(2)]
+    together(servers)
+    for server in servers:
+        for row in range(50, 90):
+            fill(server, f"page:{row}", "old")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id BETWEEN 50 AND 69")
+    confirmed(servers)
+    for server in servers:
+        c = client(server)
+        assert [row for row in range(50, 90) if c.get(f"page:{row}") is not None] == list(range(70, 90)), server.log()
+
+
+@pytest.mark.parametrize("change, says", [
+    ('via = "bumps"|via = "other"', 'follow shop: via "other": is no log of etcd of this file; name one'),
+    ('via = "bumps"|via = "shop"', 'follow shop: via "shop": is no log of etcd of this file; name one'),
+    ('slot = "fleet"|', "follow shop: via: needs a slot"),
+    ('slot = "fleet"|slot = "fleet"\nagain = "5s"', "follow shop: again: with via it is that of the log of etcd; write it in [follow.bumps]"),
+    ('slot = "fleet"|slot = "fleet"\nmax_lag = "1s"', "follow shop: max_lag is below that of follow bumps, by way of which it comes; raise it"),
+    ('prefix = "/cattlegrid/shop"|via = "shop"', "follow bumps: via: the log is that of etcd, which has none; leave it out"),
+])
+def test_what_does_not_fit_is_refused(binary, open_dir, change, says):
+    text = RULES.format(node="n", servers='"http://127.0.0.1:1"', database=1, server="", more="", table="")
+    before, after = change.split("|")
+    assert before in text
+    file = f"{open_dir}/wrong.toml"
+    with open(file, "w") as out:
+        out.write(text.replace(before, after))
+    checked = subprocess.run([binary, "check", file], capture_output=True, text=True)
+    assert checked.returncode == 2 and says in checked.stdout + checked.stderr, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_faults_one_after_the_other(kind, binary, number):
+    """A schedule of its own each time; `VIA_SEED` repeats one. `via_faults.py` runs as many as asked for."""
+    seed = int(os.environ.get("VIA_SEED", 0)) or random.SystemRandom().randrange(1 << 30)
+    fleet = Fleet(binary, kind, seed)
+    try:
+        fleet.run(20)
+        print(f"seed {seed}: {fleet.report()}")
+        assert not fleet.old, (seed, fleet.old[:5], fleet.report())
+        assert fleet.hits > 100, (seed, fleet.report())
+    finally:
+        fleet.clean()
