@@ -44,7 +44,7 @@ prefix = "/cattlegrid/shop"
 {more}
 """
 
-NOT_CONFIRMED = b"SERVER_ERROR bump not confirmed"
+NOT_CONFIRMED = b"CLIENT_ERROR bump not confirmed"
 
 
 @pytest.fixture(scope="module")

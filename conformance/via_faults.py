@@ -25,7 +25,6 @@ match = "page:{{row}}"
 hold = "200ms"
 owner = "connection"
 ambiguous = "drop"
-fill_window = "2s"
 tags = ["row:{{row}}"]
 
 [follow.bumps]

@@ -9,7 +9,7 @@ use cattlegrid_herd::WhenBehind;
 use crate::follow::{BumpReply, FollowOrigin, FollowSettings, FollowTable};
 use crate::keys::{Key, choice, key, list, toml_text};
 use crate::table::{Class, set};
-use crate::value::{HOUR, Kind, Text, show_ms};
+use crate::value::{HOUR, Kind, Text, URL, show_ms};
 
 /// A `[follow.NAME]` as it is being read.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         "Whose log it is: \"postgres\", changed rows of PostgreSQL 14 or later, or \"etcd\", bumps of all nodes of a fleet, in etcd 3.4 or later.",
         set!(kind, given => Some(given.placed().clone())),
         |follow| Some(toml_text(if follow.etcd().is_some() { "etcd" } else { "postgres" }))),
-    key("url", Kind::Text { what: "address", max: 1000 }, "",
+    key("url", Kind::Text { what: URL, max: 1000 }, "",
         "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. For etcd `etcd://cattlegrid@10.0.0.1:2379,10.0.0.2:2379/PREFIX`, or `servers` and `prefix`; the user only where etcd has authentication. A password in it is shown by none of the commands, but is in the file.",
         set!(url, given => Some(given.placed().clone())),
         |follow| Some(toml_text(&follow.origin.to_string()))),
@@ -114,7 +114,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(prefix, given => Some(given.placed().clone())),
         |follow| follow.etcd().map(|log| toml_text(&log.place.prefix))),
     key("bump_reply", choice(&BumpReply::NAMES), "\"commit\"",
-        "Of etcd: when a client's bump is answered. commit: when it is in the log, after 400 ms at most. local: when it is obeyed here. barrier: when all nodes have obeyed it, after 400 ms at most. Later than that, and while the log is lost, the reply is `SERVER_ERROR bump not confirmed`; it is obeyed here, and by the others when the log is back.",
+        "Of etcd: when a client's bump is answered. commit: when it is in the log, after 400 ms at most. local: when it is obeyed here. barrier: when all nodes have obeyed it, after 400 ms at most. Later than that, and while the log is lost, the reply is `CLIENT_ERROR bump not confirmed`; it is obeyed here, and by the others when the log is back.",
         set!(bump_reply, given => BumpReply::named(given.text())),
         |follow| follow.etcd().map(|log| toml_text(log.bump_reply.name()))),
     key("publication", Kind::Text { what: "publication", max: 63 }, "\"cattlegrid\"",

@@ -188,8 +188,10 @@ impl Follow<'_> {
 
     /// Whether it is a log of etcd, as `kind` says or what is named; and that nothing is named of the other kind.
     fn is_etcd(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> bool {
-        let by_place = !draft.servers.is_empty()
-            || draft.url.as_ref().is_some_and(|url| url.text.starts_with("etcd://"));
+        // As it is written: what is wrong with it is said of the right kind.
+        let url = self.table.get("url");
+        let by_place = self.table.contains_key("servers")
+            || url.and_then(|url| url.get_ref().as_str()).is_some_and(|url| url.starts_with("etcd://"));
         let is_etcd = match &draft.kind {
             Some(kind) if matches!(kind.text.as_str(), "etcd" | "postgres") => kind.text == "etcd",
             Some(kind) => {
@@ -240,6 +242,10 @@ impl Follow<'_> {
             }
             (Some(url), None) => Place::parse(&url.text),
             (None, Some(_)) => Place::of_servers(draft.servers.iter().map(|server| &*server.text), None),
+            // It is no list, and that is said.
+            (None, None) if self.table.get("servers").is_some_and(|given| !given.get_ref().is_array()) => {
+                return None;
+            }
             (None, None) => {
                 let example = "servers = [\"http://10.0.0.1:2379\"]";
                 problems.add(offset, format!("{label}: lacks servers, those of etcd; write {example}"));
@@ -259,8 +265,20 @@ impl Follow<'_> {
                 return None;
             }
         };
-        if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
+        if let Some((given, mode)) =
+            draft.sslmode.as_ref().and_then(|given| Some((given, SslMode::of(&given.text).ok()?)))
+        {
+            if place.ssl == SslMode::VerifyFull && mode == SslMode::Disable {
+                let problem = "the servers are https://; write http://, or leave it out";
+                problems.add(given.offset, format!("{label}: sslmode \"disable\": {problem}"));
+            }
             place.ssl = mode;
+        }
+        if let (None, Some(given)) =
+            (&place.user, draft.password_file.as_ref().or(draft.password_command.first()))
+        {
+            let problem = "a password without a user; name one, url = \"etcd://USER@HOST:2379/PREFIX\"";
+            problems.add(given.offset, format!("{label}: {:?}: {problem}", given.text));
         }
         if place.ssl == SslMode::Prefer {
             let offset = draft.sslmode.as_ref().map_or(offset, |mode| mode.offset);

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
-use crate::value::{Given, Kind, Place, SECOND, Text, read_ms, read_size};
+use crate::value::{Given, Kind, Place, SECOND, Text, URL, read_ms, read_size};
 
 impl Kind {
     /// Reads a value of a rule file; the error continues a sentence that began with the key.
@@ -78,7 +78,11 @@ impl Kind {
         read.ok_or_else(|| {
             let is_time = matches!(self, Self::Ms { .. } | Self::AutoMs { .. } | Self::Seconds { .. });
             let unit = if is_time && given.is_integer() { ", with its unit and in quotes" } else { "" };
-            format!("{}: must be {}{unit}", show(given), self.describe(Place::RuleFile))
+            let shown = match self {
+                Self::Text { what: URL, .. } => "its value".to_owned(),
+                _ => show(given),
+            };
+            format!("{shown}: must be {}{unit}", self.describe(Place::RuleFile))
         })
     }
 }

@@ -42,6 +42,9 @@ pub(crate) enum Kind {
     FlagOr { word: &'static str },
 }
 
+/// What a [`Kind::Text`] is called that may have a password in it: messages do not show it.
+pub(crate) const URL: &str = "URL";
+
 /// A value that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Given {

@@ -24,8 +24,9 @@ use crate::step::Context;
 /// connection, in milliseconds.
 pub(crate) const TRIAL_MS: u32 = 10;
 
-/// The reply to a bump that is obeyed here, and of which it is not known that the others obey it.
-pub(crate) const NOT_CONFIRMED: &str = "SERVER_ERROR bump not confirmed";
+/// The reply to a bump that is obeyed here, and of which it is not known that the others obey it. After a `SERVER_ERROR`, and after a
+/// status of the binary protocol other than 5, libmemcached asks the server nothing for two seconds.
+pub(crate) const NOT_CONFIRMED: &str = "CLIENT_ERROR bump not confirmed";
 
 /// A request that waits. See the module's text.
 #[derive(Debug)]
@@ -298,7 +299,7 @@ impl Parked {
         match self.form {
             Form::Get { parts, end } => write_get(parts, end, out),
             Form::Bump { done, is_confirmed: true, .. } => out.append(done),
-            Form::Bump { refusals, .. } => refusals.write(NOT_CONFIRMED, &mut out.bytes),
+            Form::Bump { refusals, .. } => refusals.write_not_stored(NOT_CONFIRMED, &mut out.bytes),
             Form::Call { shape, verdict, .. } => {
                 let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
                 shape.write(&verdict, out);

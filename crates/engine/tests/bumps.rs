@@ -11,7 +11,7 @@ use cattlegrid_herd::Policy;
 use cattlegrid_tags::Kind;
 use world::{World, cascade, rule};
 
-const NOT_CONFIRMED: &str = "SERVER_ERROR bump not confirmed|";
+const NOT_CONFIRMED: &str = "CLIENT_ERROR bump not confirmed|";
 
 /// A log in memory.
 #[derive(Debug, Default)]

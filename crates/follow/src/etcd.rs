@@ -7,6 +7,7 @@
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
 
 mod entry;
+#[cfg(feature = "etcd")]
 mod feed;
 mod fleet;
 #[cfg(feature = "etcd")]
@@ -24,6 +25,7 @@ mod record;
 mod source;
 
 pub use entry::{Bump, Entry, Read, TAG_LINE_MAX};
+#[cfg(feature = "etcd")]
 pub use feed::{AskedRevisions, Claim, Feed, Lead, Sightings};
 pub use fleet::{Fleet, GONE_MS, Listed};
 #[cfg(feature = "etcd")]

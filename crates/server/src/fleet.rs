@@ -53,7 +53,6 @@ pub(crate) struct Writer {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen {
     pub(crate) nodes: Vec<Listed>,
-    pub(crate) backlog: usize,
     /// When the log was confirmed last, in milliseconds since the start.
     pub(crate) confirmed_ms: Option<u64>,
 }
@@ -202,9 +201,9 @@ impl Node for Own {
         }
     }
 
-    fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize) {
+    fn fleet(&mut self, nodes: Vec<Listed>) {
         if let Some(writer) = &self.writer {
-            writer.see(|seen| (seen.nodes, seen.backlog) = (nodes, backlog));
+            writer.see(|seen| seen.nodes = nodes);
         }
     }
 }
@@ -299,7 +298,7 @@ pub(crate) fn say_takes(name: &str, refused: Option<&str>) {
     match refused {
         Some(reason) => log::warning(format_args!(
             "log {name}: takes no bumps of this server, which answers {:?} until this is mended: {reason}",
-            "SERVER_ERROR bump not confirmed"
+            "CLIENT_ERROR bump not confirmed"
         )),
         None => log::notice(format_args!("log {name}: takes bumps again")),
     }

@@ -70,7 +70,7 @@ impl FleetView {
         let seen = writer.seen();
         Self {
             nodes: seen.nodes.len() as u64,
-            backlog: seen.backlog as u64,
+            backlog: writer.mail.backlog() as u64,
             sent: writer.sent.load(Relaxed),
             waited: writer.waited.load(Relaxed),
             not_confirmed: writer.not_confirmed.load(Relaxed),

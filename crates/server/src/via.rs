@@ -119,7 +119,7 @@ async fn resign(feed: &Feed, view: &Mutex<View>) {
         looks = if lock(view).lost.is_some() { looks + 1 } else { 0 };
     }
     feed.resign();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Own {

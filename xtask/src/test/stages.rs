@@ -319,6 +319,7 @@ pub(super) const STAGES: &[Stage] = &[
                 "test_follow.py",
                 "test_follow_database.py",
                 "test_nodes.py",
+                "test_via.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",

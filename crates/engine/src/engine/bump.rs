@@ -28,7 +28,7 @@ impl Engine {
             BumpWait::Over => None,
             BumpWait::Lost => {
                 let _unsaid = cx.out.split_off(from);
-                refusals.write(NOT_CONFIRMED, &mut cx.out.bytes);
+                refusals.write_not_stored(NOT_CONFIRMED, &mut cx.out.bytes);
                 None
             }
             BumpWait::Until(deadline_ms) => {

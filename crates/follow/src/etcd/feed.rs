@@ -220,6 +220,11 @@ impl Feed {
         self.lock().kept
     }
 
+    /// Whether [`Feed::take`] has something.
+    pub fn has_said(&self, committed: u64) -> bool {
+        self.lock().sayings.front().is_some_and(|saying| saying.ticket <= committed)
+    }
+
     /// The last confirmation whose bumps are committed up to this ticket: what it had seen, and where it stands.
     pub fn take(&self, committed: u64) -> Option<(u64, Option<Standing>)> {
         let mut said = self.lock();

@@ -113,7 +113,7 @@ async fn connect(
 /// Reads all keys that begin with this.
 async fn all_under(channel: &Channel, prefix: String) -> Result<RangeResponse, GrpcError> {
     let (range_end, key) = (range_end(&prefix), prefix.into_bytes());
-    let all = RangeRequest { range_end, key, ..RangeRequest::default() };
+    let all = RangeRequest { key, range_end, ..RangeRequest::default() };
     channel.unary("KV/Range", &all, RESPONSE_MAX).await
 }
 

@@ -90,9 +90,10 @@ impl Place {
             match option.split_once('=') {
                 Some(("sslmode", name)) => {
                     place.ssl =
-                        SslMode::of(name).map_err(|_| PlaceError(format!("sslmode={name} is unknown")))?;
+                        SslMode::of(name).map_err(|_| PlaceError("its sslmode is unknown".to_owned()))?;
                 }
-                _ => return refuse(&format!("the address has an unknown option `{option}`")),
+                // What is behind the sign may be a password.
+                _ => return refuse("behind the question mark there is no option but sslmode=MODE"),
             }
         }
         Ok(place)
@@ -120,7 +121,8 @@ impl Place {
                 (Some(own), _) => (own, false),
                 (_, Some(own)) => (own, true),
                 (None, None) => {
-                    return refuse(&format!("server {server:?} begins with neither http:// nor https://"));
+                    let number = place.servers.len() + 1;
+                    return refuse(&format!("server {number} begins with neither http:// nor https://"));
                 }
             };
             if *encrypts.get_or_insert(is_encrypted) != is_encrypted {
@@ -139,15 +141,26 @@ impl Place {
     /// # Errors
     /// What is wrong with it.
     pub fn set_prefix(&mut self, prefix: &str) -> Result<(), PlaceError> {
+        if prefix.trim_end_matches('/').is_empty() {
+            return refuse(&format!("the prefix is empty; leave it out for {DEFAULT_PREFIX}"));
+        }
         self.prefix = prefix_of(prefix)?;
         Ok(())
     }
 
+    /// What is refused is not shown: there may be a password in it.
     fn add_server(&mut self, server: &str) -> Result<(), PlaceError> {
+        let number = self.servers.len() + 1;
+        if server.contains('@') {
+            return refuse(&format!("server {number} has a user, which is written once, before all servers"));
+        }
+        if server.contains('/') {
+            return refuse(&format!("server {number} has a path; the prefix of keys is written in prefix"));
+        }
         let (host, port) = match server.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
                 Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
-                None => return refuse(&format!("[{rest} has no closing bracket")),
+                None => return refuse(&format!("server {number} has no closing bracket")),
             },
             None => server.split_once(':').unwrap_or((server, "")),
         };
@@ -155,15 +168,15 @@ impl Place {
             "" => PORT,
             text => match text.parse() {
                 Ok(port) if port > 0 => port,
-                _ => return refuse(&format!("port {text} is not 1 to 65535")),
+                _ => return refuse(&format!("the port of server {number} is not 1 to 65535")),
             },
         };
-        if host.is_empty() || host.contains(['/', '@', ' ']) {
-            return refuse(&format!("server {server:?} has no host"));
+        if host.is_empty() || host.contains(' ') {
+            return refuse(&format!("server {number} has no host"));
         }
         let own = (host.to_owned(), port);
         if self.servers.contains(&own) {
-            return refuse(&format!("server {server} is named twice"));
+            return refuse(&format!("server {number} is named twice"));
         }
         self.servers.push(own);
         if self.servers.len() > SERVERS_MAX {
@@ -183,10 +196,10 @@ fn prefix_of(text: &str) -> Result<String, PlaceError> {
         return Ok(DEFAULT_PREFIX.to_owned());
     }
     if !prefix.starts_with('/') {
-        return refuse(&format!("prefix {prefix:?} does not begin with /"));
+        return refuse("the prefix does not begin with /");
     }
     if prefix.len() > PREFIX_MAX || prefix.chars().any(|char| char.is_control() || char == ' ') {
-        return refuse(&format!("prefix {prefix:?} is longer than {PREFIX_MAX} bytes, or has blanks"));
+        return refuse(&format!("the prefix is longer than {PREFIX_MAX} bytes, or has blanks"));
     }
     Ok(prefix)
 }
@@ -198,8 +211,9 @@ fn encode(text: &str) -> String {
 /// `%40` is `@`.
 fn decode(text: &str) -> Result<String, PlaceError> {
     let decoded = crate::postgres::address::decode(text);
-    decoded
-        .map_err(|_| PlaceError(format!("{text:?} has a % that two digits do not follow, or is not UTF-8")))
+    decoded.map_err(|_| {
+        PlaceError("it has a % that two digits do not follow (a % itself is %25), or is not UTF-8".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -234,11 +248,11 @@ mod tests {
         for (text, part) in [
             ("http://a", "etcd://"),
             ("etcd:///x", "no host"),
-            ("etcd://a:0/x", "port 0"),
+            ("etcd://a:0/x", "port of server 1"),
             ("etcd://a,a/x", "named twice"),
             ("etcd://a/x y", "blanks"),
-            ("etcd://a?ssl=1", "ssl=1"),
-            ("etcd://a?sslmode=on", "sslmode=on"),
+            ("etcd://a?ssl=1", "sslmode=MODE"),
+            ("etcd://a?sslmode=on", "sslmode is unknown"),
             ("etcd://u:%4@a", "%"),
             ("etcd://[::1", "bracket"),
         ] {
@@ -249,10 +263,21 @@ mod tests {
             (&["a:1"][..], "neither"),
             (&["http://a", "https://b"], "some servers"),
             (&[], "no server"),
-            (&["http://a/b"], "no host"),
+            (&["http://a/b"], "server 1 has a path"),
+            (&["http://a", "http://u:secret@b"], "server 2 has a user"),
         ] {
             let error = Place::of_servers(servers.iter().copied(), None).unwrap_err().to_string();
-            assert!(error.contains(part), "{servers:?}: {error}");
+            assert!(error.contains(part) && !error.contains("secret"), "{servers:?}: {error}");
+        }
+        for text in
+            ["u:%zsecret@a", "u:s/ecret@a", "u:0,secret@a/b c", "u@a/p?password=secret", "u:secret @:1"]
+        {
+            let error = Place::parse(&format!("etcd://{text}")).unwrap_err().to_string();
+            assert!(!error.contains("ecret"), "{text}: {error}");
+        }
+        let mut place = Place::parse("etcd://a").unwrap();
+        for prefix in ["", "/", "//", "x"] {
+            assert!(place.set_prefix(prefix).is_err(), "{prefix}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! All requests share the connection: the watch, the question for the head, batches, the lease. When one of them is not answered within
 //! a second, or the connection ends, it is made anew to the server that answers first.
 
+mod batches;
 mod feeds;
 mod seat;
 
@@ -13,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::etcd::entry::{Bump, Entry, Read};
+use crate::etcd::entry::{Bump, Read};
 use crate::etcd::feed::{Feed, Sightings};
 use crate::etcd::fleet::{Fleet, Listed};
 use crate::etcd::grpc::{Channel, GrpcError, Responses};
 use crate::etcd::link::{self, Mark, Opened, RESPONSE_MAX, head_request};
 use crate::etcd::membership::{self, Registered, Seat};
-use crate::etcd::messages::{Event, KeyValue, PutRequest, PutResponse, RangeResponse, WatchResponse};
-use crate::etcd::outbox::{BATCH_MAX, Outbox, Wait};
+use crate::etcd::messages::{Event, KeyValue, PutResponse, RangeResponse, WatchResponse};
+use crate::etcd::outbox::{Outbox, Wait};
 use crate::etcd::place::Place;
 use crate::etcd::record::{NodeState, Record};
 use crate::follower::{Action, Follower, Settings, Told};
@@ -29,16 +30,10 @@ use crate::names::Names;
 use crate::node::{Notice, Order, Standing, Wish};
 use crate::postgres::{LeftOut, Missing};
 use feeds::{Fed, Feeds, VIA};
-use seat::{RECORD_AGAIN_MS, RECORD_MS, REGISTER_MS};
+use seat::{OwnName, RECORD_AGAIN_MS, REGISTER_MS};
 
 /// How long a client waits for a batch at most, in milliseconds: then the log is lost for all clients that write.
 pub const CONFIRM_MS_MAX: u64 = 400;
-
-/// Time in which bumps join a batch, in milliseconds.
-const BATCH_MS: u64 = 1;
-
-/// Between two attempts to write what was refused, in milliseconds.
-const REFUSED_MS: u64 = 1000;
 
 /// How long leaving the list may take.
 const LEAVE_MAX: Duration = Duration::from_millis(300);
@@ -51,8 +46,8 @@ pub trait Node: crate::node::Node {
     fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
     /// All is obeyed that was committed before this moment in the database whose log has this name and is followed by one node for all.
     fn fed(&mut self, name: &str, asked_at_ms: u64);
-    /// Takes note of the nodes that are listed, and of bumps that are not in the log yet.
-    fn fleet(&mut self, nodes: Vec<Listed>, backlog: usize);
+    /// Takes note of the nodes that are listed.
+    fn fleet(&mut self, nodes: Vec<Listed>);
 }
 
 /// What a node is to others.
@@ -169,6 +164,11 @@ impl<W> Mailbox<W> {
         wait
     }
 
+    /// Bumps that are not in the log yet.
+    pub fn backlog(&self) -> usize {
+        self.lock().backlog()
+    }
+
     /// The log is followed no more. Returns the waiters.
     pub fn close(&self) -> Vec<W> {
         let mut outbox = self.lock();
@@ -242,8 +242,7 @@ struct Running<W> {
     batches: u64,
     /// Why bumps are refused; said already.
     refused: Option<String>,
-    /// The name is taken; said already.
-    is_taken: bool,
+    name: OwnName,
     /// Keys of others; said already.
     foreign: HashSet<Vec<u8>>,
     is_list_new: bool,
@@ -270,7 +269,11 @@ impl Source {
     /// # Errors
     /// It cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, GrpcError> {
-        let opened = link::open(&self.place, password, &self.tls, 0, None, None).await?;
+        let opened = match link::open(&self.place, password, &self.tls, 0, None, None).await {
+            Ok(opened) => opened,
+            Err(error) if error.is_refusal() => return Ok(vec![self.refusal(&error)]),
+            Err(error) => return Err(error),
+        };
         let mut missing = Vec::new();
         // Written and taken away with its lease: a right to write, and space for it.
         let name = format!("check-{:016x}", self.own.instance);
@@ -339,7 +342,7 @@ impl Source {
             batch_ms: None,
             batches: 0,
             refused: None,
-            is_taken: false,
+            name: OwnName::Free,
             foreign: HashSet::new(),
             is_list_new: true,
         };
@@ -411,6 +414,10 @@ impl<W: Send + 'static> Running<W> {
                         self.confirmed_ms = Some(asked_at_ms);
                         node.order(Order::Confirmed { asked_at_ms });
                     }
+                    // Revisions of other keys, too: where nothing is bumped for long, the last bump may be compacted.
+                    let seen = self.mail.sightings().before(asked_at_ms);
+                    let position = i64::try_from(seen).unwrap_or(0);
+                    self.follower.told(Told::Passed { position }, node.now_ms());
                 }
                 Action::Acknowledge(position) => self.applied = position,
                 Action::Connect { resume } => return Next::Connect { resume },
@@ -470,6 +477,7 @@ impl<W: Send + 'static> Running<W> {
             link::open(place, password.as_deref(), &self.source.tls, self.first, resume, feeds).await;
         match opened {
             Ok(opened) => self.opened(opened, node),
+            Err(error) if error.is_refusal() => self.lose(self.source.refusal(&error).to_string(), node),
             Err(error) => self.lose(error.to_string(), node),
         }
     }
@@ -535,53 +543,7 @@ impl<W: Send + 'static> Running<W> {
         }
         self.keep_feeds(now_ms);
         if std::mem::take(&mut self.is_list_new) {
-            node.fleet(self.fleet.nodes().collect(), self.mail.lock().backlog());
-        }
-    }
-
-    /// Writes what is left, and waits for it.
-    async fn write_rest(&mut self, node: &mut impl Node<Waiter = W>) {
-        self.batch_ms = Some(0);
-        loop {
-            self.write_batch(node.now_ms());
-            let Some(link) = self.link.as_mut().filter(|link| link.put_ms.is_some()) else { return };
-            match link.tasks.join_next().await {
-                Some(Ok(done)) => self.done(done, node),
-                Some(Err(_)) | None => return,
-            }
-            if self.refused.is_some() {
-                return;
-            }
-            self.batch_ms = Some(0);
-        }
-    }
-
-    fn write_batch(&mut self, now_ms: u64) {
-        let mut outbox = self.mail.lock();
-        if !outbox.is_ready() {
-            return;
-        }
-        let due_ms = *self.batch_ms.get_or_insert(now_ms + BATCH_MS);
-        let is_full = outbox.backlog() >= BATCH_MAX && self.refused.is_none();
-        if now_ms < due_ms && !is_full {
-            return;
-        }
-        let Some(batch) = outbox.begin() else { return };
-        drop(outbox);
-        self.batch_ms = None;
-        self.batches += 1;
-        let own = &self.source.own;
-        let entry = Entry {
-            instance: own.instance,
-            number: self.batches,
-            has_barrier: batch.has_barrier,
-            lines: batch.lines.iter().map(|(_, line)| Box::from(&**line)).collect(),
-        };
-        let key = format!("{}/bump/{}", self.source.place.prefix, own.name).into_bytes();
-        let request = PutRequest { key, value: entry.text(), lease: 0 };
-        self.spawn(|channel| async move { Done::Put(channel.unary("KV/Put", &request, RESPONSE_MAX).await) });
-        if let Some(link) = &mut self.link {
-            link.put_ms = Some(now_ms);
+            node.fleet(self.fleet.nodes().collect());
         }
     }
 
@@ -607,8 +569,8 @@ impl<W: Send + 'static> Running<W> {
                 if self.seat.is_none() {
                     times.push(self.register_ms);
                 } else if self.owes(applied) {
-                    times.push(at_ms + RECORD_MS);
-                } else {
+                    times.push(at_ms + self.record_ms());
+                } else if self.has_grown(applied) {
                     times.push(at_ms + RECORD_AGAIN_MS);
                 }
             }
@@ -660,48 +622,16 @@ impl<W: Send + 'static> Running<W> {
                 let cluster = header.cluster_id;
                 let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
                 let revision = u64::try_from(header.revision).unwrap_or(0);
-                self.feeds.told(number, revision);
-                self.mail.sightings().see(revision, now_ms);
+                if cluster == link.cluster {
+                    self.feeds.told(number, revision);
+                    self.mail.sightings().see(revision, now_ms);
+                }
                 let identity = Cluster(cluster);
                 self.follower
                     .told(Told::Probed { number, identity, head, snapshot: All, works: false }, now_ms);
             }
-            Done::Put(Ok(response)) => {
-                link.put_ms = None;
-                let is_same =
-                    response.header.as_ref().is_some_and(|header| header.cluster_id == link.cluster);
-                if !is_same {
-                    return self.lose("the cluster is another one".to_owned(), node);
-                }
-                let revision = response.header.map_or(0, |header| header.revision);
-                let turn = {
-                    let mut outbox = self.mail.lock();
-                    let _none = outbox.set_up(true);
-                    outbox.commit()
-                };
-                if self.refused.take().is_some() {
-                    node.notice(Notice::Takes(None));
-                }
-                node.tell(turn.committed, true);
-                if !turn.barriers.is_empty() {
-                    let own = self.source.own.instance;
-                    self.fleet.wait(own, u64::try_from(revision).unwrap_or(0), now_ms, turn.barriers);
-                }
-            }
-            Done::Put(Err(error)) if error.is_refusal() => {
-                link.put_ms = None;
-                let waiters = {
-                    let mut outbox = self.mail.lock();
-                    outbox.give_back();
-                    outbox.set_up(false)
-                };
-                node.tell(waiters, false);
-                self.batch_ms = Some(now_ms + REFUSED_MS);
-                self.refuse(&error, node);
-            }
-            Done::Probed { result: Err(error), .. } | Done::Put(Err(error)) => {
-                self.lose(error.to_string(), node);
-            }
+            Done::Put(result) => self.put(result, node),
+            Done::Probed { result: Err(error), .. } => self.lose(error.to_string(), node),
             Done::Registered(result) => {
                 link.is_seating = false;
                 self.registered(result, node);
@@ -731,15 +661,6 @@ impl<W: Send + 'static> Running<W> {
                     }
                 }
             }
-        }
-    }
-
-    fn refuse(&mut self, error: &GrpcError, node: &mut impl Node<Waiter = W>) {
-        let missing = self.source.refusal(error);
-        let reason = missing.to_string();
-        if self.refused.as_ref() != Some(&reason) {
-            self.refused = Some(reason);
-            node.notice(Notice::Takes(Some(missing)));
         }
     }
 

@@ -71,6 +71,7 @@ enum Message {
     },
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 struct Node {
     feed: Feed,
     sightings: Sightings,
@@ -270,7 +271,9 @@ impl World {
                 node.sightings.see(revision, now_ms);
                 if upto == 0 {
                     node.is_claiming = false;
-                    position.into_iter().for_each(|position| node.feed.keep(position));
+                    if let Some(position) = position {
+                        node.feed.keep(position);
+                    }
                 } else {
                     (node.is_putting, node.committed) = (false, node.committed.max(upto));
                 }
@@ -308,7 +311,9 @@ impl World {
             match what {
                 What::Bumps(commits) if revision < upto => {
                     node.obeyed.resize(node.obeyed.len().max(self.commits.len()), false);
-                    commits.iter().for_each(|commit| node.obeyed[*commit] = true);
+                    for commit in commits {
+                        node.obeyed[commit] = true;
+                    }
                 }
                 What::Claim(claim) => {
                     if let Some(asked_ms) = node.asked.obeyed(claim.seen) {

@@ -1,5 +1,6 @@
 //! The follower, driven by a database, a network and a node that exist in memory only.
 
+#[cfg(feature = "etcd")]
 mod feed;
 mod fleet;
 mod sim;

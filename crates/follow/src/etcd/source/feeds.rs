@@ -15,6 +15,9 @@ use super::{Done, Mailbox, Node, Running};
 /// Between two attempts to lead, in milliseconds.
 const LEAD_MS: u64 = 1000;
 
+/// Shortest time between two claims, in milliseconds, and a twelfth of the log's `max_lag` if that is shorter.
+const CLAIM_MS: u64 = 250;
+
 /// How long a node that could not follow the database leaves the lead to others, in milliseconds.
 const RESIGNED_MS: u64 = 10_000;
 
@@ -42,8 +45,9 @@ pub(super) struct Via {
     is_asking: bool,
     is_claiming: bool,
     lead_ms: u64,
-    /// Until when it is left to others, in milliseconds.
+    /// Until when it is left to others, and when the next claim may be written, in milliseconds.
     rests_ms: u64,
+    claim_ms: u64,
 }
 
 /// What became of a request for a feed.
@@ -77,6 +81,7 @@ impl Feeds {
             is_claiming: false,
             lead_ms: 0,
             rests_ms: 0,
+            claim_ms: 0,
         };
         Self { all: mail.feeds.iter().map(via).collect(), ..Self::default() }
     }
@@ -167,6 +172,7 @@ impl<W: Send + 'static> Running<W> {
             self.lease.is_some() && now_ms < self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
         let is_ready = self.follower.is_whole() && self.seat.is_some();
         let committed = self.mail.lock().committed();
+        let claim_ms = CLAIM_MS.min(self.source.settings.max_lag_ms / 12);
         for at in 0..self.feeds.all.len() {
             let via = &mut self.feeds.all[at];
             let is_own = via.leader.as_ref().is_some_and(|(instance, _)| *instance == own);
@@ -207,9 +213,10 @@ impl<W: Send + 'static> Running<W> {
             }
             if leads
                 && !via.is_claiming
+                && now_ms >= via.claim_ms
                 && let Some((seen, standing)) = via.feed.take(committed)
             {
-                via.is_claiming = true;
+                (via.is_claiming, via.claim_ms) = (true, now_ms + claim_ms);
                 let (position, standing) =
                     standing.map(|Standing { position, text }| (position, text)).unzip();
                 let claim = Claim { instance: own, mark: via.feed.mark, seen, standing };
@@ -227,9 +234,15 @@ impl<W: Send + 'static> Running<W> {
     pub(super) fn feeds_next_ms(&self) -> Option<u64> {
         let leads_ms = self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
         let own = self.source.own.instance;
+        if self.feeds.all.is_empty() {
+            return None;
+        }
+        let committed = self.mail.lock().committed();
         let times = self.feeds.all.iter().filter_map(|via| match &via.leader {
             None => Some(via.lead_ms.max(via.rests_ms)),
-            Some((instance, _)) => (*instance == own).then_some(leads_ms),
+            Some((instance, _)) if *instance != own => None,
+            Some(_) if !via.is_claiming && via.feed.has_said(committed) => Some(leads_ms.min(via.claim_ms)),
+            Some(_) => Some(leads_ms),
         });
         times.min()
     }
@@ -248,6 +261,10 @@ impl<W: Send + 'static> Running<W> {
             // The watch says what became of it.
             Fed::Asked => via.is_asking = false,
             Fed::Claimed(Ok(response), position) => {
+                let cluster = response.header.as_ref().map(|header| header.cluster_id);
+                if cluster != self.link.as_ref().map(|link| link.cluster) {
+                    return Err(GrpcError::Protocol("the cluster is another one"));
+                }
                 via.is_claiming = false;
                 if let Some(position) = position {
                     via.feed.keep(position);

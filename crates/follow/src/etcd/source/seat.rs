@@ -7,12 +7,28 @@ use crate::node::Notice;
 
 use super::{Done, Node, Running};
 
-/// Between two of a node's records while barriers wait, and between two attempts to be listed, in milliseconds.
+/// Between two of a node's records while barriers wait, in milliseconds: the longest, and the part of it for each node that is listed. Each
+/// node writes, and each is sent what all write.
 pub(super) const RECORD_MS: u64 = 100;
+const RECORD_MS_PER_NODE: u64 = 4;
+
+/// Between two attempts to be listed, in milliseconds.
 pub(super) const REGISTER_MS: u64 = 1000;
 
 /// Between two records only because the revision has changed, in milliseconds.
 pub(super) const RECORD_AGAIN_MS: u64 = 10_000;
+
+/// What is known of this node's name in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnName {
+    Free,
+    /// Another node has it, which was said.
+    Taken,
+    /// Its key is there, with no record that is known.
+    Unknown,
+    /// Its key was written by something else.
+    Foreign,
+}
 
 impl<W: Send + 'static> Running<W> {
     /// What this node says of itself.
@@ -39,7 +55,9 @@ impl<W: Send + 'static> Running<W> {
         let prefix = self.source.place.prefix.clone();
         let (own, every_s) = (&self.source.own, lease_s(self.source.settings.max_lag_ms));
         let value = self.record(now_ms).text();
-        let owes = self.written.is_some_and(|(_, applied, _)| self.owes(applied));
+        let (owes, record_ms) =
+            (self.written.is_some_and(|(_, applied, _)| self.owes(applied)), self.record_ms());
+        let has_grown = self.written.is_some_and(|(_, applied, _)| self.has_grown(applied));
         let Some(link) = &mut self.link else { return };
         let channel = || link.channel.clone();
         if let Some(lease) = self.lease.filter(|_| !link.is_renewing && now_ms >= self.renew_ms) {
@@ -51,7 +69,7 @@ impl<W: Send + 'static> Running<W> {
         if link.is_seating {
             return;
         }
-        let is_own_free = self.fleet.get(&own.name).is_none();
+        let is_own_free = self.fleet.get(&own.name).is_none() && self.name != OwnName::Foreign;
         let is_elsewhere = self.seat.as_ref().is_some_and(|seat| seat.name != own.name);
         if (self.seat.is_none() || is_elsewhere && is_own_free) && now_ms >= self.register_ms {
             link.is_seating = true;
@@ -71,10 +89,10 @@ impl<W: Send + 'static> Running<W> {
         let Some(seat) = self.seat.clone() else { return };
         let is_due = match self.written {
             None => true,
-            Some((state, applied, at_ms)) => {
+            Some((state, _, at_ms)) => {
                 state != self.state
-                    || owes && now_ms >= at_ms + RECORD_MS
-                    || applied != self.applied && now_ms >= at_ms + RECORD_AGAIN_MS
+                    || owes && now_ms >= at_ms + record_ms
+                    || has_grown && now_ms >= at_ms + RECORD_AGAIN_MS
             }
         };
         if is_due {
@@ -83,6 +101,16 @@ impl<W: Send + 'static> Running<W> {
             let written = membership::write(channel(), prefix, seat, value);
             link.tasks.spawn(async move { Done::Written(written.await) });
         }
+    }
+
+    /// Between two records while barriers wait, in milliseconds.
+    pub(super) fn record_ms(&self) -> u64 {
+        (self.fleet.nodes().count() as u64 * RECORD_MS_PER_NODE).min(RECORD_MS)
+    }
+
+    /// Whether there were bumps since the record was written.
+    pub(super) fn has_grown(&self, written: i64) -> bool {
+        self.mark.as_ref().is_some_and(|mark| mark.revision > written)
     }
 
     /// Whether a barrier waits for what the record does not say yet.
@@ -101,14 +129,18 @@ impl<W: Send + 'static> Running<W> {
                 let other = self.fleet.get(&self.source.own.name);
                 // This server before it was started again, or before its rule file was read again, is no other node.
                 let is_self = other.is_none_or(|record| record.address == self.source.own.address);
-                if !is_own && !is_self && !self.is_taken {
+                if !is_own && !is_self && self.name == OwnName::Free {
                     node.notice(Notice::NameTaken {
                         name: self.source.own.name.clone(),
                         by: other.map_or_else(String::new, |record| record.address.clone()),
                         instead: seat.name.clone(),
                     });
                 }
-                self.is_taken = !is_own;
+                self.name = match self.name {
+                    _ if is_own => OwnName::Free,
+                    OwnName::Foreign => OwnName::Foreign,
+                    _ => OwnName::Taken,
+                };
                 let now_ms = node.now_ms();
                 self.renew_ms = now_ms + self.renew_after_ms();
                 // A lease that was there may be older: it is renewed in time, or runs out.
@@ -119,6 +151,9 @@ impl<W: Send + 'static> Running<W> {
             Ok(Registered::Taken { lease }) => {
                 self.lease = Some(lease);
                 self.register_ms = node.now_ms() + RECORD_MS;
+                if self.fleet.get(&self.source.own.name).is_none() {
+                    self.name_taken(node);
+                }
             }
             Err(GrpcError::Status { message, .. }) if message.contains("lease not found") => {
                 self.lease = None;
@@ -128,10 +163,28 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
+    /// The key of this node's name is there, and no record of a node is known: it may come.
+    fn name_taken(&mut self, node: &mut impl Node<Waiter = W>) {
+        if self.name != OwnName::Unknown {
+            self.name = OwnName::Unknown;
+            return;
+        }
+        self.name = OwnName::Foreign;
+        let key = format!("{}/node/{}", self.source.place.prefix, self.source.own.name);
+        if self.foreign.insert(key.clone().into_bytes()) {
+            node.notice(Notice::Foreign { key });
+        }
+    }
+
     /// A node's record has come, or has gone.
     pub(super) fn listed(&mut self, name: String, value: Option<&[u8]>, now_ms: u64) {
         self.is_list_new = true;
         let record = value.and_then(Record::parse);
+        if name == self.source.own.name
+            && (self.name == OwnName::Foreign || value.is_some() && record.is_none())
+        {
+            self.name = if value.is_some() && record.is_none() { OwnName::Foreign } else { OwnName::Free };
+        }
         if self.seat.as_ref().is_some_and(|seat| seat.name == name)
             && record.as_ref().is_none_or(|record| record.instance != self.source.own.instance)
         {
