@@ -74,12 +74,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Node {
-    /// A server, which has this place in the route.
-    pub(crate) fn new(address: Address, settings: Arc<Settings>, route: Arc<Route>, place: usize) -> Self {
+    /// A server of no route yet.
+    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
         let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
         let (server, metrics) = (address.name.clone(), settings.metrics.clone());
-        let health = Arc::new(Health { failures: Mutex::default(), route, place, server, metrics });
+        let health =
+            Arc::new(Health { failures: Mutex::default(), place: Mutex::default(), server, metrics });
         Self { address, settings, health, lanes, waiting: Mutex::default() }
+    }
+
+    /// The server has this place in the route from now on, which is told of its failures.
+    pub(crate) fn is_at(&self, route: Arc<Route>, place: usize) {
+        *lock(&self.health.place) = Some((route, place));
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -400,9 +406,8 @@ impl Drop for Held<'_> {
 #[derive(Debug)]
 struct Health {
     failures: Mutex<Failures>,
-    /// Is told of failures.
-    route: Arc<Route>,
-    place: usize,
+    /// The route that is told of failures, and the server's place in it.
+    place: Mutex<Option<(Arc<Route>, usize)>>,
     server: Arc<str>,
     metrics: Arc<Metrics>,
 }
@@ -456,13 +461,16 @@ impl Health {
 impl Watch for Health {
     fn works(&self) {
         *lock(&self.failures) = Failures::default();
-        self.route.succeeded(self.place);
+        if let Some((route, place)) = &*lock(&self.place) {
+            route.succeeded(*place);
+        }
     }
 
     fn fails(&self, error: &Error) {
         let now = Instant::now();
         self.count(error, now, random());
-        if self.route.failed(self.place, now.into_std()) == Event::Ejected {
+        let place = lock(&self.place).clone();
+        if place.is_some_and(|(route, place)| route.failed(place, now.into_std()) == Event::Ejected) {
             self.metrics.ejected(&self.server, &error.to_string());
         }
     }
@@ -497,7 +505,7 @@ fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
 }
 
 /// From 0 up to 1.
-fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     // The standard library's keys of hash maps are the randomness that is at hand.
     let bits = std::hash::RandomState::new().build_hasher().finish() as u32;
     f64::from(bits) / (f64::from(u32::MAX) + 1.0)
