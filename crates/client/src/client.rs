@@ -167,7 +167,7 @@ impl Client {
         self.one(write.key, &Command::Store { verb, write, exptime }, false, written).await
     }
 
-    async fn store_many<'a>(&self, all: Vec<(Verb, Write<'a>, i32)>) -> Vec<Result<Written, Error>> {
+    async fn store_many(&self, all: Vec<(Verb, Write<'_>, i32)>) -> Vec<Result<Written, Error>> {
         let all = all.into_iter();
         let all = all.map(|(verb, write, exptime)| (write.key, Command::Store { verb, write, exptime }));
         self.many(all.collect(), false, written).await

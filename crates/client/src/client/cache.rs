@@ -263,10 +263,7 @@ impl Client {
                 Ok(answer) => return Ok(self.noted(key, &node, ask, answer)),
                 Err(error) => error,
             };
-            let Some(next) = self.after_failure(&now, &error).await else { return Err(error) };
-            if self.node(&next, key).is_ok_and(|own| Arc::ptr_eq(own, &node)) {
-                return Err(error);
-            }
+            let Some(next) = self.elsewhere(&now, key, &node, &error).await else { return Err(error) };
             now = Now { limit: Limit::after(self.inner.settings.timeout), ..next };
         }
     }

@@ -43,7 +43,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 const LEAVING: Duration = Duration::from_millis(250);
 /// The time between two questions in it.
 const LEAVING_PAUSE: Duration = Duration::from_millis(10);
-/// After it none begins for this long.
+/// After it none begins for this long, for the same server.
 const LEAVING_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a list is asked for.
@@ -79,8 +79,6 @@ pub(crate) struct Nodes {
     due_ms: AtomicU64,
     /// From when on the list is old.
     old_ms: AtomicU64,
-    /// Until when a server that fails may be leaving; 0: no server has failed yet.
-    leaving_ms: AtomicU64,
     pub(crate) leases: Leases,
 }
 
@@ -109,7 +107,6 @@ impl Nodes {
             began: Instant::now(),
             due_ms: AtomicU64::new(0),
             old_ms: AtomicU64::new(0),
-            leaving_ms: AtomicU64::new(0),
             leases: Leases::default(),
         }
     }
@@ -132,22 +129,21 @@ impl Nodes {
         self.current()
     }
 
-    /// The servers after one of `seen` has failed, if they are others than these: a server that leaves is listed as leaving within
+    /// The servers when they are others than those in which this node has failed: one that leaves is listed as leaving within
     /// milliseconds, which are waited for once. None: they are the same.
     pub(crate) async fn after_failure(
         self: &Arc<Self>,
         seen: &Arc<Servers>,
+        failed: &Node,
         limit: Limit,
     ) -> Option<Arc<Servers>> {
+        let end = failed.may_leave_until(LEAVING, LEAVING_AGAIN).map(|until| until.min(limit.at));
         loop {
             let current = self.current();
             if !Arc::ptr_eq(&current, seen) {
                 return Some(current);
             }
-            let end = self.may_leave_until()?.min(limit.at);
-            if Instant::now() >= end {
-                return None;
-            }
+            let end = end.filter(|end| Instant::now() < *end)?;
             let answered = self.asked.subscribe();
             self.ask();
             wait(answered, end).await;
@@ -155,17 +151,6 @@ impl Nodes {
                 sleep_until(end.min(Instant::now() + LEAVING_PAUSE)).await;
             }
         }
-    }
-
-    /// Until when a server that fails now may be leaving. None: that was found out lately.
-    fn may_leave_until(&self) -> Option<Instant> {
-        let (now_ms, until_ms) = (self.ms(), self.leaving_ms.load(Ordering::Acquire));
-        let again_ms = ms(LEAVING_AGAIN.min(self.asking.interval));
-        if until_ms == 0 || now_ms >= until_ms.saturating_add(again_ms) {
-            self.leaving_ms.store(now_ms + ms(LEAVING), Ordering::Release);
-            return Some(Instant::now() + LEAVING);
-        }
-        (now_ms < until_ms).then(|| self.began + Duration::from_millis(until_ms))
     }
 
     /// Begins a question in the background, unless there is one.
@@ -217,8 +202,8 @@ impl Nodes {
     }
 
     async fn ask_one(&self, address: Address) -> Result<list::List, Error> {
-        let last = self.last().take().filter(|node| node.name() == &*address.name);
-        let node = last.unwrap_or_else(|| Arc::new(Node::new(address, self.own.clone())));
+        let kept = self.last().take().filter(|node| node.name() == &*address.name);
+        let node = kept.unwrap_or_else(|| Arc::new(Node::new(address, self.own.clone())));
         let command = Command::Get { key: self.asking.key.as_bytes(), cas: false };
         let reply = node.one(&command, true, Limit::after(self.answer)).await?;
         let Reply::Value { item: Item { data, .. }, .. } = reply else {

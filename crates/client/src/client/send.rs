@@ -89,35 +89,45 @@ impl Client {
     ) -> Result<T, Error> {
         let mut now = self.now().await;
         let mut writings = Vec::new();
-        let mut failed: Option<(Arc<Node>, Error)> = None;
-        for _ in 0..SERVERS_MAX {
-            let node = match (self.node(&now, key), &failed) {
-                // The same server has failed already.
-                (Ok(node), Some((before, _))) if Arc::ptr_eq(node, before) => break,
-                (node, _) => node?,
-            };
+        let mut tries = 1;
+        loop {
+            let node = self.node(&now, key)?;
             check_tags(node, command)?;
             writings.extend(self.writing(command));
             let error = match node.one(command, reads && !is_control(key), now.limit).await {
                 Ok(reply) => return outcome(node, reply),
                 Err(error) => error,
             };
-            let next = if may_move(key, command) { self.after_failure(&now, &error).await } else { None };
-            let Some(next) = next else { return Err(error) };
-            failed = Some((node.clone(), error));
+            if tries == SERVERS_MAX || !may_move(key, command) {
+                return Err(error);
+            }
+            let Some(next) = self.elsewhere(&now, key, node, &error).await else { return Err(error) };
             now = next;
+            tries += 1;
         }
-        Err(failed.map_or_else(|| Error::Usage("a command that is not sent".to_owned()), |(_, error)| error))
     }
 
-    /// The servers after this error, if it may be one of a server that leaves, and they are others.
-    pub(super) async fn after_failure<'a>(&'a self, now: &Now<'_>, error: &Error) -> Option<Now<'a>> {
+    /// The servers in which `key` has another one than this, which has failed. None: it has not, or this is no such failure.
+    pub(super) async fn elsewhere<'s>(
+        &'s self,
+        now: &Now<'_>,
+        key: &[u8],
+        failed: &Arc<Node>,
+        error: &Error,
+    ) -> Option<Now<'s>> {
         let Source::Listed(nodes) = &self.inner.source else { return None };
-        if !matches!(error, Error::Connection { .. } | Error::Unavailable { .. }) {
+        if !is_of_connection(error) {
             return None;
         }
-        let servers = nodes.after_failure(&now.servers, now.limit).await?;
-        Some(Now { servers: Of::Listed(servers), limit: now.limit })
+        let mut seen = Arc::clone(&now.servers);
+        loop {
+            let servers = nodes.after_failure(&seen, failed, now.limit).await?;
+            let place = self.place(&servers, key).ok()?;
+            if !Arc::ptr_eq(&servers.nodes[place], failed) {
+                return Some(Now { servers: Of::Listed(servers), limit: now.limit });
+            }
+            seen = servers;
+        }
     }
 
     /// Sends commands to the servers of their keys, all at once, and makes something of each reply.
@@ -141,15 +151,23 @@ impl Client {
         let mut outcomes = Vec::new();
         let all = all.into_iter().enumerate().map(|(at, (key, command))| (at, key, command)).collect();
         let mut failed = self.round(&now, all, reads, &outcome, &mut outcomes).await;
-        for _ in 1..SERVERS_MAX {
-            let Some(first) = failed.first() else { break };
-            let Some(next) = self.after_failure(&now, &first.error).await else { break };
-            let elsewhere = failed.into_iter().filter(|failed| {
-                self.node(&next, failed.key).is_ok_and(|node| !Arc::ptr_eq(node, &failed.node))
+        let mut rounds = 1;
+        while let Some(Failed { key, node, error, .. }) = failed.first()
+            && rounds < SERVERS_MAX
+        {
+            let Some(next) = self.elsewhere(&now, key, node, error).await else {
+                // Another server's commands may have one.
+                let same = failed[0].node.clone();
+                failed.retain(|failed| !Arc::ptr_eq(&failed.node, &same));
+                continue;
+            };
+            let (stay, move_on): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| {
+                self.node(&next, failed.key).is_ok_and(|node| Arc::ptr_eq(node, &failed.node))
             });
-            let elsewhere = elsewhere.map(|Failed { at, key, command, .. }| (at, key, command)).collect();
-            let again = self.round(&next, elsewhere, reads, &outcome, &mut outcomes).await;
-            (failed, now) = (again, next);
+            let again = move_on.into_iter().map(|Failed { at, key, command, .. }| (at, key, command));
+            failed = self.round(&next, again.collect(), reads, &outcome, &mut outcomes).await;
+            failed.extend(stay);
+            (now, rounds) = (next, rounds + 1);
         }
         outcomes.into_iter().flatten().collect()
     }
@@ -190,8 +208,9 @@ impl Client {
         let (moves, mut failed) = (matches!(self.inner.source, Source::Listed(_)), Vec::new());
         for (node, places, commands, replies) in replies.await {
             for (((at, key), command), reply) in places.into_iter().zip(commands).zip(replies) {
-                if let Err(error @ (Error::Connection { .. } | Error::Unavailable { .. })) = &reply
+                if let Err(error) = &reply
                     && moves
+                    && is_of_connection(error)
                     && may_move(key, &command)
                 {
                     failed.push(Failed { at, key, command, node: node.clone(), error: error.clone() });
@@ -230,6 +249,11 @@ impl Inner {
 /// A control key, whose reading may do something.
 fn is_control(key: &[u8]) -> bool {
     key.starts_with(b"@")
+}
+
+/// Whether this is what the commands get whose server leaves.
+fn is_of_connection(error: &Error) -> bool {
+    matches!(error, Error::Connection { .. } | Error::Unavailable { .. })
 }
 
 /// Whether a command that has failed may be sent to another server.

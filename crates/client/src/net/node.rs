@@ -50,6 +50,8 @@ pub(crate) struct Node {
     health: Arc<Health>,
     lanes: Box<[Lane]>,
     waiting: Mutex<Waiting>,
+    /// Until when a failure may be that of a server that leaves.
+    leaves: Mutex<Option<Instant>>,
 }
 
 /// The place of one shared connection.
@@ -80,7 +82,7 @@ impl Node {
         let (server, metrics) = (address.name.clone(), settings.metrics.clone());
         let health =
             Arc::new(Health { failures: Mutex::default(), place: Mutex::default(), server, metrics });
-        Self { address, settings, health, lanes, waiting: Mutex::default() }
+        Self { address, settings, health, lanes, waiting: Mutex::default(), leaves: Mutex::default() }
     }
 
     /// The server has this place in the route from now on, which is told of its failures.
@@ -90,6 +92,15 @@ impl Node {
 
     pub(crate) fn name(&self) -> &str {
         &self.address.name
+    }
+
+    /// The server has failed, and may be leaving, which is found out within `lasts`: until when. None: that time is over, and has not begun
+    /// again, which it does after `again`.
+    pub(crate) fn may_leave_until(&self, lasts: Duration, again: Duration) -> Option<Instant> {
+        let (mut leaves, now) = (lock(&self.leaves), Instant::now());
+        let until = leaves.filter(|until| now < *until + again).unwrap_or(now + lasts);
+        *leaves = Some(until);
+        (now < until).then_some(until)
     }
 
     /// Whether its protocol can give tags to items.

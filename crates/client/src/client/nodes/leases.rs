@@ -10,7 +10,9 @@ use crate::net::node::Node;
 
 /// Leases that are out, by key and token.
 #[derive(Default)]
-pub(crate) struct Leases(Mutex<HashMap<(Box<[u8]>, u64), Lease>>);
+pub(crate) struct Leases(Mutex<Table>);
+
+type Table = HashMap<(Box<[u8]>, u64), Lease>;
 
 struct Lease {
     /// With it its connections stay, on which the lease depends.
@@ -49,7 +51,7 @@ impl Leases {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(Box<[u8]>, u64), Lease>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -57,8 +57,8 @@ enum Value {
     Bool(bool),
     Number(f64),
     Text(String),
-    Array(Vec<Value>),
-    Object(Vec<(String, Value)>),
+    Array(Vec<Self>),
+    Object(Vec<(String, Self)>),
 }
 
 impl Value {
