@@ -7,7 +7,7 @@ use cattlegrid_protocol::MetaStatus;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::cache::{Answer, Ask, Cache, Scope};
-use crate::client::send::check_tags;
+use crate::client::send::{check_tags, is_of_connection};
 use crate::client::servers::Now;
 use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::{Cause, Error};
@@ -143,37 +143,44 @@ impl Cache for Client {
         check_tags(&node, &command)?;
         let _writing = self.writing(&command);
         let limit = Limit::after(self.inner.settings.timeout);
-        let stored = written(&node, node.one(&command, false, limit).await?)?.is_stored();
+        let stored = written(&node, node.end_lease(&command, limit).await?)?.is_stored();
         self.inner.end_lease(write.key, token);
         Ok(stored)
     }
 
     async fn fill_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<bool, Error>> {
-        let now = self.now().await;
-        let is_elsewhere = |(write, token): &(Write<'_>, u64)| {
-            let own = self.inner.server_of_lease(write.key, *token);
-            own.is_some_and(|own| !self.node(&now, write.key).is_ok_and(|node| Arc::ptr_eq(node, &own)))
-        };
-        let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
-        for (at, fill) in writes.iter().enumerate() {
-            if is_elsewhere(fill) { elsewhere.push((at, *fill)) } else { here.push((at, *fill)) }
-        }
-        let commands = here.iter().map(|(_, (write, token))| {
+        let commands = writes.iter().map(|(write, token)| {
             (write.key, Command::Store { verb: Verb::Cas(*token), write: *write, exptime: exptime(write) })
         });
-        let (stored, apart) = tokio::join!(
-            self.many_to(now, commands.collect(), false, written),
-            join(elsewhere.iter().map(|(_, (write, token))| self.fill(*write, *token))),
-        );
-        let stored = here.iter().zip(stored).map(|((at, (write, token)), stored)| {
-            if stored.is_ok() {
-                self.inner.end_lease(write.key, *token);
+        // All at once to the servers of their keys, and apart what was had of another one, or of one that leaves.
+        let now = self.now().await;
+        let is_apart: Vec<_> = writes
+            .iter()
+            .map(|(write, token)| {
+                let own = self.inner.server_of_lease(write.key, *token);
+                own.is_some_and(|own| !self.node(&now, write.key).is_ok_and(|node| Arc::ptr_eq(node, &own)))
+            })
+            .collect();
+        let here = commands.zip(&is_apart).filter(|(_, is_apart)| !**is_apart).map(|(command, _)| command);
+        let mut here = self.many_to(now, here.collect(), false, written).await.into_iter();
+        let stored = is_apart.iter().map(|is_apart| if *is_apart { None } else { here.next() });
+        let stored: Vec<_> = stored.collect();
+        join(writes.iter().zip(stored).map(|((write, token), stored)| async move {
+            match stored {
+                Some(Err(error))
+                    if !is_of_connection(&error)
+                        || self.inner.server_of_lease(write.key, *token).is_none() =>
+                {
+                    Err(error)
+                }
+                Some(Ok(written)) => {
+                    self.inner.end_lease(write.key, *token);
+                    Ok(written.is_stored())
+                }
+                Some(Err(_)) | None => self.fill(*write, *token).await,
             }
-            (*at, stored.map(Written::is_stored))
-        });
-        let mut all: Vec<_> = stored.chain(elsewhere.iter().map(|(at, _)| *at).zip(apart)).collect();
-        all.sort_by_key(|(at, _)| *at);
-        all.into_iter().map(|(_, stored)| stored).collect()
+        }))
+        .await
     }
 
     async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {
@@ -183,7 +190,7 @@ impl Cache for Client {
         };
         let _writing = self.writing(&command);
         let limit = Limit::after(self.inner.settings.timeout);
-        let given_up = deleted(&node, node.one(&command, false, limit).await?).map(drop);
+        let given_up = deleted(&node, node.end_lease(&command, limit).await?).map(drop);
         self.inner.end_lease(key, token);
         given_up
     }

@@ -252,7 +252,7 @@ fn is_control(key: &[u8]) -> bool {
 }
 
 /// Whether this is what the commands get whose server leaves.
-fn is_of_connection(error: &Error) -> bool {
+pub(super) fn is_of_connection(error: &Error) -> bool {
     matches!(error, Error::Connection { .. } | Error::Unavailable { .. })
 }
 

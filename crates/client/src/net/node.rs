@@ -122,6 +122,30 @@ impl Node {
         reply
     }
 
+    /// Sends what ends a lease. A server that leaves takes no connection any more, and keeps only those on which leases were had: it is
+    /// sent over one of them then.
+    pub(crate) async fn end_lease(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Error> {
+        let reply = self.one(command, false, limit).await;
+        if !matches!(reply, Err(Error::Connection { .. } | Error::Unavailable { .. })) {
+            return reply;
+        }
+        while let Some(mut held) = self.idle() {
+            if let Ok(reply) = held.one(command, limit).await {
+                return reply.checked(self.name());
+            }
+        }
+        reply
+    }
+
+    /// A waiting connection that is open and not in use.
+    fn idle(&self) -> Option<Held<'_>> {
+        let mut waiting = lock(&self.waiting);
+        waiting.idle.retain(|connection| !connection.is_closed());
+        let connection = waiting.idle.pop()?;
+        waiting.used += 1;
+        Some(Held { node: self, connection: Some(connection), whole: true })
+    }
+
     async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
         let mut first = None;
         loop {

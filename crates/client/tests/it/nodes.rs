@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use cattlegrid_client::{Client, ClientBuilder, Compute, Error, Observer, Outcome};
 
 mod fleet;
+mod real;
 
 use fleet::{Node, TOKEN, list, publish};
 
