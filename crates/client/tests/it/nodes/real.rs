@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cattlegrid_client::route::{Options, Route};
 use cattlegrid_load::harness::{Server, Start};
 use nix::sys::signal::Signal;
 
@@ -67,6 +68,16 @@ impl Fleet {
         Server::start(&Start { rules: Some(&rules), ..Start::new(&program, &words) }).expect("a node starts")
     }
 
+    /// A key under the rule that this node has.
+    fn key_of(&self, at: usize) -> String {
+        let all: Vec<_> = self.addresses(None).into_iter().collect();
+        let servers = all.iter().map(|address| (address, 1));
+        let route = Route::new(servers, Options::default(), Instant::now()).unwrap();
+        let own = all.iter().position(|address| address.ends_with(&format!(":{}", self.ports[at])));
+        let mut keys = (0..1000).map(|number| format!("h:{at}-{number}"));
+        keys.find(|key| route.place(key.as_bytes()) == own).unwrap()
+    }
+
     fn addresses(&self, without: Option<usize>) -> BTreeSet<String> {
         let ports = self.ports.iter().enumerate().filter(|(at, _)| Some(*at) != without);
         ports.map(|(_, port)| format!("127.0.0.1:{port}")).collect()
@@ -107,19 +118,7 @@ fn a_fleet() {
         // The same while a value is computed that another client waits for.
         for leaving in [2, 0] {
             let options = Compute::new().compute_time(SOON);
-            let key = (0..).map(|number| format!("h:{leaving}-{number}")).find(|key| {
-                let now = Instant::now();
-                let all = fleet.addresses(None).into_iter().map(|address| (address, 1));
-                let route = cattlegrid_client::route::Route::new(all, Default::default(), now).unwrap();
-                let place = route.place(key.as_bytes()).unwrap();
-                fleet
-                    .addresses(None)
-                    .into_iter()
-                    .nth(place)
-                    .unwrap()
-                    .ends_with(&fleet.ports[leaving].to_string())
-            });
-            let key = key.unwrap();
+            let key = fleet.key_of(leaving);
             let (finish, call) = begun(&client, &key, &options, "value".to_owned()).await;
             let server = fleet.servers[leaving].take().unwrap();
             // Another client waits for it, which is what the server stays for.
