@@ -84,7 +84,7 @@ impl ClientBuilder {
     }
 
     /// Takes the servers from the list of a fleet's nodes (`[follow.NAME]` of etcd), in the place of [`server`](Self::server) and
-    /// [`servers`](Self::servers): a server that joins gets its keys, one that leaves gives them up, and no program is started again. `seeds`
+    /// [`servers`](Self::servers): a server that joins gets its keys, a server that leaves gives them up, and no program is started again. `seeds`
     /// are asked for the list first: a few nodes, or a name behind which one of them is.
     ///
     /// Nodes that are `up` are the servers, under the addresses of the list; nodes that are `joining` only if none is up; others get no

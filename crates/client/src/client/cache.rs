@@ -152,7 +152,7 @@ impl Cache for Client {
         let commands = writes.iter().map(|(write, token)| {
             (write.key, Command::Store { verb: Verb::Cas(*token), write: *write, exptime: exptime(write) })
         });
-        // All at once to the servers of their keys, and apart what was had of another one, or of one that leaves.
+        // All at once to the servers of their keys; apart those leases that were had of another server, or of a server that leaves.
         let now = self.now().await;
         let is_apart: Vec<_> = writes
             .iter()

@@ -116,7 +116,7 @@ impl Nodes {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The servers for a command. Waits for a list that is old, but for half of the command's time at most.
+    /// The servers for a command. Waits for a list that is old, at most for half of the command's time.
     pub(crate) async fn servers(self: &Arc<Self>, limit: Limit) -> Arc<Servers> {
         let now_ms = self.ms();
         if now_ms >= self.due_ms.load(Ordering::Acquire) {
@@ -129,7 +129,7 @@ impl Nodes {
         self.current()
     }
 
-    /// The servers when they are others than those in which this node has failed: one that leaves is listed as leaving within
+    /// The servers when they are others than those in which this node has failed: a server that leaves is listed as leaving within
     /// milliseconds, which are waited for once. None: they are the same.
     pub(crate) async fn after_failure(
         self: &Arc<Self>,
@@ -192,7 +192,7 @@ impl Nodes {
                 all.push(address.clone());
             }
         };
-        // One that gets no keys may be about to go.
+        // A node that gets no keys may be about to go.
         last.iter().filter(|last| listed.iter().any(|own| own.name == last.name)).for_each(&mut add);
         #[expect(clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "1000 servers at most")]
         let first = (random() * listed.len() as f64) as usize;

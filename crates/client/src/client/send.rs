@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// The servers in which `key` has another one than this, which has failed. None: it has not, or this is no such failure.
+    /// The servers in which `key` has another one than this, which has failed. None: its server is the same, or this is another failure.
     pub(super) async fn elsewhere<'s>(
         &'s self,
         now: &Now<'_>,

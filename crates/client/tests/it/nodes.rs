@@ -159,7 +159,7 @@ fn changes_under_load_lose_no_request() {
         assert!(counted.server_changes >= 30 && counted.lists_failed == 0, "{counted:?}");
         assert_eq!(told.0.load(SeqCst) as u64, counted.server_changes);
         assert_eq!(nodes[0].seen.connections.load(SeqCst), 1, "a server that stays keeps its connection");
-        assert!(nodes[1].seen.connections.load(SeqCst) > 5, "one that goes does not");
+        assert!(nodes[1].seen.connections.load(SeqCst) > 5, "a server that goes does not");
     });
 }
 

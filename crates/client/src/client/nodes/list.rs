@@ -1,7 +1,7 @@
 //! The list of a fleet's nodes, as `get @nodes` answers it: an array of objects in JSON.
 //!
-//! Read by hand, since the crate has a reader of JSON only with a feature. Strict: what is no JSON, or lacks what is needed, is
-//! no list; names that are unknown are of later releases.
+//! Read by hand, since the crate has a reader of JSON only with a feature. Strict: anything that is not JSON, or lacks what is needed, is
+//! not a list; names that are unknown are of later releases.
 
 use crate::net::address::{Address, Place};
 
@@ -95,7 +95,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next byte that is no blank.
+    /// The next byte that is not a blank.
     fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.first().copied()
