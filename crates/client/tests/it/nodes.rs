@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use cattlegrid_client::{Client, ClientBuilder, Compute, Error, Observer, Outcome};
+use cattlegrid_client::{Client, ClientBuilder, Compute, Ejection, Error, Observer, Outcome};
 
 mod fleet;
 mod real;
@@ -344,6 +344,37 @@ fn a_server_that_is_killed() {
         assert!(began.elapsed() < Duration::from_secs(10), "few of them wait: {:?}", began.elapsed());
         publish(&nodes, &list(nodes[..1].iter().map(|node| (node, "up"))));
         until("its keys have another server", async || client.get::<String>(&own).await.is_ok()).await;
+    });
+}
+
+/// What is known of a server stays when another one changes, and goes with it.
+#[test]
+fn an_ejected_server_stays_ejected() {
+    run(async {
+        let mut nodes = start(3).await;
+        let three = list(nodes.iter().map(|node| (node, "up")));
+        publish(&nodes, &list(nodes[..2].iter().map(|node| (node, "up"))));
+        let ejection = Ejection { after_failures: 1, retry: Duration::from_secs(600) };
+        let client = builder(&nodes[..1]).ejection(ejection).build().unwrap();
+        until_servers(&client, &nodes[..2]).await;
+        let key = key_of(&client, &nodes[1], "k").await;
+        nodes[1].stop().await;
+        until("it is ejected", async || client.get::<String>(&key).await.is_ok()).await;
+        publish(&nodes, &three);
+        until_servers(&client, &nodes).await;
+        for number in 0..100 {
+            client.set(format!("key:{number}"), "v", 0).await.unwrap();
+        }
+        assert_eq!((client.statistics().ejections, nodes[1].count()), (1, 0));
+        nodes[1].start_again().await;
+        publish(&nodes, &list([(&nodes[0], "up"), (&nodes[2], "up")]));
+        until_servers(&client, [&nodes[0], &nodes[2]]).await;
+        publish(&nodes, &three);
+        until_servers(&client, &nodes).await;
+        for number in 0..100 {
+            client.set(format!("key:{number}"), "v", 0).await.unwrap();
+        }
+        assert!(nodes[1].count() > 0, "it has gone and come back");
     });
 }
 
