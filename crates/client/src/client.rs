@@ -3,6 +3,9 @@
 mod builder;
 mod cache;
 mod calls;
+mod nodes;
+mod send;
+mod servers;
 mod typed;
 
 use std::sync::Arc;
@@ -13,16 +16,14 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
-use crate::join::join;
 use crate::key::{self, Key};
 use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, Writing};
-use crate::net::connection::Limit;
 use crate::net::node::{Node, Settings};
 use crate::net::wire::{self, Command, Reply, Verb};
-use crate::route::{Event, Route};
 
 pub use builder::ClientBuilder;
+use servers::Source;
 
 /// A client of one or more servers.
 ///
@@ -36,8 +37,7 @@ pub struct Client {
 }
 
 struct Inner {
-    nodes: Vec<Node>,
-    route: Arc<Route>,
+    source: Source,
     settings: Arc<Settings>,
     compress_above: Option<usize>,
     flights: Arc<Flights<Client>>,
@@ -46,7 +46,8 @@ struct Inner {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let servers: Vec<_> = self.inner.nodes.iter().map(Node::name).collect();
+        let servers = self.inner.source.current();
+        let servers: Vec<_> = servers.nodes.iter().map(|node| node.name()).collect();
         f.debug_struct("Client").field("servers", &servers).finish_non_exhaustive()
     }
 }
@@ -75,101 +76,6 @@ impl Client {
         self.inner.settings.metrics.statistics()
     }
 
-    fn limit(&self) -> Limit {
-        Limit::after(self.inner.settings.timeout)
-    }
-
-    /// The server of a key.
-    fn place(&self, key: &[u8]) -> Result<usize, Error> {
-        key::check(key).map_err(Error::Key)?;
-        let route = &self.inner.route;
-        if route.has_ejected() {
-            self.probe();
-        }
-        route.place(key).ok_or_else(|| Error::Unavailable {
-            server: self.inner.nodes[route.own_place(key)].name().to_owned(),
-            left: route.next_probe(Instant::now().into_std()).unwrap_or_default(),
-            message: "all servers are ejected".to_owned(),
-            source: None,
-        })
-    }
-
-    /// Tries the ejected servers whose time has come, in the background; each takes the timeout at most.
-    #[cold]
-    fn probe(&self) {
-        for probe in self.inner.route.due(Instant::now().into_std()) {
-            let inner = self.inner.clone();
-            tokio::spawn(async move {
-                let succeeded = inner.nodes[probe.place].probe(probe.flush).await;
-                if inner.route.probed(probe, succeeded, Instant::now().into_std()) == Event::Returned {
-                    inner.settings.metrics.returned(inner.nodes[probe.place].name());
-                }
-            });
-        }
-    }
-
-    /// Sends a command for `key` to the server at this place.
-    async fn one(
-        &self,
-        place: usize,
-        key: &[u8],
-        command: &Command<'_>,
-        reads: bool,
-    ) -> Result<Reply, Error> {
-        self.check_tags(place, command)?;
-        let _writing = self.writing(command);
-        self.inner.nodes[place].one(command, reads && !key.starts_with(b"@"), self.limit()).await
-    }
-
-    /// Sends commands to the servers of their keys, all at once, and makes something of each reply.
-    async fn many<'a, T>(
-        &self,
-        all: impl IntoIterator<Item = (&'a [u8], Command<'a>)>,
-        reads: bool,
-        outcome: impl Fn(&str, Reply) -> Result<T, Error>,
-    ) -> Vec<Result<T, Error>> {
-        let mut batches: Vec<(Vec<usize>, Vec<Command<'a>>, bool)> = Vec::new();
-        batches.resize_with(self.inner.nodes.len(), || (Vec::new(), Vec::new(), reads));
-        let (mut outcomes, mut writings) = (Vec::new(), Vec::new());
-        for (i, (key, command)) in all.into_iter().enumerate() {
-            let place = self.place(key);
-            match place.and_then(|place| self.check_tags(place, &command).map(|()| place)) {
-                Ok(place) => {
-                    let (indices, commands, repeat) = &mut batches[place];
-                    indices.push(i);
-                    writings.extend(self.writing(&command));
-                    commands.push(command);
-                    *repeat &= !key.starts_with(b"@");
-                    outcomes.push(None);
-                }
-                Err(error) => outcomes.push(Some(Err(error))),
-            }
-        }
-        let limit = self.limit();
-        let used =
-            batches.into_iter().zip(&self.inner.nodes).filter(|((indices, ..), _)| !indices.is_empty());
-        let replies = join(used.map(|((indices, commands, repeat), node)| async move {
-            (node, indices, node.many(&commands, repeat, limit).await)
-        }));
-        for (node, indices, replies) in replies.await {
-            for (i, reply) in indices.into_iter().zip(replies) {
-                outcomes[i] = Some(reply.and_then(|reply| outcome(node.name(), reply)));
-            }
-        }
-        outcomes.into_iter().flatten().collect()
-    }
-
-    /// Checks the tags of a write. One whose tags this server could not be sent would keep its value when they are invalidated.
-    fn check_tags(&self, place: usize, command: &Command<'_>) -> Result<(), Error> {
-        match command {
-            Command::Store { write, .. } if !write.tags.is_empty() => {
-                wire::check_tags(write.tags)?;
-                if self.inner.nodes[place].can_tag() { Ok(()) } else { Err(Error::NoTags) }
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The own write that a command is, for the near cache.
     fn writing(&self, command: &Command<'_>) -> Option<Writing<'_>> {
         Some(self.inner.near.as_ref()?.writing(command.written()?))
@@ -191,25 +97,26 @@ impl Client {
 
     /// A value from the near cache or the server.
     async fn read_near(&self, near: &Near, key: &[u8]) -> Result<Option<Item>, Error> {
-        let place = self.place(key)?;
+        key::check(key).map_err(Error::Key)?;
         let now = Instant::now();
         if let Some(item) = near.get(key, now) {
             self.inner.settings.metrics.near_hit();
             return Ok(Some(item));
         }
         let reading = near.reading(key, now);
-        let reply = self.one(place, key, &Command::GetWithTime { key }, true).await?;
-        if let Reply::Value { item, marks } = &reply
-            && let Some(left) = marks.left
-        {
-            near.insert(key, reading, item, near::left_of(left));
-        }
-        item(self.inner.nodes[place].name(), reply)
+        let read = |node: &Arc<Node>, reply| {
+            if let Reply::Value { item, marks } = &reply
+                && let Some(left) = marks.left
+            {
+                near.insert(key, reading, item, near::left_of(left));
+            }
+            item(node, reply)
+        };
+        self.one(key, &Command::GetWithTime { key }, true, read).await
     }
 
     async fn read(&self, key: &[u8], cas: bool) -> Result<Option<Item>, Error> {
-        let place = self.place(key)?;
-        item(self.inner.nodes[place].name(), self.one(place, key, &Command::Get { key, cas }, true).await?)
+        self.one(key, &Command::Get { key, cas }, true, item).await
     }
 
     /// Values from the near cache, the others from the servers.
@@ -235,12 +142,12 @@ impl Client {
         if commands.is_empty() {
             return outcomes;
         }
-        let with_left = |server: &str, reply: Reply| {
+        let with_left = |node: &Arc<Node>, reply: Reply| {
             let left = match &reply {
                 Reply::Value { marks, .. } => marks.left,
                 _ => None,
             };
-            Ok((item(server, reply)?, left))
+            Ok((item(node, reply)?, left))
         };
         for ((at, reading), read) in asked.into_iter().zip(self.many(commands, true, with_left).await) {
             if let (Some((near, reading)), Ok((Some(item), Some(left)))) = (reading, &read) {
@@ -252,21 +159,18 @@ impl Client {
     }
 
     async fn read_many(&self, keys: &[&[u8]], cas: bool) -> Vec<Result<Option<Item>, Error>> {
-        self.many(keys.iter().map(|key| (*key, Command::Get { key, cas })), true, item).await
+        let all = keys.iter().map(|key| (*key, Command::Get { key, cas })).collect();
+        self.many(all, true, item).await
     }
 
     async fn store(&self, verb: Verb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
-        let place = self.place(write.key)?;
-        let reply = self.one(place, write.key, &Command::Store { verb, write, exptime }, false).await?;
-        written(self.inner.nodes[place].name(), reply)
+        self.one(write.key, &Command::Store { verb, write, exptime }, false, written).await
     }
 
-    async fn store_many<'a>(
-        &self,
-        all: impl Iterator<Item = (Verb, Write<'a>, i32)>,
-    ) -> Vec<Result<Written, Error>> {
+    async fn store_many(&self, all: Vec<(Verb, Write<'_>, i32)>) -> Vec<Result<Written, Error>> {
+        let all = all.into_iter();
         let all = all.map(|(verb, write, exptime)| (write.key, Command::Store { verb, write, exptime }));
-        self.many(all, false, written).await
+        self.many(all.collect(), false, written).await
     }
 }
 
@@ -280,17 +184,17 @@ fn odd(server: &str, reply: &Reply) -> Error {
     Error::Protocol { server: server.to_owned(), message: format!("unexpected reply: {}", reply.text()) }
 }
 
-fn item(server: &str, reply: Reply) -> Result<Option<Item>, Error> {
+fn item(node: &Arc<Node>, reply: Reply) -> Result<Option<Item>, Error> {
     match reply {
         // An item that was made for the client that computes its value.
         Reply::Value { item, marks } if marks.busy && !marks.stale && item.data.is_empty() => Ok(None),
         Reply::Value { item, .. } => Ok(Some(item)),
         Reply::End | Reply::Meta { status: MetaStatus::Miss, .. } => Ok(None),
-        reply => Err(odd(server, &reply)),
+        reply => Err(odd(node.name(), &reply)),
     }
 }
 
-fn written(server: &str, reply: Reply) -> Result<Written, Error> {
+fn written(node: &Arc<Node>, reply: Reply) -> Result<Written, Error> {
     match reply {
         Reply::Meta { status: MetaStatus::Done, marks } => Ok(Written::Stored { cas: marks.cas }),
         Reply::Meta { status: MetaStatus::NotStored, .. } | Reply::Status(Status::NotStored) => {
@@ -301,29 +205,29 @@ fn written(server: &str, reply: Reply) -> Result<Written, Error> {
             Ok(Written::NotFound)
         }
         Reply::Status(Status::Stored) => Ok(Written::Stored { cas: None }),
-        reply => Err(odd(server, &reply)),
+        reply => Err(odd(node.name(), &reply)),
     }
 }
 
-fn counted(server: &str, reply: Reply) -> Result<Option<u64>, Error> {
+fn counted(node: &Arc<Node>, reply: Reply) -> Result<Option<u64>, Error> {
     match reply {
         Reply::Number(number) => Ok(Some(number)),
         Reply::Status(Status::NotFound) | Reply::Meta { status: MetaStatus::NotFound, .. } => Ok(None),
         Reply::Value { item, marks } => match wire::decimal(&item.data) {
             Some(number) => Ok(Some(number)),
-            None => Err(odd(server, &Reply::Value { item, marks })),
+            None => Err(odd(node.name(), &Reply::Value { item, marks })),
         },
-        reply => Err(odd(server, &reply)),
+        reply => Err(odd(node.name(), &reply)),
     }
 }
 
-fn deleted(server: &str, reply: Reply) -> Result<bool, Error> {
+fn deleted(node: &Arc<Node>, reply: Reply) -> Result<bool, Error> {
     match reply {
         Reply::Meta { status: MetaStatus::Done, .. } | Reply::Status(Status::Deleted | Status::Touched) => {
             Ok(true)
         }
         Reply::Meta { status: MetaStatus::NotFound | MetaStatus::Exists, .. }
         | Reply::Status(Status::NotFound) => Ok(false),
-        reply => Err(odd(server, &reply)),
+        reply => Err(odd(node.name(), &reply)),
     }
 }

@@ -1,6 +1,7 @@
 //! What a client counts, and tells an [`Observer`] and `tracing`.
 //!
-//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `computed`
+//! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `servers` (info)
+//! with `servers`, and `no list` (debug) with `message`, of the list of nodes; `computed`
 //! (debug) with `key`, `duration` and `stored`; `not stored` (debug) with `key` and `why`; `get_or_compute` (debug) with `key` and `outcome`.
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::error::Error;
 use crate::herd::{Kept, NotStored, Outcome};
 
 /// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods do nothing unless they are
@@ -41,6 +43,11 @@ pub trait Observer: Send + Sync {
     /// An ejected server has its keys again.
     fn returned(&self, server: &str) {
         let _ = server;
+    }
+
+    /// The servers are these from now on: the list of nodes has changed.
+    fn servers(&self, servers: &[&str]) {
+        let _ = servers;
     }
 
     /// The function of `get_or_compute` has run for this long. `stored`: its value is in the cache; false: it is not, or the function
@@ -123,6 +130,10 @@ counters! {
     ejections,
     /// Servers that have come back.
     returns,
+    /// Times that the servers have changed, because the list of nodes had.
+    server_changes,
+    /// Times that a node was asked for the list of nodes, and had none or did not answer.
+    lists_failed,
     /// Keys whose values were computed here, or were not because the function failed: one for each key.
     computations,
     /// Keys whose value `get_or_compute` or `fetch_or_compute` has found. Each key that these have ended for counts here or as
@@ -237,6 +248,19 @@ impl Metrics {
         add(&self.counters.returns);
         tracing::warn!(server, "returned");
         self.tell(|observer| observer.returned(server));
+    }
+
+    /// The list of nodes has changed.
+    pub(crate) fn servers(&self, servers: &[&str]) {
+        add(&self.counters.server_changes);
+        tracing::info!(?servers, "servers");
+        self.tell(|observer| observer.servers(servers));
+    }
+
+    /// A node has no list of nodes.
+    pub(crate) fn no_list(&self, error: &Error) {
+        add(&self.counters.lists_failed);
+        tracing::debug!(message = %error, "no list");
     }
 
     /// A computation begins, of these keys.

@@ -151,6 +151,8 @@ struct Out {
 }
 
 const NEVER: u64 = u64::MAX;
+/// More changes than a route ever has.
+const GENERATION: u64 = 1 << 32;
 /// Largest multiple of [`Ejection::retry`] between two probes.
 const RETRIES_MAX: u64 = 10;
 
@@ -189,6 +191,26 @@ impl Route {
             changes: AtomicU64::new(0),
             ejected: Mutex::default(),
         })
+    }
+
+    /// Takes the place of `old`, whose servers may be others: those that are in both stay ejected, and keep the number of their
+    /// ejection. `place`: where a server of `old` is now. [`changes`](Self::changes) of the two are never equal.
+    pub(crate) fn take_over(&mut self, old: &Self, place: impl Fn(usize) -> Option<usize>) {
+        self.began = old.began;
+        self.changes = AtomicU64::new((old.changes() / GENERATION + 1) * GENERATION);
+        let mut ejected = Ejected::default();
+        {
+            let before = old.lock();
+            ejected.ejections = before.ejections;
+            for out in &before.list {
+                if let Some(place) = place(out.place) {
+                    self.states[place].is_available.store(false, Ordering::Release);
+                    ejected.list.push(Out { place, ..*out });
+                }
+            }
+        }
+        self.note_next(&ejected);
+        self.ejected = Mutex::new(ejected);
     }
 
     /// The place of a key's server among those that are not ejected. None: all are.

@@ -7,6 +7,7 @@
 
 mod crowd;
 mod database;
+mod fleet;
 mod invalidation;
 mod loading;
 mod picture;
@@ -89,6 +90,7 @@ const ACTS: &[Act] = &[
     loading::ACT,
     invalidation::SHOP,
     database::ACT,
+    fleet::ACT,
     invalidation::FLUSH,
     quota::ACT,
     scenes::ACT,

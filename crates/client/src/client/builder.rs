@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
+use crate::client::nodes::{Asking, Nodes};
+use crate::client::servers::{Servers, Source};
 use crate::client::{Client, Inner};
 use crate::error::Error;
 use crate::herd::Flights;
+use crate::key;
 use crate::metrics::{Metrics, Observer};
 #[cfg(feature = "near-cache")]
 use crate::near::{Near, NearCache};
 use crate::net::address::Address;
-use crate::net::node::{Node, Settings};
+use crate::net::node::Settings;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
-use crate::route::{Ejection, Options, Route, Sharding};
+use crate::route::{Ejection, Options, Sharding};
 
 /// Most shared connections to a server.
 const CONNECTIONS_MAX: usize = 1024;
@@ -34,6 +35,9 @@ pub struct ClientBuilder {
     #[cfg(feature = "near-cache")]
     near: Option<NearCache>,
     route: Options,
+    nodes: Option<Vec<String>>,
+    nodes_interval: Duration,
+    nodes_key: String,
 }
 
 impl Default for ClientBuilder {
@@ -58,6 +62,9 @@ impl Default for ClientBuilder {
             compress_above: None,
             #[cfg(feature = "near-cache")]
             near: None,
+            nodes: None,
+            nodes_interval: Duration::from_secs(1),
+            nodes_key: "@nodes".to_owned(),
         }
     }
 }
@@ -73,6 +80,39 @@ impl ClientBuilder {
     /// Adds servers.
     pub fn servers<S: Into<String>>(mut self, servers: impl IntoIterator<Item = S>) -> Self {
         self.servers.extend(servers.into_iter().map(Into::into));
+        self
+    }
+
+    /// Takes the servers from the list of a fleet's nodes (`[follow.NAME]` of etcd), in the place of [`server`](Self::server) and
+    /// [`servers`](Self::servers): a server that joins gets its keys, a server that leaves gives them up, and no program is started again. `seeds`
+    /// are asked for the list first: a few nodes, or a name behind which one of them is.
+    ///
+    /// Nodes that are `up` are the servers, under the addresses of the list; nodes that are `joining` only if none is up; others get no
+    /// keys. The sharding is over those addresses with equal weights, so that other clients that were given the same find the same keys
+    /// on the same servers. While no list was had, the seeds themselves are the servers; when none is had later, or it names no server, the last stays.
+    ///
+    /// The list is asked for while the client is used: before the first command and after a pause, for at most half of
+    /// [`timeout`](Self::timeout), and otherwise in the background. A command whose connection fails is sent once more if its key has
+    /// another server by then, for which up to 250 ms are waited once a second; not one with a CAS number or the token of a
+    /// lease, and not [`call`](Client::call).
+    ///
+    /// What a change leaves on the server that a key was on before stays there, and is read again when the change is undone: invalidate
+    /// by tags, which reach all nodes, where that must not be.
+    pub fn nodes<S: Into<String>>(mut self, seeds: impl IntoIterator<Item = S>) -> Self {
+        self.nodes.get_or_insert_default().extend(seeds.into_iter().map(Into::into));
+        self
+    }
+
+    /// How often the list of [`nodes`](Self::nodes) is asked for, a quarter more or less, at least 1 ms. A server that fails has it asked for
+    /// at once. Default: 1 s.
+    pub fn nodes_interval(mut self, interval: Duration) -> Self {
+        self.nodes_interval = interval;
+        self
+    }
+
+    /// The key of the list of [`nodes`](Self::nodes), for servers whose control keys begin with something else than `@`. Default: `@nodes`.
+    pub fn nodes_key(mut self, key: impl Into<String>) -> Self {
+        self.nodes_key = key.into();
         self
     }
 
@@ -177,9 +217,7 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::Usage`]: there is no server, an address is none, or an option has a value that makes no sense.
     pub fn build(self) -> Result<Client, Error> {
-        if self.servers.is_empty() {
-            return Err(Error::Usage("a client without servers: call server()".to_owned()));
-        }
+        let source = self.source()?;
         let mut settings = self.settings;
         // Clones of a builder make clients with counters of their own.
         settings.metrics = Arc::new(settings.metrics.anew());
@@ -203,21 +241,48 @@ impl ClientBuilder {
             }
         }
         let settings = Arc::new(settings);
-        let addresses = self.servers.iter().map(|server| Address::parse(server));
-        let addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
-        let servers = addresses.iter().map(|address| (&*address.name, address.weight));
-        let route = Route::new(servers, self.route, Instant::now().into_std())
+        let (addresses, asking) = source;
+        let servers = Servers::new(addresses, self.route, &settings)
             .map_err(|error| Error::Usage(error.to_string()))?;
-        let route = Arc::new(route);
-        let nodes = addresses.into_iter().enumerate();
-        let nodes = nodes.map(|(place, address)| Node::new(address, settings.clone(), route.clone(), place));
+        let source = match asking {
+            None => Source::Fixed(Arc::new(servers)),
+            Some(asking) => Source::Listed(Arc::new(Nodes::new(asking, servers, self.route, &settings))),
+        };
         #[cfg(feature = "near-cache")]
         let near = self.near.map(Near::new);
         #[cfg(not(feature = "near-cache"))]
         let near = None;
         let compress_above = self.compress_above;
-        let (nodes, flights) = (nodes.collect(), Arc::new(Flights::new()));
-        Ok(Client { inner: Arc::new(Inner { nodes, route, settings, compress_above, flights, near }) })
+        let flights = Arc::new(Flights::new());
+        Ok(Client { inner: Arc::new(Inner { source, settings, compress_above, flights, near }) })
+    }
+
+    /// The first servers, and how the list of others is asked for.
+    fn source(&self) -> Result<(Vec<Address>, Option<Asking>), Error> {
+        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let given = self.nodes.as_ref().unwrap_or(&self.servers);
+        if given.is_empty() {
+            return wrong("a client without servers: call server() or nodes()");
+        }
+        let addresses = given.iter().map(|server| Address::parse(server));
+        let mut addresses: Vec<Address> = addresses.collect::<Result<_, _>>()?;
+        if self.nodes.is_none() {
+            return Ok((addresses, None));
+        }
+        if !self.servers.is_empty() {
+            return wrong("server() and nodes(): the servers are given or those of a list");
+        }
+        if addresses.iter().any(|address| address.weight != 1) {
+            return wrong("nodes() with a weight: those of a list have equal ones");
+        }
+        if self.nodes_interval < Duration::from_millis(1) {
+            return wrong("nodes_interval is below 1 ms");
+        }
+        key::check(self.nodes_key.as_bytes()).map_err(Error::Key)?;
+        let (seeds, key, interval) = (addresses.clone(), self.nodes_key.clone(), self.nodes_interval);
+        addresses.sort_by(|one, other| one.name.cmp(&other.name));
+        addresses.dedup_by(|one, other| one.name == other.name);
+        Ok((addresses, Some(Asking { seeds, key, interval })))
     }
 }
 

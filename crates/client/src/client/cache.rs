@@ -1,11 +1,14 @@
 //! What computing and namespaces ask of a client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_protocol::MetaStatus;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::cache::{Answer, Ask, Cache, Scope};
+use crate::client::send::{check_tags, is_of_connection};
+use crate::client::servers::Now;
 use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::{Cause, Error};
 use crate::item::{Item, Write, Written};
@@ -39,15 +42,11 @@ impl Cache for Client {
     }
 
     async fn incr(&self, key: &[u8], by: u64) -> Result<Option<u64>, Error> {
-        let place = self.place(key)?;
-        let reply = self.one(place, key, &Command::Count { key, by, down: false }, false).await?;
-        counted(self.inner.nodes[place].name(), reply)
+        self.one(key, &Command::Count { key, by, down: false }, false, counted).await
     }
 
     async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        let place = self.place(key)?;
-        let reply = self.one(place, key, &Command::Delete { key, token: None, failure: None }, false).await?;
-        deleted(self.inner.nodes[place].name(), reply)
+        self.one(key, &Command::Delete { key, token: None, failure: None }, false, deleted).await
     }
 
     async fn get_many(&self, keys: &[&[u8]]) -> Vec<Result<Option<Item>, Error>> {
@@ -59,42 +58,45 @@ impl Cache for Client {
     }
 
     async fn add_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|write| (Verb::Add, *write, exptime(write)))).await
+        self.store_many(writes.iter().map(|write| (Verb::Add, *write, exptime(write))).collect()).await
     }
 
     async fn set_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|write| (Verb::Set, *write, exptime(write)))).await
+        self.store_many(writes.iter().map(|write| (Verb::Set, *write, exptime(write))).collect()).await
     }
 
     async fn cas_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|(write, cas)| (Verb::Cas(*cas), *write, exptime(write)))).await
+        self.store_many(writes.iter().map(|(write, cas)| (Verb::Cas(*cas), *write, exptime(write))).collect())
+            .await
     }
 
     fn scope(&self) -> Option<Scope> {
-        Some(Scope { connections: connection::made(), route: self.inner.route.changes() })
+        Some(Scope { connections: connection::made(), route: self.inner.source.current().route.changes() })
     }
 
     async fn cas_many_within(
         &self,
         writes: &[(Write<'_>, u64, Scope)],
     ) -> Vec<Result<Option<Written>, Error>> {
+        let now = self.now().await;
+        let changes = now.route.changes();
         let all = writes.iter().map(|(write, cas, scope)| {
             // For a key with another server no connection will do.
-            let same = self.inner.route.changes() == scope.route;
+            let same = changes == scope.route;
             let connections = if same { scope.connections } else { 0 };
             let verb = Verb::CasWithin { cas: *cas, connections };
             (write.key, Command::Store { verb, write: *write, exptime: exptime(write) })
         });
-        let outcome = |server: &str, reply| match reply {
+        let outcome = |node: &Arc<Node>, reply| match reply {
             Reply::NotSent => Ok(None),
-            reply => written(server, reply).map(Some),
+            reply => written(node, reply).map(Some),
         };
-        self.many(all, false, outcome).await
+        self.many_to(now, all.collect(), false, outcome).await
     }
 
     async fn delete_many(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let all = keys.iter().map(|key| (*key, Command::Delete { key, token: None, failure: None }));
-        self.many(all, false, deleted).await
+        self.many(all.collect(), false, deleted).await
     }
 
     async fn ask(&self, key: &[u8], ask: Ask<'_>) -> Result<Answer, Error> {
@@ -114,7 +116,11 @@ impl Cache for Client {
         let all = keys.iter().map(|key| {
             (*key, Command::Ask { key, wait: Duration::ZERO, lease: ask.lease, hint, outlives: false })
         });
-        self.many(all, false, answer).await
+        let answer = |node: &Arc<Node>, reply| Ok((answer(node, reply)?, node.clone()));
+        let answers = self.many(all.collect(), false, answer).await.into_iter().zip(keys);
+        answers
+            .map(|(answer, key)| answer.map(|(answer, node)| self.noted(key, &node, ask, answer)))
+            .collect()
     }
 
     async fn claim_many(&self, keys: &[&[u8]], exptime: u32) -> Vec<Result<Option<u64>, Error>> {
@@ -122,35 +128,88 @@ impl Cache for Client {
             return keys.iter().map(|_| Ok(None)).collect();
         }
         let all = keys.iter().map(|key| (*key, Command::Claim { key, exptime }));
-        let replies = self.many(all, false, claimed).await.into_iter();
+        let replies = self.many(all.collect(), false, claimed).await.into_iter();
         // A server that does not know how says so.
         replies
             .map(|reply| if matches!(reply, Err(Error::Refused { .. })) { Ok(None) } else { reply })
             .collect()
     }
 
+    async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
+        let Some(node) = self.inner.server_of_lease(write.key, token) else {
+            return Ok(Cache::cas(self, write, token).await?.is_stored());
+        };
+        let command = Command::Store { verb: Verb::Cas(token), write, exptime: exptime(&write) };
+        check_tags(&node, &command)?;
+        let _writing = self.writing(&command);
+        let limit = Limit::after(self.inner.settings.timeout);
+        let stored = written(&node, node.end_lease(&command, limit).await?)?.is_stored();
+        self.inner.end_lease(write.key, token);
+        Ok(stored)
+    }
+
+    async fn fill_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<bool, Error>> {
+        let commands = writes.iter().map(|(write, token)| {
+            (write.key, Command::Store { verb: Verb::Cas(*token), write: *write, exptime: exptime(write) })
+        });
+        // All at once to the servers of their keys; apart those leases that were had of another server, or of a server that leaves.
+        let now = self.now().await;
+        let is_apart: Vec<_> = writes
+            .iter()
+            .map(|(write, token)| {
+                let own = self.inner.server_of_lease(write.key, *token);
+                own.is_some_and(|own| !self.node(&now, write.key).is_ok_and(|node| Arc::ptr_eq(node, &own)))
+            })
+            .collect();
+        let here = commands.zip(&is_apart).filter(|(_, is_apart)| !**is_apart).map(|(command, _)| command);
+        let mut here = self.many_to(now, here.collect(), false, written).await.into_iter();
+        let stored = is_apart.iter().map(|is_apart| if *is_apart { None } else { here.next() });
+        let stored: Vec<_> = stored.collect();
+        join(writes.iter().zip(stored).map(|((write, token), stored)| async move {
+            match stored {
+                Some(Err(error))
+                    if !is_of_connection(&error)
+                        || self.inner.server_of_lease(write.key, *token).is_none() =>
+                {
+                    Err(error)
+                }
+                Some(Ok(written)) => {
+                    self.inner.end_lease(write.key, *token);
+                    Ok(written.is_stored())
+                }
+                Some(Err(_)) | None => self.fill(*write, *token).await,
+            }
+        }))
+        .await
+    }
+
     async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {
-        let place = self.place(key)?;
         let command = Command::Delete { key, token: Some(token), failure };
-        let reply = self.one(place, key, &command, false).await?;
-        deleted(self.inner.nodes[place].name(), reply).map(drop)
+        let Some(node) = self.inner.server_of_lease(key, token) else {
+            return self.one(key, &command, false, deleted).await.map(drop);
+        };
+        let _writing = self.writing(&command);
+        let limit = Limit::after(self.inner.settings.timeout);
+        let given_up = deleted(&node, node.end_lease(&command, limit).await?).map(drop);
+        self.inner.end_lease(key, token);
+        given_up
     }
 
     async fn has_tags(&self) -> Result<bool, Error> {
-        if !self.inner.nodes.iter().all(Node::can_tag) {
+        let now = self.now().await;
+        if !now.nodes.iter().all(|node| node.can_tag()) {
             return Ok(false);
         }
         // Any name will do: the question creates nothing.
-        let limit = self.limit();
-        let nodes = self.inner.nodes.iter();
+        let nodes = now.nodes.iter();
         let command = Command::TagNumber { tag: "cattlegrid" };
-        let replies = join(nodes.map(|node| node.one(&command, true, limit))).await;
+        let replies = join(nodes.map(|node| node.one(&command, true, now.limit))).await;
         // One server without tags decides, though another cannot be reached.
         if replies.iter().any(|reply| matches!(reply, Err(Error::Refused { .. }))) {
             return Ok(false);
         }
         // A server that may be ejected need not be there: the others have its keys then, and it has no vote.
-        if self.inner.route.ejects() && replies.iter().any(Result::is_ok) {
+        if now.route.ejects() && replies.iter().any(Result::is_ok) {
             return Ok(true);
         }
         replies.into_iter().find_map(Result::err).map_or(Ok(true), Err)
@@ -161,15 +220,15 @@ impl Cache for Client {
         for tag in tags {
             wire::check_tag(tag)?;
         }
-        if !self.inner.nodes.iter().all(Node::can_tag) {
+        let now = self.now().await;
+        if !now.nodes.iter().all(|node| node.can_tag()) {
             return Err(Error::NoTags);
         }
         self.clear_near();
-        let limit = self.limit();
-        let all = join(self.inner.nodes.iter().map(|node| node.many(&commands, false, limit))).await;
+        let all = join(now.nodes.iter().map(|node| node.many(&commands, false, now.limit))).await;
         self.clear_near();
         let (mut failed, mut reached) = (Vec::new(), 0);
-        for (place, (node, replies)) in self.inner.nodes.iter().zip(all).enumerate() {
+        for (place, (node, replies)) in now.nodes.iter().zip(all).enumerate() {
             for reply in replies {
                 let error = match reply {
                     Ok(Reply::Meta { status: MetaStatus::Done, .. }) => continue,
@@ -183,21 +242,59 @@ impl Cache for Client {
             reached += usize::from(failed.last().is_none_or(|(at, ..)| *at != place));
         }
         // A server that is flushed when it returns has nothing that could be invalidated.
-        let route = &self.inner.route;
+        let route = &now.route;
         failed.retain(|(place, ..)| reached == 0 || route.is_available(*place) || !route.flushes_on_return());
         not_reached(failed.into_iter().map(|(_, server, error)| (server, error)).collect())
     }
 }
 
+/// A question for a value or its lease.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    key: &'a [u8],
+    ask: Ask<'a>,
+    /// As it is sent.
+    hint: Option<&'a str>,
+    outlives: bool,
+}
+
 impl Client {
     async fn question(&self, key: &[u8], ask: Ask<'_>, outlives: bool) -> Result<Answer, Error> {
-        let node = &self.inner.nodes[self.place(key)?];
         let hint = ask.hint.map(wire::hint).transpose()?;
+        let asked = Asked { key, ask, hint: hint.as_deref(), outlives };
         let start = Instant::now();
+        let mut now = self.now().await;
+        loop {
+            let node = self.node(&now, key)?.clone();
+            let error = match self.question_to(&node, asked, start, now.limit).await {
+                Ok(answer) => return Ok(self.noted(key, &node, ask, answer)),
+                Err(error) => error,
+            };
+            let Some(next) = self.elsewhere(&now, key, &node, &error).await else { return Err(error) };
+            now = Now { limit: Limit::after(self.inner.settings.timeout), ..next };
+        }
+    }
+
+    /// Notes a lease that was had, which ends at its server.
+    fn noted(&self, key: &[u8], node: &Arc<Node>, ask: Ask<'_>, answer: Answer) -> Answer {
+        if let Answer::Lease { token, .. } = &answer {
+            self.inner.note_lease(key, *token, node, ask.lease);
+        }
+        answer
+    }
+
+    async fn question_to(
+        &self,
+        node: &Arc<Node>,
+        asked: Asked<'_>,
+        start: Instant,
+        limit: Limit,
+    ) -> Result<Answer, Error> {
+        let Asked { key, ask, hint, outlives } = asked;
         let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
-        let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint: hint.as_deref(), outlives };
+        let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint, outlives };
         if ask.wait.is_zero() {
-            return answer(node.name(), node.one(&question(Duration::ZERO), false, self.limit()).await?);
+            return answer(node, node.one(&question(Duration::ZERO), false, limit).await?);
         }
         // On a connection of its own from the first question on: a caller that waits knows that another client computes. Until one is
         // there, and if there is none, it asks again and again.
@@ -212,7 +309,7 @@ impl Client {
             match timeout_at(until, &mut waiting).await {
                 Ok(Some(mut held)) => match held.one(&question(left), whole).await {
                     Ok(reply) => {
-                        let answer = answer(node.name(), reply.checked(node.name())?)?;
+                        let answer = answer(node, reply.checked(node.name())?)?;
                         if matches!(answer, Answer::Lease { .. }) {
                             held.keep_for(ask.lease);
                         }
@@ -231,10 +328,10 @@ impl Client {
             }
             sleep_until(until).await;
             pause = ASK_AGAIN.1.min(pause * 2);
-            let limit = self.limit();
+            let limit = Limit::after(self.inner.settings.timeout);
             let limit = if whole.at < limit.at { whole } else { limit };
             let again = node.one(&question(Duration::ZERO), false, limit).await?;
-            match answer(node.name(), again)? {
+            match answer(node, again)? {
                 Answer::Busy => {}
                 other => return Ok(other),
             }
@@ -246,13 +343,12 @@ impl Client {
         if self.inner.settings.protocol == crate::Protocol::Text {
             return self.read(key, false).await;
         }
-        let place = self.place(key)?;
-        let is_there = match self.one(place, key, &Command::Look { key }, true).await? {
-            Reply::Meta { status: MetaStatus::Done, marks } => !marks.stale,
-            Reply::Meta { .. } => false,
-            reply => return Err(odd(self.inner.nodes[place].name(), &reply)),
+        let is_there = |node: &Arc<Node>, reply| match reply {
+            Reply::Meta { status: MetaStatus::Done, marks } => Ok(!marks.stale),
+            Reply::Meta { .. } => Ok(false),
+            reply => Err(odd(node.name(), &reply)),
         };
-        if !is_there {
+        if !self.one(key, &Command::Look { key }, true, is_there).await? {
             return Ok(None);
         }
         let none = Ask { lease: Duration::from_secs(1), wait: Duration::ZERO, hint: None };
@@ -285,18 +381,18 @@ fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
 }
 
 /// What a server says to a claim.
-fn claimed(server: &str, reply: Reply) -> Result<Option<u64>, Error> {
+fn claimed(node: &Arc<Node>, reply: Reply) -> Result<Option<u64>, Error> {
     match reply {
         Reply::Meta { status: MetaStatus::Done, marks } => {
             Ok(marks.cas.filter(|cas| marks.won && !marks.stale && *cas != 0))
         }
         Reply::Meta { status: MetaStatus::Miss, .. } => Ok(None),
-        reply => Err(odd(server, &reply)),
+        reply => Err(odd(node.name(), &reply)),
     }
 }
 
 /// What a server says to an [`Ask`].
-fn answer(server: &str, reply: Reply) -> Result<Answer, Error> {
+fn answer(node: &Arc<Node>, reply: Reply) -> Result<Answer, Error> {
     Ok(match reply {
         Reply::Value { item, marks } if marks.won => {
             let old = (marks.stale || !item.data.is_empty()).then(|| item.clone());
@@ -306,6 +402,6 @@ fn answer(server: &str, reply: Reply) -> Result<Answer, Error> {
         Reply::Value { item, marks } if marks.busy && item.data.is_empty() => Answer::Busy,
         Reply::Value { item, .. } => Answer::Hit(item),
         Reply::Meta { status: MetaStatus::Miss, marks } => marks.text.map_or(Answer::Absent, Answer::Failed),
-        reply => return item(server, reply).map(|item| item.map_or(Answer::Absent, Answer::Hit)),
+        reply => return item(node, reply).map(|item| item.map_or(Answer::Absent, Answer::Hit)),
     })
 }

@@ -20,9 +20,11 @@ impl Client {
     pub async fn call(&self, name: impl Key) -> Result<Option<Bytes>, Error> {
         let name = name.bytes();
         key::check(name).map_err(Error::Key)?;
-        let node = &self.inner.nodes[self.place(&route(name)?)?];
-        let reply = node.one(&Command::Get { key: name, cas: false }, false, self.limit()).await?;
-        Ok(item(node.name(), reply)?.map(|item| item.data))
+        let route = route(name)?;
+        let now = self.now().await;
+        let node = self.node(&now, &route)?;
+        let reply = node.one(&Command::Get { key: name, cas: false }, false, now.limit).await?;
+        Ok(item(node, reply)?.map(|item| item.data))
     }
 
     /// Calls the same method of many objects of a type, with the same arguments: one request to each server that has any of them, all at once. The
@@ -52,7 +54,7 @@ impl Client {
         let requests = calls.iter().flatten();
         let requests =
             requests.map(|(route, call)| (&**route, Command::Get { key: call.bytes(), cas: false }));
-        let mut replies = self.many(requests, false, item).await.into_iter();
+        let mut replies = self.many(requests.collect(), false, item).await.into_iter();
         let outcomes = calls.iter().map(|call| match call {
             Ok(_) => match replies.next() {
                 Some(reply) => reply.map(|item| item.map(|item| item.data)),

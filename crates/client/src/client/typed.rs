@@ -135,9 +135,7 @@ impl Client {
     pub async fn touch(&self, key: impl Key, expiration: impl Into<Expiration>) -> Result<bool, Error> {
         let key = key.bytes();
         let exptime = exptime(expiration.into());
-        let place = self.place(key)?;
-        let reply = self.one(place, key, &Command::Touch { key, exptime }, false).await?;
-        deleted(self.inner.nodes[place].name(), reply)
+        self.one(key, &Command::Touch { key, exptime }, false, deleted).await
     }
 
     /// The value of a key, which gets a new expiry.
@@ -148,9 +146,10 @@ impl Client {
     ) -> Result<Option<T>, Error> {
         let key = key.bytes();
         let exptime = exptime(expiration.into());
-        let place = self.place(key)?;
-        let reply = self.one(place, key, &Command::GetAndTouch { key, exptime }, false).await?;
-        item(self.inner.nodes[place].name(), reply)?.map(|item| decode(key, item)).transpose()
+        self.one(key, &Command::GetAndTouch { key, exptime }, false, item)
+            .await?
+            .map(|item| decode(key, item))
+            .transpose()
     }
 
     /// Stores many values. One request to each server.
@@ -237,7 +236,8 @@ impl Client {
         if !group.is_empty()
             && let Err(error) = checked.collect::<Result<(), Error>>()
         {
-            let nodes = self.inner.nodes.iter();
+            let now = self.now().await;
+            let nodes = now.nodes.iter();
             return nodes.map(|node| (node.name().to_owned(), Err(error.clone()))).collect();
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -250,16 +250,14 @@ impl Client {
     }
 
     async fn everywhere(&self, command: Command<'_>) -> Vec<(String, Result<Reply, Error>)> {
-        let limit = self.limit();
-        let nodes = self.inner.nodes.iter();
-        join(nodes.map(|node| async { (node.name().to_owned(), node.one(&command, false, limit).await) }))
+        let now = self.now().await;
+        let nodes = now.nodes.iter();
+        join(nodes.map(|node| async { (node.name().to_owned(), node.one(&command, false, now.limit).await) }))
             .await
     }
 
     async fn count(&self, key: &[u8], by: u64, down: bool) -> Result<Option<u64>, Error> {
-        let place = self.place(key)?;
-        let reply = self.one(place, key, &Command::Count { key, by, down }, false).await?;
-        counted(self.inner.nodes[place].name(), reply)
+        self.one(key, &Command::Count { key, by, down }, false, counted).await
     }
 
     async fn put<T: ToValue + ?Sized>(
@@ -289,7 +287,7 @@ impl Client {
             let write = Write { key: key.bytes(), data, flags: *flags, exptime: 0, tags: key.tags() };
             Some((*verb, write, exptime))
         });
-        let mut stored = self.store_many(writes).await.into_iter();
+        let mut stored = self.store_many(writes.collect()).await.into_iter();
         let mut outcomes = Vec::with_capacity(encoded.len());
         for (_, key, value) in encoded {
             outcomes.push(match value {

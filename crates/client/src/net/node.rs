@@ -50,6 +50,8 @@ pub(crate) struct Node {
     health: Arc<Health>,
     lanes: Box<[Lane]>,
     waiting: Mutex<Waiting>,
+    /// Until when a failure may be that of a server that leaves.
+    leaves: Mutex<Option<Instant>>,
 }
 
 /// The place of one shared connection.
@@ -74,16 +76,31 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Node {
-    /// A server, which has this place in the route.
-    pub(crate) fn new(address: Address, settings: Arc<Settings>, route: Arc<Route>, place: usize) -> Self {
+    /// A server of no route yet.
+    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
         let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
         let (server, metrics) = (address.name.clone(), settings.metrics.clone());
-        let health = Arc::new(Health { failures: Mutex::default(), route, place, server, metrics });
-        Self { address, settings, health, lanes, waiting: Mutex::default() }
+        let health =
+            Arc::new(Health { failures: Mutex::default(), place: Mutex::default(), server, metrics });
+        Self { address, settings, health, lanes, waiting: Mutex::default(), leaves: Mutex::default() }
+    }
+
+    /// The server has this place in the route from now on, which is told of its failures.
+    pub(crate) fn is_at(&self, route: Arc<Route>, place: usize) {
+        *lock(&self.health.place) = Some((route, place));
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.address.name
+    }
+
+    /// The server has failed, and may be leaving, which is found out within `lasts`: until when. None: that time is over, and has not begun
+    /// again, which it does after `again`.
+    pub(crate) fn may_leave_until(&self, lasts: Duration, again: Duration) -> Option<Instant> {
+        let (mut leaves, now) = (lock(&self.leaves), Instant::now());
+        let until = leaves.filter(|until| now < *until + again).unwrap_or(now + lasts);
+        *leaves = Some(until);
+        (now < until).then_some(until)
     }
 
     /// Whether its protocol can give tags to items.
@@ -103,6 +120,30 @@ impl Node {
         let reply = self.ask(command, repeat, limit).await;
         self.settings.metrics.request(self.name(), command.name(), began, outcome(&reply));
         reply
+    }
+
+    /// Sends what ends a lease. A server that leaves takes no connection any more, and keeps only those on which leases were had: it is
+    /// sent over one of them then.
+    pub(crate) async fn end_lease(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Error> {
+        let reply = self.one(command, false, limit).await;
+        if !matches!(reply, Err(Error::Connection { .. } | Error::Unavailable { .. })) {
+            return reply;
+        }
+        while let Some(mut held) = self.idle() {
+            if let Ok(reply) = held.one(command, limit).await {
+                return reply.checked(self.name());
+            }
+        }
+        reply
+    }
+
+    /// A waiting connection that is open and not in use.
+    fn idle(&self) -> Option<Held<'_>> {
+        let mut waiting = lock(&self.waiting);
+        waiting.idle.retain(|connection| !connection.is_closed());
+        let connection = waiting.idle.pop()?;
+        waiting.used += 1;
+        Some(Held { node: self, connection: Some(connection), whole: true })
     }
 
     async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
@@ -400,9 +441,8 @@ impl Drop for Held<'_> {
 #[derive(Debug)]
 struct Health {
     failures: Mutex<Failures>,
-    /// Is told of failures.
-    route: Arc<Route>,
-    place: usize,
+    /// The route that is told of failures, and the server's place in it.
+    place: Mutex<Option<(Arc<Route>, usize)>>,
     server: Arc<str>,
     metrics: Arc<Metrics>,
 }
@@ -456,13 +496,16 @@ impl Health {
 impl Watch for Health {
     fn works(&self) {
         *lock(&self.failures) = Failures::default();
-        self.route.succeeded(self.place);
+        if let Some((route, place)) = &*lock(&self.place) {
+            route.succeeded(*place);
+        }
     }
 
     fn fails(&self, error: &Error) {
         let now = Instant::now();
         self.count(error, now, random());
-        if self.route.failed(self.place, now.into_std()) == Event::Ejected {
+        let place = lock(&self.place).clone();
+        if place.is_some_and(|(route, place)| route.failed(place, now.into_std()) == Event::Ejected) {
             self.metrics.ejected(&self.server, &error.to_string());
         }
     }
@@ -497,7 +540,7 @@ fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
 }
 
 /// From 0 up to 1.
-fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     // The standard library's keys of hash maps are the randomness that is at hand.
     let bits = std::hash::RandomState::new().build_hasher().finish() as u32;
     f64::from(bits) / (f64::from(u32::MAX) + 1.0)

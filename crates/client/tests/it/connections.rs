@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-mod peer;
+pub(crate) mod peer;
 
 use peer::{accept, lines, unnumbered};
 

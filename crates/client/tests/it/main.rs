@@ -23,6 +23,7 @@ mod item {
 mod namespace_model;
 mod namespaces;
 mod near;
+mod nodes;
 mod objects;
 mod processes;
 mod replies;

@@ -33,7 +33,7 @@ pub(super) async fn accept(listener: &TcpListener) -> Peer {
 }
 
 /// A request line without its number, and the number.
-pub(super) fn unnumbered(line: &str) -> (String, Option<String>) {
+pub(crate) fn unnumbered(line: &str) -> (String, Option<String>) {
     let is_number = |word: &&str| word.strip_prefix('O').is_some_and(|rest| rest.parse::<u32>().is_ok());
     let number = line.split(' ').find(is_number);
     let words: Vec<_> = line.split(' ').filter(|word| !is_number(word)).collect();
