@@ -180,10 +180,14 @@ impl<W: Send + 'static> Running<W> {
     pub(super) fn listed(&mut self, name: String, value: Option<&[u8]>, now_ms: u64) {
         self.is_list_new = true;
         let record = value.and_then(Record::parse);
-        if name == self.source.own.name
-            && (self.name == OwnName::Foreign || value.is_some() && record.is_none())
-        {
-            self.name = if value.is_some() && record.is_none() { OwnName::Foreign } else { OwnName::Free };
+        if name == self.source.own.name {
+            match (value.is_some() && record.is_none(), self.name) {
+                (true, OwnName::Foreign) => {}
+                // Said with the next attempt to be listed.
+                (true, _) => self.name = OwnName::Unknown,
+                (false, OwnName::Foreign | OwnName::Unknown) => self.name = OwnName::Free,
+                (false, _) => {}
+            }
         }
         if self.seat.as_ref().is_some_and(|seat| seat.name == name)
             && record.as_ref().is_none_or(|record| record.instance != self.source.own.instance)
