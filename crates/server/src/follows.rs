@@ -147,7 +147,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A log that is to be followed.
+/// A log that will be followed.
 struct Start<'a> {
     settings: &'a FollowSettings,
     /// The logs that come by way of it: names and marks.

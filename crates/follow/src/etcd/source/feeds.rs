@@ -109,7 +109,7 @@ impl<W: Send + 'static> Running<W> {
         }
         for via in &mut self.feeds.all {
             (via.is_asking, via.is_claiming, via.lead_ms, via.seen) = (false, false, 0, None);
-            // Read after the watch's beginning: what comes of them was before.
+            // They were read after the watch began: earlier events of the same keys count no more.
             (via.leader, via.leader_at) = (None, 0);
             if !resumes {
                 (via.standing, via.claim_at) = (None, 0);
@@ -153,7 +153,7 @@ impl<W: Send + 'static> Running<W> {
     pub(super) fn obey_claims(&mut self, node: &mut impl Node<Waiter = W>) {
         let is_whole = self.follower.is_whole() && self.seat.is_some();
         for via in &mut self.feeds.all {
-            // One that comes while something is missing says nothing; the next one does.
+            // While something is missing a claim says nothing; the next one does.
             let Some(seen) = via.seen.take().filter(|_| is_whole) else { continue };
             if let Some(asked_at_ms) = self.feeds.asked.obeyed(seen) {
                 node.fed(&via.feed.name, asked_at_ms);
