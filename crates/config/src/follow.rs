@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
 use cattlegrid_follow::etcd::Place;
-use cattlegrid_follow::postgres::{Address, Table};
+use cattlegrid_follow::postgres::{Address, Table, Template};
 use cattlegrid_herd::WhenBehind;
 
 /// The settings of one log, checked and with all defaults.
@@ -84,6 +84,10 @@ pub struct FollowTable {
     pub table: Table,
     /// The prefixes behind which its tags are bumped; None: all, and none.
     pub prefixes: Option<Vec<String>>,
+    /// The keys that `cattlegrid follow` deletes when a row changes.
+    pub delete_keys: Vec<Template>,
+    /// The keys that it deletes when the table is truncated; none: that is a gap.
+    pub truncate_keys: Vec<String>,
 }
 
 impl FollowSettings {
@@ -110,6 +114,19 @@ impl FollowSettings {
     /// The tables of a database.
     pub fn tables(&self) -> &[FollowTable] {
         self.postgres().map_or(&[], |log| &log.tables)
+    }
+}
+
+impl FollowTable {
+    /// The table as `cattlegrid follow` wants it: keys in the place of tags.
+    pub fn of_keys(&self) -> Table {
+        Table { bump: self.delete_keys.clone(), truncate: self.truncate_keys.clone(), ..self.table.clone() }
+    }
+
+    /// With tags and keys: what the database must send for one of both.
+    pub fn of_all(&self) -> Table {
+        let bump = self.table.bump.iter().chain(&self.delete_keys).cloned().collect();
+        Table { bump, ..self.table.clone() }
     }
 }
 

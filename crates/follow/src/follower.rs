@@ -376,6 +376,8 @@ impl<L: Log> Follower<L> {
                 let reason = format!("it was {last} and is {identity}");
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
+            // What was obeyed by another process: what it has acknowledged was whole.
+            None if resumes => self.unseen = Unseen::Known { running: Vec::new(), ended: false },
             None => {}
         }
         self.identity = Some(identity);

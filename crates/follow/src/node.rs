@@ -67,6 +67,19 @@ pub trait Node {
     fn notice(&mut self, notice: Notice);
     /// Takes note of how far the follower is, and of what was left out of tags so far.
     fn state(&mut self, state: State, left_out: LeftOut);
+    /// The orders so far are those of the log up to `position`, as a number: up to where of it they have been obeyed, which is what
+    /// the log may forget. For a node whose orders are obeyed later; asked often.
+    fn obeyed(&mut self, position: u64) -> u64 {
+        position
+    }
+    /// Why the stream must begin anew where it was obeyed last; asked often.
+    fn wants_again(&mut self) -> Option<String> {
+        None
+    }
+    /// Whether so many orders wait to be obeyed that there must be no more now.
+    fn is_full(&self) -> bool {
+        false
+    }
     /// The password, read anew for each connection.
     ///
     /// # Errors
