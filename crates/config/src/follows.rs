@@ -484,6 +484,38 @@ mod tests {
     }
 
     #[test]
+    fn a_server_obeys_tags_and_memcached_keys() {
+        let keys = "delete_keys = [\"user:{id}\", \"name:{a name}\"]\ntruncate_keys = [\"users\"]\n";
+        let both = parse(&format!("{SHOP}{USERS}{keys}")).unwrap();
+        both.for_server().unwrap();
+        let log = both.log_of_keys(None).unwrap();
+        assert_eq!(log.name, "shop");
+        let of_keys = log.tables()[0].of_keys();
+        let texts = |table: &cattlegrid_follow::postgres::Table| {
+            table.bump.iter().map(|own| own.text().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&of_keys), ["user:{id}", "name:{a name}"]);
+        assert_eq!(of_keys.truncate, ["users"]);
+        assert_eq!(texts(&log.tables()[0].of_all()).len(), 3);
+        let only_keys =
+            parse(&format!("{SHOP}{}{keys}", USERS.replace("bump = [\"user:{id}\"]\n", ""))).unwrap();
+        only_keys.log_of_keys(Some("shop")).unwrap();
+        let error = only_keys.for_server().unwrap_err().to_string();
+        assert!(
+            error.starts_with("f.toml:3: follow shop: table public.users has delete_keys and no bump"),
+            "{error}"
+        );
+        let shown = explain(&only_keys, None).unwrap();
+        assert!(shown.contains("# for `cattlegrid follow` only: f.toml:3: "), "{shown}");
+        assert!(!shown.contains("bump = "), "{shown}");
+        parse(&shown).unwrap().log_of_keys(None).unwrap();
+        let only_tags = parse(&format!("{SHOP}{USERS}")).unwrap();
+        let error = only_tags.log_of_keys(None).unwrap_err().to_string();
+        assert!(error.starts_with("f.toml:3: follow shop: table public.users has no delete_keys"), "{error}");
+        assert_eq!(both.changes(&only_tags), ["logs changed: shop"]);
+    }
+
+    #[test]
     fn each_mistake_has_its_line_and_what_would_be_right() {
         let users = |key: &str| format!("{SHOP}{USERS}{key}\n");
         let shop = |key: &str| format!("{SHOP}{key}\n{USERS}");
@@ -501,6 +533,10 @@ mod tests {
             (shop("tabel = 1"), 3, "did you mean table?"),
             (users("prefixes = [\":1:\"]"), 6, "is not one of [server] prefixes"),
             (users("truncate = [\"a:{b}\"]"), 6, "no row is named"),
+            (users("truncate_keys = [\"a\"]"), 6, "belongs to delete_keys; name those too"),
+            (users("delete_keys = [\"a\"]\ntruncate_keys = [\"a:{b}\"]"), 7, "no row is named"),
+            (users("delete_keys = [\"a:{b\"]"), 6, "a column is written"),
+            (users("delete_keys = [\"a b:{c}\"]"), 6, "a key has 1 to 250 bytes, and no blanks"),
             (users("columns = []"), 6, "names none; leave it out for all"),
             (users("prefixes = []"), 6, "names none; leave it out for all"),
             (

@@ -49,7 +49,8 @@ pub enum Told<L: Log> {
     Connected {
         /// Of the server that the stream comes from.
         identity: L::Identity,
-        /// The stream begins at the position that was acknowledged last, or before it.
+        /// The stream begins at the position that was acknowledged last, or before it: by this follower, or, at its first connection,
+        /// by one before it whose effects are still there.
         resumes: bool,
     },
     /// A transaction's tags, in the order of the log. `position`: behind it; at most the log's end.

@@ -304,9 +304,11 @@ impl Shared {
             log::warning(format_args!("log {name}: {open} deletes were not answered: {then}"));
         }
         let Counts { transactions, deleted, were_there, flushes, gaps, left_out } = self.counts.get();
+        // With `again` some orders are those of before.
+        let of =
+            if self.log.again.is_zero() { format!(" of {transactions} transactions") } else { String::new() };
         log::notice(format_args!(
-            "log {name}: ends: {transactions} transactions, {deleted} deletes, of which {were_there} found a value, {flushes} \
-             flushes, {gaps} gaps, {left_out} keys left out"
+            "log {name}: ends: {deleted} deletes{of}, {were_there} found a value; {gaps} gaps, {flushes} flushes, {left_out} keys left out"
         ));
     }
 }
@@ -427,8 +429,9 @@ impl Node for Deletes {
                 self.marks.clear();
                 self.position = 0;
                 shared.queues.borrow_mut().comes_again();
+                shared.progress.borrow_mut().asked.clear();
                 let how = if resumes { "goes on where it stopped" } else { "begins" };
-                if said.is_new(&format!("connected to {identity}")) {
+                if said.is_new(&format!("{how} {identity}")) {
                     log::notice(format_args!(
                         "log {name}: connected to {} ({identity}): {how}",
                         shared.log.origin
