@@ -60,7 +60,7 @@ fn help() -> String {
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
-         \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached
+         \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
          \x20      cattlegrid objects COMMAND ...     objects with methods, without a server\n\

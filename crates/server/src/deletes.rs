@@ -401,7 +401,9 @@ impl Node for Deletes {
             Order::Bump(Names::Some { names, .. }) => {
                 shared.queues.borrow_mut().begin();
                 shared.count(|counts| counts.transactions += 1);
-                names.iter().for_each(|name| self.delete(name));
+                for name in &names {
+                    self.delete(name);
+                }
             }
             Order::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
             Order::Flush(reason) => {
@@ -411,8 +413,7 @@ impl Node for Deletes {
             Order::Confirmed { asked_at_ms } => {
                 let given = shared.queues.borrow().given();
                 let asked = &mut shared.progress.borrow_mut().asked;
-                asked.pop_back_if(|(order, _)| *order == given);
-                if asked.len() >= MARKS_MAX {
+                if asked.back().is_some_and(|(order, _)| *order == given) || asked.len() >= MARKS_MAX {
                     asked.pop_back();
                 }
                 asked.push_back((given, asked_at_ms));

@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// Bytes of replies that are read at once.
+const READ_BYTES: usize = 32 << 10;
+
 /// Longest line of a reply.
 const LINE_MAX: usize = 2048;
 
@@ -166,6 +169,7 @@ impl Lines {
             if self.input.len() > LINE_MAX {
                 return Err("a line of its reply has no end".to_owned());
             }
+            self.input.reserve(READ_BYTES);
             match tokio::time::timeout(PATIENCE, stream.read_buf(&mut self.input)).await {
                 Ok(Ok(0)) => return Err("it closed the connection".to_owned()),
                 Ok(Ok(_)) => {}

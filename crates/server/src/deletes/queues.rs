@@ -25,7 +25,7 @@ const COMMAND_BYTES: usize = 120;
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Queues {
-    queues: Vec<Queue>,
+    servers: Vec<Queue>,
     /// Orders so far.
     given: u64,
     bytes: usize,
@@ -100,8 +100,8 @@ impl Command {
 
 impl Queues {
     pub(super) fn new(servers: usize, overflow: Overflow) -> Self {
-        let queues = (0..servers).map(|_| Queue::default()).collect();
-        Self { queues, given: 0, bytes: 0, bytes_max: BYTES_MAX, overflow }
+        let servers = (0..servers).map(|_| Queue::default()).collect();
+        Self { servers, given: 0, bytes: 0, bytes_max: BYTES_MAX, overflow }
     }
 
     /// Commands from now on are those of a new order.
@@ -116,7 +116,7 @@ impl Queues {
 
     /// Deletes a key on a server. A key that waits there already is deleted once, later than both changes.
     pub(super) fn delete(&mut self, place: usize, key: &Arc<[u8]>) -> Option<Overflowed> {
-        let queue = &mut self.queues[place];
+        let queue = &mut self.servers[place];
         if queue.lacks.is_some() || !queue.keys.insert(Arc::clone(key)) {
             return None;
         }
@@ -125,9 +125,9 @@ impl Queues {
         if self.bytes <= self.bytes_max {
             return None;
         }
-        let down = (0..self.queues.len()).filter(|place| !self.queues[*place].is_up);
-        let place = down.max_by_key(|place| self.queues[*place].bytes)?;
-        let queue = &mut self.queues[place];
+        let down = (0..self.servers.len()).filter(|place| !self.servers[*place].is_up);
+        let place = down.max_by_key(|place| self.servers[*place].bytes)?;
+        let queue = &mut self.servers[place];
         let (order, count) = (queue.oldest().unwrap_or(self.given), queue.waiting.len());
         self.bytes -= queue.clear();
         match self.overflow {
@@ -140,7 +140,7 @@ impl Queues {
 
     /// Empties all servers. What waits is among it.
     pub(super) fn flush(&mut self) {
-        for queue in &mut self.queues {
+        for queue in &mut self.servers {
             let order = queue.waiting.front().map(|command| command.order);
             let order = order.into_iter().chain(queue.lacks.take()).chain([self.given]).min().unwrap_or(0);
             self.bytes -= queue.clear();
@@ -150,37 +150,37 @@ impl Queues {
 
     /// What a server lacks comes again from now on, or is known to be lost.
     pub(super) fn comes_again(&mut self) {
-        self.queues.iter_mut().for_each(|queue| queue.lacks = None);
+        self.servers.iter_mut().for_each(|queue| queue.lacks = None);
     }
 
     /// Whether a server answers.
     pub(super) fn set_up(&mut self, place: usize, is_up: bool) {
-        self.queues[place].is_up = is_up;
+        self.servers[place].is_up = is_up;
     }
 
     /// Whether so much waits for servers which answer that the log must not be read.
     pub(super) fn is_full(&self) -> bool {
-        self.queues.iter().filter(|queue| queue.is_up).map(|queue| queue.bytes).sum::<usize>() > FULL_BYTES
+        self.servers.iter().filter(|queue| queue.is_up).map(|queue| queue.bytes).sum::<usize>() > FULL_BYTES
     }
 
     /// The server that answers again, and lacks something that must come again.
     pub(super) fn wants_again(&self) -> Option<usize> {
-        self.queues.iter().position(|queue| queue.is_up && queue.lacks.is_some())
+        self.servers.iter().position(|queue| queue.is_up && queue.lacks.is_some())
     }
 
     /// Whether a server lacks something that must come again, and is not known to answer.
     pub(super) fn wants_look(&self, place: usize) -> bool {
-        self.queues[place].lacks.is_some() && !self.queues[place].is_up
+        self.servers[place].lacks.is_some() && !self.servers[place].is_up
     }
 
     /// Whether a server lacks something that must come again.
     pub(super) fn lacks(&self, place: usize) -> bool {
-        self.queues[place].lacks.is_some()
+        self.servers[place].lacks.is_some()
     }
 
     /// The next commands for a server, at most `most`, as they are sent.
     pub(super) fn take(&mut self, place: usize, most: usize) -> Vec<u8> {
-        let queue = &mut self.queues[place];
+        let queue = &mut self.servers[place];
         let mut text = Vec::new();
         for command in queue.waiting.drain(..most.min(queue.waiting.len())) {
             match &command.what {
@@ -199,18 +199,18 @@ impl Queues {
 
     /// Commands without a reply.
     pub(super) fn sent(&self, place: usize) -> usize {
-        self.queues[place].sent.len()
+        self.servers[place].sent.len()
     }
 
     /// Commands that a server must still be told, or has not answered.
     pub(super) fn backlog(&self, place: usize) -> usize {
-        self.queues[place].waiting.len() + self.sent(place)
+        self.servers[place].waiting.len() + self.sent(place)
     }
 
     /// A line of a server's, in reply to the first command that has none; without the line's end.
     pub(super) fn answered(&mut self, place: usize, line: &[u8]) -> Answer {
         let reply = || line.escape_ascii().to_string();
-        let queue = &mut self.queues[place];
+        let queue = &mut self.servers[place];
         let Some(command) = queue.sent.front() else { return Answer::Failed { reply: reply() } };
         let answer = match (&command.what, line) {
             (What::Delete(_), b"DELETED") => Answer::Deleted { was_there: true },
@@ -230,7 +230,7 @@ impl Queues {
 
     /// What was sent has no reply: it is sent again, first.
     pub(super) fn failed(&mut self, place: usize) {
-        let queue = &mut self.queues[place];
+        let queue = &mut self.servers[place];
         while let Some(command) = queue.sent.pop_back() {
             // A key that changed again since waits further back: now it is this one that counts.
             if let What::Delete(key) = &command.what {
@@ -247,7 +247,7 @@ impl Queues {
 
     /// How many orders are obeyed, of those that were given first.
     pub(super) fn obeyed(&self) -> u64 {
-        let oldest = self.queues.iter().filter_map(Queue::oldest).min();
+        let oldest = self.servers.iter().filter_map(Queue::oldest).min();
         oldest.map_or(self.given, |oldest| oldest.saturating_sub(1))
     }
 }
@@ -432,9 +432,9 @@ mod tests {
                     4 | 5 => {
                         let Some(key) = sent[place].pop_front() else { continue };
                         queues.answered(place, b"DELETED");
-                        open.iter_mut().for_each(|own| {
+                        for own in &mut open {
                             own.remove(&(place, Arc::clone(&key)));
-                        });
+                        }
                     }
                     6 => {
                         queues.failed(place);
