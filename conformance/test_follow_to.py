@@ -46,7 +46,7 @@ def module_database():
 
 @pytest.fixture
 def database(module_database):
-    """One that each test leaves without slots."""
+    """A database that each test leaves without slots."""
     yield module_database
     drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
     wait_until("no slot is left", lambda: module_database.sql(drop, "SELECT 1 FROM pg_replication_slots") == [])
@@ -518,7 +518,7 @@ def test_once_more_later(follow, database, servers):
 
 
 def test_more_than_waits_comes_again_from_the_slot(follow, database, servers):
-    """A server is away for so long that there is no memory for its deletes. None is lost, and the others go on."""
+    """There is no memory for the deletes of a server that is away. None is lost, and the others go on."""
     own = follow(rules(database, 'slot = "shop_to"'), servers)
     c = libmemcached(servers, ketama=True)
     fill(c)

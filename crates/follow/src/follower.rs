@@ -33,6 +33,9 @@ const LOOK_AGAIN_MS: u64 = 5;
 /// that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
+/// Longest time that counts as the caller's own, in milliseconds: the machine may have been suspended.
+const STALLED_MS_MAX: u64 = 10_000;
+
 /// How a log is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -321,6 +324,15 @@ impl<L: Log> Follower<L> {
             Told::Lost { .. } => self.lost(now_ms),
         }
         self.tick(now_ms);
+    }
+
+    /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within [`STALLED_MS_MAX`].
+    pub fn stalled(&mut self, for_ms: u64) {
+        let for_ms = for_ms.min(STALLED_MS_MAX);
+        if let Link::Up(stream) = &mut self.link {
+            stream.replied_ms += for_ms;
+            stream.passed_ms += for_ms;
+        }
     }
 
     /// Does what is due. The caller calls it at [`Follower::next_ms`].

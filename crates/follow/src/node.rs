@@ -76,7 +76,7 @@ pub trait Node {
     fn wants_again(&mut self) -> Option<String> {
         None
     }
-    /// Whether so many orders wait to be obeyed that there must be no more now.
+    /// Whether there must be no more orders until some of those that wait are obeyed.
     fn is_full(&self) -> bool {
         false
     }

@@ -169,7 +169,10 @@ impl Source {
         };
         running.follower.tick(node.now_ms());
         loop {
+            let began_ms = node.now_ms();
             let next = running.act(node).await;
+            // An entry of 100,000s of names takes its time.
+            running.follower.stalled(node.now_ms().saturating_sub(began_ms));
             node.state(running.follower.state(), running.left_out);
             let (mut looks, mut stops) = (false, false);
             {
