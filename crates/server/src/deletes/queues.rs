@@ -417,7 +417,7 @@ mod tests {
                         queues.begin();
                         let mut own = HashSet::new();
                         for _ in 0..random.random_range(0..6) {
-                            let key: Arc<[u8]> = Arc::from(&[random.random_range(0..30u8)][..]);
+                            let key: Arc<[u8]> = Arc::from(&[random.random_range(b'a'..=b'z')][..]);
                             let to = random.random_range(0..2);
                             queues.delete(to, &key);
                             own.insert((to, key));
@@ -445,10 +445,10 @@ mod tests {
                         queues.comes_again();
                         for order in acknowledged as usize + 1..open.len() {
                             queues.begin();
-                            for (to, key) in open[order].clone() {
-                                queues.delete(to, &key);
+                            let again = std::mem::take(&mut open[order]);
+                            for (to, key) in &again {
+                                queues.delete(*to, key);
                             }
-                            let again = open[order].clone();
                             open.push(again);
                         }
                     }
