@@ -60,6 +60,7 @@ fn act(command: Command, first: &str) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Command::Follow(command) => follow(&command),
         Command::Try { file, key } => match config::Trial::new(&file, &key) {
             Ok(trial) => match trial::run(trial) {
                 Ok(text) => print(&text),
@@ -123,6 +124,27 @@ fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) 
         }
         Err(error) => usage_error(&error),
     }
+}
+
+/// `follow`: deletes keys on memcached servers until a signal comes.
+#[cfg(feature = "postgres")]
+fn follow(command: &config::FollowCommand) -> ExitCode {
+    let file = match config::RuleFile::load(&command.file) {
+        Ok(file) => file,
+        Err(error) => return usage_error(&error),
+    };
+    match file.log_of_keys(command.log.as_deref()) {
+        Ok(log) => flushed(done(cattlegrid_server::delete_keys(log, command))),
+        Err(error) => usage_error(&error),
+    }
+}
+
+/// The same without it.
+#[cfg(not(feature = "postgres"))]
+fn follow(_: &config::FollowCommand) -> ExitCode {
+    usage_error(
+        &"follow: this program was built without the cargo feature `postgres`; build it with the feature",
+    )
 }
 
 /// `words` with the subcommand; the report, or the help.

@@ -91,6 +91,12 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         }
         warnings.extend(objects.warns(Some(file)));
     }
+    if let Err(error) = file.for_server() {
+        for line in error.lines() {
+            write_to(&mut text, format_args!("\n# for `cattlegrid follow` only: {line}"));
+        }
+        text.push('\n');
+    }
     text.push('\n');
     for line in &warnings {
         write_to(&mut text, format_args!("# warning: {line}\n"));

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use crate::apply::{Stop, apply, missing, unknown};
 use crate::error::UsageError;
+use crate::follow_command::{FollowCommand, parse_follow};
 use crate::help::Topic;
 use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
@@ -51,6 +52,8 @@ pub enum Command {
         /// A running server, one of them: host:port.
         server: String,
     },
+    /// Delete keys on memcached servers of which a database's log says that their rows changed.
+    Follow(FollowCommand),
     /// Run the loader of a key once, see [`crate::Trial`].
     Try {
         /// The rule file.
@@ -107,6 +110,7 @@ where
         Some("check") => parse_check(&words[1..]),
         Some("advise") => parse_advise(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
+        Some("follow") => parse_follow(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
         Some("help") => parse_help(&words[1..]),
         Some("version") => match words.get(1) {
@@ -118,8 +122,8 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 9] =
-    ["serve", "demo", "bench", "check", "advise", "nodes", "objects", "help", "version"];
+const SUBCOMMANDS: [&str; 10] =
+    ["serve", "demo", "bench", "check", "advise", "nodes", "follow", "objects", "help", "version"];
 
 fn no_subcommand(before: &str, word: &str) -> UsageError {
     let near = nearest(word, SUBCOMMANDS.into_iter());
@@ -137,6 +141,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("check") => Topic::Check,
         Some("advise") => Topic::Advise,
         Some("nodes") => Topic::Nodes,
+        Some("follow") => Topic::Follow,
         Some("objects") => Topic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
         Some(word) => return Err(no_subcommand("help ", word)),
@@ -279,6 +284,7 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
     if let Some(path) = settings.config {
         // Once more, over what the file says.
         let file = RuleFile::load_with(&path, settings.objects_dir.as_deref())
+            .and_then(|file| file.for_server().map(|()| file))
             .map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
         file.server.apply(&mut settings)?;

@@ -42,6 +42,11 @@ impl ConfigError {
         Self { lines: vec![format!("{}: {problem}", path.display())] }
     }
 
+    /// These lines, if there are any.
+    pub(crate) fn unless_none(lines: Vec<String>) -> Result<(), Self> {
+        if lines.is_empty() { Ok(()) } else { Err(Self { lines }) }
+    }
+
     /// The lines, at least one.
     pub fn lines(&self) -> &[String] {
         &self.lines

@@ -95,6 +95,10 @@ pub struct FollowTable {
     pub table: Table,
     /// The prefixes behind which its tags are bumped; None: all, and none.
     pub prefixes: Option<Vec<String>>,
+    /// The keys that `cattlegrid follow` deletes when a row changes.
+    pub delete_keys: Vec<Template>,
+    /// The keys that it deletes when the table is truncated; none: that is a gap.
+    pub truncate_keys: Vec<String>,
 }
 
 impl FollowSettings {
@@ -123,7 +127,7 @@ impl FollowSettings {
             }
         };
         add(if self.soft { "soft" } else { "hard" });
-        for FollowTable { table, prefixes } in self.tables() {
+        for FollowTable { table, prefixes, .. } in self.tables() {
             add(&table.full_name());
             for list in [
                 Some(table.bump.iter().map(Template::text).collect::<Vec<_>>()),
@@ -152,6 +156,19 @@ impl FollowSettings {
     /// The tables of a database.
     pub fn tables(&self) -> &[FollowTable] {
         self.postgres().map_or(&[], |log| &log.tables)
+    }
+}
+
+impl FollowTable {
+    /// The table as `cattlegrid follow` wants it: keys in the place of tags.
+    pub fn of_keys(&self) -> Table {
+        Table { bump: self.delete_keys.clone(), truncate: self.truncate_keys.clone(), ..self.table.clone() }
+    }
+
+    /// With tags and keys: what the database must send for one of both.
+    pub fn of_all(&self) -> Table {
+        let bump = self.table.bump.iter().chain(&self.delete_keys).cloned().collect();
+        Table { bump, ..self.table.clone() }
     }
 }
 

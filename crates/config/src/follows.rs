@@ -2,6 +2,7 @@
 //!
 //! Nothing is asked of the database here: that a file is right does not depend on what can be reached.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
@@ -11,15 +12,16 @@ use toml::de::{DeTable, DeValue};
 
 use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft, NOT_YET};
-use crate::problems::Problems;
+use crate::problems::{Problems, line_of};
 use crate::rules::read_table;
+use crate::trial::KEY_BYTES_MAX;
 use crate::value::Text;
 
 /// Logs a file may have.
 pub const FOLLOWS_MAX: usize = 8;
 /// Tables of a log.
 pub const FOLLOW_TABLES_MAX: usize = 200;
-/// Tags of a table.
+/// Tags of a table, and keys.
 const BUMP_MAX: usize = 8;
 /// Bytes of a log's name.
 const NAME_MAX: usize = 64;
@@ -101,6 +103,18 @@ fn find_vias(follows: &mut [(usize, FollowSettings)], problems: &mut Problems) {
         }
         via.log = Some(Box::new(log.clone()));
     }
+}
+
+/// The lines at which the tables of each log begin.
+pub(crate) fn table_lines(all: &DeTable<'_>, text: &str) -> BTreeMap<String, Vec<usize>> {
+    let of_log = |value: &DeValue<'_>| match value {
+        DeValue::Table(log) => match log.get("table").map(toml::Spanned::get_ref) {
+            Some(DeValue::Array(list)) => list.iter().map(|own| line_of(text, own.span().start)).collect(),
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    };
+    all.iter().map(|(name, value)| (name.get_ref().to_string(), of_log(value.get_ref()))).collect()
 }
 
 /// A table that is being read.
@@ -375,17 +389,29 @@ fn finish(
         }
     };
     read.scope = number as u8;
-    for bump in &draft.bump {
-        match Template::parse(&bump.text) {
-            Ok(template) => read.bump.push(template),
-            Err(error) => problems.add(bump.offset, format!("{label}: bump {error}")),
-        }
+    read.bump = templates(&draft.bump, ("bump", "tags"), label, problems);
+    let delete_keys = templates(&draft.delete_keys, ("delete_keys", "keys"), label, problems);
+    for key in draft.delete_keys.iter().chain(&draft.truncate_keys).filter(|key| !is_key(&key.text)) {
+        let problem = format!("a key has 1 to {KEY_BYTES_MAX} bytes, and no blanks");
+        problems.add(key.offset, format!("{label}: {:?}: {problem}", key.text));
     }
-    if let Some(extra) = draft.bump.get(BUMP_MAX) {
-        problems.add(extra.offset, format!("{label}: bump: {} tags; at most {BUMP_MAX}", draft.bump.len()));
+    for key in draft.truncate_keys.iter().filter(|key| key.text.contains(['{', '}'])) {
+        problems.add(
+            key.offset,
+            format!("{label}: truncate_keys {:?}: no row is named; leave braces out", key.text),
+        );
     }
-    if draft.bump.is_empty() && table.get("bump").is_none_or(|value| value.get_ref().is_array()) {
-        problems.add(offset, format!("{label}: lacks bump, the tags to invalidate"));
+    let is_none = |key: &str| table.get(key).is_none_or(|value| value.get_ref().is_array());
+    if draft.bump.is_empty() && draft.delete_keys.is_empty() && is_none("bump") && is_none("delete_keys") {
+        problems.add(
+            offset,
+            format!(
+                "{label}: lacks bump, the tags to invalidate, or, for `cattlegrid follow` and memcached servers, delete_keys"
+            ),
+        );
+    }
+    if let (true, Some(key)) = (draft.delete_keys.is_empty(), draft.truncate_keys.first()) {
+        problems.add(key.offset, format!("{label}: truncate_keys: belongs to delete_keys; name those too"));
     }
     for tag in &draft.truncate {
         if tag.text.is_empty() || tag.text.len() > TAG_BYTES_MAX {
@@ -411,7 +437,37 @@ fn finish(
         }
     }
     let prefixes = draft.prefixes.map(|all| all.into_iter().map(|prefix| prefix.text).collect());
-    Some(FollowTable { table: read, prefixes })
+    let truncate_keys = draft.truncate_keys.into_iter().map(|key| key.text).collect();
+    Some(FollowTable { table: read, prefixes, delete_keys, truncate_keys })
+}
+
+fn templates(
+    texts: &[Text],
+    (key, what): (&str, &str),
+    label: &str,
+    problems: &mut Problems,
+) -> Vec<Template> {
+    if let Some(extra) = texts.get(BUMP_MAX) {
+        problems.add(extra.offset, format!("{label}: {key}: {} {what}; at most {BUMP_MAX}", texts.len()));
+    }
+    let mut read = Vec::new();
+    for text in texts {
+        match Template::parse(&text.text) {
+            Ok(template) => read.push(template),
+            Err(error) => problems.add(text.offset, format!("{label}: {key} {error}")),
+        }
+    }
+    read
+}
+
+/// Whether it can be a key, or a template of one whose columns have blanks in their names.
+fn is_key(text: &str) -> bool {
+    let mut is_column = false;
+    let is_right = |c: char| {
+        is_column = c == '{' || is_column && c != '}';
+        is_column || !(c == ' ' || c.is_ascii_control())
+    };
+    (1..=KEY_BYTES_MAX).contains(&text.len()) && text.chars().all(is_right)
 }
 
 #[cfg(all(test, not(feature = "postgres")))]
@@ -481,6 +537,38 @@ mod tests {
     }
 
     #[test]
+    fn a_server_obeys_tags_and_memcached_keys() {
+        let keys = "delete_keys = [\"user:{id}\", \"name:{a name}\"]\ntruncate_keys = [\"users\"]\n";
+        let both = parse(&format!("{SHOP}{USERS}{keys}")).unwrap();
+        both.for_server().unwrap();
+        let log = both.log_of_keys(None).unwrap();
+        assert_eq!(log.name, "shop");
+        let of_keys = log.tables()[0].of_keys();
+        let texts = |table: &cattlegrid_follow::postgres::Table| {
+            table.bump.iter().map(|own| own.text().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&of_keys), ["user:{id}", "name:{a name}"]);
+        assert_eq!(of_keys.truncate, ["users"]);
+        assert_eq!(texts(&log.tables()[0].of_all()).len(), 3);
+        let only_keys =
+            parse(&format!("{SHOP}{}{keys}", USERS.replace("bump = [\"user:{id}\"]\n", ""))).unwrap();
+        only_keys.log_of_keys(Some("shop")).unwrap();
+        let error = only_keys.for_server().unwrap_err().to_string();
+        assert!(
+            error.starts_with("f.toml:3: follow shop: table public.users has delete_keys and no bump"),
+            "{error}"
+        );
+        let shown = explain(&only_keys, None).unwrap();
+        assert!(shown.contains("# for `cattlegrid follow` only: f.toml:3: "), "{shown}");
+        assert!(!shown.contains("bump = "), "{shown}");
+        parse(&shown).unwrap().log_of_keys(None).unwrap();
+        let only_tags = parse(&format!("{SHOP}{USERS}")).unwrap();
+        let error = only_tags.log_of_keys(None).unwrap_err().to_string();
+        assert!(error.starts_with("f.toml:3: follow shop: table public.users has no delete_keys"), "{error}");
+        assert_eq!(both.changes(&only_tags), ["logs changed: shop"]);
+    }
+
+    #[test]
     fn each_mistake_has_its_line_and_what_would_be_right() {
         let users = |key: &str| format!("{SHOP}{USERS}{key}\n");
         let shop = |key: &str| format!("{SHOP}{key}\n{USERS}");
@@ -498,6 +586,10 @@ mod tests {
             (shop("tabel = 1"), 3, "did you mean table?"),
             (users("prefixes = [\":1:\"]"), 6, "is not one of [server] prefixes"),
             (users("truncate = [\"a:{b}\"]"), 6, "no row is named"),
+            (users("truncate_keys = [\"a\"]"), 6, "belongs to delete_keys; name those too"),
+            (users("delete_keys = [\"a\"]\ntruncate_keys = [\"a:{b}\"]"), 7, "no row is named"),
+            (users("delete_keys = [\"a:{b\"]"), 6, "a column is written"),
+            (users("delete_keys = [\"a b:{c}\"]"), 6, "a key has 1 to 250 bytes, and no blanks"),
             (users("columns = []"), 6, "names none; leave it out for all"),
             (users("prefixes = []"), 6, "names none; leave it out for all"),
             (

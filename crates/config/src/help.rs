@@ -25,6 +25,8 @@ pub enum Topic {
     Advise,
     /// `nodes`.
     Nodes,
+    /// `follow`.
+    Follow,
     /// `objects`.
     Objects,
 }
@@ -39,6 +41,7 @@ impl Topic {
             Self::Check => CHECK.to_owned(),
             Self::Advise => ADVISE.to_owned(),
             Self::Nodes => NODES.to_owned(),
+            Self::Follow => FOLLOW.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
         }
     }
@@ -57,6 +60,7 @@ fn help() -> String {
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
+         \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
          \x20      cattlegrid objects COMMAND ...     objects with methods, without a server\n\
@@ -191,6 +195,36 @@ its state changes, and each 10 s.
 Status: 0, or 1 if the server does not answer or has no such log.
 ";
 
+const FOLLOW: &str = "\
+Usage: cattlegrid follow FILE --to ADDR[,ADDR]... [OPTION]...
+
+Follows the log of a PostgreSQL database, the [follow.NAME] of a rule file, and
+deletes keys on ordinary memcached servers: delete_keys of its tables, for each
+row that changed, when its transaction is committed. No Cattlegrid server is
+needed, and no line of code in the application.
+
+      --to ADDRS   the servers, in the order in which clients have them, by
+                   commas: host, host:port, host:port:weight, /path of a socket
+      --distribution ketama|ketama_weighted|all
+                   which server has a key: as libmemcached with KETAMA (the
+                   default), with KETAMA_WEIGHTED; all: deletes on each server,
+                   which is right for every client
+      --prefix P   what the client library puts before each key, after it has
+                   chosen the server
+      --on-gap warn|flush
+                   when it is not known which keys changed: a line of the log
+                   (the default), or flush_all, which takes everything else that
+                   the servers have as well
+      --log NAME   which [follow.NAME], if the file has several
+  -h, --help       print this
+
+It ends by SIGTERM or SIGINT. What is not guaranteed is in docs/follow.md; it
+says on standard error what it does. cattlegrid check FILE --connect says what
+the database lacks.
+
+Status: 0 after a signal, 2 for words or a file with mistakes.
+";
+
 const OBJECTS: &str = "\
 Usage: cattlegrid objects list [DIR] [TYPE]
        cattlegrid objects call [DIR] [--at TIME] NAME...
@@ -221,8 +255,15 @@ mod tests {
     fn the_help_fits_a_screen() {
         let text = help();
         assert!(text.lines().count() < 60, "{} lines", text.lines().count());
-        for topic in [Topic::Program, Topic::Demo, Topic::Check, Topic::Advise, Topic::Nodes, Topic::Objects]
-        {
+        for topic in [
+            Topic::Program,
+            Topic::Demo,
+            Topic::Check,
+            Topic::Advise,
+            Topic::Nodes,
+            Topic::Follow,
+            Topic::Objects,
+        ] {
             let text = topic.text();
             let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
             assert!(wide.is_empty() && text.ends_with('\n'), "{topic:?}: {wide:?}");

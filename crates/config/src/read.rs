@@ -6,6 +6,7 @@
 //! A file is taken whole or not at all. Everything that is wrong with it is reported, a line each: file, line,
 //! what, and what would be right.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
-use crate::follows::read_follows;
+use crate::follows::{read_follows, table_lines};
 use crate::hints;
 use crate::loaders::read_loaders;
 use crate::objects::{self, Given, read_objects};
@@ -164,6 +165,7 @@ impl RuleFile {
             object_rules,
             server,
             places: lines,
+            follow_lines: follow_table.map_or_else(BTreeMap::new, |all| table_lines(all, text)),
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cattlegrid_engine::rules::{Pattern, Rules};
 use cattlegrid_tags::PrefixId;
 
-use crate::error::UsageError;
+use crate::error::{ConfigError, UsageError};
 use crate::follow::FollowSettings;
 use crate::hints;
 use crate::loader::LoaderSettings;
@@ -35,6 +35,8 @@ pub struct RuleFile {
     pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,
     pub(crate) places: Places,
+    /// The lines of the tables of each log.
+    pub(crate) follow_lines: BTreeMap<String, Vec<usize>>,
 }
 
 /// `[server]` as it was read.
@@ -124,6 +126,64 @@ impl RuleFile {
             "[loader.{name}]: user {user:?}: {cause}, after which nothing it starts can become another user; leave \
              one of them out"
         )))
+    }
+
+    /// Whether a server can obey its logs.
+    ///
+    /// # Errors
+    /// A table has keys to delete and no tags: a line for each.
+    pub fn for_server(&self) -> Result<(), ConfigError> {
+        let why = "has delete_keys and no bump: a server invalidates tags; name them in bump, or delete the keys on memcached \
+                   servers by `cattlegrid follow FILE --to SERVERS`";
+        let lines = self.follows.iter().flat_map(|log| {
+            let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.table.bump.is_empty());
+            lacks.map(move |(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())))
+        });
+        ConfigError::unless_none(lines.collect())
+    }
+
+    /// The log that `cattlegrid follow` obeys: the one of this name, or the only one of a database.
+    ///
+    /// # Errors
+    /// There is none, or several and no name; it is of etcd, or followed for a fleet; a table has no keys to delete: a line for each.
+    pub fn log_of_keys(&self, name: Option<&str>) -> Result<&FollowSettings, ConfigError> {
+        let one = |problem: String| ConfigError::one(&self.path, problem);
+        let mut logs = self.follows.iter().filter(|log| match name {
+            Some(name) => log.name == name,
+            None => log.postgres().is_some(),
+        });
+        let log = match (logs.next(), logs.next(), name) {
+            (Some(_), Some(_), _) => {
+                let names: Vec<&str> = self.follows.iter().map(|log| log.name.as_str()).collect();
+                return Err(one(format!("has several logs; name one: --log {}", names.join(" or --log "))));
+            }
+            (Some(log), ..) => log,
+            (None, _, Some(name)) => return Err(one(format!("--log {name}: there is no [follow.{name}]"))),
+            (None, _, None) => {
+                let why = "has no log of a database; write [follow.NAME] with a url, and [[follow.NAME.table]] with delete_keys";
+                return Err(one(why.to_owned()));
+            }
+        };
+        if log.postgres().is_none() {
+            let why = "is of etcd, whose entries are tags and no keys; name the log of a database";
+            return Err(one(format!("follow {}: {why}", log.name)));
+        }
+        if log.via().is_some() {
+            let why = "has via: its slot is that of a fleet; write another [follow.NAME] of the database, with a slot of its own";
+            return Err(one(format!("follow {}: {why}", log.name)));
+        }
+        let why = "has no delete_keys: name the keys that are made of its rows, such as delete_keys = [\"user:{id}\"]; bump is \
+                   for a server with this file";
+        let lacks = log.tables().iter().enumerate().filter(|(_, own)| own.delete_keys.is_empty());
+        let lines =
+            lacks.map(|(at, own)| self.of_table(log, at, &format!("{} {why}", own.table.full_name())));
+        ConfigError::unless_none(lines.collect()).map(|()| log)
+    }
+
+    /// What is wrong with a table of a log.
+    fn of_table(&self, log: &FollowSettings, at: usize, problem: &str) -> String {
+        let line = self.follow_lines.get(&log.name).and_then(|lines| lines.get(at)).copied().unwrap_or(1);
+        format!("{}:{line}: follow {}: table {problem}", self.path.display(), log.name)
     }
 
     /// A line for each thing that `newer` says otherwise and that only a restart can change.

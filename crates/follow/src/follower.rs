@@ -33,6 +33,9 @@ const LOOK_AGAIN_MS: u64 = 5;
 /// that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
+/// Longest time that counts as the caller's own, in milliseconds: the machine may have been suspended.
+const STALLED_MS_MAX: u64 = 10_000;
+
 /// How a log is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
@@ -49,7 +52,8 @@ pub enum Told<L: Log> {
     Connected {
         /// Of the server that the stream comes from.
         identity: L::Identity,
-        /// The stream begins at the position that was acknowledged last, or before it.
+        /// The stream begins at the position that was acknowledged last, or before it: by this follower, or, at its first connection,
+        /// by one before it whose effects are still there.
         resumes: bool,
     },
     /// A transaction's tags, in the order of the log. `position`: behind it; at most the log's end.
@@ -352,6 +356,15 @@ impl<L: Log> Follower<L> {
         self.tick(now_ms);
     }
 
+    /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within [`STALLED_MS_MAX`].
+    pub fn stalled(&mut self, for_ms: u64) {
+        let for_ms = for_ms.min(STALLED_MS_MAX);
+        if let Link::Up(stream) = &mut self.link {
+            stream.replied_ms += for_ms;
+            stream.passed_ms += for_ms;
+        }
+    }
+
     /// Does what is due. The caller calls it at [`Follower::next_ms`].
     pub fn tick(&mut self, now_ms: u64) {
         while let Some(names) = self.again.take(now_ms) {
@@ -406,6 +419,8 @@ impl<L: Log> Follower<L> {
                 let reason = format!("it was {last} and is {identity}");
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
+            // What was obeyed by another process: what it has acknowledged was whole.
+            None if resumes => self.unseen = Unseen::Known { running: Vec::new(), ended: false },
             None => {}
         }
         self.identity = Some(identity);

@@ -74,14 +74,23 @@ pub trait Node {
     fn order(&mut self, order: Order);
     /// Takes note of a place up to which all orders have been given.
     fn stands(&mut self, _standing: Standing) {}
-    /// The position before which the log may forget; `None`: nothing yet. What is obeyed may be forgotten, unless other nodes need it.
-    fn kept(&self) -> Option<u64> {
-        Some(u64::MAX)
-    }
     /// Writes a line of the log.
     fn notice(&mut self, notice: Notice);
     /// Takes note of how far the follower is, and of what was left out of tags so far.
     fn state(&mut self, state: State, left_out: LeftOut);
+    /// The orders so far are those of the log up to `position`, as a number: up to where of it they have been obeyed, which is what
+    /// the log may forget. For a node whose orders are obeyed later; asked often.
+    fn obeyed(&mut self, position: u64) -> u64 {
+        position
+    }
+    /// Why the stream must begin anew where it was obeyed last; asked often.
+    fn wants_again(&mut self) -> Option<String> {
+        None
+    }
+    /// Whether there must be no more orders until some of those that wait are obeyed.
+    fn is_full(&self) -> bool {
+        false
+    }
     /// The password, read anew for each connection.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable, PostgresLog};
 use cattlegrid_engine::Now;
-use cattlegrid_follow::postgres::{LeftOut, Missing, Source, TlsError, client_config};
+use cattlegrid_follow::postgres::{LeftOut, Missing, Source, Table, TlsError, client_config};
 use cattlegrid_follow::{Name, Names, Node, Notice, Order, Settings, State, Wish};
 use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{Kind, PrefixId};
@@ -221,6 +221,12 @@ fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
     if is_new {
         node.say_start();
     }
+    if settings.tables().iter().any(|own| !own.delete_keys.is_empty()) {
+        log::notice(format_args!(
+            "log {}: this server invalidates the tags of bump; delete_keys is for `cattlegrid follow` and memcached servers",
+            settings.name
+        ));
+    }
     let name = settings.name.clone();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
@@ -260,7 +266,9 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
         #[cfg(feature = "etcd")]
         FollowOrigin::Postgres(log) if node.via.is_some() => via::follow(node, log, wished).await,
         FollowOrigin::Postgres(log) => {
-            let found = until_found(node, &mut wished, |node| source(&node.settings, log)).await;
+            let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
+            let make = |node: &Own| source(&node.settings, log, Arc::clone(&tables), false);
+            let found = until_found(node, &mut wished, make).await;
             if let Some(source) = found {
                 source.follow(node, wished).await;
             }
@@ -476,8 +484,9 @@ impl Node for Own {
     }
 
     #[cfg(feature = "etcd")]
-    fn kept(&self) -> Option<u64> {
-        self.via.as_ref().map_or(Some(u64::MAX), |via| via.feed.kept())
+    fn obeyed(&mut self, position: u64) -> u64 {
+        // What is claimed another node needs no more.
+        self.via.as_ref().map_or(position, |via| position.min(via.feed.kept().unwrap_or(0)))
     }
 
     fn notice(&mut self, notice: Notice) {
@@ -547,7 +556,10 @@ impl Node for Own {
 }
 
 /// The password of `password_file` or of `password_command`, if one is set.
-fn password(settings: &FollowSettings, is_stopped: impl Fn() -> bool) -> Result<Option<String>, String> {
+pub(crate) fn password(
+    settings: &FollowSettings,
+    is_stopped: impl Fn() -> bool,
+) -> Result<Option<String>, String> {
     if let Some(path) = &settings.password_file {
         let failed = |reason: String| format!("password_file {}: {reason}", path.display());
         let text = cattlegrid_config::read_file(path).map_err(|error| failed(error.to_string()))?;
@@ -592,7 +604,8 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     match &settings.origin {
         FollowOrigin::Postgres(log) => {
             let password = password.or_else(|| log.address.password.clone());
-            let source = source(settings, log).map_err(|error| error.to_string())?;
+            let tables = log.tables.iter().map(FollowTable::of_all).collect();
+            let source = source(settings, log, tables, false).map_err(|error| error.to_string())?;
             runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
         }
         #[cfg(feature = "etcd")]
@@ -606,12 +619,19 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     }
 }
 
-pub(crate) fn source(settings: &FollowSettings, log: &PostgresLog) -> Result<Source, TlsError> {
+/// The log of a database. `tables`: what of it is followed; `outlives`: see [`Source`].
+pub(crate) fn source(
+    settings: &FollowSettings,
+    log: &PostgresLog,
+    tables: Arc<[Table]>,
+    outlives: bool,
+) -> Result<Source, TlsError> {
     Ok(Source {
         address: log.address.clone(),
         publication: log.publication.clone(),
-        tables: log.tables.iter().map(|own| own.table.clone()).collect(),
+        tables,
         slot: log.slot.clone(),
+        outlives,
         tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
         settings: Settings {
             max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),

@@ -6,6 +6,8 @@ mod calls;
 mod commands;
 mod connection;
 mod control;
+#[cfg(feature = "postgres")]
+mod deletes;
 mod detail;
 mod door;
 mod dump;
@@ -55,6 +57,8 @@ mod watch;
 mod why;
 mod wire_log;
 
+#[cfg(feature = "postgres")]
+pub use deletes::{DeletesError, delete_keys};
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::check_logs;

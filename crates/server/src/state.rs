@@ -470,7 +470,10 @@ impl Shared {
             .settings
             .rule_file
             .as_ref()
-            .map(|file| file.read_again().map(|newer| (file, newer)))
+            .map(|file| {
+                let newer = file.read_again()?;
+                newer.for_server().map(|()| (file, newer))
+            })
             .transpose()?;
         let newer_file = rule_file.as_ref().map(|(_, newer)| newer);
         let objects = self.settings.objects_under(newer_file)?;

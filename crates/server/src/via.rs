@@ -7,7 +7,7 @@ use cattlegrid_config::{FollowSettings, PostgresLog};
 use cattlegrid_engine::BumpWaiter;
 use cattlegrid_follow::Standing;
 use cattlegrid_follow::etcd::{Bump, Feed, Lead, Mailbox};
-use cattlegrid_follow::postgres::Missing;
+use cattlegrid_follow::postgres::{Missing, Table};
 use cattlegrid_tags::Kind;
 use tokio::sync::watch;
 
@@ -78,6 +78,7 @@ pub(crate) async fn follow(
 ) {
     let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
     let view = Arc::clone(&node.view);
+    let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
     let (mut lead, mut said) = (feed.lead(), Lead::default());
     loop {
         let now = lead.borrow_and_update().clone();
@@ -88,7 +89,10 @@ pub(crate) async fn follow(
             if let Some(via) = &mut node.via {
                 via.standing = None;
             }
-            let Some(source) = until_found(node, &mut wished, |node| source(&node.settings, log)).await
+            let Some(source) = until_found(node, &mut wished, |node| {
+                source(&node.settings, log, Arc::clone(&tables), false)
+            })
+            .await
             else {
                 return;
             };

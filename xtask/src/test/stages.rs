@@ -318,6 +318,7 @@ pub(super) const STAGES: &[Stage] = &[
                 "conformance/run.sh",
                 "test_follow.py",
                 "test_follow_database.py",
+                "test_follow_to.py",
                 "test_nodes.py",
                 "test_via.py",
                 "--reruns",

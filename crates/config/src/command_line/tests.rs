@@ -480,6 +480,8 @@ fn the_other_commands() {
         (&["help", "check"], Topic::Check),
         (&["nodes", "-h"], Topic::Nodes),
         (&["help", "nodes"], Topic::Nodes),
+        (&["follow", "-h"], Topic::Follow),
+        (&["help", "follow"], Topic::Follow),
         (&["objects", "--help"], Topic::Objects),
         (&["objects", "list", "-h"], Topic::Objects),
         (&["help", "objects", "list"], Topic::Objects),

@@ -45,6 +45,12 @@ const LONG_TRANSACTION: Duration = Duration::from_secs(60);
 /// Longest time between two messages to the server, which ends a connection that is silent for `wal_sender_timeout` (60 s).
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
+/// Between two looks whether a node that was full is so still.
+const FULL_WAIT: Duration = Duration::from_millis(10);
+
+/// Longest time in which the server is told at the end what was obeyed.
+const LEAVE: Duration = Duration::from_secs(1);
+
 /// Seconds between 1970, Unix's epoch, and 2000, PostgreSQL's.
 const EPOCH_SECONDS: u64 = 946_684_800;
 
@@ -59,6 +65,9 @@ pub struct Source {
     pub tables: Arc<[Table]>,
     /// The name of a permanent slot; `None`: a temporary one.
     pub slot: Option<String>,
+    /// A permanent slot that is there was left by a process that obeyed what it acknowledged, and whose effects stay: the stream goes on
+    /// there from the first connection.
+    pub outlives: bool,
     /// How the server's certificate is verified.
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
@@ -109,7 +118,12 @@ struct Link {
     /// Those that it had described when the catalog was asked last.
     listed: HashSet<u32>,
     transaction: Option<(u32, Names)>,
+    /// Up to where the node has its orders.
+    ordered: Lsn,
+    /// Up to where it has obeyed them.
     acknowledged: Lsn,
+    /// What the server was told last of that.
+    told: Lsn,
     received: Lsn,
 }
 
@@ -156,7 +170,6 @@ impl Source {
         let mut running = Running {
             follower,
             identity,
-            applied: Lsn(0),
             source: self,
             link: None,
             found: Vec::new(),
@@ -170,9 +183,12 @@ impl Source {
         };
         running.follower.tick(node.now_ms());
         loop {
+            let began_ms = node.now_ms();
             let next = running.act(node).await;
+            // An entry of 100,000s of names takes its time.
+            running.follower.stalled(node.now_ms().saturating_sub(began_ms));
             node.state(running.follower.state(), running.left_out);
-            let mut looks = false;
+            let (mut looks, mut stops) = (false, false);
             {
                 let mut step = pin!(running.step(next, node));
                 loop {
@@ -180,12 +196,16 @@ impl Source {
                         () = &mut step => break,
                         changed = wish.changed() => {
                             if changed.is_err() || wish.borrow_and_update().stops {
-                                return;
+                                stops = true;
+                                break;
                             }
                             looks = true;
                         }
                     }
                 }
+            }
+            if stops {
+                return running.leave(node).await;
             }
             // A step takes half a second at most. A new connection takes longer, and looks by itself.
             if let Some(link) = running.link.as_mut().filter(|_| looks) {
@@ -200,8 +220,6 @@ struct Running {
     follower: Follower<Postgres>,
     /// Of the server that is followed.
     identity: Option<Identity>,
-    /// All before it is obeyed.
-    applied: Lsn,
     link: Option<Link>,
     /// What the catalog said last.
     found: Vec<Found>,
@@ -260,8 +278,10 @@ impl Running {
                     node.notice(Notice::Lost { reason });
                 }
                 Action::Acknowledge(position) => {
-                    self.applied = position;
-                    if let Some(standing) = self.standing() {
+                    if let Some(link) = &mut self.link {
+                        link.ordered = position;
+                    }
+                    if let Some(standing) = self.standing(position) {
                         node.stands(standing);
                     }
                 }
@@ -269,12 +289,9 @@ impl Running {
                 Action::Nudge => self.ask(Question::Nudge),
             }
         }
-        if let (Some(link), Some(kept)) = (&mut self.link, node.kept()) {
-            let position = self.applied.min(Lsn(kept));
-            if position > link.acknowledged {
-                link.acknowledged = position;
-                link.status_at = link.status_at.min(Instant::now() + Duration::from_secs(1));
-            }
+        self.note_obeyed(node);
+        if let Some(reason) = self.link.as_ref().and_then(|_| node.wants_again()) {
+            self.lose(reason, node);
         }
         let status = self.link.as_mut().filter(|link| link.status_at <= Instant::now());
         if let Some(link) = status
@@ -286,9 +303,32 @@ impl Running {
     }
 
     /// Where another node could go on.
-    fn standing(&self) -> Option<Standing> {
+    fn standing(&self, position: Lsn) -> Option<Standing> {
         let (identity, running) = (self.identity.clone()?, self.follower.running()?.to_vec());
-        Stands { identity, position: self.applied, last: self.history.last(), running }.standing()
+        Stands { identity, position, last: self.history.last(), running }.standing()
+    }
+
+    fn note_obeyed(&mut self, node: &mut impl Node) {
+        let Some(link) = &mut self.link else { return };
+        let obeyed = Lsn(node.obeyed(link.ordered.0));
+        if obeyed != link.acknowledged {
+            link.acknowledged = obeyed;
+            link.status_at = link.status_at.min(Instant::now() + Duration::from_secs(1));
+        }
+    }
+
+    /// Tells the server what was obeyed since it was told last. Without it that comes again, which does no harm.
+    async fn leave(&mut self, node: &mut impl Node) {
+        self.note_obeyed(node);
+        let Some(link) = self.link.as_mut().filter(|link| link.acknowledged != link.told) else { return };
+        let unix_now = node.unix_now();
+        let told = async {
+            link.send_status(unix_now).await?;
+            // Its answer says that it has read it. A connection that is closed before may lose it.
+            while link.stream.streamed().await?.is_none_or(|message| message.first() != Some(&b'k')) {}
+            Ok::<(), WireError>(())
+        };
+        drop(tokio::time::timeout(LEAVE, told).await);
     }
 
     fn ask(&mut self, question: Question) {
@@ -312,8 +352,7 @@ impl Running {
         match self.open(resume, password.as_deref(), node).await {
             Ok((link, catalog, identity, resumes_at)) => {
                 self.link = Some(link);
-                // What was acknowledged before may not be there.
-                (self.identity, self.applied) = (Some(identity.clone()), Lsn(0));
+                self.identity = Some(identity.clone());
                 self.history.begins(resumes_at);
                 let resumes = resumes_at.is_some();
                 node.notice(Notice::Connected { identity: identity.to_string(), resumes });
@@ -370,7 +409,8 @@ impl Running {
         }
         // From where the slot stands: after a restore that may be before what was acknowledged. A slot that stands behind it was moved by
         // another client, or made anew.
-        let resumes_at = stands.filter(|stands| resume.is_some_and(|resume| *stands <= resume));
+        let outlives = source.outlives;
+        let resumes_at = stands.filter(|stands| resume.map_or(outlives, |resume| *stands <= resume));
         let publication = literal(&quoted(&source.publication));
         let command = format!(
             "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {publication})",
@@ -393,7 +433,9 @@ impl Running {
             relations: HashMap::new(),
             listed: HashSet::new(),
             transaction: None,
+            ordered: Lsn(0),
             acknowledged: Lsn(0),
+            told: Lsn(0),
             received: Lsn(0),
         };
         Ok((link, catalog, identity, resumes_at))
@@ -450,13 +492,14 @@ impl Running {
         match next {
             Next::Connect { resume } => self.connect(resume, node).await,
             Next::Wait => {
-                let event = self.event(node.now_ms()).await;
+                let event = self.event(node.now_ms(), node.is_full()).await;
                 self.take(event, node);
             }
         }
     }
 
-    async fn event(&mut self, now_ms: u64) -> Event {
+    /// `is_full`: the stream is left as it is.
+    async fn event(&mut self, now_ms: u64, is_full: bool) -> Event {
         let wait =
             self.follower.next_ms().map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms)));
         let Some(link) = &mut self.link else {
@@ -465,7 +508,8 @@ impl Running {
         };
         let now = Instant::now();
         let own = link.status_at.min(link.catalog_at).saturating_duration_since(now);
-        let wait = wait.map_or(own, |wait| wait.min(own));
+        let wait =
+            wait.map_or(own, |wait| wait.min(own)).min(if is_full { FULL_WAIT } else { Duration::MAX });
         let answered = async {
             match &mut link.answering {
                 Some(answering) => answering.await,
@@ -473,7 +517,7 @@ impl Running {
             }
         };
         tokio::select! {
-            message = link.stream.streamed() => Event::Streamed(message),
+            message = link.stream.streamed(), if !is_full => Event::Streamed(message),
             (connection, reply) = answered => Event::Answered(connection, reply),
             () = tokio::time::sleep(wait) => Event::Time,
         }
@@ -506,6 +550,8 @@ impl Running {
                         if self.history.ends(head) {
                             self.restored(now_ms);
                         }
+                        // It may be us who do not read.
+                        let works = works || node.is_full();
                         self.follower.told(Told::Probed { number, identity, head, snapshot, works }, now_ms);
                     }
                     Reply::Nudged => {}
@@ -675,6 +721,7 @@ impl Link {
         }
         message.push(1);
         self.status_at = Instant::now() + STATUS_EVERY;
+        self.told = self.acknowledged;
         self.stream.send(&message).await
     }
 

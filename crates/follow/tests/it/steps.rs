@@ -72,6 +72,34 @@ impl Scene {
 }
 
 #[test]
+fn time_of_its_own_is_no_silence() {
+    let mut scene = Scene::confirmed(0);
+    let (_, actions) = scene.wait();
+    assert_eq!(actions, [Action::Probe { number: 2 }]);
+    scene.follower.stalled(8000);
+    scene.now_ms += 8000;
+    let asked_at_ms = scene.now_ms - 8000;
+    let actions = scene.probed(2, 10, Seen::all(100));
+    assert_eq!(actions, [Action::Confirmed { asked_at_ms }, Action::Probe { number: 3 }]);
+    // A suspended machine.
+    scene.follower.stalled(3_600_000);
+    scene.now_ms += 3_600_000;
+    scene.follower.tick(scene.now_ms);
+    assert!(matches!(scene.actions()[..], [Action::Disconnect { .. }]));
+}
+
+#[test]
+fn a_slot_that_outlives_its_process_goes_on_without_a_flush() {
+    let mut scene = Scene::new(0);
+    scene.follower.tick(scene.now_ms);
+    assert_eq!(scene.actions(), [Action::Connect { resume: None }]);
+    assert_eq!(scene.tell(Told::Connected { identity: 1, resumes: true }), [Action::Probe { number: 1 }]);
+    assert_eq!(scene.probed(1, 10, Seen::all(100)), []);
+    let actions = scene.tell(Told::Passed { position: 10 });
+    assert_eq!(actions, [Action::Confirmed { asked_at_ms: 1000 }, Action::Acknowledge(10)]);
+}
+
+#[test]
 fn heads_are_asked_for_regularly() {
     let mut scene = Scene::confirmed(0);
     assert_eq!(scene.wait(), (PROBE_EVERY_MS, vec![Action::Probe { number: 2 }]));

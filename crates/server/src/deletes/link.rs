@@ -1,0 +1,181 @@
+//! The connection to one memcached: sends what waits in batches, and reads the replies.
+//!
+//! Classic commands with replies, which every server and proxy knows. A server that does not answer is tried again for as long as it
+//! takes.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use cattlegrid_config::{Memcached, MemcachedPlace};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::Shared;
+use super::queues::Answer;
+use crate::log;
+use crate::time::nanos;
+
+/// Commands of a batch: 50 KB of short keys, which the buffers of two sockets hold.
+const BATCH: usize = 2000;
+
+/// Longest time until a connection is made, and between two pieces of a reply.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pauses before a server is tried again: the first, and each is twice the last.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes of replies that are read at once.
+const READ_BYTES: usize = 32 << 10;
+
+/// Longest line of a reply.
+const LINE_MAX: usize = 2048;
+
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// How a server is.
+struct Health {
+    /// Since when it does not answer, in nanoseconds.
+    down_since: Option<u64>,
+    pause: Duration,
+    /// The connection that failed had answered: it may have been closed while it was idle.
+    had_answered: bool,
+}
+
+/// Tells a server what it must be told, for ever.
+pub(super) async fn run(shared: Rc<Shared>, place: usize) {
+    let shared = &*shared;
+    let mut health = Health { down_since: None, pause: PAUSE_MIN, had_answered: false };
+    loop {
+        let reason = match connect(&shared.servers[place]).await {
+            Ok(stream) => talk(shared, place, stream, &mut health).await,
+            Err(error) => error.to_string(),
+        };
+        shared.queues.borrow_mut().failed(place);
+        shared.queues.borrow_mut().set_up(place, false);
+        if std::mem::take(&mut health.had_answered) {
+            continue;
+        }
+        let server = &shared.servers[place].name;
+        if health.down_since.is_none() {
+            health.down_since = Some(nanos());
+            log::warning(format_args!(
+                "server {server}: does not answer, what it must delete waits: {reason}"
+            ));
+        }
+        tokio::time::sleep(health.pause).await;
+        health.pause = (health.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Why the connection ended.
+async fn talk(shared: &Shared, place: usize, mut stream: Box<dyn Stream>, health: &mut Health) -> String {
+    let mut lines = Lines::default();
+    loop {
+        let text = shared.queues.borrow_mut().take(place, BATCH);
+        if text.is_empty() {
+            // What it lacks comes again when it answers.
+            let looks = shared.queues.borrow().wants_look(place);
+            if looks {
+                match lines.ask(&mut stream, b"version\r\n").await {
+                    Ok(()) => answered(shared, place, health),
+                    Err(reason) => return reason,
+                }
+            }
+            shared.wakes[place].notified().await;
+            continue;
+        }
+        if let Err(reason) = lines.send(&mut stream, &text).await {
+            return reason;
+        }
+        while shared.queues.borrow().sent(place) > 0 {
+            let line = match lines.next(&mut stream).await {
+                Ok(line) => line,
+                Err(reason) => return reason,
+            };
+            let answer = shared.queues.borrow_mut().answered(place, &line);
+            if let Answer::Failed { reply } = answer {
+                health.had_answered = false;
+                return format!("it answers {reply}");
+            }
+            shared.note(place, answer);
+            answered(shared, place, health);
+        }
+        shared.done.notify_one();
+    }
+}
+
+/// The server answers.
+fn answered(shared: &Shared, place: usize, health: &mut Health) {
+    shared.queues.borrow_mut().set_up(place, true);
+    (health.had_answered, health.pause) = (true, PAUSE_MIN);
+    if let Some(since) = health.down_since.take() {
+        let seconds = nanos().saturating_sub(since) / 1_000_000_000;
+        let server = &shared.servers[place].name;
+        let waited = shared.queues.borrow().backlog(place);
+        log::notice(format_args!(
+            "server {server}: answers again, after {seconds} s; {waited} commands have waited"
+        ));
+    }
+}
+
+async fn connect(server: &Memcached) -> io::Result<Box<dyn Stream>> {
+    let connecting = async {
+        Ok(match &server.place {
+            MemcachedPlace::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream) as Box<dyn Stream>
+            }
+            MemcachedPlace::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        })
+    };
+    let timed_out =
+        |_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {PATIENCE:?}")));
+    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(timed_out)
+}
+
+/// Lines of replies.
+#[derive(Default)]
+struct Lines {
+    input: Vec<u8>,
+    /// Up to where `input` was given out.
+    at: usize,
+}
+
+impl Lines {
+    async fn send(&self, stream: &mut Box<dyn Stream>, text: &[u8]) -> Result<(), String> {
+        match tokio::time::timeout(PATIENCE, stream.write_all(text)).await {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("it takes nothing for {PATIENCE:?}")),
+        }
+    }
+
+    async fn ask(&mut self, stream: &mut Box<dyn Stream>, text: &[u8]) -> Result<(), String> {
+        self.send(stream, text).await?;
+        self.next(stream).await.map(drop)
+    }
+
+    async fn next(&mut self, stream: &mut Box<dyn Stream>) -> Result<Vec<u8>, String> {
+        loop {
+            if let Some(len) = memchr::memchr(b'\n', &self.input[self.at..]) {
+                let line = &self.input[self.at..self.at + len];
+                self.at += len + 1;
+                return Ok(line.strip_suffix(b"\r").unwrap_or(line).to_vec());
+            }
+            self.input.drain(..std::mem::take(&mut self.at));
+            if self.input.len() > LINE_MAX {
+                return Err("a line of its reply has no end".to_owned());
+            }
+            self.input.reserve(READ_BYTES);
+            match tokio::time::timeout(PATIENCE, stream.read_buf(&mut self.input)).await {
+                Ok(Ok(0)) => return Err("it closed the connection".to_owned()),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error.to_string()),
+                Err(_) => return Err(format!("no reply within {PATIENCE:?}")),
+            }
+        }
+    }
+}
