@@ -10,6 +10,7 @@ import time
 import pymemcache.client.base
 import pytest
 
+import test_statistics
 from database import Database
 from etcds import Etcd
 from follow_faults import Relay
@@ -166,6 +167,15 @@ def test_one_node_follows_and_all_obey(database, node):
         assert int(log_of(server)["lag_ms"]) < 3000
     after = [int(log_of(server)["flushes"]) + int(log_of(server, "bumps")["flushes"]) for server in servers]
     assert after == flushes, "only the beginning flushes"
+
+
+def test_statistics_are_those_of_the_documents(database, node):
+    server = node(database)
+    until(server, "confirmed", "bumps")
+    documented = {name.removeprefix("{log}:") for name, _ in test_statistics.documented()["follow"]}
+    of_fleet = {"nodes", "backlog", "sent", "waited", "not_confirmed"}
+    assert set(log_of(server)) == documented - {"lost", "missing"} - of_fleet
+    assert set(log_of(server, "bumps")) == documented - {"lost", "missing", "leader"}
 
 
 def test_a_value_that_was_read_before_the_change_is_not_kept(database, node):

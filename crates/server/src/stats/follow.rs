@@ -55,7 +55,7 @@ pub(super) static LOGS: &[Row<Source>] = &[
             Kind::Gauge,
             Unit::Milliseconds,
             "Age of the last confirmation: everything that was committed before it has been obeyed. Below 1,000 on a log that is well, \
-             since it is confirmed twice a second.",
+             since it is confirmed twice a second; below 2,000 with `via`.",
             |_, log: &Source| Some(Value::Number(log.now_ms.saturating_sub(log.state.confirmed_ms?))),
         )
         .when("the log has been confirmed"),
