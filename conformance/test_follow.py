@@ -118,7 +118,7 @@ def test_statistics_are_those_of_the_documents(start, open_dir, database):
     server = started(start, open_dir, rules(database.port))
     until(server, "confirmed")
     documented = {name.removeprefix("{log}:") for name, _ in test_statistics.documented()["follow"]}
-    # Those of a log of etcd, and of one that one node follows for all.
+    # Lines of a log of etcd, and of a log with `via`.
     others = {"nodes", "backlog", "sent", "waited", "not_confirmed", "leader"}
     assert others < documented
     assert set(log_of(server)) == documented - {"lost", "missing"} - others
