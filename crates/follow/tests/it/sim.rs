@@ -22,6 +22,7 @@ fn history(seed: u64, fault: Option<Fault>, counts: &mut Counts) -> Result<(), S
     counts.acknowledged += of_this.acknowledged;
     counts.nudges += of_this.nudges;
     counts.disconnects += of_this.disconnects;
+    counts.taken_over += of_this.taken_over;
     Ok(())
 }
 
@@ -41,8 +42,9 @@ fn no_value_is_older_than_promised() {
             panic!("FOLLOW_SEED={seed}: {error}");
         }
     }
-    let Counts { hits, behind, bumps, flushes, confirmed, acknowledged, nudges, disconnects } = counts;
-    let all = [hits, behind, bumps, flushes, confirmed, acknowledged, nudges, disconnects];
+    let Counts { hits, behind, bumps, flushes, confirmed, acknowledged, nudges, disconnects, taken_over } =
+        counts;
+    let all = [hits, behind, bumps, flushes, confirmed, acknowledged, nudges, disconnects, taken_over];
     assert!(number("FOLLOW_SEED").is_some() || all.iter().all(|count| *count > 100), "{counts:?}");
     eprintln!("{counts:?}");
 }
@@ -61,6 +63,8 @@ fn each_fault_is_found() {
         Fault::AnyServer,
         Fault::SaysItResumes,
         Fault::AcknowledgedOnArrival,
+        Fault::ForgetsRunning,
+        Fault::StandsAnywhere,
     ];
     for fault in faults {
         let found =

@@ -81,6 +81,10 @@ pub(crate) enum Fault {
     SaysItResumes,
     /// Acknowledged on arrival.
     AcknowledgedOnArrival,
+    /// Another node that goes on does not know which transactions ran when everything was flushed.
+    ForgetsRunning,
+    /// It goes on without a word where the slot has been lost.
+    StandsAnywhere,
 }
 
 struct Transaction {
@@ -129,6 +133,7 @@ pub(crate) struct World {
     fault: Option<Fault>,
     pub(crate) now_ms: u64,
     follower: Follower<Memory>,
+    again_ms: u64,
     // The database.
     server: u64,
     end: u64,
@@ -140,9 +145,13 @@ pub(crate) struct World {
     slot: Option<u64>,
     /// Of the server that the stream comes from.
     identity: u64,
+    /// Where another node goes on: the server, the position, and what ran when everything was flushed last.
+    standing: Option<(u64, u64, Vec<u64>)>,
     // The network.
     stream: Option<Stream>,
     connects: bool,
+    /// From where on the node wants the stream.
+    resume: Option<u64>,
     asked: Option<Asked>,
     // The node.
     number: u64,
@@ -166,6 +175,7 @@ pub(crate) struct Counts {
     pub(crate) acknowledged: u64,
     pub(crate) nudges: u64,
     pub(crate) disconnects: u64,
+    pub(crate) taken_over: u64,
 }
 
 impl World {
@@ -178,6 +188,7 @@ impl World {
             fault,
             now_ms: 10_000,
             follower: Follower::new(Settings { max_lag_ms: MAX_LAG_MS, again_ms }),
+            again_ms,
             server: 1,
             end: 1,
             log: VecDeque::new(),
@@ -185,9 +196,11 @@ impl World {
             next_transaction: 1,
             rows: std::array::from_fn(|_| vec![Change { at_ms: 0, version: 0 }]),
             identity: 0,
+            standing: None,
             slot: permanent.then_some(0),
             stream: None,
             connects: false,
+            resume: None,
             asked: None,
             number: 1,
             bumps: [0; ROWS],
@@ -216,7 +229,8 @@ impl World {
             910..912 => self.freeze(),
             912..914 => self.promote(),
             914..916 => self.slot = self.slot.and(Some(u64::MAX)),
-            916..930 => self.connect(),
+            916..918 => self.take_over(),
+            918..930 => self.connect(),
             _ => self.pass_time(),
         }
         Ok(())
@@ -435,6 +449,28 @@ impl World {
         }
     }
 
+    /// Another node of the fleet follows the database from now on. What is obeyed is obeyed by all.
+    fn take_over(&mut self) {
+        // What waits to be bumped once more is the node's own, and gone with it.
+        if self.slot.is_none() || self.again_ms > 0 {
+            return;
+        }
+        let settings = Settings { max_lag_ms: MAX_LAG_MS, again_ms: 0 };
+        self.follower = match self.standing.clone() {
+            Some((server, position, mut running)) => {
+                if self.fault == Some(Fault::ForgetsRunning) {
+                    running.clear();
+                }
+                Follower::resumed(settings, server, position, running)
+            }
+            None => Follower::new(settings),
+        };
+        (self.stream, self.asked, self.connects) = (None, None, false);
+        self.counts.taken_over += 1;
+        self.follower.tick(self.now_ms);
+        self.act();
+    }
+
     /// The node is stopped, and its first request comes before anything else.
     fn freeze(&mut self) {
         self.now_ms += self.rng.random_range(0..6000);
@@ -447,9 +483,13 @@ impl World {
         if self.rng.random_bool(0.2) {
             return self.tell(Told::Lost { reason: "refused".to_owned() });
         }
-        let resumes = self.slot.is_some_and(|slot| slot > 0 && slot != u64::MAX);
+        let stands = self.slot.is_some_and(|slot| slot > 0 && slot != u64::MAX);
+        // One that was made anew stands behind what was obeyed, by this node or another one.
+        let is_behind = !matches!(self.fault, Some(Fault::StandsAnywhere | Fault::AcknowledgedOnArrival))
+            && self.resume.is_none_or(|resume| self.slot.is_some_and(|slot| slot > resume));
+        let resumes = stands && !is_behind;
         let next = match self.slot {
-            Some(slot) if resumes => slot,
+            Some(slot) if stands => slot,
             _ => self.end,
         };
         self.slot = self.slot.map(|_| next);
@@ -509,6 +549,9 @@ impl World {
                 Action::Acknowledge(position) => {
                     self.counts.acknowledged += 1;
                     self.slot = self.slot.map(|slot| if slot == u64::MAX { slot } else { position });
+                    if let Some(running) = self.follower.running() {
+                        self.standing = Some((self.identity, position, running.to_vec()));
+                    }
                 }
                 Action::Probe { number } => self.asked = Some(Asked { number, sampled: None, lost: false }),
                 Action::Nudge => {
@@ -516,7 +559,7 @@ impl World {
                     self.end += 2;
                     self.log.push_back(Record { position: self.end, transaction: 0, row: None });
                 }
-                Action::Connect { .. } => self.connects = true,
+                Action::Connect { resume } => (self.connects, self.resume) = (true, resume),
                 Action::Disconnect { .. } => {
                     self.counts.disconnects += 1;
                     self.stream = None;
