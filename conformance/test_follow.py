@@ -346,11 +346,36 @@ def test_truncate_and_null(start, open_dir, own_database):
     database.sql("TRUNCATE tags")
     assert gone() == [5]
     stored()
+    # It looks into the catalog, twice where it is in doubt: a table that was truncated is not one that was changed.
+    flushes = log_of(server)["flushes"]
+    for _ in range(3):
+        database.sql("TRUNCATE tags")
+        server.signal(signal.SIGHUP)
+        time.sleep(1.5)
+    assert log_of(server)["flushes"] == flushes
+    stored()
     database.sql("TRUNCATE rows")
     assert gone() == [1, 2, 3, 4, 5, 6]
     said = log_of(server)
     assert said["null_left_out"] == "1" and said["flushes"] == "2"
     assert "public.rows was truncated" in server.log()
+
+
+def test_a_change_while_there_was_no_publication(start, open_dir, own_database):
+    database = own_database()
+    server = started(start, open_dir, rules(database.port, more='slot = "own"'))
+    until(server, "confirmed")
+    c = client(server)
+    c.set("page:1", "old")
+    database.sql("DROP PUBLICATION cattlegrid", "UPDATE rows SET version = version + 1 WHERE id = 1")
+    wait_until("it is behind", lambda: log_of(server)["behind"] == "1", 60)
+    database.sql("CREATE PUBLICATION cattlegrid FOR TABLE rows")
+    # The database can never read that change for the slot: it is made anew.
+    wait_until("it is confirmed again", lambda: log_of(server)["state"] == "confirmed", 60)
+    assert c.get("page:1") is None
+    c.set("page:2", "old")
+    database.sql("UPDATE rows SET version = version + 1 WHERE id = 2")
+    wait_until("the page is gone", lambda: c.get("page:2") is None)
 
 
 def test_a_million_rows_in_one_transaction(start, open_dir, own_database):

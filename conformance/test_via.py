@@ -202,6 +202,16 @@ def test_tags_behind_prefixes(database, node):
         wait_until("all are gone", lambda: client(server).get_many(keys) == {"a:page:5": b"old"}, 5)
 
 
+def test_nodes_with_other_prefixes(database, node):
+    servers = [node(database), node(database, server='prefixes = ["a:", "b:"]')]
+    together(servers)
+    assert leader_of(servers) is servers[0]
+    for key in ("page:4", "a:page:4", "b:page:4"):
+        fill(servers[1], key, "old")
+    change(database, 4)
+    wait_until("all are gone", lambda: client(servers[1]).get_many(["page:4", "a:page:4", "b:page:4"]) == {}, 5)
+
+
 def test_tags_behind_some_prefixes(database, node):
     servers = [node(database, server='prefixes = ["a:", "b:"]', table='prefixes = ["b:"]') for _ in range(2)]
     together(servers)
@@ -273,6 +283,90 @@ def test_a_node_that_does_not_reach_the_database_leaves_it_to_another_one(databa
         assert client(server).get("page:31") is None
     assert [int(log_of(own, "bumps")["flushes"]) for own in servers] == flushes
     way.close()
+
+
+@pytest.mark.parametrize("how", ["TERM", "KILL"])
+def test_what_was_left_out_of_the_log_before_another_node_goes_on(database, node, how):
+    """A table is not published for a moment, which the node that leads would have noticed within 30 s."""
+    servers = [node(database, more='max_lag = "15s"') for _ in range(2)]
+    together(servers)
+    leader = leader_of(servers)
+    other = next(own for own in servers if own is not leader)
+    fill(other, "page:32", "old")
+    confirmed(servers)
+    database.sql("ALTER PUBLICATION cattlegrid DROP TABLE rows", "UPDATE rows SET version = version + 1 WHERE id = 32",
+                 "ALTER PUBLICATION cattlegrid ADD TABLE rows")
+    leader.signal(getattr(signal, f"SIG{how}"))
+    wait_until("the page is gone", lambda: client(other).get("page:32") is None, 60)
+    confirmed([other])
+
+
+def test_all_nodes_say_what_keeps_the_leader_from_following(database, node):
+    servers = [node(database) for _ in range(2)]
+    together(servers)
+    leader = leader_of(servers)
+    other = next(own for own in servers if own is not leader)
+    database.sql("ALTER PUBLICATION cattlegrid DROP TABLE rows")
+    try:
+        leader.signal(signal.SIGHUP)
+        says = f"{leader.name} says: "
+        wait_until("the other one knows", lambda: log_of(other).get("missing", "").startswith(says), 60)
+        assert "ALTER PUBLICATION" in log_of(other)["missing"] and "rows" in log_of(other)["missing"]
+        wait_until("it is behind", lambda: log_of(other)["behind"] == "1", 30)
+        assert f"log shop: is behind until this is mended: {says}" in other.log()
+    finally:
+        database.sql("ALTER PUBLICATION cattlegrid ADD TABLE rows")
+    confirmed(servers)
+    assert "missing" not in log_of(other)
+    database.stop()
+    try:
+        wait_until("it says why", lambda: "says: " in log_of(other).get("missing", ""), 60)
+    finally:
+        database.start()
+    confirmed(servers)
+    assert all("missing" not in log_of(own) for own in servers)
+
+
+def test_another_slot_is_another_way(database, node):
+    first = node(database)
+    second = node(database, wait=False)
+    together([first, second])
+    with open(second.rules, "w") as out:
+        out.write(second.text.replace('slot = "fleet"', 'slot = "other"'))
+    second.signal(signal.SIGHUP)
+    wait_until("it says so", lambda: "in another way" in log_of(second).get("missing", ""), 30)
+    assert "pg_drop_replication_slot" not in second.log(), "it never had one"
+    first.stop()
+    until(second, "confirmed")
+    assert "missing" not in log_of(second)
+    slots = database.sql("SELECT slot_name FROM pg_replication_slots WHERE active")
+    assert slots == [("other",)]
+
+
+def test_two_fleets_do_not_take_a_slot_from_each_other(database, node, open_dir, start):
+    first = node(database)
+    file = f"{open_dir}/elsewhere.toml"
+    with open(file, "w") as out:
+        out.write(first.text.replace("/cattlegrid/shop", "/cattlegrid/elsewhere"))
+    second = start("--config", file)
+    said = lambda: log_of(second).get("missing", "") + log_of(second).get("lost", "")
+    wait_until("it says so", lambda: "slot `fleet` is in use by process" in said(), 30)
+    pid = database.sql("SELECT active_pid FROM pg_replication_slots")
+    time.sleep(3)
+    assert database.sql("SELECT active_pid FROM pg_replication_slots") == pid
+    assert log_of(first)["state"] == "confirmed"
+
+
+def test_a_node_that_is_started_again_leads_under_its_name(start, database, node):
+    first, second = node(database, "first"), node(database, "second")
+    together([first, second])
+    first.signal(signal.SIGKILL)
+    first.process.wait()
+    again = start("--config", first.rules)
+    again.name = "first"
+    until(again, "confirmed")
+    wait_until("who leads is listed", lambda: log_of(again)["leader"] in {own["name"] for own in json.loads(client(second).get("@nodes"))}, 30)
+    wait_until("both agree", lambda: log_of(again)["leader"] == log_of(second)["leader"] in ("first", "second"), 60)
 
 
 def test_the_database_restarts(database, node):

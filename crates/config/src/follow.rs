@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
+use cattlegrid_follow::Mark;
 use cattlegrid_follow::etcd::Place;
 use cattlegrid_follow::postgres::{Address, Table, Template};
 use cattlegrid_herd::WhenBehind;
@@ -117,30 +118,29 @@ impl FollowSettings {
         if let FollowOrigin::Postgres(log) = &self.origin { Some(log) } else { None }
     }
 
-    /// Of a database's tables, a number that is the same in rule files that follow the same: FNV-1a of their names and templates.
+    /// A number that is the same in rule files that follow the same tables in the same way, by the same slot.
     pub fn mark(&self) -> u64 {
-        let mut mark = 0xcbf2_9ce4_8422_2325_u64;
-        let mut add = |text: &str| {
-            // A byte that is in no text ends each.
-            for byte in text.bytes().chain([0xff]) {
-                mark = (mark ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        };
-        add(if self.soft { "soft" } else { "hard" });
+        let mut mark = Mark::default();
+        mark.add(if self.soft { "soft" } else { "hard" });
+        if let Some(log) = self.postgres() {
+            mark.add(&log.address.database);
+            mark.add(&log.publication);
+            mark.add(log.slot.as_deref().unwrap_or_default());
+        }
         for FollowTable { table, prefixes, .. } in self.tables() {
-            add(&table.full_name());
+            mark.add(&table.full_name());
             for list in [
                 Some(table.bump.iter().map(Template::text).collect::<Vec<_>>()),
                 Some(table.truncate.iter().map(String::as_str).collect()),
                 table.columns.as_ref().map(|all| all.iter().map(String::as_str).collect()),
                 prefixes.as_ref().map(|all| all.iter().map(String::as_str).collect()),
             ] {
-                add(if list.is_some() { "list" } else { "any" });
-                list.iter().flatten().copied().for_each(&mut add);
-                add("end");
+                mark.add(if list.is_some() { "list" } else { "any" });
+                list.iter().flatten().for_each(|text| mark.add(text));
+                mark.add("end");
             }
         }
-        mark
+        mark.number()
     }
 
     /// By way of which log of etcd it is followed, if it is.

@@ -356,7 +356,7 @@ impl<L: Log> Follower<L> {
         self.tick(now_ms);
     }
 
-    /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within [`STALLED_MS_MAX`].
+    /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within a minute.
     pub fn stalled(&mut self, for_ms: u64) {
         let for_ms = for_ms.min(STALLED_MS_MAX);
         if let Link::Up(stream) = &mut self.link {

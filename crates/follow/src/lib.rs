@@ -40,6 +40,7 @@ mod again;
 pub mod etcd;
 mod follower;
 mod log;
+mod mark;
 mod names;
 #[cfg(feature = "postgres")]
 mod node;
@@ -50,6 +51,7 @@ pub use follower::{
     Told,
 };
 pub use log::{Log, Snapshot};
+pub use mark::Mark;
 pub use names::{NAMES_BYTES_MAX, Name, Names};
 #[cfg(feature = "postgres")]
 pub use node::{Node, Notice, Order, Standing, Wish};

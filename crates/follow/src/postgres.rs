@@ -6,6 +6,8 @@ pub(crate) mod address;
 #[cfg(feature = "postgres")]
 mod catalog;
 #[cfg(feature = "postgres")]
+mod definitions;
+#[cfg(feature = "postgres")]
 mod history;
 #[cfg(feature = "postgres")]
 mod lacks;

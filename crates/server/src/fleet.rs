@@ -231,6 +231,13 @@ impl Own {
                     self.shared.engine.bump_followed(prefix, &name, kind, now);
                 }
             }
+            Some(Bump::Each { is_soft, name }) => {
+                let kind = if is_soft || self.settings.soft { Kind::Soft } else { Kind::Hard };
+                let all = shared.prefixes().all().map(|(prefix, _)| prefix);
+                for prefix in std::iter::once(PrefixId::NONE).chain(all) {
+                    self.shared.engine.bump_followed(prefix, &name, kind, now);
+                }
+            }
             Some(Bump::Gradual { seconds, prefix, name }) => {
                 if let Some(prefix) = find(&prefix) {
                     self.shared.engine.purge_followed(prefix, &name, seconds, now);

@@ -83,10 +83,18 @@ impl Follows {
         }
         running.sort_by_key(|own| follows.iter().position(|settings| settings.name == own.settings.name));
         drop(running);
+        #[cfg(feature = "etcd")]
+        let was_led: Vec<String> =
+            before.iter().filter_map(|own| Some(own.via.as_ref()?.leads()?.to_owned())).collect();
         // Outside of the lock: a thread may be at a password.
         for own in &mut before {
             own.end();
             let Some(log) = own.settings.postgres() else { continue };
+            // Of a fleet the node says so that follows for all.
+            #[cfg(feature = "etcd")]
+            if own.via.as_ref().is_some_and(|_| !was_led.contains(&own.settings.name)) {
+                continue;
+            }
             let is_kept = |other: &FollowSettings| {
                 other.postgres().is_some_and(|other| other.slot == log.slot && other.address == log.address)
             };
@@ -429,9 +437,13 @@ impl Own {
             }
             self.shared.engine.bump_followed(prefix, tag, kind, now);
             #[cfg(feature = "etcd")]
-            if let Some(via) = &mut self.via {
-                via.bump(kind, text, tag);
+            if let (Some(via), Some(_)) = (&mut self.via, own) {
+                via.bump(kind, Some(text), tag);
             }
+        }
+        #[cfg(feature = "etcd")]
+        if let (Some(via), None) = (&mut self.via, own) {
+            via.bump(kind, None, tag);
         }
     }
 }
@@ -541,6 +553,10 @@ impl Node for Own {
             #[cfg(not(feature = "etcd"))]
             Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
         }
+        #[cfg(feature = "etcd")]
+        if let Some(via) = &self.via {
+            via.report(view.missing.first().map(ToString::to_string).or_else(|| view.lost.clone()));
+        }
     }
 
     fn state(&mut self, state: State, left_out: LeftOut) {
@@ -638,7 +654,6 @@ pub(crate) fn source(
             again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
         },
         standing: None,
-        takes_slot: false,
     })
 }
 

@@ -44,9 +44,20 @@ impl Via {
         own.map(|own| (own.name.clone(), own.mark())).collect()
     }
 
+    /// The name of the log, if this node leads.
+    pub(crate) fn leads(&self) -> Option<&str> {
+        self.feed.lead().borrow().is_own.then_some(&*self.feed.name)
+    }
+
     /// Leaves a bump of the database for the other nodes.
-    pub(crate) fn bump(&mut self, kind: Kind, prefix: &[u8], name: &[u8]) {
-        self.push(&Bump::Tag { is_soft: kind == Kind::Soft, prefix: prefix.to_vec(), name: name.to_vec() });
+    ///
+    /// `prefix`: behind which it is; None: behind all that each of them knows.
+    pub(crate) fn bump(&mut self, kind: Kind, prefix: Option<&[u8]>, name: &[u8]) {
+        let (is_soft, name) = (kind == Kind::Soft, name.to_vec());
+        self.push(&match prefix {
+            Some(prefix) => Bump::Tag { is_soft, prefix: prefix.to_vec(), name },
+            None => Bump::Each { is_soft, name },
+        });
     }
 
     /// Leaves a bump of everything.
@@ -62,6 +73,11 @@ impl Via {
     /// All before this place has been left.
     pub(crate) fn stands(&mut self, standing: Standing) {
         self.standing = Some(standing);
+    }
+
+    /// What keeps this node from following; None: nothing.
+    pub(crate) fn report(&self, says: Option<String>) {
+        self.mail.report(&self.feed, says);
     }
 
     /// The database's log was confirmed.
@@ -96,8 +112,7 @@ pub(crate) async fn follow(
             else {
                 return;
             };
-            let source =
-                cattlegrid_follow::postgres::Source { standing: now.standing, takes_slot: true, ..source };
+            let source = cattlegrid_follow::postgres::Source { standing: now.standing, ..source };
             tokio::select! {
                 () = source.follow(node, wished.clone()) => return,
                 _ = lead.wait_for(|lead| !lead.is_own) => {}
@@ -145,8 +160,16 @@ impl Own {
                     is_fatal: false,
                 });
             }
+            if let Some(says) = &now.says {
+                let what = if leader.is_empty() { "the node that followed it for all" } else { &leader };
+                view.missing.push(Missing {
+                    what: format!("{what} says"),
+                    mend: says.to_string(),
+                    is_fatal: false,
+                });
+            }
         } else if !said.is_own {
-            view.lost = None;
+            (view.lost, view.missing) = (None, Vec::new());
         }
         let missing = view.missing.first().map(ToString::to_string);
         drop(view);
@@ -163,7 +186,9 @@ impl Own {
         if let Some(line) = line.filter(|line| self.said.is_new(line)) {
             log::notice(format_args!("log {name}: {line}"));
         }
-        if let Some(missing) = missing.filter(|_| now.is_other && !said.is_other) {
+        let is_new =
+            now.is_other && !said.is_other || !now.is_own && now.says.is_some() && now.says != said.says;
+        if let Some(missing) = missing.filter(|missing| is_new && self.said.is_new(missing)) {
             log::warning(format_args!("log {name}: is behind until this is mended: {missing}"));
         }
     }

@@ -3,13 +3,14 @@
 //! ```text
 //! cattlegrid 1 00c0ffee00c0ffee 17 barrier
 //! hard user:1
+//! each hard user:1
 //! soft user:2 :1:
 //! gradual 60 news
 //! flush 300
 //! ```
 //!
 //! The first line has the format's version, the instance of the node that wrote it, the batch's number, and whether a client waits for all
-//! nodes. Names travel and not their hashes, whose seeds differ; behind a name is the prefix that clients put before it. Bytes that are not
+//! nodes. Names travel and not their hashes, whose seeds differ; behind a name is the prefix that clients put before it; `each` means all prefixes. Bytes that are not
 //! visible ASCII, and `%`, are written `%0A`.
 
 use std::fmt::Write as _;
@@ -38,6 +39,13 @@ pub enum Bump {
         is_soft: bool,
         /// The prefix that clients put before it; empty: none.
         prefix: Vec<u8>,
+        /// The tag's name.
+        name: Vec<u8>,
+    },
+    /// Of a tag behind every prefix that a node knows, and behind none.
+    Each {
+        /// Softly.
+        is_soft: bool,
         /// The tag's name.
         name: Vec<u8>,
     },
@@ -94,11 +102,15 @@ pub enum Read {
 impl Bump {
     /// The line that travels.
     pub fn line(&self) -> Box<[u8]> {
-        let mut line = String::new();
+        let (mut line, none) = (String::new(), Vec::new());
         let (prefix, name) = match self {
             Self::Tag { is_soft, prefix, name } => {
                 line.push_str(if *is_soft { "soft " } else { "hard " });
                 (prefix, name)
+            }
+            Self::Each { is_soft, name } => {
+                line.push_str(if *is_soft { "each soft " } else { "each hard " });
+                (&none, name)
             }
             Self::Gradual { seconds, prefix, name } => {
                 let _infallible = write!(line, "gradual {seconds} ");
@@ -142,6 +154,9 @@ impl Bump {
             [kind @ ("hard" | "soft"), name, ref rest @ ..] if rest.len() < 2 => {
                 let (name, prefix) = named(name, rest.first())?;
                 Some(Self::Tag { is_soft: kind == "soft", prefix, name })
+            }
+            ["each", kind @ ("hard" | "soft"), name] => {
+                Some(Self::Each { is_soft: kind == "soft", name: named(name, None)?.0 })
             }
             ["gradual", period, name, ref rest @ ..] if rest.len() < 2 => {
                 let (name, prefix) = named(name, rest.first())?;
@@ -233,6 +248,8 @@ mod tests {
             Bump::Tag { is_soft: false, prefix: Vec::new(), name: b"user:1".to_vec() },
             Bump::Tag { is_soft: true, prefix: b":1:".to_vec(), name: every.clone() },
             Bump::Tag { is_soft: false, prefix: every, name: b"%0A".to_vec() },
+            Bump::Each { is_soft: false, name: b"user:1".to_vec() },
+            Bump::Each { is_soft: true, name: b"a b".to_vec() },
             Bump::Gradual { seconds: 60, prefix: b"p".to_vec(), name: b"a b\nc".to_vec() },
             Bump::Flush { seconds: 86_400 },
             Bump::All { reason: String::new() },
@@ -256,7 +273,8 @@ mod tests {
             assert_eq!(Read::parse(&entry.text()), Read::Entry(entry));
         }
         assert_eq!(bumps()[0].line().as_ref(), b"hard user:1");
-        assert_eq!(bumps()[3].line().as_ref(), b"gradual 60 a%20b%0Ac p");
+        assert_eq!(bumps()[4].line().as_ref(), b"each soft a%20b");
+        assert_eq!(bumps()[5].line().as_ref(), b"gradual 60 a%20b%0Ac p");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! cattlegrid 1 00c0ffee00c0ffee
 //! follows 8c5e21b7a3d0f946
 //! seen 4711
-//! standing postgres 7301... 1 0/16B3748 - -
+//! standing postgres 7301... 1 0/16B3748 - - 5c1e... 4711
 //! ```
 //!
 //! # What a claim promises
@@ -35,6 +35,9 @@ const STEP_MS: u64 = 20;
 /// Steps that are remembered: beyond, the database's log lags by more than a minute.
 const STEPS_MAX: usize = 4096;
 
+/// Most characters of what keeps a node from following.
+const SAYS_CHARS_MAX: usize = 1000;
+
 /// Most questions for a revision that are not answered by a claim.
 const ASKED_MAX: usize = 256;
 
@@ -52,15 +55,23 @@ pub struct Claim {
     pub seen: u64,
     /// Where another node can go on; None: it cannot.
     pub standing: Option<Box<str>>,
+    /// What keeps it from following, for the log of the other nodes.
+    pub says: Option<Box<str>>,
 }
 
 impl Claim {
     /// The value that is written.
     pub fn text(&self) -> Vec<u8> {
-        let Self { instance, mark, seen, standing } = self;
+        let Self { instance, mark, seen, standing, says } = self;
         let mut text = format!("{MAGIC}{instance:016x}\nfollows {mark:016x}\nseen {seen}");
         if let Some(standing) = standing {
             text.extend(["\nstanding ", standing]);
+        }
+        if let Some(says) = says {
+            text.push_str("\nsays ");
+            text.extend(
+                says.chars().map(|char| if char.is_control() { ' ' } else { char }).take(SAYS_CHARS_MAX),
+            );
         }
         text.into_bytes()
     }
@@ -70,13 +81,19 @@ impl Claim {
         let text = std::str::from_utf8(value).ok()?;
         let mut lines = text.lines();
         let instance = lines.next()?.strip_prefix(MAGIC)?.split(' ').next()?;
-        let mut claim =
-            Self { instance: u64::from_str_radix(instance, 16).ok()?, mark: 0, seen: 0, standing: None };
+        let mut claim = Self {
+            instance: u64::from_str_radix(instance, 16).ok()?,
+            mark: 0,
+            seen: 0,
+            standing: None,
+            says: None,
+        };
         for (name, value) in lines.filter_map(|line| line.split_once(' ')) {
             match name {
                 "follows" => claim.mark = u64::from_str_radix(value, 16).ok()?,
                 "seen" => claim.seen = value.parse().ok()?,
                 "standing" => claim.standing = Some(value.into()),
+                "says" => claim.says = Some(value.into()),
                 _ => {}
             }
         }
@@ -153,6 +170,8 @@ pub struct Lead {
     pub standing: Option<Box<str>>,
     /// The node that leads follows other tables, or in another way.
     pub is_other: bool,
+    /// What keeps it from following.
+    pub says: Option<Box<str>>,
 }
 
 /// A database's log was confirmed, and is claimed when its bumps are in the log of etcd.
@@ -182,6 +201,8 @@ struct Said {
     kept: Option<u64>,
     /// This node cannot follow the database: another one should.
     resigns: bool,
+    /// What keeps it from following.
+    says: Option<Box<str>>,
 }
 
 impl Feed {
@@ -251,6 +272,15 @@ impl Feed {
         self.lock().resigns = true;
     }
 
+    /// What keeps this node from following; None: nothing.
+    pub(crate) fn report(&self, says: Option<Box<str>>) {
+        self.lock().says = says;
+    }
+
+    pub(crate) fn says(&self) -> Option<Box<str>> {
+        self.lock().says.clone()
+    }
+
     /// Another node may lead.
     pub(crate) fn rest(&self) {
         self.lock().resigns = false;
@@ -277,7 +307,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for standing in [None, Some("7301 1 0/16B3748 -".into())] {
-            let claim = Claim { instance: 7, mark: u64::MAX, seen: 12, standing };
+            let says = standing.clone();
+            let claim = Claim { instance: 7, mark: u64::MAX, seen: 12, standing, says };
             assert_eq!(Claim::parse(&claim.text()), Some(claim.clone()));
             let later = [&claim.text()[..], b"\nweight 3"].concat();
             assert_eq!(Claim::parse(&later), Some(claim));

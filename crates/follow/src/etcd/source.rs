@@ -130,6 +130,12 @@ impl<W> Mailbox<W> {
         Self { outbox: Mutex::default(), sightings: Mutex::default(), feeds, ready: Notify::new() }
     }
 
+    /// What keeps this node from following a database's log for all; None: nothing.
+    pub fn report(&self, feed: &Feed, says: Option<String>) {
+        feed.report(says.map(Into::into));
+        self.ready.notify_one();
+    }
+
     /// The names and marks of these logs.
     pub fn feeds(&self) -> Vec<(String, u64)> {
         self.feeds.iter().map(|feed| (feed.name.clone(), feed.mark)).collect()

@@ -1,6 +1,6 @@
 //! What a database must have so that its log says all that is followed, and the statement for each thing that is missing.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::postgres::lacks::{no_column, no_table, not_logged};
@@ -53,6 +53,8 @@ pub(crate) struct Catalog {
     pub(crate) others: HashSet<u32>,
     /// Of the definitions of what is followed: another text when one was changed, even if it was changed back.
     pub(crate) mark: String,
+    /// Of each table's row in the catalog: the table's number, and which transaction has written the row. TRUNCATE does, too.
+    pub(crate) written: BTreeMap<u32, u32>,
     pub(crate) missing: Vec<Missing>,
 }
 
@@ -258,7 +260,9 @@ impl Catalog {
         for row in &rows {
             let (schema, part, kind) = (text(row, 1), text(row, 2), text(row, 3));
             let part_name = full_name(schema, part);
-            self.mark.extend([";", text(row, 0), " ", text(row, 8), " ", text(row, 9)]);
+            self.mark.extend([";", text(row, 0), " ", text(row, 9)]);
+            let number = |at| text(row, at).parse().unwrap_or(0);
+            self.written.insert(number(0), number(8));
             let as_part = Table { schema: schema.to_owned(), name: part.to_owned(), ..table.clone() };
             let kinds = (text(row, 0), kind, text(row, 10));
             if let Some(missing) = not_logged(connection, kinds, &as_part).await? {

@@ -19,6 +19,7 @@ use crate::names::Names;
 use crate::node::{Node, Notice, Order, Standing, Wish};
 use crate::postgres::address::Address;
 use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
+use crate::postgres::definitions::{Definitions, Look};
 use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
 use crate::postgres::missing::Missing;
 use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
@@ -35,6 +36,9 @@ const CATALOG_EVERY: Duration = Duration::from_secs(30);
 
 /// The same while something is missing.
 const MISSING_EVERY: Duration = Duration::from_secs(3);
+
+/// The same while it is not known whether a table was truncated, or changed.
+const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a slot is waited for before it is said why.
 const SLOT_WAIT: Duration = Duration::from_secs(3);
@@ -74,8 +78,6 @@ pub struct Source {
     pub settings: Settings,
     /// The place of a node that followed before, as its [`Standing`](crate::Standing) says it, and from which this one goes on.
     pub standing: Option<Box<str>>,
-    /// The slot is that of a fleet: this node takes it from another one that has it.
-    pub takes_slot: bool,
 }
 
 struct Postgres;
@@ -174,11 +176,11 @@ impl Source {
             link: None,
             found: Vec::new(),
             others: HashSet::new(),
-            mark: String::new(),
             missing: Vec::new(),
             left_out: LeftOut::default(),
-            history: History::resumed(stands.and_then(|stands| stands.last)),
-            stream_process: None,
+            history: History::resumed(stands.as_ref().and_then(|stands| stands.last)),
+            stream_process: stands.as_ref().and_then(|stands| stands.process),
+            definitions: Definitions::after(stands.as_ref().map(|stands| stands.catalog)),
             is_log_gone: false,
         };
         running.follower.tick(node.now_ms());
@@ -224,12 +226,12 @@ struct Running {
     /// What the catalog said last.
     found: Vec<Found>,
     others: HashSet<u32>,
-    mark: String,
     missing: Vec<Missing>,
     left_out: LeftOut,
     history: History,
     /// The database's process of the last stream.
     stream_process: Option<i32>,
+    definitions: Definitions,
     /// The files that the slot needs are gone, though the slot does not say so.
     is_log_gone: bool,
 }
@@ -305,7 +307,8 @@ impl Running {
     /// Where another node could go on.
     fn standing(&self, position: Lsn) -> Option<Standing> {
         let (identity, running) = (self.identity.clone()?, self.follower.running()?.to_vec());
-        Stands { identity, position, last: self.history.last(), running }.standing()
+        let (catalog, process) = (self.definitions.number(), self.stream_process);
+        Stands { identity, position, last: self.history.last(), running, catalog, process }.standing()
     }
 
     fn note_obeyed(&mut self, node: &mut impl Node) {
@@ -376,9 +379,8 @@ impl Running {
         let source = self.source.clone();
         let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
-        let process = self.stream_process.take();
-        if let Some(slot) = source.slot.as_ref().filter(|_| process.is_some() || source.takes_slot) {
-            end_stream(&mut second, slot, process.filter(|_| !source.takes_slot)).await?;
+        if let (Some(slot), Some(process)) = (&source.slot, self.stream_process.take()) {
+            end_stream(&mut second, slot, process).await?;
         }
         let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
@@ -410,7 +412,7 @@ impl Running {
         // From where the slot stands: after a restore that may be before what was acknowledged. A slot that stands behind it was moved by
         // another client, or made anew.
         let outlives = source.outlives;
-        let resumes_at = stands.filter(|stands| resume.map_or(outlives, |resume| *stands <= resume));
+        let resumes_at = stands.filter(|stands| outlives || resume.is_some_and(|resume| *stands <= resume));
         let publication = literal(&quoted(&source.publication));
         let command = format!(
             "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {publication})",
@@ -468,9 +470,12 @@ impl Running {
             let every = if catalog.missing.is_empty() { CATALOG_EVERY } else { MISSING_EVERY };
             link.catalog_at = Instant::now() + every;
         }
-        let is_changed = !self.mark.is_empty() && self.mark != catalog.mark;
+        let look = self.definitions.look(catalog.mark, catalog.written);
+        if let (Look::Doubtful, Some(link)) = (look, &mut self.link) {
+            link.catalog_at = Instant::now() + DOUBTED_EVERY;
+        }
         (self.found, self.missing) = (catalog.found, catalog.missing);
-        (self.others, self.mark) = (catalog.others, catalog.mark);
+        self.others = catalog.others;
         if let Some(mut link) = self.link.take() {
             // What the stream had described before is known now: what is in neither list is not followed.
             let role = |relation: &Relation| self.role(relation, link.listed.contains(&relation.id));
@@ -480,7 +485,7 @@ impl Running {
             }
             self.link = Some(link);
         }
-        if is_changed {
+        if look == Look::Changed {
             let reason = "the definition of a table that is followed was changed".to_owned();
             self.follower.told(Told::Gap { reason }, node.now_ms());
         }
@@ -646,6 +651,9 @@ impl Running {
             Message::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new), false),
             Message::Delete { relation, old } => row(relation, Some(&old), None, false),
             Message::Truncate { relations } => {
+                if let Some((transaction, _)) = &link.transaction {
+                    self.definitions.truncated(*transaction);
+                }
                 for relation in relations {
                     link.truncated(relation);
                 }
@@ -752,10 +760,9 @@ impl From<WireError> for Failed {
     }
 }
 
-/// Ends the process of our last stream if it still has the slot: the database has not noticed that its connection was lost. Without a
-/// process: that of whichever node has it.
-async fn end_stream(connection: &mut Connection, slot: &str, process: Option<i32>) -> Result<(), WireError> {
-    let process = process.map_or_else(|| "a.pid".to_owned(), |process| process.to_string());
+/// Ends the process of the last stream, of this node or of the one for which it goes on, if it still has the slot: the database has not
+/// noticed that its connection was lost.
+async fn end_stream(connection: &mut Connection, slot: &str, process: i32) -> Result<(), WireError> {
     let sql = format!(
         "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid \
          WHERE s.slot_name = {} AND a.pid = {process} AND a.application_name = {} AND a.usename = current_user",

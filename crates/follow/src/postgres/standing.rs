@@ -19,6 +19,10 @@ pub(crate) struct Stands {
     pub(crate) last: Option<Commit>,
     /// Transactions that had not ended when everything was flushed last.
     pub(crate) running: Vec<u32>,
+    /// Of the catalog, as it was seen last: with another one what is in the log may not be all.
+    pub(crate) catalog: u64,
+    /// The database's process of the stream.
+    pub(crate) process: Option<i32>,
 }
 
 impl Stands {
@@ -31,7 +35,10 @@ impl Stands {
     /// Reads it. None: it is of another release.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let ["postgres", system, timeline, position, last, running] = *words.as_slice() else { return None };
+        let ["postgres", system, timeline, position, last, running, catalog, process] = *words.as_slice()
+        else {
+            return None;
+        };
         let last = match last {
             "-" => None,
             last => {
@@ -50,6 +57,8 @@ impl Stands {
             position: Lsn::parse(position)?,
             last,
             running: running.ok()?,
+            catalog: u64::from_str_radix(catalog, 16).ok()?,
+            process: process.parse().ok(),
         })
     }
 }
@@ -64,7 +73,8 @@ impl fmt::Display for Stands {
         }
         let running: Vec<String> = self.running.iter().map(u32::to_string).collect();
         f.write_str(if running.is_empty() { "-" } else { "" })?;
-        f.write_str(&running.join(","))
+        let process = self.process.map_or_else(|| "-".to_owned(), |process| process.to_string());
+        write!(f, "{} {:016x} {process}", running.join(","), self.catalog)
     }
 }
 
@@ -76,18 +86,27 @@ mod tests {
     fn what_is_written_is_read() {
         let identity = Identity { system: "7301".to_owned(), timeline: "2".to_owned() };
         let commit = Commit { end: Lsn(0x16_0B37_4D90), transaction: 750, time: 812_345 };
+        let stands = |last, running| {
+            let (position, catalog) = (Lsn(0x16_0B37_4D48), u64::MAX);
+            Stands { identity: identity.clone(), position, last, running, catalog, process: None }
+        };
         for (last, running) in [(None, vec![]), (Some(commit), vec![7]), (Some(commit), vec![1, u32::MAX])] {
-            let stands = Stands { identity: identity.clone(), position: Lsn(0x16_0B37_4D48), last, running };
-            let text = stands.standing().unwrap().text;
-            assert!(text.starts_with("postgres 7301 2 16/B374D48 "), "{text}");
-            assert_eq!(Stands::parse(&text), Some(stands));
+            for process in [None, Some(4711)] {
+                let stands = Stands { process, ..stands(last, running.clone()) };
+                let text = stands.standing().unwrap().text;
+                assert!(text.starts_with("postgres 7301 2 16/B374D48 "), "{text}");
+                assert_eq!(Stands::parse(&text), Some(stands));
+            }
         }
-        for other in
-            ["", "postgres 1 2 3/4 -", "mysql 1 2 3/4 - -", "postgres 1 2 x - -", "postgres 1 2 3/4 1,2 -"]
-        {
+        for other in [
+            "",
+            "postgres 1 2 3/4 - - 0",
+            "mysql 1 2 3/4 - - 0 -",
+            "postgres 1 2 x - - 0 -",
+            "postgres 1 2 3/4 1,2 - 0 -",
+        ] {
             assert_eq!(Stands::parse(other), None, "{other}");
         }
-        let running = vec![1; RUNNING_MAX + 1];
-        assert_eq!(Stands { identity, position: Lsn(1), last: None, running }.standing(), None);
+        assert_eq!(stands(None, vec![1; RUNNING_MAX + 1]).standing(), None);
     }
 }

@@ -42,6 +42,9 @@ const KEEP_ALIVE_COUNT: u32 = 3;
 /// SQLSTATE of a file that is not there: of the log, or of what its decoding needs.
 const UNDEFINED_FILE: &str = "58P01";
 
+/// SQLSTATE of an object that is not there: in a stream, of the publication at the time of a change.
+const UNDEFINED_OBJECT: &str = "42704";
+
 /// SQLSTATE of a connection that no line of `pg_hba.conf` allows.
 const INVALID_AUTHORIZATION: &str = "28000";
 
@@ -108,7 +111,8 @@ pub enum WireError {
 impl WireError {
     /// Whether the server does not have the log any more that a slot needs.
     pub(crate) fn is_of_lost_log(&self) -> bool {
-        matches!(self, Self::Server { code, .. } if code == UNDEFINED_FILE)
+        // A change that was written while there was no publication cannot be read for it, even when it is there again.
+        matches!(self, Self::Server { code, .. } if code == UNDEFINED_FILE || code == UNDEFINED_OBJECT)
     }
 
     /// The error and what it comes from, in one line.

@@ -368,7 +368,7 @@ impl World {
         {
             node.is_claiming = true;
             let standing = standing.map(|standing| standing.text);
-            let claim = Claim { instance: at as u64, mark: 1, seen, standing };
+            let claim = Claim { instance: at as u64, mark: 1, seen, standing, says: None };
             self.send(at, Message::Put { what: What::Claim(claim), upto: 0 });
         }
     }

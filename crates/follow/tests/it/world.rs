@@ -484,7 +484,7 @@ impl World {
             return self.tell(Told::Lost { reason: "refused".to_owned() });
         }
         let stands = self.slot.is_some_and(|slot| slot > 0 && slot != u64::MAX);
-        // One that was made anew stands behind what was obeyed, by this node or another one.
+        // A slot that was made anew stands behind what was obeyed, by this node or another one.
         let is_behind = !matches!(self.fault, Some(Fault::StandsAnywhere | Fault::AcknowledgedOnArrival))
             && self.resume.is_none_or(|resume| self.slot.is_some_and(|slot| slot > resume));
         let resumes = stands && !is_behind;

@@ -36,6 +36,9 @@ pub(super) struct Via {
     is_other: bool,
     /// Where the last claim stands.
     standing: Option<Box<str>>,
+    /// What keeps the node that leads from following, as the last claim says it, and as this node has said it last.
+    says: Option<Box<str>>,
+    said: Option<Box<str>>,
     /// The revisions of both: what came before counts no more.
     leader_at: i64,
     claim_at: i64,
@@ -74,6 +77,8 @@ impl Feeds {
             leader: None,
             is_other: false,
             standing: None,
+            says: None,
+            said: None,
             leader_at: 0,
             claim_at: 0,
             seen: None,
@@ -134,6 +139,7 @@ impl<W: Send + 'static> Running<W> {
             b"/claim" if event.kind == 0 && kv.mod_revision > via.claim_at => {
                 let Some(claim) = Claim::parse(&kv.value) else { return };
                 via.claim_at = kv.mod_revision;
+                via.says = claim.says;
                 via.is_other = claim.mark != via.feed.mark;
                 via.standing = claim.standing.filter(|_| !via.is_other);
                 if is_streamed && !via.is_other {
@@ -181,11 +187,17 @@ impl<W: Send + 'static> Running<W> {
             }
             let leaves = leaves || via.feed.resigns();
             let leads = is_own && is_leased && !leaves;
+            // Its name in the list is another one when it had to wait for its own.
+            let name = |(instance, name): &(u64, String)| {
+                let listed = self.fleet.nodes().find(|node| node.record.instance == *instance);
+                listed.map_or_else(|| name.clone(), |node| node.name)
+            };
             via.feed.set_lead(Lead {
                 is_own: leads,
-                leader: via.leader.as_ref().map(|(_, name)| name.clone()),
+                leader: via.leader.as_ref().map(name),
+                says: via.says.clone().filter(|_| !is_own),
                 standing: via.standing.clone().filter(|_| leads),
-                is_other: via.is_other && !is_own,
+                is_other: via.is_other && !is_own && via.leader.is_some(),
             });
             if !leads {
                 via.feed.forget();
@@ -211,22 +223,26 @@ impl<W: Send + 'static> Running<W> {
                     link.tasks.spawn(async move { Done::Fed(at, led.await) });
                 }
             }
-            if leads
-                && !via.is_claiming
-                && now_ms >= via.claim_ms
-                && let Some((seen, standing)) = via.feed.take(committed)
-            {
-                (via.is_claiming, via.claim_ms) = (true, now_ms + claim_ms);
-                let (position, standing) =
-                    standing.map(|Standing { position, text }| (position, text)).unzip();
-                let claim = Claim { instance: own, mark: via.feed.mark, seen, standing };
-                let request = PutRequest { key: key("claim").into_bytes(), value: claim.text(), lease: 0 };
-                let channel = channel();
-                link.tasks.spawn(async move {
-                    let put = channel.unary("KV/Put", &request, RESPONSE_MAX).await;
-                    Done::Fed(at, Fed::Claimed(put, position))
-                });
+            if !leads || via.is_claiming || now_ms < via.claim_ms {
+                continue;
             }
+            let (taken, says) = (via.feed.take(committed), via.feed.says());
+            if taken.is_none() && says == via.said {
+                continue;
+            }
+            (via.is_claiming, via.claim_ms) = (true, now_ms + claim_ms);
+            via.said.clone_from(&says);
+            // A claim that has seen nothing says only what keeps this node from following.
+            let last = (0, via.standing.clone().map(|text| Standing { position: 0, text }));
+            let (seen, standing) = taken.unwrap_or(last);
+            let (position, standing) = standing.map(|Standing { position, text }| (position, text)).unzip();
+            let claim = Claim { instance: own, mark: via.feed.mark, seen, standing, says };
+            let request = PutRequest { key: key("claim").into_bytes(), value: claim.text(), lease: 0 };
+            let channel = channel();
+            link.tasks.spawn(async move {
+                let put = channel.unary("KV/Put", &request, RESPONSE_MAX).await;
+                Done::Fed(at, Fed::Claimed(put, position))
+            });
         }
     }
 
@@ -241,7 +257,9 @@ impl<W: Send + 'static> Running<W> {
         let times = self.feeds.all.iter().filter_map(|via| match &via.leader {
             None => Some(via.lead_ms.max(via.rests_ms)),
             Some((instance, _)) if *instance != own => None,
-            Some(_) if !via.is_claiming && via.feed.has_said(committed) => Some(leads_ms.min(via.claim_ms)),
+            Some(_) if !via.is_claiming && (via.feed.has_said(committed) || via.feed.says() != via.said) => {
+                Some(leads_ms.min(via.claim_ms))
+            }
             Some(_) => Some(leads_ms),
         });
         times.min()
