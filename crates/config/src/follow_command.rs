@@ -107,6 +107,9 @@ impl Memcached {
             Some(rest) => rest.split_once(']').ok_or("the bracket is not closed")?,
             None => text.split_at(text.find(':').unwrap_or(text.len())),
         };
+        if text.starts_with("::") {
+            return Err("an IPv6 address is written in brackets, [::1]:11211".to_owned());
+        }
         if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err("the host is empty or has blanks".to_owned());
         }
@@ -305,6 +308,8 @@ mod tests {
             ("follow f --to [::1", "not closed"),
             ("follow f --to [::1]1", "after the bracket"),
             ("follow f --to :1", "the host is empty"),
+            ("follow f --to ::1", "in brackets, [::1]:11211"),
+            ("follow f --to ::1:11211", "in brackets, [::1]:11211"),
             ("follow f --to a,a:11211", "is there twice"),
             ("follow f --to a --distribution modula", "there are ketama, ketama_weighted, all"),
             ("follow f --to a --on-gap no", "there are warn, flush"),

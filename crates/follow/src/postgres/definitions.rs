@@ -47,8 +47,8 @@ impl Definitions {
         self.truncated.push_back(transaction);
     }
 
-    /// Takes a look. `text`: of all definitions; `tables`: which transaction has changed the row of each table last, by its number: also one
-    /// that truncated it.
+    /// Takes a look. `text`: of all definitions; `tables`: which transaction has written each table's row of the catalog last, by its
+    /// number. TRUNCATE writes it, too.
     pub(crate) fn look(&mut self, text: String, tables: BTreeMap<u32, u32>) -> Look {
         let Some((seen, before)) = &self.seen else {
             let is_other = self.other.take().is_some_and(|other| other != number(&text, &tables));

@@ -216,7 +216,8 @@ impl Queues {
             (What::Delete(_), b"DELETED") => Answer::Deleted { was_there: true },
             (What::Delete(_), b"NOT_FOUND") => Answer::Deleted { was_there: false },
             (What::Flush, b"OK") => Answer::Flushed,
-            (What::Flush, line) if line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"ERROR") => {
+            // As memcached does with `-F`. Whatever else it says, it may not be a memcached at this moment.
+            (What::Flush, line) if line.starts_with(b"CLIENT_ERROR") => {
                 Answer::FlushRefused { reply: reply() }
             }
             _ => return Answer::Failed { reply: reply() },
