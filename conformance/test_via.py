@@ -15,7 +15,7 @@ from database import Database
 from etcds import Etcd
 from follow_faults import Relay
 from follow_loads import prepare
-from harness import wait_until
+from harness import free_port, wait_until
 from via_faults import Fleet
 
 pytestmark = pytest.mark.only_cattlegrid
@@ -473,6 +473,37 @@ def own_database():
     yield make
     for database in made:
         database.clean()
+
+
+def processor(server):
+    with open(f"/proc/{server.process.pid}/stat") as file:
+        words = file.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_node_that_waits_takes_no_processor(database, node, start, open_dir):
+    """Without an etcd, with one that is lost, without a database, and while another node leads."""
+    servers = [node(database) for _ in range(2)]
+    file = f"{open_dir}/nowhere.toml"
+    places = servers[0].text.split("servers = [")[1].split("]")[0]
+    with open(file, "w") as out:
+        out.write(servers[0].text.replace(places, f'"http://127.0.0.1:{free_port()}"'))
+    servers.append(start("--config", file))
+    together(servers[:2])
+
+    def rests():
+        before = [processor(own) for own in servers]
+        time.sleep(3)
+        # All of it would be 3 s.
+        assert max(processor(own) - was for own, was in zip(servers, before)) < 1
+    rests()
+    database.stop()
+    try:
+        rests()
+        rests()
+    finally:
+        database.start()
+    confirmed(servers[:2])
 
 
 def test_nodes_that_follow_other_tables_say_so(database, node):

@@ -246,6 +246,7 @@ struct Running<W> {
     /// When the next batch is due, in milliseconds; `None`: there was nothing to write.
     batch_ms: Option<u64>,
     batches: u64,
+    maintained_ms: u64,
     /// Why bumps are refused; said already.
     refused: Option<String>,
     name: OwnName,
@@ -347,6 +348,7 @@ impl Source {
             leased_ms: 0,
             batch_ms: None,
             batches: 0,
+            maintained_ms: 0,
             refused: None,
             name: OwnName::Free,
             foreign: HashSet::new(),
@@ -533,6 +535,7 @@ impl<W: Send + 'static> Running<W> {
     /// Does what is due besides the follower's: batches, the lease, the record, barriers.
     fn maintain(&mut self, node: &mut impl Node<Waiter = W>) {
         let now_ms = node.now_ms();
+        self.maintained_ms = now_ms;
         let passed = self.fleet.take_passed(now_ms);
         if !passed.is_empty() {
             node.tell(passed, true);
@@ -555,13 +558,7 @@ impl<W: Send + 'static> Running<W> {
 
     /// When something is due, in milliseconds.
     fn next_ms(&self) -> Option<u64> {
-        let mut times: Vec<u64> = self
-            .follower
-            .next_ms()
-            .into_iter()
-            .chain(self.fleet.next_ms())
-            .chain(self.feeds_next_ms())
-            .collect();
+        let mut times: Vec<u64> = self.fleet.next_ms().into_iter().chain(self.feeds_next_ms()).collect();
         if let Some(link) = &self.link {
             times.extend(link.put_ms.map(|since_ms| since_ms + CONFIRM_MS_MAX));
             if link.put_ms.is_none() {
@@ -581,7 +578,9 @@ impl<W: Send + 'static> Running<W> {
                 }
             }
         }
-        times.into_iter().min()
+        // What was due then is done, or waits for something else than the time.
+        let times = times.into_iter().filter(|at_ms| *at_ms > self.maintained_ms);
+        times.chain(self.follower.next_ms()).min()
     }
 
     async fn event(&mut self, wish: &mut watch::Receiver<Wish>, now_ms: u64) -> Heard {
