@@ -482,7 +482,7 @@ def processor(server):
 
 
 def test_a_node_that_waits_takes_no_processor(database, node, start, open_dir):
-    """Without an etcd, with one that is lost, without a database, and while another node leads."""
+    """Without an etcd, without a database, and while another node leads."""
     servers = [node(database) for _ in range(2)]
     file = f"{open_dir}/nowhere.toml"
     places = servers[0].text.split("servers = [")[1].split("]")[0]
