@@ -125,7 +125,8 @@ def test_slow_calls_of_objects(start, open_dir):
     with server.raw() as raw:
         raw.get(b"burn:new:one")
         assert raw.get(b"burn:spin:one") is not None
-        [one] = slow(raw)
+        # On a machine that is busy the other call may take as long.
+        [one] = [one for one in slow(raw) if one["shape"] != "burn:new:{key}"]
         assert (one["kind"], one["shape"]) == ("call", "burn:spin:{key}") and one["ms"] >= 1, one
 
 

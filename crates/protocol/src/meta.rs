@@ -32,6 +32,8 @@ pub(crate) fn get<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed
 /// `md`.
 pub(crate) fn delete<'a>(line: Line<'a>, rest: &'a [u8], limits: &Limits) -> Parsed<'a> {
     match keyed(rest, extra(limits, b"GB")) {
+        // A barrier is for a tag: without one the flag is as unknown as memcached's.
+        Ok(meta) if meta.set.has(b'B') && !meta.set.has(b'G') => line.refuse(error::INVALID_FLAG),
         Ok(meta) => Parsed::Complete { request: Request::MetaDelete(meta), used: line.used },
         Err(reply) => line.refuse(reply),
     }
@@ -46,6 +48,7 @@ pub(crate) fn arith<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> 
     let mut flags = MetaFlags::default();
     match scan(key, rest, 2, extra(limits, b"GB"), &mut flags) {
         Err(_) => line.refuse(error::INVALID_OR_DUPLICATE),
+        Ok(_) if flags.has(b'B') && !flags.has(b'G') => line.refuse(error::INVALID_OR_DUPLICATE),
         Ok(_) if flags.has(b'M') && !matches!(flags.mode, b'I' | b'+' | b'D' | b'-') => {
             line.refuse(error::INVALID_MA_MODE)
         }

@@ -63,9 +63,6 @@ const NOT_SOFT: &str = "CLIENT_ERROR a gradual purge is soft: T needs I";
 /// The reply to what only nodes of a fleet can do.
 const NO_FLEET: &str = "CLIENT_ERROR no log of etcd is followed";
 
-/// The reply to a barrier that is not about a tag.
-const NO_BARRIER: &str = "CLIENT_ERROR a barrier is for a tag: B needs G";
-
 /// The return flag of a purge with a period that took effect at once, since too many were running.
 const AT_ONCE: &[u8] = b"T0";
 
@@ -254,9 +251,7 @@ impl Engine {
             // A call, or a question about a tag: it cannot be both.
             return reply::line(&mut cx.out.bytes, reply::error::INVALID_FLAG);
         }
-        let asked = if flags.has(b'B') && !flags.has(b'G') {
-            Err(NO_BARRIER.to_owned())
-        } else if flags.has(b'B') && self.shared().bump_log().is_none() {
+        let asked = if flags.has(b'B') && self.shared().bump_log().is_none() {
             Err(NO_FLEET.to_owned())
         } else if flags.has(b'G') {
             let (prefix, name) = self.shared().prefixes().split(meta.key.bytes());
