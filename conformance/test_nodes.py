@@ -272,7 +272,8 @@ def test_replies_wait_for_the_log_in_order_and_others_do_not(etcd, node):
         read = connection.makefile("rb")
         lines = [read.readline() for _ in range(7)]
     assert lines == [b"STORED\r\n", b"DELETED\r\n", b"VALUE a 0 1\r\n", b"x\r\n", b"END\r\n", b"DELETED\r\n", b"MN\r\n"]
-    assert int(log_of(one)["waited"]) >= 2
+    # The second one may be in the log before it is asked about.
+    assert int(log_of(one)["waited"]) >= 1
     # A client that sends no more is answered all the same.
     with one.connect() as connection:
         connection.sendall(b"delete @tag:user:1\r\n")
