@@ -461,6 +461,19 @@ def test_something_else_writes_a_node_s_key(own_etcd, node):
     wait_until("it has its own name again", lambda: list(nodes_of(one)) == [one.name], 30)
 
 
+def test_a_name_that_a_lost_request_left_behind(own_etcd, node):
+    """A request that was not answered in time was executed: the node is listed twice, under one lease, which it renews."""
+    etcd = own_etcd(1)
+    one = node(etcd)
+    key = f"/cattlegrid/shop/node/{one.name}"
+    [kv] = json.loads(etcd.ctl("get", key, "-w", "json"))["kvs"]
+    value = etcd.ctl("get", key, "--print-value-only").rstrip("\n")
+    etcd.ctl("put", f"{key}~dead", value, f"--lease={kv['lease']:x}")
+    wait_until("it is listed twice", lambda: len(nodes_of(one)) == 2, 10)
+    wait_until("it is listed once", lambda: list(nodes_of(one)) == [one.name], 60)
+    until(one, "confirmed")
+
+
 def test_a_reply_waits_400_ms_at_most(own_etcd, node):
     etcd = own_etcd(1)
     one = node(etcd)

@@ -58,6 +58,21 @@ impl<W> Fleet<W> {
         self.nodes.iter().map(|(name, record)| Listed { name: name.clone(), record: record.clone() })
     }
 
+    /// How many nodes are listed.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The names under which an instance is listed: one, or two for a moment.
+    pub fn names_of(&self, instance: u64) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(move |(_, record)| record.instance == instance).map(|(name, _)| &**name)
+    }
+
     /// Replaces the list: it was read as a whole.
     pub fn replace(&mut self, nodes: impl Iterator<Item = (String, Record)>, now_ms: u64) {
         let before = std::mem::take(&mut self.nodes);

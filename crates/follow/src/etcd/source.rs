@@ -250,6 +250,8 @@ struct Running<W> {
     /// Why bumps are refused; said already.
     refused: Option<String>,
     name: OwnName,
+    /// Since when this node is listed under a name that is not its seat's, in milliseconds.
+    stray_ms: Option<u64>,
     /// Keys of others; said already.
     foreign: HashSet<Vec<u8>>,
     is_list_new: bool,
@@ -351,6 +353,7 @@ impl Source {
             maintained_ms: 0,
             refused: None,
             name: OwnName::Free,
+            stray_ms: None,
             foreign: HashSet::new(),
             is_list_new: true,
         };

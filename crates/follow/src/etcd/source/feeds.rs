@@ -189,8 +189,7 @@ impl<W: Send + 'static> Running<W> {
             let leads = is_own && is_leased && !leaves;
             // Its name in the list is another one when it had to wait for its own.
             let name = |(instance, name): &(u64, String)| {
-                let listed = self.fleet.nodes().find(|node| node.record.instance == *instance);
-                listed.map_or_else(|| name.clone(), |node| node.name)
+                self.fleet.names_of(*instance).next().unwrap_or(name).to_owned()
             };
             via.feed.set_lead(Lead {
                 is_own: leads,

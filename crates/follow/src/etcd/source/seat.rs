@@ -69,6 +69,15 @@ impl<W: Send + 'static> Running<W> {
         if link.is_seating {
             return;
         }
+        // A request that was not answered was executed all the same: what it wrote is under the same lease, and would stay for as long as
+        // that is renewed.
+        let seat = self.seat.as_ref().map(|seat| &*seat.name);
+        let is_stray = self.fleet.names_of(own.instance).any(|name| Some(name) != seat);
+        let since_ms = is_stray.then(|| self.stray_ms.unwrap_or(now_ms));
+        self.stray_ms = since_ms;
+        if since_ms.is_some_and(|since_ms| now_ms >= since_ms + every_s * 1000) {
+            (self.lease, self.seat, self.stray_ms) = (None, None, None);
+        }
         let is_own_free = self.fleet.get(&own.name).is_none() && self.name != OwnName::Foreign;
         let is_elsewhere = self.seat.as_ref().is_some_and(|seat| seat.name != own.name);
         if (self.seat.is_none() || is_elsewhere && is_own_free) && now_ms >= self.register_ms {
@@ -105,7 +114,7 @@ impl<W: Send + 'static> Running<W> {
 
     /// Between two records while barriers wait, in milliseconds.
     pub(super) fn record_ms(&self) -> u64 {
-        (self.fleet.nodes().count() as u64 * RECORD_MS_PER_NODE).min(RECORD_MS)
+        (self.fleet.len() as u64 * RECORD_MS_PER_NODE).min(RECORD_MS)
     }
 
     /// Whether there were bumps since the record was written.
