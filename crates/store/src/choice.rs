@@ -11,6 +11,10 @@
 //! Those that are older than any is when it is first read, lose that, and give way earlier if the main queue keeps much of what its walk
 //! meets; not where many of the evicted ones are asked for.
 //!
+//! All this is done among the shares of which something may be evicted ([`crate::shares`]): the heads are the coldest of theirs, and
+//! the bytes of the queues are theirs. Where that takes a head of the main or the blind queue from a share whose own small queue has
+//! more than its target, the head of that one goes instead: a share that was small for long has the balance of a cache of its own.
+//!
 //! The small queue is not emptied while the main one is stale: its bytes hit less than a quarter as often as those of the small
 //! one, which has a fifth of all gets. That is a deploy that has changed all keys, or a load that was not there before. Where the main
 //! queue has nothing at all, the small one competes with the blind one by age.
@@ -22,6 +26,7 @@ use crate::offers::Offer;
 use crate::outside::Head;
 use crate::policy::ticks;
 use crate::segment::{Queue, Segment, State, TICKS_PER_MS};
+use crate::shares::{self, ShareSet};
 use crate::store::Store;
 
 /// A segment is compacted when less than this share of it is alive, in per cent.
@@ -54,17 +59,19 @@ struct Cold {
     degree: f64,
     stored: u64,
     size: usize,
+    share: u8,
+    queue: Queue,
     victim: Victim,
 }
 
 impl Store {
-    /// What to empty or evict next, `None`: nothing; and what to offer to other stores.
-    pub(crate) fn choose(&self, may_compact: bool) -> (Option<Victim>, Offer) {
+    /// What to empty or evict next, `None`: nothing; and what to offer to other stores. Only items of these shares are evicted.
+    pub(crate) fn choose(&self, may_compact: bool, shares: ShareSet) -> (Option<Victim>, Offer) {
         let segment_bytes = self.config.segment_bytes;
         // Live and dead bytes, and the segment.
         let mut sparsest: Option<(usize, u32)> = None;
         let mut deadest: Option<(usize, u32)> = None;
-        let mut oldest: [Option<(u64, u32)>; Queue::COUNT] = [None; Queue::COUNT];
+        let mut oldest = Oldest::default();
         let mut dead_bytes = 0;
         for (index, segment) in self.log.iter() {
             if self.is_dead_segment(segment) {
@@ -88,7 +95,7 @@ impl Store {
             if deadest.is_none_or(|(most, _)| dead > most) {
                 deadest = Some((dead, index));
             }
-            let first = &mut oldest[segment.queue as usize];
+            let first = &mut oldest[usize::from(segment.share)][segment.queue as usize];
             if is_worth && first.is_none_or(|(sequence, _)| segment.sequence < sequence) {
                 *first = Some((segment.sequence, index));
             }
@@ -104,15 +111,36 @@ impl Store {
         if !self.config.evictions {
             return (None, Offer::Nothing);
         }
-        let log = Queue::ALL.map(|queue| self.coldest_segment(oldest[queue as usize]));
-        let outside = Queue::ALL.map(|queue| self.coldest_large(queue));
-        let first = self.first_of(&log, &outside);
+        let [log, outside] = self.heads_of(&oldest, shares);
+        let first = self.first_of(shares, &log, &outside).map(|head| self.own_first(&oldest, shares, head));
         (first.map(|head| head.victim), self.offer_of(&log, &outside))
+    }
+
+    /// The coldest heads of the queues of these shares: of the segments that are the oldest of each, and outside the log.
+    fn heads_of(&self, oldest: &Oldest, shares: ShareSet) -> [Heads; 2] {
+        let segments = |queue: Queue| {
+            let all = shares.iter(self.memory.shares().count());
+            let heads = all.filter_map(|share| self.coldest_segment(oldest[usize::from(share)][queue as usize]));
+            heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
+        };
+        [Queue::ALL.map(segments), Queue::ALL.map(|queue| self.coldest_large(shares, queue))]
+    }
+
+    /// What goes in the place of this head, which is the first of these shares: see the module's text.
+    fn own_first(&self, oldest: &Oldest, shares: ShareSet, head: Cold) -> Cold {
+        let own = ShareSet::one(head.share);
+        if head.queue == Queue::Small || shares == own || !self.log.has_shares() {
+            return head;
+        }
+        let heads = self.heads_of(oldest, own);
+        let place = usize::from(matches!(head.victim, Victim::Large(..)));
+        let is_due = self.policy.is_due(place == 1, self.bytes(own)[place]);
+        heads[place][Queue::Small as usize].filter(|_| is_due).unwrap_or(head)
     }
 
     /// Which of these heads goes first. Fills are compared with each other, in the log or outside it, wherever the colder head is; then
     /// with what is blind.
-    fn first_of(&self, log: &Heads, outside: &Heads) -> Option<Cold> {
+    fn first_of(&self, shares: ShareSet, log: &Heads, outside: &Heads) -> Option<Cold> {
         let severity = self.severity();
         // Where the walk frees nearly nothing, a large value that is not used frees much at once.
         let frees_large = severity > 0 && outside[0].or(outside[2]).is_some();
@@ -129,7 +157,7 @@ impl Store {
         let is_due = match (small, main, blind) {
             _ if severity > 0 => true,
             (Some(small), None, Some(blind)) => !self.is_before(&blind, &small),
-            _ => self.policy.is_due(is_outside, self.bytes()[usize::from(is_outside)]),
+            _ => self.policy.is_due(is_outside, self.bytes(shares)[usize::from(is_outside)]),
         };
         if is_due { small.or(rest) } else { rest.or(small) }
     }
@@ -177,13 +205,10 @@ impl Store {
         self.memory.limit_bytes() / self.config.shards
     }
 
-    /// Bytes of the queues that are not pinned: in the log and outside it.
-    fn bytes(&self) -> [[usize; Queue::COUNT]; 2] {
-        let outside = Queue::ALL.map(|queue| self.log.queue_outside(queue));
-        let log = Queue::ALL.map(|queue| {
-            self.log.queue_bytes(queue) - self.log.queue_pinned(queue) - outside[queue as usize]
-        });
-        [log, outside]
+    /// Bytes of the queues of these shares that are not pinned: in the log and outside it.
+    fn bytes(&self, shares: ShareSet) -> [[usize; Queue::COUNT]; 2] {
+        let queues = Queue::ALL.map(|queue| self.log.queue(shares, queue));
+        [queues.map(|queue| queue.bytes - queue.pinned - queue.outside), queues.map(|queue| queue.outside)]
     }
 
     /// Notes that a key comes back that was evicted, for an item of `bytes`.
@@ -202,9 +227,9 @@ impl Store {
         (self.log.live_bytes() + self.log.outside_bytes()) / self.index.len().max(1)
     }
 
-    /// Notes how full the queues are.
-    pub(crate) fn note_choice(&mut self) {
-        let bytes = self.bytes();
+    /// Notes how full the queues of these shares are.
+    pub(crate) fn note_choice(&mut self, shares: ShareSet) {
+        let bytes = self.bytes(shares);
         self.policy.note_bytes(bytes);
     }
 
@@ -213,22 +238,22 @@ impl Store {
         let (_, index) = oldest?;
         let segment = self.log.get(index)?;
         let victim = Victim::Segment { index, compact: false };
-        Some(self.cold(segment.stored(), segment.mean_bytes(), victim))
+        Some(self.cold(segment.stored(), segment.mean_bytes(), (segment.share, segment.queue), victim))
     }
 
-    /// The coldest head of the lists of a queue.
-    fn coldest_large(&self, queue: Queue) -> Option<Cold> {
-        let heads = self.outside.heads(queue).map(|head| {
+    /// The coldest head of the lists of a queue of these shares.
+    fn coldest_large(&self, shares: ShareSet, queue: Queue) -> Option<Cold> {
+        let heads = self.outside.heads(shares, queue).map(|(share, head)| {
             // An object is no value that can be had again: it goes by its age alone.
             let size = if head.is_tree { self.mean_bytes() } else { head.held_bytes };
-            self.cold(head.stored, size, Victim::Large(head, queue))
+            self.cold(head.stored, size, (share, queue), Victim::Large(head, queue))
         });
         heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
     }
 
-    fn cold(&self, stored: u64, size: usize, victim: Victim) -> Cold {
+    fn cold(&self, stored: u64, size: usize, (share, queue): (u8, Queue), victim: Victim) -> Cold {
         let degree = coldness(self.age(stored), (size.max(1) as f64).log2());
-        Cold { degree, stored, size, victim }
+        Cold { degree, stored, size, share, queue, victim }
     }
 
     /// Ticks since then.
@@ -267,6 +292,9 @@ impl Store {
         segment.state != State::Collected && segment.filled > 0 && segment.is_dead(self.now, self.floor)
     }
 }
+
+/// The first sealed segment of each queue of each share: its sequence and its index.
+type Oldest = [[Option<(u64, u32)>; Queue::COUNT]; shares::COUNT];
 
 /// The coldest heads of the queues.
 type Heads = [Option<Cold>; Queue::COUNT];

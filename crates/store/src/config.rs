@@ -1,5 +1,7 @@
 //! The layout of a store, and how many of them a server has.
 
+use crate::shares::SHARES_MAX;
+
 /// The layout of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -7,7 +9,7 @@ pub struct StoreConfig {
     pub segment_bytes: usize,
     /// Stores that share the memory.
     pub shards: usize,
-    /// TTL classes: items that die at about the same time share segments.
+    /// TTL classes of each share: items that die at about the same time are in the same segments.
     pub ttl_classes: u8,
     /// Make room by evicting live items; otherwise a write fails when there is none.
     pub evictions: bool,
@@ -34,6 +36,14 @@ impl StoreConfig {
         let segment_bytes = 1 << segment_bytes.ilog2();
         let ttl_classes = (per_shard / segment_bytes / 16).clamp(1, 23) as u8;
         (shards, Self { segment_bytes, shards, ttl_classes, evictions })
+    }
+
+    /// The same layout for a memory with this many shares: the TTL classes are divided among them, since each has open
+    /// segments of its own.
+    #[must_use]
+    pub fn shared_by(self, shares: usize) -> Self {
+        let groups = shares.min(SHARES_MAX) + 1;
+        Self { ttl_classes: (usize::from(self.ttl_classes) / groups).max(1) as u8, ..self }
     }
 
     /// Longest value in bytes that goes into the log; longer ones are huge.

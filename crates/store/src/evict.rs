@@ -14,6 +14,9 @@
 //! more uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
 //! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
 //!
+//! A share that has more than its most ([`crate::shares`]) is walked at its own writes, as long as it has more than its part of that in
+//! the store, whether or not memory is low.
+//!
 //! Pinned items always move on. A segment in which little but them and stubs is alive is left alone: emptying it would move nearly all
 //! of it and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
 //! Trees that leave the store are taken apart before anything is evicted ([`crate::graveyard`]).
@@ -36,6 +39,7 @@ use crate::memory::PAGE_BYTES;
 use crate::offers::{Offer, Rank};
 use crate::outside::Head;
 use crate::segment::{Queue, Segment, State};
+use crate::shares::ShareSet;
 use crate::store::{Evicted, Found, Full, Store, Walk};
 
 /// Bytes walked for each byte written while memory is low.
@@ -76,6 +80,17 @@ const BARREN_SEGMENTS: usize = 2;
 const ITEMS_PER_MISS: usize = 16;
 /// Places of the ghost queue for a number of items.
 const GHOSTS_PER_ITEMS: (usize, usize) = (3, 2);
+
+/// What a walk is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Segments for this store's writers.
+    Writers,
+    /// Memory for others.
+    Memory,
+    /// That this share has no more than its most.
+    Share(u8),
+}
 
 /// What [`Store::begin_walk`] has chosen.
 #[derive(Debug, PartialEq)]
@@ -153,10 +168,10 @@ impl Store {
         loop {
             // Class and queue are preferences: the wrong ones are better than waiting.
             let location = self.log.append(queue, class, bytes);
-            let location = location.or_else(|| self.log.append_anywhere(queue, bytes));
+            let location = location.or_else(|| self.log.append_anywhere(queue, class, bytes));
             let mut others = queue.others();
             if let Some(location) =
-                location.or_else(|| others.find_map(|other| self.log.append_anywhere(other, bytes)))
+                location.or_else(|| others.find_map(|other| self.log.append_anywhere(other, class, bytes)))
             {
                 return Ok(location);
             }
@@ -165,7 +180,7 @@ impl Store {
             }
             // A write that waits does not wait for items to be moved.
             self.barren = self.most_barren();
-            if rounds == 0 || !self.collect_one(false) {
+            if rounds == 0 || !self.collect_one(Purpose::Writers) {
                 // Where the log holds nothing, there is nothing to copy into the collector's spare.
                 if self.log.iter().next().is_none()
                     && let Some(location) = self.log.append_survivor(queue, class, bytes, false)
@@ -212,7 +227,23 @@ impl Store {
             self.waited += piece;
             return self.memory.offers().want(piece);
         }
-        self.walk_pieces(piece, false);
+        self.walk_pieces(piece, Purpose::Writers);
+    }
+
+    /// Evicts items of a share that has more than its most: a bounded piece, after `written` bytes were stored for it. Each store
+    /// keeps to its part, so that it does not evict the only large value it has.
+    pub(crate) fn keep_to_share(&mut self, share: u8, written: usize) {
+        if share > 0 && self.is_over(share, written) {
+            let piece = (written * WALK_RATIO).clamp(*WALK_BYTES.start(), *WALK_BYTES.end());
+            self.walk_pieces(piece.max(written * LONG_WALK_RATIO), Purpose::Share(share));
+        }
+    }
+
+    /// Whether a share has more than its most, and more of it here than an equal part and these bytes.
+    #[inline]
+    fn is_over(&self, share: u8, bytes: usize) -> bool {
+        let most = self.memory.shares().over(share);
+        most.is_some_and(|most| self.log.share_bytes(share) > most / self.config.shards + bytes)
     }
 
     /// Takes what is missing from the memory: a page for the index, spare segments. True: nothing is missing any more.
@@ -221,13 +252,18 @@ impl Store {
         self.index.feed() & self.log.refill()
     }
 
-    /// Walks `bytes` or a little more, until the log has its spare segments or, `to_memory`, one was given back.
-    fn walk_pieces(&mut self, bytes: usize, to_memory: bool) {
+    /// Walks `bytes` or a little more, until the log has its spare segments, one was given back to the memory, or the share has no
+    /// more than its most.
+    fn walk_pieces(&mut self, bytes: usize, purpose: Purpose) {
         let (mut left, before) = (bytes, self.memory.used_bytes());
         let mut pause = self.pause_after(bytes);
-        while let Some(walked) = self.walk_some(left, pause, to_memory) {
+        while let Some(walked) = self.walk_some(left, pause, purpose) {
             left = left.saturating_sub(walked.bytes);
-            let is_enough = if to_memory { self.memory.used_bytes() < before } else { self.is_well() };
+            let is_enough = match purpose {
+                Purpose::Writers => self.is_well(),
+                Purpose::Memory => self.memory.used_bytes() < before,
+                Purpose::Share(share) => !self.is_over(share, 0),
+            };
             // A tree that was evicted is taken apart before anything else is.
             if left == 0
                 || is_enough
@@ -260,7 +296,7 @@ impl Store {
             return;
         }
         if self.is_coldest() {
-            self.walk_pieces(bytes, true);
+            self.walk_pieces(bytes, Purpose::Memory);
         }
     }
 
@@ -270,7 +306,7 @@ impl Store {
         if self.walk.is_some() {
             return true;
         }
-        let (victim, offer) = self.choose(true);
+        let (victim, offer) = self.choose(true, self.memory.shares().evictable());
         self.publish(offer);
         victim.is_some() && self.memory.offers().compare(self.number) != Rank::Warmer
     }
@@ -284,17 +320,22 @@ impl Store {
             self.oldest_noted = self.now;
             self.note_oldest_use();
             if self.walk.is_none() {
-                let (_, offer) = self.choose(true);
+                let (_, offer) = self.choose(true, self.memory.shares().evictable());
                 self.publish(offer);
             }
             self.reclaim_pinned(None);
+        }
+        let mut others = 1..self.memory.shares().count() as u8;
+        if let Some(share) = others.find(|share| self.is_over(*share, 0)) {
+            self.walk_pieces(*WALK_BYTES.end(), Purpose::Share(share));
+            return true;
         }
         self.graveyard.take_apart(TICK_PAGES);
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {
             return !self.graveyard.is_empty();
         }
         let pause = self.pause_after(*WALK_BYTES.start());
-        self.walk_some(*WALK_BYTES.end(), pause, true).is_some() || !self.graveyard.is_empty()
+        self.walk_some(*WALK_BYTES.end(), pause, Purpose::Memory).is_some() || !self.graveyard.is_empty()
     }
 
     /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
@@ -353,7 +394,7 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, true) else { break };
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory) else { break };
             if self.walk.is_none() && !walked.is_promotion {
                 self.give_buried_back(before, bytes);
                 (rounds, patience) = (rounds - 1, patience.saturating_sub(1));
@@ -376,9 +417,9 @@ impl Store {
     }
 
     /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot move.
-    fn collect_one(&mut self, to_memory: bool) -> bool {
+    fn collect_one(&mut self, purpose: Purpose) -> bool {
         loop {
-            let Some(walked) = self.walk_some(usize::MAX, Pause::NEVER, to_memory) else { return false };
+            let Some(walked) = self.walk_some(usize::MAX, Pause::NEVER, purpose) else { return false };
             if self.walk.is_none() && !walked.is_promotion {
                 return true;
             }
@@ -387,9 +428,9 @@ impl Store {
 
     /// Walks `bytes` or a little more, to the pause or the end of one segment at most; or looks at one large value, or promotes a segment.
     /// `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
-    fn walk_some(&mut self, bytes: usize, pause: Pause, to_memory: bool) -> Option<Walked> {
+    fn walk_some(&mut self, bytes: usize, pause: Pause, purpose: Purpose) -> Option<Walked> {
         if self.walk.is_none() {
-            match self.begin_walk()? {
+            match self.begin_walk(purpose)? {
                 Begun::Walk => (),
                 Begun::Promoted => {
                     return Some(Walked { bytes: PROMOTION_WALK, evicted: 0, is_promotion: true });
@@ -447,7 +488,7 @@ impl Store {
                 may_grow && self.ghost.is_small(items * GHOSTS_PER_ITEMS.0 / GHOSTS_PER_ITEMS.1);
             let misses_are_few = may_grow && self.misses.is_small(items / ITEMS_PER_MISS);
             let wanted = ghost_is_small || misses_are_few || self.index.is_hungry();
-            self.log.free(walk.segment, to_memory || wanted);
+            self.log.free(walk.segment, purpose != Purpose::Writers || wanted);
             self.index.feed();
             if ghost_is_small {
                 self.ghost.grow(&self.memory);
@@ -482,11 +523,12 @@ impl Store {
         let weight = self.weigh(location);
         let uses = self.index.uses(found.slot).saturating_sub(self.log.segment_of(location).spent);
         // Compaction keeps the class, so that its survivors fit into one segment, which is in reserve.
-        let class = if compact {
-            self.log.segment_of(location).class
-        } else {
-            self.log.class(self.now, item::dead_at(self.log.bytes(location)))
+        let (class, share) = {
+            let segment = self.log.segment_of(location);
+            (segment.class, segment.share)
         };
+        let dead_at = item::dead_at(self.log.bytes(location));
+        let class = if compact { class } else { self.log.class(share, self.now, dead_at) };
         let stays = compact || weight.is_stub() || {
             let needed = self.policy.needed(queue, false).saturating_add(self.extra_uses(weight.bytes));
             let stays = uses >= needed.min(NEEDED_MAX) + self.severity() || weight.pinned;
@@ -536,12 +578,13 @@ impl Store {
         if stays {
             // An object that is in use is as good as new, however large: it is changed in its place.
             let stored = if head.is_tree { self.log.now() } else { self.moved_at(head.stored) };
-            let class = self.log.class(self.now, item::dead_at(self.log.bytes(found.location)));
+            let share = self.log.segment_of(found.location).share;
+            let class = self.log.class(share, self.now, item::dead_at(self.log.bytes(found.location)));
             let moved = queue == Queue::Main
                 || self.relocate(head.hash, found, (Queue::Main, class), stored).is_some();
             if moved {
                 self.index.set_uses(slot, if queue == Queue::Main { uses - 1 } else { 0 });
-                self.outside.list(head.number, Queue::Main, stored);
+                self.outside.list(head.number, (share, Queue::Main), stored);
                 self.barren =
                     (self.barren + head.held_bytes.min(self.config.segment_bytes)).min(self.most_barren());
                 self.stats.moved += 1;
@@ -604,6 +647,7 @@ impl Store {
             self.evicted.iter_mut().for_each(|e| e.push(record.clone()));
             self.memory.note_evicted();
         }
+        self.share_evictions[usize::from(self.log.segment_of(found.location).share)] += 1;
         self.stats.evictions += 1;
         self.stats.evicted_unfetched += u64::from(!fetched);
         self.stats.evicted_nonzero += u64::from(expires);
@@ -617,15 +661,23 @@ impl Store {
     }
 
     /// Chooses the next segment to empty, or the next large value. `None`: there is neither.
-    fn begin_walk(&mut self) -> Option<Begun> {
-        self.note_choice();
-        let (victim, offer) = match self.choose(true) {
-            // Everything is in open segments: close one and choose again. Compacting it would only open another.
-            (None, _) if self.log.seal_fullest() => self.choose(false),
-            chosen => chosen,
+    fn begin_walk(&mut self, purpose: Purpose) -> Option<Begun> {
+        let chosen = if let Purpose::Share(share) = purpose {
+            self.find_victim(ShareSet::one(share), false)
+        } else {
+            let shares = self.memory.shares().evictable();
+            self.note_choice(shares);
+            let mut chosen = self.find_victim(shares, true);
+            self.publish(chosen.1);
+            // What they have at least may be more than there is room for: rather that than nothing.
+            for others in [self.memory.shares().above_least(), ShareSet::ALL] {
+                if chosen.0.is_none() && others != shares {
+                    chosen = self.find_victim(others, true);
+                }
+            }
+            chosen
         };
-        self.publish(offer);
-        let (segment, compact) = match victim? {
+        let (segment, compact) = match chosen.0? {
             Victim::Large(head, queue) => return Some(Begun::Large(head, queue)),
             Victim::Segment { index, compact } => (index, compact),
         };
@@ -635,6 +687,15 @@ impl Store {
         self.log.collect(segment);
         self.walk = Some(Walk { segment, at: 0, compact });
         Some(Begun::Walk)
+    }
+
+    /// What to empty or evict of these shares, or to compact of all; and what to offer to other stores.
+    fn find_victim(&mut self, shares: ShareSet, may_compact: bool) -> (Option<Victim>, Offer) {
+        match self.choose(may_compact, shares) {
+            // Everything is in open segments: close one and choose again. Compacting it would only open another.
+            (None, _) if self.log.seal_fullest(shares) => self.choose(false, shares),
+            chosen => chosen,
+        }
     }
 
     /// Makes a segment of the small or the blind queue one of the main queue as it is, if nearly all of its first items were used often
@@ -714,12 +775,12 @@ mod tests {
             count += 1;
         }
         memory.set_limit(PAGE_BYTES).unwrap();
-        assert_eq!(store.begin_walk(), Some(Begun::Walk));
+        assert_eq!(store.begin_walk(Purpose::Writers), Some(Begun::Walk));
         let walked = store.walk.unwrap().segment;
         let spares = store.log.exchange_spares(Vec::new());
-        while store.log.seal_fullest() {}
+        while store.log.seal_fullest(ShareSet::ALL) {}
         while store.walk.is_some_and(|walk| walk.segment == walked)
-            && store.walk_some(1_000, Pause::NEVER, false).is_some()
+            && store.walk_some(1_000, Pause::NEVER, Purpose::Writers).is_some()
         {}
         assert!(store.walk.is_none(), "it has ended before the segment's end");
         store.verify();

@@ -45,7 +45,7 @@ impl ObjectUsage {
 
 /// What one object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct Holding {
     /// Its type.
     pub(crate) type_id: u16,
     /// It counts as pinned.
@@ -70,30 +70,30 @@ impl Holdings {
     }
 
     /// Notes that an object is in the store now.
-    pub(crate) fn enter(&mut self, share: &Share) {
-        self.total.add(&share.usage);
-        match self.types.binary_search_by_key(&share.type_id, |(id, _)| *id) {
-            Ok(at) => self.types[at].1.add(&share.usage),
-            Err(at) => self.types.insert(at, (share.type_id, share.usage)),
+    pub(crate) fn enter(&mut self, holding: &Holding) {
+        self.total.add(&holding.usage);
+        match self.types.binary_search_by_key(&holding.type_id, |(id, _)| *id) {
+            Ok(at) => self.types[at].1.add(&holding.usage),
+            Err(at) => self.types.insert(at, (holding.type_id, holding.usage)),
         }
-        if share.is_pinned {
-            let bytes = share.usage.held_bytes() as usize;
+        if holding.is_pinned {
+            let bytes = holding.usage.held_bytes() as usize;
             self.pinned += bytes;
             self.memory.add_pinned_objects(bytes);
         }
     }
 
     /// Notes that an object has left the store, or will [`enter`](Holdings::enter) again with other figures.
-    pub(crate) fn leave(&mut self, share: &Share) {
-        self.total.sub(&share.usage);
-        let at = self.types.binary_search_by_key(&share.type_id, |(id, _)| *id);
+    pub(crate) fn leave(&mut self, holding: &Holding) {
+        self.total.sub(&holding.usage);
+        let at = self.types.binary_search_by_key(&holding.type_id, |(id, _)| *id);
         let at = at.expect("an object that leaves has entered");
-        self.types[at].1.sub(&share.usage);
+        self.types[at].1.sub(&holding.usage);
         if self.types[at].1.items == 0 {
             self.types.remove(at);
         }
-        if share.is_pinned {
-            let bytes = share.usage.held_bytes() as usize;
+        if holding.is_pinned {
+            let bytes = holding.usage.held_bytes() as usize;
             self.pinned -= bytes;
             self.memory.sub_pinned_objects(bytes);
         }
@@ -128,15 +128,15 @@ mod tests {
     #[test]
     fn sums_by_type_and_of_the_pinned() {
         let memory = Memory::new(1 << 20).unwrap();
-        let share = |type_id, is_pinned, bytes, tree_bytes| Share {
+        let holding = |type_id, is_pinned, bytes, tree_bytes| Holding {
             type_id,
             is_pinned,
             usage: ObjectUsage { items: 1, bytes, tree_bytes, huge_bytes: 0 },
         };
         let mut holdings = Holdings::new(Arc::clone(&memory));
-        let all = [share(3, true, 64, 8192), share(1, false, 40, 0), share(3, false, 80, 0)];
-        for share in &all {
-            holdings.enter(share);
+        let all = [holding(3, true, 64, 8192), holding(1, false, 40, 0), holding(3, false, 80, 0)];
+        for holding in &all {
+            holdings.enter(holding);
         }
         let of_3 = ObjectUsage { items: 2, bytes: 144, tree_bytes: 8192, huge_bytes: 0 };
         assert_eq!(holdings.types(), [(1, all[1].usage), (3, of_3)]);
@@ -150,8 +150,8 @@ mod tests {
         };
         drop(other);
         assert_eq!(memory.pinned_object_bytes(), 8256, "a store that is dropped takes its part with it");
-        for share in &all {
-            holdings.leave(share);
+        for holding in &all {
+            holdings.leave(holding);
         }
         assert_eq!((holdings.types().len(), holdings.total()), (0, ObjectUsage::default()));
         assert_eq!((holdings.pinned_bytes(), memory.pinned_object_bytes()), (0, 0));

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::offers::Offers;
 use crate::pages::Pages;
 use crate::policy::Common;
+use crate::shares::{Share, Shares};
 
 mod page_set;
 mod runs;
@@ -44,6 +45,7 @@ pub struct Memory {
     pinned_objects: AtomicUsize,
     offers: Offers,
     common: Arc<Common>,
+    shares: Shares,
     /// The system keeps all mapped pages resident.
     is_locked: AtomicBool,
     /// Whether evictions were recorded since the last call of [`Memory::take_evicted`].
@@ -86,6 +88,14 @@ impl Memory {
     /// # Errors
     /// The system's, when it does not have the address space.
     pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
+        Self::shared(limit_bytes, &[])
+    }
+
+    /// The same with shares, [`SHARES_MAX`](crate::SHARES_MAX) at most.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn shared(limit_bytes: usize, shares: &[Share]) -> std::io::Result<Arc<Self>> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         let (base, reserved_pages) = reserve(limit)?;
         let memory = Self {
@@ -99,6 +109,7 @@ impl Memory {
             pinned_objects: AtomicUsize::new(0),
             offers: Offers::new(),
             common: Arc::new(Common::new()),
+            shares: Shares::new(shares, limit * PAGE_BYTES),
             is_locked: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
         };
@@ -134,7 +145,17 @@ impl Memory {
             pages.map_up_to(mapped);
         }
         self.limit.store(limit, Relaxed);
+        self.shares.resize(limit * PAGE_BYTES);
         Ok(())
+    }
+
+    /// Changes the bounds of those of its shares that have these prefixes. Other prefixes are not added, and none is taken away.
+    pub fn set_shares(&self, shares: &[Share]) {
+        self.shares.set(shares, self.limit_bytes());
+    }
+
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
     }
 
     /// Bytes that may be handed out in all.

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::holdings::{ObjectUsage, Share};
+use crate::holdings::{ObjectUsage, Holding};
 use crate::item::{self, Attributes, Marks, OUTSIDE_REF};
 use crate::store::{Found, Full, Lookup, Store};
 use crate::tree::Tree;
@@ -144,7 +144,8 @@ impl Store {
         }
         let needed = item::needed(attributes, key.len(), stored);
         let Some(found) = self.find(hash, key, true) else { return needed + held };
-        let class = self.log.class(self.now, attributes.dead_at());
+        let share = self.log.segment_of(found.location).share;
+        let class = self.log.class(share, self.now, attributes.dead_at());
         let allotted = item::allotted(self.log.bytes(found.location));
         let in_log = if self.fits_in_place(found, needed, class) { allotted } else { needed };
         let is_pinned = self.item(found).marks().is_pinned();
@@ -158,14 +159,15 @@ impl Store {
             return 0;
         }
         let needed = item::needed(attributes, self.item(found).key().len(), OUTSIDE_REF);
-        let class = self.log.class(self.now, attributes.dead_at());
+        let share = self.log.segment_of(found.location).share;
+        let class = self.log.class(share, self.now, attributes.dead_at());
         let allotted = item::allotted(self.log.bytes(found.location));
         if self.fits_in_place(found, needed, class) { 0 } else { needed.saturating_sub(allotted) }
     }
 
     /// What an object holds, in the log and outside it.
     pub fn object_bytes_of(&self, found: Found) -> usize {
-        self.share(found.location).map_or(0, |share| share.usage.held_bytes() as usize)
+        self.holding(found.location).map_or(0, |holding| holding.usage.held_bytes() as usize)
     }
 
     /// Gives an object whose value is outside the log other attributes; the value stays. Returns its place, which may be a new
@@ -181,8 +183,11 @@ impl Store {
         let number = item::outside_number(bytes).ok_or(Full)?.to_le_bytes();
         let needed = item::needed(attributes, key.len(), number.len());
         let (dead_at, stamp) = (attributes.dead_at(), attributes.stamp.unwrap_or(attributes.cas));
-        let class = self.log.class(self.now, dead_at);
-        let queue = self.log.segment_of(found.location).queue;
+        let (queue, share) = {
+            let segment = self.log.segment_of(found.location);
+            (segment.queue, segment.share)
+        };
+        let class = self.log.class(share, self.now, dead_at);
         let fits = self.fits_in_place(found, needed, class);
         let (location, bytes) = if fits {
             (found.location, allotted)
@@ -225,10 +230,10 @@ impl Store {
         if number.is_some_and(|number| self.outside.is_misplaced(number)) || old.is_stub() != new.is_stub() {
             self.file(location, self.log.now());
         }
-        if let Some(share) = self.share(location) {
-            let usage = ObjectUsage { tree_bytes: before as u64, ..share.usage };
-            self.holdings.leave(&Share { usage, ..share });
-            self.holdings.enter(&share);
+        if let Some(holding) = self.holding(location) {
+            let usage = ObjectUsage { tree_bytes: before as u64, ..holding.usage };
+            self.holdings.leave(&Holding { usage, ..holding });
+            self.holdings.enter(&holding);
         }
     }
 
@@ -250,20 +255,20 @@ impl Store {
 
     /// Counts the object at `location`.
     pub(crate) fn note_object(&mut self, location: u64) {
-        if let Some(share) = self.share(location) {
-            self.holdings.enter(&share);
+        if let Some(holding) = self.holding(location) {
+            self.holdings.enter(&holding);
         }
     }
 
     /// Ends the counting of the object at `location`.
     pub(crate) fn forget_object(&mut self, location: u64) {
-        if let Some(share) = self.share(location) {
-            self.holdings.leave(&share);
+        if let Some(holding) = self.holding(location) {
+            self.holdings.leave(&holding);
         }
     }
 
     /// What the object at `location` holds; `None` of a plain item.
-    pub(crate) fn share(&self, location: u64) -> Option<Share> {
+    pub(crate) fn holding(&self, location: u64) -> Option<Holding> {
         let bytes = self.log.bytes(location);
         let item = self.item_of(bytes);
         if !item.is_object() {
@@ -275,6 +280,6 @@ impl Store {
         let huge_bytes = item.outside_bytes() as u64 - tree_bytes;
         let bytes = item::allotted(bytes) as u64;
         let usage = ObjectUsage { items: 1, bytes, tree_bytes, huge_bytes };
-        Some(Share { type_id, is_pinned: item.marks().is_pinned(), usage })
+        Some(Holding { type_id, is_pinned: item.marks().is_pinned(), usage })
     }
 }

@@ -1,6 +1,6 @@
 //! What items keep outside the log: huge values and trees, in one table, named by a number in the item's bytes.
 //!
-//! What may be evicted is in a list: one for each queue and octave of the bytes held, in the order in which it was stored or kept.
+//! What may be evicted is in a list: one for each share, queue and octave of the bytes held, in the order in which it was stored or kept.
 //! So the collector finds a large value without a walk over the stubs in the log, and chooses among few by age and size.
 //!
 //! # Invariants
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::huge::HugeValue;
 use crate::segment::Queue;
+use crate::shares::ShareSet;
 use crate::tree::Tree;
 
 /// A value that is not in the log.
@@ -49,7 +50,7 @@ impl Outside {
     }
 }
 
-/// Lists for each queue: one an octave of the bytes held.
+/// Lists for each queue of a share: one an octave of the bytes held.
 const OCTAVES: usize = 20;
 /// Bytes of the first octave, a page, in the logarithm.
 const FIRST_OCTAVE: u32 = 12;
@@ -94,30 +95,34 @@ struct List {
 pub(crate) struct OutsideTable {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
-    lists: [List; Queue::COUNT * OCTAVES],
-    /// For each queue, the octaves whose lists are not empty, one bit each.
-    filled: [u32; Queue::COUNT],
+    lists: Vec<List>,
+    /// For each queue of each share, the octaves whose lists are not empty, one bit each.
+    filled: Vec<u32>,
 }
 
-impl Default for OutsideTable {
-    fn default() -> Self {
+/// The list of a queue of a share for what holds `bytes`.
+fn list_of(share: u8, queue: Queue, bytes: usize) -> usize {
+    let octave = bytes.max(1).ilog2().saturating_sub(FIRST_OCTAVE) as usize;
+    row_of(share, queue) * OCTAVES + octave.min(OCTAVES - 1)
+}
+
+/// The lists of a queue of a share among all.
+fn row_of(share: u8, queue: Queue) -> usize {
+    usize::from(share) * Queue::COUNT + queue as usize
+}
+
+impl OutsideTable {
+    /// Without entries, for this many shares.
+    pub(crate) fn new(shares: usize) -> Self {
         let empty = List { first: NONE, last: NONE };
         Self {
             entries: Vec::new(),
             free: Vec::new(),
-            lists: [empty; Queue::COUNT * OCTAVES],
-            filled: [0; Queue::COUNT],
+            lists: vec![empty; shares * Queue::COUNT * OCTAVES],
+            filled: vec![0; shares * Queue::COUNT],
         }
     }
-}
 
-/// The list of a queue for what holds `bytes`.
-fn list_of(queue: Queue, bytes: usize) -> usize {
-    let octave = bytes.max(1).ilog2().saturating_sub(FIRST_OCTAVE) as usize;
-    queue as usize * OCTAVES + octave.min(OCTAVES - 1)
-}
-
-impl OutsideTable {
     /// Adds an entry for the item whose key has this hash; it is in no list. Returns its number.
     pub(crate) fn insert(&mut self, outside: Outside, hash: u64) -> u32 {
         let number = self.free.pop().unwrap_or(self.entries.len() as u32);
@@ -158,11 +163,11 @@ impl OutsideTable {
         }
     }
 
-    /// Puts an entry at the end of its list of this queue, as stored at this time; it leaves the list in which it was.
-    pub(crate) fn list(&mut self, number: u32, queue: Queue, stored: u64) {
+    /// Puts an entry at the end of its list of this share and queue, as stored at this time; it leaves the list in which it was.
+    pub(crate) fn list(&mut self, number: u32, (share, queue): (u8, Queue), stored: u64) {
         self.unlist(number);
         let Some(entry) = self.entries[number as usize].as_mut() else { return };
-        let list = list_of(queue, entry.outside.held_bytes());
+        let list = list_of(share, queue, entry.outside.held_bytes());
         let end = self.lists[list].last;
         (entry.stored, entry.list, entry.before) = (stored, list as u32, end);
         match self.entries.get_mut(end as usize).and_then(Option::as_mut) {
@@ -197,7 +202,7 @@ impl OutsideTable {
     pub(crate) fn is_misplaced(&self, number: u32) -> bool {
         let entry = self.entries[number as usize].as_ref().filter(|entry| entry.list != NONE);
         entry.is_some_and(|entry| {
-            list_of(Queue::Small, entry.outside.held_bytes()) != entry.list as usize % OCTAVES
+            list_of(0, Queue::Small, entry.outside.held_bytes()) != entry.list as usize % OCTAVES
         })
     }
 
@@ -206,16 +211,22 @@ impl OutsideTable {
         self.entries[number as usize].as_ref().map_or(0, |entry| entry.stored)
     }
 
-    /// The first of each list of this queue that is not empty.
-    pub(crate) fn heads(&self, queue: Queue) -> impl Iterator<Item = Head> + '_ {
-        let mut left = self.filled[queue as usize];
+    /// The first of each list of this queue of these shares that is not empty, with its share.
+    pub(crate) fn heads(&self, shares: ShareSet, queue: Queue) -> impl Iterator<Item = (u8, Head)> + '_ {
+        let all = self.filled.len() / Queue::COUNT;
+        shares.iter(all).flat_map(move |share| self.heads_of(share, queue).map(move |head| (share, head)))
+    }
+
+    fn heads_of(&self, share: u8, queue: Queue) -> impl Iterator<Item = Head> + '_ {
+        let row = row_of(share, queue);
+        let mut left = self.filled[row];
         std::iter::from_fn(move || {
             if left == 0 {
                 return None;
             }
             let octave = left.trailing_zeros() as usize;
             left &= left - 1;
-            let number = self.lists[queue as usize * OCTAVES + octave].first;
+            let number = self.lists[row * OCTAVES + octave].first;
             let entry = self.entries[number as usize].as_ref()?;
             Some(Head {
                 number,
@@ -227,11 +238,12 @@ impl OutsideTable {
         })
     }
 
-    /// The queue in whose lists it is, for the verifying walk.
+    /// The share and the queue in whose lists it is, for the verifying walk.
     #[cfg(any(test, fuzzing, feature = "verify"))]
-    pub(crate) fn queue_of(&self, number: u32) -> Option<Queue> {
+    pub(crate) fn queue_of(&self, number: u32) -> Option<(u8, Queue)> {
         let list = self.entries[number as usize].as_ref()?.list;
-        (list != NONE).then(|| Queue::ALL[list as usize / OCTAVES])
+        let row = list as usize / OCTAVES;
+        (list != NONE).then(|| ((row / Queue::COUNT) as u8, Queue::ALL[row % Queue::COUNT]))
     }
 
     /// The hash of its item's key, for the verifying walk.
@@ -274,7 +286,7 @@ mod tests {
     fn numbers_are_used_again() {
         let memory = Memory::new(64 * PAGE_BYTES).unwrap();
         let huge = || Outside::Huge(HugeValue::new(&memory, &[&[1; 5_000]]).unwrap());
-        let mut table = OutsideTable::default();
+        let mut table = OutsideTable::new(2);
         let (a, b) =
             (table.insert(huge(), 1), table.insert(Outside::Tree(Box::new(Tree::new(&memory).unwrap())), 2));
         assert_eq!((a, b, table.verify()), (0, 1, 2));
@@ -292,26 +304,29 @@ mod tests {
     fn lists_keep_the_order_of_their_octave() {
         let memory = Memory::new(256 * PAGE_BYTES).unwrap();
         let huge = |bytes| Outside::Huge(HugeValue::new(&memory, &[&vec![1; bytes]]).unwrap());
-        let mut table = OutsideTable::default();
+        let mut table = OutsideTable::new(2);
         let numbers: Vec<u32> =
             [5_000, 6_000, 40_000, 5_500].iter().map(|bytes| table.insert(huge(*bytes), 1)).collect();
-        numbers.iter().zip(10..).for_each(|(number, ms)| table.list(*number, Queue::Small, ms));
+        numbers.iter().zip(10..).for_each(|(number, ms)| table.list(*number, (1, Queue::Small), ms));
         let heads = |table: &OutsideTable, queue| -> Vec<(u32, u64)> {
             table.verify();
-            table.heads(queue).map(|head| (head.number, head.stored)).collect()
+            table.heads(ShareSet::one(1), queue).map(|(_, head)| (head.number, head.stored)).collect()
         };
         assert_eq!(heads(&table, Queue::Small), [(0, 10), (2, 12)]);
-        table.list(0, Queue::Main, 20);
+        table.list(0, (1, Queue::Main), 20);
         assert_eq!(
             (heads(&table, Queue::Small), heads(&table, Queue::Main)),
             (vec![(1, 11), (2, 12)], vec![(0, 20)])
         );
-        table.list(1, Queue::Small, 21);
+        table.list(1, (1, Queue::Small), 21);
         assert_eq!(heads(&table, Queue::Small), [(3, 13), (2, 12)]);
         table.take(3);
         table.unlist(2);
         assert_eq!(heads(&table, Queue::Small), [(1, 21)]);
-        assert!(table.heads(Queue::Blind).next().is_none());
-        assert_eq!(table.heads(Queue::Main).next().map(|head| head.held_bytes), Some(2 * PAGE_BYTES));
+        assert!(table.heads(ShareSet::ALL, Queue::Blind).next().is_none());
+        table.list(0, (0, Queue::Main), 22);
+        let mains = table.heads(ShareSet::ALL, Queue::Main).map(|(share, head)| (share, head.held_bytes));
+        assert_eq!(mains.collect::<Vec<_>>(), [(0, 2 * PAGE_BYTES)]);
+        assert_eq!(heads(&table, Queue::Main), []);
     }
 }

@@ -1,8 +1,8 @@
 //! The log of a shard: segments that are filled from front to back and emptied whole.
 //!
 //! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
-//! is in one of three queues and one TTL class; one segment of each pair is *open* and takes appends, the
-//! others are *sealed*. The log knows how many live bytes a segment holds; the index knows which.
+//! is in one of three queues and one class: of the share of its items ([`crate::shares`]) and of their TTL. One segment of each pair is
+//! *open* and takes appends, the others are *sealed*. The log knows how many live bytes a segment holds; the index knows which.
 //!
 //! # Invariants
 //! * Locations handed out lie in segments of this log, never across a segment's end.
@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use crate::item::NEVER;
 use crate::memory::{Memory, Run};
+use crate::shares::{self, ShareSet};
 
 mod account;
 
-pub(crate) use account::{Queue, Segment, State, Weight};
+pub(crate) use account::{Account, Queue, Segment, State, Weight};
 
 /// A shard's segments. See the module's text.
 pub(crate) struct Log {
@@ -34,21 +35,22 @@ pub(crate) struct Log {
     spare: Vec<Run>,
     open: [Vec<u32>; Queue::COUNT],
     sequence: u64,
-    /// Bytes of the sealed and open segments of each queue, and of what their items have outside the log.
-    queue_bytes: [usize; Queue::COUNT],
-    /// Of these, bytes of pinned items.
-    queue_pinned: [usize; Queue::COUNT],
-    /// Of these, what stubs have outside the log.
-    queue_outside: [usize; Queue::COUNT],
-    /// Live items of each queue.
-    queue_items: [usize; Queue::COUNT],
+    /// What each queue of each share has.
+    accounts: [[Account; Queue::COUNT]; shares::COUNT],
+    /// Bytes of the live items of each share, in the log and outside it, where there are shares with bounds.
+    share_bytes: [usize; shares::COUNT],
+    /// By how much these have changed since the memory was told.
+    untold: [isize; shares::COUNT],
     /// Bytes of the live items of all segments, in the log.
     live_bytes: usize,
     /// Live items that are stubs, and their bytes.
     stubs: (usize, usize),
     /// Segments in use, spares not among them.
     used: usize,
+    /// TTL classes of a share.
     classes: u8,
+    /// Shares of the memory, that of all other keys included.
+    shares: u8,
     /// The segment that is collected.
     collected: Option<u32>,
     /// The segment that was opened from the collector's spare while that one was collected.
@@ -80,9 +82,10 @@ const SPARES: usize = 2;
 const OCTAVES: u32 = 22;
 
 impl Log {
-    /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least).
+    /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least) for each share of the memory.
     /// `None` when the memory does not even have the reserve.
     pub(crate) fn new(memory: Arc<Memory>, segment_bytes: usize, classes: u8) -> Option<Self> {
+        let shares = memory.shares().count() as u8;
         let spare = (0..SPARES).map(|_| memory.aligned(segment_bytes)).collect::<Option<Vec<_>>>()?;
         Some(Self {
             base: memory.base(),
@@ -90,16 +93,16 @@ impl Log {
             segments: Vec::new(),
             by_number: Vec::new(),
             spare,
-            open: [(); Queue::COUNT].map(|()| vec![NONE; usize::from(classes)]),
+            open: [(); Queue::COUNT].map(|()| vec![NONE; usize::from(classes) * usize::from(shares)]),
             sequence: 0,
-            queue_bytes: [0; Queue::COUNT],
-            queue_pinned: [0; Queue::COUNT],
-            queue_outside: [0; Queue::COUNT],
-            queue_items: [0; Queue::COUNT],
+            accounts: [[Account::default(); Queue::COUNT]; shares::COUNT],
+            share_bytes: [0; shares::COUNT],
+            untold: [0; shares::COUNT],
             live_bytes: 0,
             stubs: (0, 0),
             used: 0,
             classes,
+            shares,
             collected: None,
             refuge: None,
             may_grow: true,
@@ -114,8 +117,34 @@ impl Log {
         1 << self.shift
     }
 
+    /// The class of an item of a share that is stored at `now`. It is the higher, the later the item dies.
+    pub(crate) fn class(&self, share: u8, now: u32, dead_at: u32) -> u8 {
+        share * self.classes + self.ttl_class(now, dead_at)
+    }
+
+    /// The share of the items of a class.
+    pub(crate) fn share_of(&self, class: u8) -> u8 {
+        class / self.classes
+    }
+
+    /// The share of a key; `objects`: it begins with a type.
+    #[inline]
+    pub(crate) fn share(&self, key: &[u8], objects: bool) -> u8 {
+        if self.shares == 1 {
+            return 0;
+        }
+        let named = if objects { key.get(2..) } else { Some(key) };
+        self.memory.shares().of(named.unwrap_or(key))
+    }
+
+    /// Whether there are shares with bounds.
+    #[inline]
+    pub(crate) fn has_shares(&self) -> bool {
+        self.shares > 1
+    }
+
     /// The TTL class of an item stored at `now`: octaves of its TTL, the last class for those without.
-    pub(crate) fn class(&self, now: u32, dead_at: u32) -> u8 {
+    fn ttl_class(&self, now: u32, dead_at: u32) -> u8 {
         if dead_at == NEVER || self.classes == 1 {
             return self.classes - 1;
         }
@@ -134,9 +163,11 @@ impl Log {
         self.take(queue, class, bytes)
     }
 
-    /// Room for `bytes` in any open segment of the queue: the class is a preference.
-    pub(crate) fn append_anywhere(&mut self, queue: Queue, bytes: usize) -> Option<u64> {
-        let class = (0..self.classes).find(|class| self.has_room(queue, *class, bytes))?;
+    /// Room for `bytes` in any open segment of the queue and of the share of this class: the TTL is a preference.
+    pub(crate) fn append_anywhere(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+        let first = self.share_of(class) * self.classes;
+        let mut classes = first..first + self.classes;
+        let class = classes.find(|class| self.has_room(queue, *class, bytes))?;
         self.take(queue, class, bytes)
     }
 
@@ -153,7 +184,7 @@ impl Log {
         if let Some(location) = self.append(queue, class, bytes) {
             return Some(location);
         }
-        if let Some(location) = self.append_anywhere(queue, bytes) {
+        if let Some(location) = self.append_anywhere(queue, class, bytes) {
             return Some(location);
         }
         if (pinned || self.keeps_all)
@@ -169,7 +200,7 @@ impl Log {
             self.keep_room();
             return self.take_in(index, bytes);
         }
-        queue.others().find_map(|queue| self.append_anywhere(queue, bytes))
+        queue.others().find_map(|queue| self.append_anywhere(queue, class, bytes))
     }
 
     fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
@@ -294,10 +325,12 @@ impl Log {
             self.seal(previous);
         }
         let number = run.offset() >> self.shift;
+        let share = self.share_of(class);
         let segment = Segment {
             run,
             queue,
             class,
+            share,
             state: State::Open,
             filled: 0,
             live_bytes: 0,
@@ -327,7 +360,8 @@ impl Log {
         }
         self.by_number[number] = index as u32;
         self.open[queue as usize][usize::from(class)] = index as u32;
-        self.queue_bytes[queue as usize] += self.segment_bytes();
+        let bytes = self.segment_bytes();
+        self.account(share, queue).bytes += bytes;
         self.used += 1;
         index as u32
     }
@@ -343,12 +377,14 @@ impl Log {
         }
     }
 
-    /// Seals the fullest open segment, for a collector that finds no sealed one. False: nothing is open that holds more
-    /// than pinned items and stubs.
-    pub(crate) fn seal_fullest(&mut self) -> bool {
+    /// Seals the fullest open segment of these shares, for a collector that finds no sealed one. False: nothing is open that holds
+    /// more than pinned items and stubs.
+    pub(crate) fn seal_fullest(&mut self, shares: ShareSet) -> bool {
         let fullest = self
             .iter()
-            .filter(|(_, s)| s.state == State::Open && s.filled > s.pinned_bytes + s.stubs.1)
+            .filter(|(_, s)| {
+                s.state == State::Open && s.filled > s.pinned_bytes + s.stubs.1 && shares.has(s.share)
+            })
             .max_by_key(|(_, s)| s.filled)
             .map(|(index, _)| index);
         fullest.map(|index| self.seal(index)).is_some()
@@ -363,9 +399,10 @@ impl Log {
         segment.cover(dead_at, stamp);
         let age = i128::from(stored) - i128::from(segment.opened);
         segment.byte_ticks += age * weight.bytes as i128;
-        let (queue, outside) = (segment.queue, segment.outside_bytes + weight.outside);
-        self.queue_items[queue as usize] += 1;
+        let (share, queue, outside) = (segment.share, segment.queue, segment.outside_bytes + weight.outside);
+        self.account(share, queue).items += 1;
         self.live_bytes += weight.bytes;
+        self.note(share, weight.bytes, 0);
         if weight.pinned || outside > 0 {
             self.reweigh(location, Weight::plain(weight.bytes), weight, dead_at);
         }
@@ -389,11 +426,12 @@ impl Log {
         segment.outside_bytes = segment.outside_bytes - before.outside + after.outside;
         let (was, is) = (before.stub(), after.stub());
         segment.stubs = (segment.stubs.0 - was.0 + is.0, segment.stubs.1 - was.1 + is.1);
-        let queue = segment.queue as usize;
+        let (share, queue) = (segment.share, segment.queue);
         self.stubs = (self.stubs.0 - was.0 + is.0, self.stubs.1 - was.1 + is.1);
-        self.queue_bytes[queue] = self.queue_bytes[queue] - before.outside + after.outside;
-        self.queue_outside[queue] =
-            self.queue_outside[queue] - before.evictable_outside() + after.evictable_outside();
+        let account = self.account(share, queue);
+        account.bytes = account.bytes - before.outside + after.outside;
+        account.outside = account.outside - before.evictable_outside() + after.evictable_outside();
+        self.note(share, after.outside, before.outside);
         if after.pinned {
             self.pin(location, after, dead_at);
         }
@@ -405,8 +443,8 @@ impl Log {
         segment.pinned_bytes += bytes;
         segment.pinned_outside += outside;
         segment.reap_from(dead_at);
-        let queue = segment.queue as usize;
-        self.queue_pinned[queue] += bytes + outside;
+        let (share, queue) = (segment.share, segment.queue);
+        self.account(share, queue).pinned += bytes + outside;
     }
 
     fn unpin(&mut self, location: u64, weight: Weight) {
@@ -414,8 +452,8 @@ impl Log {
         let (bytes, outside) = weight.pinned();
         segment.pinned_bytes -= bytes;
         segment.pinned_outside -= outside;
-        let (queue, state) = (segment.queue as usize, segment.state);
-        self.queue_pinned[queue] -= bytes + outside;
+        let (share, queue, state) = (segment.share, segment.queue, segment.state);
+        self.account(share, queue).pinned -= bytes + outside;
         if state == State::Collected {
             self.keep_room();
         }
@@ -431,9 +469,10 @@ impl Log {
         let segment = self.segment_of_mut(location);
         segment.live_bytes -= weight.bytes;
         segment.live_items -= 1;
-        let (queue, state) = (segment.queue, segment.state);
-        self.queue_items[queue as usize] -= 1;
+        let (share, queue, state) = (segment.share, segment.queue, segment.state);
+        self.account(share, queue).items -= 1;
         self.live_bytes -= weight.bytes;
+        self.note(share, 0, weight.bytes);
         if state == State::Collected && self.keeps_all {
             self.keep_room();
         }
@@ -456,7 +495,8 @@ impl Log {
         );
         self.end_collection();
         self.by_number[segment.run.offset() >> self.shift] = NONE;
-        self.queue_bytes[segment.queue as usize] -= self.segment_bytes();
+        let bytes = self.segment_bytes();
+        self.account(segment.share, segment.queue).bytes -= bytes;
         self.used -= 1;
         if self.spare.len() < if to_memory { RESERVE } else { SPARES } {
             self.spare.push(segment.run);
@@ -505,12 +545,12 @@ impl Log {
         (segment.sequence, segment.spent) = (self.sequence, spent);
         segment.opened =
             segment.opened.saturating_add_signed(stored.cast_signed() - segment.stored().cast_signed());
-        let (from, to) = (segment.queue as usize, Queue::Main as usize);
+        let (from, share, items) = (segment.queue, segment.share, segment.live_items);
         segment.queue = Queue::Main;
-        self.queue_bytes[from] -= bytes;
-        self.queue_bytes[to] += bytes;
-        self.queue_items[from] -= segment.live_items;
-        self.queue_items[to] += segment.live_items;
+        let account = self.account(share, from);
+        (account.bytes, account.items) = (account.bytes - bytes, account.items - items);
+        let account = self.account(share, Queue::Main);
+        (account.bytes, account.items) = (account.bytes + bytes, account.items + items);
     }
 
     /// Ends the collection of a segment of which items are left: it is collected again, after all others.
@@ -549,19 +589,47 @@ impl Log {
         self.by_number[offset(location) >> self.shift] as usize
     }
 
-    /// Bytes of a queue: its segments and what their items have outside the log.
-    pub(crate) fn queue_bytes(&self, queue: Queue) -> usize {
-        self.queue_bytes[queue as usize]
+    #[inline]
+    fn account(&mut self, share: u8, queue: Queue) -> &mut Account {
+        &mut self.accounts[usize::from(share)][queue as usize]
     }
 
-    /// Bytes of a queue that its items have outside the log and that may be evicted.
-    pub(crate) fn queue_outside(&self, queue: Queue) -> usize {
-        self.queue_outside[queue as usize]
+    /// What a queue has of these shares.
+    pub(crate) fn queue(&self, shares: ShareSet, queue: Queue) -> Account {
+        let mut sum = Account::default();
+        for share in shares.iter(usize::from(self.shares)) {
+            sum.add(&self.accounts[usize::from(share)][queue as usize]);
+        }
+        sum
     }
 
-    /// Of the bytes of a queue, those of pinned items.
-    pub(crate) fn queue_pinned(&self, queue: Queue) -> usize {
-        self.queue_pinned[queue as usize]
+    /// Notes that the live items of a share have these bytes more and less.
+    #[inline]
+    fn note(&mut self, share: u8, more: usize, less: usize) {
+        if self.shares > 1 {
+            self.note_share(share, more.cast_signed() - less.cast_signed());
+        }
+    }
+
+    fn note_share(&mut self, share: u8, bytes: isize) {
+        let held = &mut self.share_bytes[usize::from(share)];
+        *held = held.strict_add_signed(bytes);
+        let untold = &mut self.untold[usize::from(share)];
+        *untold += bytes;
+        if untold.unsigned_abs() >= shares::TOLD {
+            self.memory.shares().note(share, std::mem::take(untold));
+        }
+    }
+
+    /// Bytes of the live items of a share, in the log and outside it, where there are shares with bounds.
+    pub(crate) fn share_bytes(&self, share: u8) -> usize {
+        self.share_bytes[usize::from(share)]
+    }
+
+    /// Bytes of the live items of a share that the memory was not told of.
+    #[cfg(any(test, fuzzing, feature = "verify"))]
+    pub(crate) fn untold(&self, share: u8) -> isize {
+        self.untold[usize::from(share)]
     }
 
     /// A segment, for changes of what is known of its pinned items.
@@ -578,12 +646,12 @@ impl Log {
 
     /// Live items of a queue.
     pub(crate) fn queue_items(&self, queue: Queue) -> usize {
-        self.queue_items[queue as usize]
+        self.queue(ShareSet::ALL, queue).items
     }
 
     /// Items in the log of which not only a stub is there, and their bytes.
     pub(crate) fn whole(&self) -> (usize, usize) {
-        (self.queue_items.iter().sum::<usize>() - self.stubs.0, self.live_bytes - self.stubs.1)
+        (self.sum().items - self.stubs.0, self.live_bytes - self.stubs.1)
     }
 
     /// Bytes of all live items in the log.
@@ -593,7 +661,16 @@ impl Log {
 
     /// Bytes of the huge values and trees that items name.
     pub(crate) fn outside_bytes(&self) -> usize {
-        self.queue_bytes.iter().sum::<usize>() - self.used * self.segment_bytes()
+        self.sum().bytes - self.used * self.segment_bytes()
+    }
+
+    /// What all queues have.
+    fn sum(&self) -> Account {
+        let mut sum = Account::default();
+        for queue in Queue::ALL {
+            sum.add(&self.queue(ShareSet::ALL, queue));
+        }
+        sum
     }
 
     /// Segments in use, spares not among them.
@@ -608,7 +685,7 @@ impl Log {
 
     /// Bytes of the budget it holds: segments, spares, and what its items have outside the log.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.queue_bytes.iter().sum::<usize>() + self.spare.len() * self.segment_bytes()
+        self.sum().bytes + self.spare.len() * self.segment_bytes()
     }
 
     /// The bytes from `location` to the end of its segment: an item and what follows it.
@@ -743,7 +820,7 @@ mod tests {
                 log.remove(from, weight);
             }
             log.verify_room();
-            if let Some(location) = log.append_anywhere(Queue::Main, BYTES) {
+            if let Some(location) = log.append_anywhere(Queue::Main, 0, BYTES) {
                 log.add(location, weights[0], NEVER, 1, 0);
                 written += 1;
             }

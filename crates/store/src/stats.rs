@@ -3,6 +3,7 @@
 use crate::counters::{StoreStats, StoreUsage};
 use crate::item::{self, Item};
 use crate::segment::Queue;
+use crate::shares::{self, ShareSet, ShareUsage};
 use crate::store::Store;
 
 /// Bytes of the oldest sealed segment that are looked at for the item that has been unused longest.
@@ -47,6 +48,18 @@ impl Store {
             objects: objects.items,
             object_bytes: objects.held_bytes(),
             pinned_bytes: self.holdings.pinned_bytes() as u64,
+        }
+    }
+
+    /// What the items of a share hold: of the one with this number, counted from 1 in the order of
+    /// [`Memory::shared`](crate::Memory::shared); of 0, all others. Only where there are shares.
+    pub fn share_usage(&self, share: usize) -> ShareUsage {
+        let of_share = ShareSet::one(share as u8);
+        let items: usize = Queue::ALL.iter().map(|queue| self.log.queue(of_share, *queue).items).sum();
+        ShareUsage {
+            items: items as u64,
+            bytes: self.log.share_bytes(share as u8) as u64,
+            evictions: self.share_evictions[share],
         }
     }
 
@@ -106,5 +119,6 @@ impl Store {
     /// Sets the counters to zero.
     pub fn reset_stats(&mut self) {
         self.stats = StoreStats::default();
+        self.share_evictions = [0; shares::COUNT];
     }
 }

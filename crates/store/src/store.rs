@@ -24,6 +24,7 @@ use crate::memory::Memory;
 use crate::outside::{Outside, OutsideTable};
 use crate::policy::Policy;
 use crate::segment::{Log, Queue, Weight};
+use crate::shares;
 use crate::tree::Tree;
 
 /// The result of a look-up.
@@ -139,6 +140,8 @@ pub struct Store {
     pub(crate) oldest_noted: u32,
     pub(crate) outside: OutsideTable,
     pub(crate) graveyard: Graveyard,
+    /// Items that were evicted, by share.
+    pub(crate) share_evictions: [u64; shares::COUNT],
     pub(crate) holdings: Holdings,
     hasher: KeyHasher,
     pub(crate) now: u32,
@@ -168,8 +171,9 @@ impl Store {
             stats: StoreStats::default(),
             oldest_use: None,
             oldest_noted: 0,
-            outside: OutsideTable::default(),
+            outside: OutsideTable::new(memory.shares().count()),
             graveyard: Graveyard::default(),
+            share_evictions: [0; shares::COUNT],
             holdings: Holdings::new(Arc::clone(&memory)),
             hasher,
             now: 1,
@@ -338,11 +342,11 @@ impl Store {
         item::set_expiry(bytes, expiry);
         let (dead_at, stamp) = (item::dead_at(bytes), item::stamp(bytes));
         self.log.cover(found.location, dead_at, stamp);
-        let class = self.log.class(self.now, dead_at);
-        let (queue, old) = {
+        let (queue, old, share) = {
             let segment = self.log.segment_of(found.location);
-            (segment.queue, segment.class)
+            (segment.queue, segment.class, segment.share)
         };
+        let class = self.log.class(share, self.now, dead_at);
         let bytes = item::allotted(self.log.bytes(found.location));
         // Only while there is room: a touch must not evict other items.
         if class > old && self.log.has_room(queue, class, bytes) {
@@ -368,7 +372,8 @@ impl Store {
         let objects = attributes.marks.has(Marks::OBJECT);
         let needed = item::needed(attributes, key.len(), stored);
         let dead_at = attributes.dead_at();
-        let class = self.log.class(self.now, dead_at);
+        let share = self.log.share(key, objects);
+        let class = self.log.class(share, self.now, dead_at);
         let mut old = self.find(hash, key, objects);
         let mut queue = None;
         if let Some(found) = old {
@@ -384,6 +389,9 @@ impl Store {
                 let allotted = item::allotted(self.log.bytes(found.location));
                 self.write_in_place(hash, found, allotted, key, attributes, value, dead_at);
                 self.stats.total += 1;
+                if held > 0 {
+                    self.keep_to_share(share, held);
+                }
                 return Ok(());
             }
         }
@@ -442,6 +450,7 @@ impl Store {
             None => self.insert(hash, location)?,
         }
         self.stats.total += 1;
+        self.keep_to_share(share, bytes + held);
         self.upkeep(bytes);
         Ok(())
     }
@@ -469,7 +478,8 @@ impl Store {
     pub(crate) fn file(&mut self, location: u64, stored: u64) {
         let Some(number) = item::outside_number(self.log.bytes(location)) else { return };
         if self.weigh(location).is_stub() {
-            self.outside.list(number, self.log.segment_of(location).queue, stored);
+            let segment = self.log.segment_of(location);
+            self.outside.list(number, (segment.share, segment.queue), stored);
         } else {
             self.outside.unlist(number);
         }

@@ -6,6 +6,7 @@ use crate::counters::StoreUsage;
 use crate::holdings::ObjectUsage;
 use crate::item;
 use crate::segment::{Queue, State};
+use crate::shares::{COUNT, ShareSet};
 use crate::store::Store;
 
 /// The sums of a walk.
@@ -29,8 +30,8 @@ impl Store {
         named.sort_unstable();
         assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
         let mut found = Vec::new();
-        let (mut outside_count, mut queues, mut pinned) =
-            (0, [0_usize; Queue::COUNT], [0_usize; Queue::COUNT]);
+        let (mut outside_count, mut queues, mut share_bytes) =
+            (0, [[(0_usize, 0_usize, 0_usize); Queue::COUNT]; COUNT], [0_usize; COUNT]);
         let mut counted = StoreUsage { queue_items: [0; 3], ..self.usage() };
         (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
         (counted.objects, counted.object_bytes, counted.pinned_bytes) = (0, 0, 0);
@@ -65,18 +66,20 @@ impl Store {
                         sums.stubs = (sums.stubs.0 + 1, sums.stubs.1 + weight.bytes);
                     }
                     if let Some(number) = item::outside_number(content) {
-                        let queue = weight.is_stub().then_some(segment.queue);
+                        let queue = weight.is_stub().then_some((segment.share, segment.queue));
                         assert_eq!(self.outside.queue_of(number), queue, "the list of what is outside");
                         assert_eq!(self.outside.hash_of(number), Some(self.hash_at(location)));
                     }
                     let item = self.item_of(content);
+                    let share = self.log.share(item.key(), item.is_object());
+                    assert_eq!(share, segment.share, "a segment holds items of another share");
                     outside_count += usize::from(item::outside_number(content).is_some());
                     counted.tree_bytes += item.tree().map_or(0, |tree| tree.held_bytes() as u64);
-                    if let Some(share) = self.share(location) {
-                        types.entry(share.type_id).or_default().add(&share.usage);
+                    if let Some(holding) = self.holding(location) {
+                        types.entry(holding.type_id).or_default().add(&holding.usage);
                         counted.objects += 1;
-                        counted.object_bytes += share.usage.held_bytes();
-                        counted.pinned_bytes += if weight.pinned { share.usage.held_bytes() } else { 0 };
+                        counted.object_bytes += holding.usage.held_bytes();
+                        counted.pinned_bytes += if weight.pinned { holding.usage.held_bytes() } else { 0 };
                     }
                     found.push(location);
                 }
@@ -93,8 +96,12 @@ impl Store {
             let mean = segment.stored();
             assert!(mean <= self.log.now(), "stored in the future");
             assert_eq!(segment.state == State::Collected, self.walk.is_some_and(|w| w.segment == index));
-            queues[segment.queue as usize] += self.log.segment_bytes() + sums.outside;
-            pinned[segment.queue as usize] += sums.pinned_bytes + sums.pinned_outside;
+            assert_eq!(segment.share, self.log.share_of(segment.class));
+            let queue = &mut queues[usize::from(segment.share)][segment.queue as usize];
+            queue.0 += self.log.segment_bytes() + sums.outside;
+            queue.1 += sums.pinned_bytes + sums.pinned_outside;
+            queue.2 += sums.items;
+            share_bytes[usize::from(segment.share)] += sums.bytes + sums.outside;
             counted.items += sums.items as u64;
             counted.queue_items[segment.queue as usize] += sums.items as u64;
             counted.bytes += (sums.bytes + sums.outside) as u64;
@@ -105,9 +112,15 @@ impl Store {
         found.sort_unstable();
         assert_eq!(found, named, "the index and the log name different items");
         assert_eq!(outside_count, self.outside.verify(), "what is outside the log and its items");
-        let of_queues = Queue::ALL;
-        assert_eq!(queues, of_queues.map(|queue| self.log.queue_bytes(queue)));
-        assert_eq!(pinned, of_queues.map(|queue| self.log.queue_pinned(queue)));
+        for share in ShareSet::ALL.iter(self.memory.shares().count()) {
+            let accounts = Queue::ALL.map(|queue| self.log.queue(ShareSet::one(share), queue));
+            let counted = accounts.map(|account| (account.bytes, account.pinned, account.items));
+            assert_eq!(counted, queues[usize::from(share)], "queues of a share");
+            if self.log.has_shares() {
+                assert_eq!(self.log.share_bytes(share), share_bytes[usize::from(share)], "bytes of a share");
+                assert!(self.log.untold(share).unsigned_abs() < crate::shares::TOLD);
+            }
+        }
         self.log.verify_room();
         self.graveyard.verify();
         assert!(types.iter().map(|(id, usage)| (*id, *usage)).eq(self.object_usage().iter().copied()));

@@ -30,7 +30,10 @@ impl Queue {
 pub(crate) struct Segment {
     pub(super) run: Run,
     pub(crate) queue: Queue,
+    /// Of the TTLs of its items, in their share.
     pub(crate) class: u8,
+    /// Of its items.
+    pub(crate) share: u8,
     pub(crate) state: State,
     /// Where the next item goes.
     pub(crate) filled: usize,
@@ -64,6 +67,29 @@ pub(crate) struct Segment {
     pub(super) dead_at: u32,
     /// Highest stamp of its items.
     pub(super) stamp: u64,
+}
+
+/// What a queue has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Account {
+    /// Bytes of its sealed and open segments, and of what their items have outside the log.
+    pub(crate) bytes: usize,
+    /// Of these, bytes of pinned items.
+    pub(crate) pinned: usize,
+    /// Of these, what stubs have outside the log.
+    pub(crate) outside: usize,
+    /// Live items.
+    pub(crate) items: usize,
+}
+
+impl Account {
+    /// Adds another queue's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.pinned += other.pinned;
+        self.outside += other.outside;
+        self.items += other.items;
+    }
 }
 
 /// What an item takes.

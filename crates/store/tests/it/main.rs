@@ -6,4 +6,5 @@ mod objects;
 mod one;
 mod policy;
 mod prop;
+mod shares;
 mod tree;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, PAGE_BYTES, Store, StoreConfig,
+    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, PAGE_BYTES, Share, Store, StoreConfig,
 };
 
 pub(crate) const MEBIBYTE: usize = 1 << 20;
@@ -22,13 +22,19 @@ pub(crate) struct One {
 impl One {
     /// Stores that share a memory.
     pub(crate) fn several(memory_bytes: usize, count: usize) -> Vec<Self> {
-        let memory = Memory::new(memory_bytes).expect("there is address space");
+        Self::sharing(memory_bytes, count, &[])
+    }
+
+    /// The same with shares; a key begins with its lowest byte.
+    pub(crate) fn sharing(memory_bytes: usize, count: usize, shares: &[Share]) -> Vec<Self> {
+        let memory = Memory::shared(memory_bytes, shares).expect("there is address space");
         let hasher = KeyHasher::new(1);
         let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, true));
         let (_, config) = by_workers
             .into_iter()
             .find(|(shards, _)| *shards == count)
             .expect("workers for this many shards");
+        let config = config.shared_by(shares.len());
         let store = || Store::new(Arc::clone(&memory), hasher.clone(), config).expect("there is a reserve");
         let requests = Arc::new(AtomicU64::new(0));
         let one = |()| Self {

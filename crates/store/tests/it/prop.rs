@@ -1,6 +1,7 @@
 //! The store against plain maps: it returns the value stored last, or nothing.
 
 use crate::model::{Model, Op};
+use cattlegrid_store::Share;
 use proptest::prelude::*;
 
 fn op(keys: u16, longest: usize) -> impl Strategy<Value = Op> {
@@ -66,6 +67,16 @@ fn run(bytes: usize, evictions: bool, ops: &[Op]) {
 fn run_pinning(bytes: usize, evictions: bool, pinned_max: usize, ops: &[Op]) {
     let mut model = Model::new(bytes, evictions);
     model.pinned_max = pinned_max;
+    run_model(model, ops);
+}
+
+/// Shares of plain keys and of objects, one within another.
+fn shares() -> [Share; 4] {
+    [(&[1][..], 0.2, 0.4), (&[2], 0.0, 0.1), (b"key:1", 0.1, 0.3), (b"key:12", 0.0, 1.0)]
+        .map(|(prefix, at_least, at_most)| Share { prefix: prefix.into(), at_least, at_most })
+}
+
+fn run_model(mut model: Model, ops: &[Op]) {
     for (i, op) in ops.iter().enumerate() {
         model.step(op);
         if i % 500 == 499 {
@@ -104,6 +115,17 @@ proptest! {
     #[test]
     fn a_mebibyte_of_pinned_objects(ops in ops(3_000, 60_000, LONG), evictions: bool) {
         run_pinning(1 << 20, evictions, usize::MAX, &ops);
+    }
+
+    #[test]
+    fn two_mebibytes_in_shares(ops in ops(3_000, 60_000, LONG)) {
+        run_model(Model::sharing(2 << 20, true, &shares()), &ops);
+    }
+
+    /// Shares that are smaller than their open segments.
+    #[test]
+    fn a_mebibyte_in_shares(ops in ops(3_000, 60_000, LONG)) {
+        run_model(Model::sharing(1 << 20, true, &shares()), &ops);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cattlegrid_store::{
     Attributes, Ends, Found, HugeValue, Item, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, Store,
-    StoreConfig, Tree, Value,
+    Share, StoreConfig, Tree, Value,
 };
 
 #[derive(Debug, Clone)]
@@ -133,9 +133,14 @@ fn key_bytes(key: u16) -> Vec<u8> {
 
 impl Model {
     pub(crate) fn new(bytes: usize, evictions: bool) -> Self {
-        let memory = Memory::new(bytes).unwrap();
+        Self::sharing(bytes, evictions, &[])
+    }
+
+    pub(crate) fn sharing(bytes: usize, evictions: bool, shares: &[Share]) -> Self {
+        let memory = Memory::shared(bytes, shares).unwrap();
         let (shards, config) = StoreConfig::derive(bytes, 1, evictions);
         assert_eq!(shards, 1);
+        let config = config.shared_by(shares.len());
         let hasher = KeyHasher::new(1);
         let store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
         let (items, objects) = (HashMap::new(), HashMap::new());

@@ -1,0 +1,240 @@
+//! Memory by prefix: how much the items have whose keys begin alike, at least and at most.
+//!
+//! A *share* is such a prefix with its two bounds. Each key counts for the longest prefix with which it begins; what begins with
+//! none is share 0, which has no bounds. The items of a share lie in segments and lists of their own ([`crate::segment`],
+//! [`crate::outside`]), so that what is evicted for the sake of one share is never another's: a walk meets the items of one
+//! share only.
+//!
+//! What is evicted is chosen among the shares that have more than their least ([`Shares::evictable`]); while one has more than
+//! its most, from it alone. Among several the coldest items go, wherever they are, as without shares. The bytes of a share are
+//! those of its live items with header and key, and of its values outside the log, in all stores of a memory. A read does not
+//! look at shares: the segment of an item has the number of its share.
+//!
+//! # Invariants
+//! * All items of a segment and of a list are of its share.
+//! * A count of [`Shares`] differs from the bytes of its items by less than [`TOLD`] for each store.
+
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
+
+/// Most shares that a memory can have.
+pub const SHARES_MAX: usize = 8;
+/// With share 0.
+pub(crate) const COUNT: usize = SHARES_MAX + 1;
+/// A store tells when the bytes of a share have changed by this much.
+pub(crate) const TOLD: usize = 4 << 10;
+
+/// What the keys of one prefix have of the memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// With which its keys begin; not empty.
+    pub prefix: Box<[u8]>,
+    /// Its items are not evicted for other shares while they have less than this part of the memory, 0.0..=1.0.
+    pub at_least: f64,
+    /// They never have more than this part, 0.0..=1.0; a write that would exceed it evicts others of the share.
+    pub at_most: f64,
+}
+
+/// What the items of one share hold in a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShareUsage {
+    /// Items.
+    pub items: u64,
+    /// Their bytes in the log and outside it, with header and key.
+    pub bytes: u64,
+    /// Items that were evicted since the start.
+    pub evictions: u64,
+}
+
+impl ShareUsage {
+    /// Adds another store's.
+    pub fn add(&mut self, other: &Self) {
+        self.items += other.items;
+        self.bytes += other.bytes;
+        self.evictions += other.evictions;
+    }
+}
+
+/// Some of the shares of a memory: one bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShareSet(u16);
+
+impl ShareSet {
+    /// All of them.
+    pub(crate) const ALL: Self = Self(u16::MAX);
+
+    /// One.
+    pub(crate) fn one(share: u8) -> Self {
+        Self(1 << share)
+    }
+
+    #[inline]
+    pub(crate) fn has(self, share: u8) -> bool {
+        self.0 >> share & 1 == 1
+    }
+
+    /// Its shares, where a memory has this many.
+    pub(crate) fn iter(self, count: usize) -> impl Iterator<Item = u8> {
+        (0..count as u8).filter(move |share| self.has(*share))
+    }
+}
+
+/// The bounds of a share in bytes, and what it has.
+#[derive(Debug)]
+struct Account {
+    prefix: Box<[u8]>,
+    /// In millionths of the memory.
+    parts: [AtomicUsize; 2],
+    least: AtomicUsize,
+    most: AtomicUsize,
+    bytes: AtomicIsize,
+}
+
+/// The shares of a memory. See the module's text.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// By their numbers. The first has no prefix.
+    accounts: Vec<Account>,
+    /// The numbers of those with a prefix, the longest prefix first.
+    by_length: Vec<u8>,
+}
+
+const MILLION: f64 = 1e6;
+
+impl Shares {
+    /// These, of a memory of `limit` bytes; more than [`SHARES_MAX`] are left out.
+    pub(crate) fn new(shares: &[Share], limit: usize) -> Self {
+        let account = |prefix: &[u8]| Account {
+            prefix: prefix.into(),
+            parts: [const { AtomicUsize::new(0) }; 2],
+            least: AtomicUsize::new(0),
+            most: AtomicUsize::new(usize::MAX),
+            bytes: AtomicIsize::new(0),
+        };
+        let shares = &shares[..shares.len().min(SHARES_MAX)];
+        let prefixes = std::iter::once(&[][..]).chain(shares.iter().map(|share| &*share.prefix));
+        let accounts: Vec<Account> = prefixes.map(account).collect();
+        let mut by_length: Vec<u8> = (1..accounts.len() as u8).collect();
+        by_length.sort_by_key(|share| std::cmp::Reverse(accounts[usize::from(*share)].prefix.len()));
+        let all = Self { accounts, by_length };
+        all.set(shares, limit);
+        all
+    }
+
+    /// Number of shares, share 0 included.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Puts other bounds in force for the shares of these prefixes, in a memory of `limit` bytes.
+    pub(crate) fn set(&self, shares: &[Share], limit: usize) {
+        #[expect(clippy::cast_sign_loss, reason = "parts of a whole")]
+        let millionths = |part: f64| (part.clamp(0.0, 1.0) * MILLION) as usize;
+        for share in shares {
+            if let Some(account) = self.accounts[1..].iter().find(|account| account.prefix == share.prefix) {
+                account.parts[0].store(millionths(share.at_least), Relaxed);
+                account.parts[1].store(millionths(share.at_most), Relaxed);
+            }
+        }
+        self.resize(limit);
+    }
+
+    /// Notes that the memory has `limit` bytes.
+    pub(crate) fn resize(&self, limit: usize) {
+        let bytes = |part: &AtomicUsize| (limit as u128 * part.load(Relaxed) as u128 / 1_000_000) as usize;
+        for account in &self.accounts[1..] {
+            account.least.store(bytes(&account.parts[0]), Relaxed);
+            account.most.store(bytes(&account.parts[1]), Relaxed);
+        }
+    }
+
+    /// The share of a key.
+    #[inline]
+    pub(crate) fn of(&self, key: &[u8]) -> u8 {
+        let named = self.by_length.iter().find(|share| {
+            key.starts_with(&self.accounts[usize::from(**share)].prefix)
+        });
+        named.copied().unwrap_or(0)
+    }
+
+    /// Notes that a share has so many bytes more.
+    pub(crate) fn note(&self, share: u8, bytes: isize) {
+        self.accounts[usize::from(share)].bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn bytes(account: &Account) -> usize {
+        account.bytes.load(Relaxed).max(0).unsigned_abs()
+    }
+
+    /// The most that it may have, if it has more.
+    #[inline]
+    pub(crate) fn over(&self, share: u8) -> Option<usize> {
+        let account = &self.accounts[usize::from(share)];
+        let most = account.most.load(Relaxed);
+        (Self::bytes(account) > most).then_some(most)
+    }
+
+    /// From which shares something may be evicted: those that have more than their most; without such, those that have more than
+    /// their least.
+    pub(crate) fn evictable(&self) -> ShareSet {
+        let above = self.above_least();
+        if above == ShareSet::ALL {
+            return above;
+        }
+        let over = self.those(|account, bytes| bytes > account.most.load(Relaxed));
+        if over == ShareSet(0) { above } else { over }
+    }
+
+    /// Those that have more than their least. All others always have.
+    pub(crate) fn above_least(&self) -> ShareSet {
+        if self.accounts.len() == 1 {
+            return ShareSet::ALL;
+        }
+        ShareSet(self.those(|account, bytes| bytes > account.least.load(Relaxed)).0 | 1)
+    }
+
+    fn those(&self, are: impl Fn(&Account, usize) -> bool) -> ShareSet {
+        let accounts = self.accounts.iter().enumerate().skip(1);
+        let those = accounts.filter(|(_, account)| are(account, Self::bytes(account)));
+        ShareSet(those.fold(0, |set, (share, _)| set | 1 << share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(prefix: &str, at_least: f64, at_most: f64) -> Share {
+        Share { prefix: prefix.as_bytes().into(), at_least, at_most }
+    }
+
+    #[test]
+    fn a_key_counts_for_the_longest_prefix() {
+        let shares =
+            Shares::new(&[share("shop:", 0.0, 1.0), share("shop:cart:", 0.0, 1.0), share("b", 0.0, 1.0)], 100);
+        let of = |key: &str| shares.of(key.as_bytes());
+        assert_eq!(
+            (of("shop:cart:1"), of("shop:car"), of("shop:"), of("shop"), of("b"), of("")),
+            (2, 1, 1, 0, 3, 0)
+        );
+        assert_eq!(shares.count(), 4);
+    }
+
+    #[test]
+    fn what_has_more_than_its_most_goes_first() {
+        let shares = Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], 1_000);
+        assert_eq!(shares.evictable().0, 0b1, "the others have not what they have at least");
+        shares.note(1, 201);
+        shares.note(2, 100);
+        assert_eq!((shares.evictable().0, shares.over(1)), (0b11, None));
+        shares.note(1, 300);
+        assert_eq!((shares.evictable().0, shares.over(1)), (0b10, Some(500)));
+        shares.set(&[share("a", 0.6, 0.7)], 1_000);
+        assert_eq!((shares.evictable().0, shares.over(1)), (0b1, None));
+        shares.resize(500);
+        assert_eq!((shares.evictable().0, shares.over(1)), (0b10, Some(350)));
+        shares.note(1, -1_000);
+        assert_eq!(shares.evictable().0, 0b101, "told by different threads it may be below nothing for a moment");
+        assert_eq!(Shares::new(&[], 10).evictable(), ShareSet::ALL);
+    }
+}
