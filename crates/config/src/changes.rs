@@ -17,7 +17,7 @@ const PARAMETERS_MAX: usize = 4;
 const SHOWN_MAX: usize = 60;
 
 impl RuleFile {
-    /// What is otherwise in `newer`, in at most ten lines. Loaders are always started anew.
+    /// What is otherwise in `newer`, in at most eleven lines. Loaders are always started anew.
     pub fn changes(&self, newer: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let (old_rules, new_rules) = (self.rules.rules(), newer.rules.rules());
@@ -43,6 +43,11 @@ impl RuleFile {
         line(&mut lines, "cascades added", added.map(|cascade| shown(cascade)));
         let removed = old_cascades.iter().filter(|cascade| !new_cascades.contains(cascade));
         line(&mut lines, "cascades removed", removed.map(|cascade| shown(cascade)));
+        let changed = newer.shares.iter().filter_map(|share| {
+            let old = self.shares.iter().find(|old| old.prefix == share.prefix && !old.is_like(share))?;
+            Some(format!("{} ({})", cut(&share.prefix), difference(keys::SHARE, old, share)?))
+        });
+        line(&mut lines, "shares changed", changed);
         let find =
             |loaders: &[LoaderSettings], name: &str| loaders.iter().position(|other| other.name == name);
         let added = newer.loaders.iter().filter(|loader| find(&self.loaders, &loader.name).is_none());
@@ -149,6 +154,27 @@ mod tests {
                 "loaders added: more",
                 "loaders removed: gone",
                 "loaders restarted: users (timeout: \"5s\" -> \"2s\")",
+            ]
+        );
+    }
+
+    #[test]
+    fn shares_change_in_place_or_need_a_restart() {
+        let parse = |text: &str| RuleFile::parse(Path::new("f.toml"), text).unwrap();
+        let share = |prefix: &str, rest: &str| format!("[[share]]\nprefix = \"{prefix}\"\n{rest}\n");
+        let old = share("a:", "at_most = \"50%\"") + &share("b:", "") + &share("c:", "");
+        let new = share("c:", "at_least = \"0%\"")
+            + &share("a:", "at_most = \"60%\"\nat_least = \"5%\"")
+            + &share("d:", "");
+        assert_eq!(
+            changes(&old, &new),
+            ["shares changed: a: (at_least: \"0%\" -> \"5%\", at_most: \"50%\" -> \"60%\")"]
+        );
+        assert_eq!(
+            parse(&old).needs_restart(&parse(&new)),
+            [
+                "f.toml:8: share \"d:\" is new: needs a restart",
+                "f.toml: share \"b:\" is gone: needs a restart"
             ]
         );
     }

@@ -68,6 +68,10 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         text.push_str("\n[[cascade]]\n");
         write_keys(&mut text, keys::CASCADE, cascade);
     }
+    for share in &file.shares {
+        text.push_str("\n[[share]]\n");
+        write_keys(&mut text, keys::SHARE, share);
+    }
     for loader in &file.loaders {
         write_to(&mut text, format_args!("\n[loader.{}]\n", loader.name));
         write_keys(&mut text, keys::LOADER, loader);
@@ -113,6 +117,7 @@ fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
         (file.loaders.len(), "loader", "loaders"),
         (file.follows.len(), "log that is followed", "logs that are followed"),
         (file.rules.all_cascades().count(), "cascade", "cascades"),
+        (file.shares.len(), "share", "shares"),
         (types, "type of objects", "types of objects"),
         (warnings, "warning", "warnings"),
     ];

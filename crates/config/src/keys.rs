@@ -12,6 +12,7 @@ use cattlegrid_tags::PREFIX_BYTES_MAX;
 use crate::follow_keys::{WHEN_BEHIND, when_behind, when_behind_name};
 use crate::loader::{LoaderMode, LoaderSettings};
 use crate::protection::{Protection, ServerDraft};
+use crate::shares::ShareSettings;
 use crate::table::{Class, Row, set};
 use crate::value::{DAY, HOUR, Kind, MINUTE, Text, show_ms, show_share, show_size};
 
@@ -73,6 +74,14 @@ pub(crate) struct CascadeDraft {
     pub(crate) on: Vec<Text>,
     pub(crate) pattern: Option<Text>,
     pub(crate) bump: Vec<Text>,
+}
+
+/// A `[[share]]` as it is being read.
+#[derive(Debug, Default)]
+pub(crate) struct ShareDraft {
+    pub(crate) prefix: Option<Text>,
+    pub(crate) at_least: Option<u8>,
+    pub(crate) at_most: Option<u8>,
 }
 
 /// Keys by which a rule asks for leases.
@@ -463,6 +472,22 @@ pub(crate) const CASCADE: &[Key<CascadeDraft, Cascade>] = &[
         "The tags to invalidate, 1 to 8, made of text and captures of the pattern. Needed.",
         set!(bump, given => given.list().to_vec()),
         |cascade| Some(list(cascade.bump.iter().map(TagTemplate::text)))),
+];
+
+#[rustfmt::skip]
+pub(crate) const SHARE: &[Key<ShareDraft, ShareSettings>] = &[
+    key("prefix", Kind::Text { what: "prefix", max: 64 }, "",
+        "With which its keys begin, as clients send them; up to 64 bytes. Needed. The longest counts for a key.",
+        set!(prefix, given => Some(given.placed().clone())),
+        |share| Some(toml_text(&share.prefix))),
+    key("at_least", Kind::Percent { max: 80 }, "\"0%\"",
+        "Its items are not evicted for others while they have no more than this part of the memory. All shares together: up to \"80%\".",
+        set!(at_least, given => Some(given.percent())),
+        |share| Some(format!("\"{}%\"", share.at_least))),
+    key("at_most", Kind::Percent { max: 100 }, "\"100%\"",
+        "They have no more than this part, whether or not there is room: a write beyond it evicts others of the share. \"1%\" at least.",
+        set!(at_most, given => Some(given.percent())),
+        |share| Some(format!("\"{}%\"", share.at_most))),
 ];
 
 #[rustfmt::skip]

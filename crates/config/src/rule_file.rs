@@ -15,6 +15,7 @@ use crate::objects::{ObjectRule, ObjectsSection};
 use crate::places::Places;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
+use crate::shares::{self, ShareSettings};
 
 /// A rule file that was read and is right.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct RuleFile {
     pub loaders: Vec<LoaderSettings>,
     /// The logs that it follows, in the order of the file; each has another name.
     pub follows: Vec<FollowSettings>,
+    /// What keys of some prefixes have of the memory, in the order of the file; each has another prefix.
+    pub shares: Vec<ShareSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
     /// The directory of `--objects`, with which it was read.
@@ -188,7 +191,9 @@ impl RuleFile {
 
     /// A line for each thing that `newer` says otherwise and that only a restart can change.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
-        self.server.needs_restart(&newer.server, &newer.path)
+        let mut lines = self.server.needs_restart(&newer.server, &newer.path);
+        lines.extend(shares::need_restart(&self.shares, &newer.shares, &newer.path));
+        lines
     }
 }
 

@@ -406,6 +406,14 @@ impl Settings {
         };
         if let Some(file) = &self.rule_file {
             file.check_loaders(self)?;
+            if let Some(share) = file.shares.first().filter(|_| !self.evictions) {
+                return Err(UsageError::new(format!(
+                    "{}:{}: share {:?}: under -M nothing is evicted, for whatever share; leave one of them out",
+                    file.path.display(),
+                    share.line,
+                    share.prefix
+                )));
+            }
             self.notices.extend(file.warns_of_loaders());
             self.notices.extend(file.warns_of_patterns());
         }

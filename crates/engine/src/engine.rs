@@ -46,9 +46,10 @@ pub(crate) mod run;
 
 use std::sync::Arc;
 
-use cattlegrid_objects::Registry;
+use cattlegrid_objects::{Registry, TYPE_BITS};
 use cattlegrid_protocol::Request;
-use cattlegrid_store::{KeyHasher, Memory, Store, StoreConfig};
+use cattlegrid_store::{KeyHasher, Memory, ObjectNames, Share, Store, StoreConfig};
+use cattlegrid_tags::{PREFIXES_MAX, PrefixId, Prefixes};
 
 use crate::renewal::Renewal;
 use crate::rules::why::{Explain, Why};
@@ -59,7 +60,7 @@ use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 
 /// The parameters of an engine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub struct EngineConfig {
     /// The memory budget for items and index, in bytes; at least 1 MiB.
@@ -85,6 +86,10 @@ pub struct EngineConfig {
     pub nanos: fn() -> u64,
     /// Seed of the hash of keys and tags. Must not be known to clients.
     pub seed: u64,
+    /// What keys of some prefixes have of the memory for items, see `cattlegrid_store::Share`.
+    pub shares: Vec<Share>,
+    /// What clients put before keys, by which objects are counted for shares.
+    pub prefixes: Prefixes,
 }
 
 /// All shards. See the module's text.
@@ -113,11 +118,15 @@ impl Engine {
     /// The system's, when it does not give the address space; `OutOfMemory` when the budget is too small
     /// for the shards' reserves (below 1 MiB).
     pub fn new(config: EngineConfig) -> std::io::Result<Self> {
-        let memory = Memory::new(config.memory_bytes)?;
+        let before =
+            (0..=PREFIXES_MAX as u8).map(|number| config.prefixes.text(PrefixId::of_number(number)).into());
+        let objects = ObjectNames { bits: TYPE_BITS, before: before.collect() };
+        let memory = Memory::shared(config.memory_bytes, &config.shares, objects)?;
         if config.large_pages {
             memory.use_large_pages()?;
         }
         let (count, layout) = StoreConfig::derive(config.memory_bytes, config.threads, config.evictions);
+        let layout = layout.shared_by(config.shares.len());
         let hasher = KeyHasher::new(config.seed);
         let shared =
             Arc::new(Shared::new(config.hide_cas, config.max_item_bytes, config.tag_bytes, config.seed));

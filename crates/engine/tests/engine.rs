@@ -49,6 +49,8 @@ impl Client {
             explain: |_| String::new(),
             nanos,
             seed: 7,
+            shares: Vec::new(),
+            prefixes: cattlegrid_tags::Prefixes::default(),
         };
         Self::of(Arc::new(Engine::new(config).unwrap()), 1)
     }

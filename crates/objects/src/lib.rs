@@ -49,7 +49,7 @@ pub use name::{Name, Named, Spot};
 pub use number::{float as read_float, push_float, whole_float as read_whole};
 pub use object::{Change, FieldBase, Object, State, View};
 pub use registry::stray::Stray;
-pub use registry::{OBJECT_KEY_MAX, Registry, Script, prefix_of, type_of};
+pub use registry::{OBJECT_KEY_MAX, Registry, Script, TYPE_BITS, prefix_of, type_of};
 pub use script::{
     After, Host, HostType, HostUsage, Moved, NewState, NoWorld, ScriptCall, ScriptDone, ScriptMethod,
     ScriptMethodId, ScriptOutcome, World,

@@ -29,8 +29,8 @@ static NUMBERS: AtomicU32 = AtomicU32::new(0);
 const IDS: usize = definitions::FIRST_ID as usize + definitions::TYPES_MAX;
 /// Bits of the number of a type in an object's item. Those above are the number of the prefix behind which the object is, so that
 /// each prefix has objects of its own.
-const ID_BITS: u32 = 10;
-const _: () = assert!(IDS <= 1 << ID_BITS && PREFIXES_MAX < 1 << (16 - ID_BITS));
+pub const TYPE_BITS: u32 = 10;
+const _: () = assert!(IDS <= 1 << TYPE_BITS && PREFIXES_MAX < 1 << (16 - TYPE_BITS));
 /// Longest key of an object in bytes: with its type's number it fits into an item's key.
 pub const OBJECT_KEY_MAX: usize = 250;
 
@@ -311,7 +311,7 @@ impl Registry {
         let end = colon(&name[..name.len().min(TYPE_NAME_MAX + 1)])?;
         let (type_name, rest) = (&name[..end], &name[end + 1..]);
         let place = self.by_name.find(type_name, |place| self.types[place].object_type.name)?;
-        let type_id = self.types[place].object_type.id | u16::from(behind.number()) << ID_BITS;
+        let type_id = self.types[place].object_type.id | u16::from(behind.number()) << TYPE_BITS;
         let (method, rest) = match colon(rest) {
             Some(0) => {
                 return (rest.len() > 1).then(|| Named::Object { type_id, key: unescaped(&rest[1..]) });
@@ -515,12 +515,12 @@ impl Registry {
 /// The prefix behind which an object is, by the number in its item.
 pub fn prefix_of(type_id: u16) -> PrefixId {
     // It has as many bits as fit.
-    PrefixId::of_number((type_id >> ID_BITS) as u8)
+    PrefixId::of_number((type_id >> TYPE_BITS) as u8)
 }
 
 /// The number of an object's type, by the number in its item, which also says behind which prefix the object is.
 pub fn type_of(type_id: u16) -> u16 {
-    type_id & ((1 << ID_BITS) - 1)
+    type_id & ((1 << TYPE_BITS) - 1)
 }
 
 /// `dump` of a host's type.

@@ -24,7 +24,7 @@ use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
-use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types, rules_config};
+use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types, rules_config, shares};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::Unsent;
@@ -121,6 +121,8 @@ pub(crate) fn share(
         explain: why::text,
         nanos: crate::time::nanos,
         seed: random_seed(),
+        shares: settings.rule_file.as_ref().map_or_else(Vec::new, shares),
+        prefixes: settings.protection.prefixes.clone(),
     })
     .map_err(io("there is no memory for the items: -m is too large for this machine, or too small"))?;
     if settings.lock_memory {

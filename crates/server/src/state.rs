@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use cattlegrid_config::{Objects, Protection, RuleFile, Settings};
+use cattlegrid_config::{Objects, Protection, RuleFile, Settings, ShareSettings};
 use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
 use cattlegrid_objects::{HostType, ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
+use cattlegrid_store::Share;
 
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
@@ -495,6 +496,7 @@ impl Shared {
                     self.engine.set_rules(Some(Arc::clone(&newer.rules)), &rules, self.clock.millis())
                 })
                 .map_err(|error| ServeError::Io { what: "the rules cannot be changed", error })?;
+            self.engine.memory().set_shares(&shares(newer));
             // Clients that wait for a key without a rule now must be answered, and all lanes may sleep.
             self.lanes[0].tell(Message::Wakes(Vec::new()));
         }
@@ -679,6 +681,18 @@ pub(crate) fn log_own_types(objects: &Objects) {
         dir.display(),
         names.join(", ")
     ));
+}
+
+/// What the store is told of the shares of a file.
+pub(crate) fn shares(file: &RuleFile) -> Vec<Share> {
+    const { assert!(cattlegrid_config::SHARES_MAX <= cattlegrid_store::SHARES_MAX) };
+    let part = |percent: u8| f64::from(percent) / 100.0;
+    let share = |own: &ShareSettings| Share {
+        prefix: own.prefix.as_bytes().into(),
+        at_least: part(own.at_least),
+        at_most: part(own.at_most),
+    };
+    file.shares.iter().map(share).collect()
 }
 
 /// What the engine is told of rules and control keys.

@@ -20,6 +20,7 @@ mod own;
 mod reference;
 mod rules;
 mod settings;
+mod shares;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,7 @@ pub(crate) enum Group {
     Follow,
     Objects,
     Latency,
+    Shares,
 }
 
 impl Group {
@@ -78,6 +80,7 @@ impl Group {
             b"follow" => Self::Follow,
             b"objects" => Self::Objects,
             b"latency" => Self::Latency,
+            b"shares" => Self::Shares,
             _ => return None,
         })
     }
@@ -98,6 +101,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Follow => follow::collect(shared, now, sink),
         Group::Objects => objects::collect(shared, sink),
         Group::Latency => latency::collect(shared, sink),
+        Group::Shares => shares::collect(shared, sink),
     }
 }
 

@@ -120,7 +120,8 @@ impl Store {
     fn heads_of(&self, oldest: &Oldest, shares: ShareSet) -> [Heads; 2] {
         let segments = |queue: Queue| {
             let all = shares.iter(self.memory.shares().count());
-            let heads = all.filter_map(|share| self.coldest_segment(oldest[usize::from(share)][queue as usize]));
+            let heads =
+                all.filter_map(|share| self.coldest_segment(oldest[usize::from(share)][queue as usize]));
             heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
         };
         [Queue::ALL.map(segments), Queue::ALL.map(|queue| self.coldest_large(shares, queue))]

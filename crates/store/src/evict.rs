@@ -394,7 +394,9 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory) else { break };
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory) else {
+                break;
+            };
             if self.walk.is_none() && !walked.is_promotion {
                 self.give_buried_back(before, bytes);
                 (rounds, patience) = (rounds - 1, patience.saturating_sub(1));

@@ -47,7 +47,7 @@ pub use index::prefetch_line;
 pub use item::{Attributes, Item, Life, Marks, NEVER, Refresh, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run, Runs};
 pub use object::PinnedFull;
-pub use shares::{SHARES_MAX, Share, ShareUsage};
+pub use shares::{ObjectNames, SHARES_MAX, Share, ShareBounds, ShareUsage};
 pub use stats::StoreHeld;
 pub use store::{Evicted, Found, Full, Lookup, NewValue, Store};
 pub use tree::{Tree, TreeFull};

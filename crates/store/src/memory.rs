@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::offers::Offers;
 use crate::pages::Pages;
 use crate::policy::Common;
-use crate::shares::{Share, Shares};
+use crate::shares::{ObjectNames, Share, ShareBounds, Shares};
 
 mod page_set;
 mod runs;
@@ -88,14 +88,14 @@ impl Memory {
     /// # Errors
     /// The system's, when it does not have the address space.
     pub fn new(limit_bytes: usize) -> std::io::Result<Arc<Self>> {
-        Self::shared(limit_bytes, &[])
+        Self::shared(limit_bytes, &[], ObjectNames::default())
     }
 
     /// The same with shares, [`SHARES_MAX`](crate::SHARES_MAX) at most.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn shared(limit_bytes: usize, shares: &[Share]) -> std::io::Result<Arc<Self>> {
+    pub fn shared(limit_bytes: usize, shares: &[Share], objects: ObjectNames) -> std::io::Result<Arc<Self>> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         let (base, reserved_pages) = reserve(limit)?;
         let memory = Self {
@@ -109,7 +109,7 @@ impl Memory {
             pinned_objects: AtomicUsize::new(0),
             offers: Offers::new(),
             common: Arc::new(Common::new()),
-            shares: Shares::new(shares, limit * PAGE_BYTES),
+            shares: Shares::new(shares, objects, limit * PAGE_BYTES),
             is_locked: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
         };
@@ -152,6 +152,11 @@ impl Memory {
     /// Changes the bounds of those of its shares that have these prefixes. Other prefixes are not added, and none is taken away.
     pub fn set_shares(&self, shares: &[Share]) {
         self.shares.set(shares, self.limit_bytes());
+    }
+
+    /// The bounds of its shares, in their order.
+    pub fn share_bounds(&self) -> Vec<ShareBounds> {
+        self.shares.bounds()
     }
 
     pub(crate) fn shares(&self) -> &Shares {

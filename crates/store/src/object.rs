@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use crate::holdings::{ObjectUsage, Holding};
+use crate::holdings::{Holding, ObjectUsage};
 use crate::item::{self, Attributes, Marks, OUTSIDE_REF};
 use crate::store::{Found, Full, Lookup, Store};
 use crate::tree::Tree;

@@ -133,8 +133,8 @@ impl Log {
         if self.shares == 1 {
             return 0;
         }
-        let named = if objects { key.get(2..) } else { Some(key) };
-        self.memory.shares().of(named.unwrap_or(key))
+        let shares = self.memory.shares();
+        if objects { shares.of_object(key) } else { shares.of(key) }
     }
 
     /// Whether there are shares with bounds.

@@ -1,7 +1,7 @@
 //! Memory by prefix: how much the items have whose keys begin alike, at least and at most.
 //!
 //! A *share* is such a prefix with its two bounds. Each key counts for the longest prefix with which it begins; what begins with
-//! none is share 0, which has no bounds. The items of a share lie in segments and lists of their own ([`crate::segment`],
+//! none is share 0, which has no bounds. An object counts by its own key and what stands before it ([`ObjectNames`]). The items of a share lie in segments and lists of their own ([`crate::segment`],
 //! [`crate::outside`]), so that what is evicted for the sake of one share is never another's: a walk meets the items of one
 //! share only.
 //!
@@ -32,6 +32,27 @@ pub struct Share {
     pub at_least: f64,
     /// They never have more than this part, 0.0..=1.0; a write that would exceed it evicts others of the share.
     pub at_most: f64,
+}
+
+/// The bounds of a share in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareBounds {
+    /// With which its keys begin.
+    pub prefix: Box<[u8]>,
+    /// See [`Share::at_least`].
+    pub least: usize,
+    /// See [`Share::at_most`].
+    pub most: usize,
+}
+
+/// What stands before an object's key where it is compared with prefixes: the text of the number that its type's has above these
+/// bits.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectNames {
+    /// Bits of a type's number below that, 0..=15.
+    pub bits: u32,
+    /// Texts by number; a number without one has none.
+    pub before: Vec<Box<[u8]>>,
 }
 
 /// What the items of one share hold in a store.
@@ -96,13 +117,14 @@ pub(crate) struct Shares {
     accounts: Vec<Account>,
     /// The numbers of those with a prefix, the longest prefix first.
     by_length: Vec<u8>,
+    objects: ObjectNames,
 }
 
 const MILLION: f64 = 1e6;
 
 impl Shares {
     /// These, of a memory of `limit` bytes; more than [`SHARES_MAX`] are left out.
-    pub(crate) fn new(shares: &[Share], limit: usize) -> Self {
+    pub(crate) fn new(shares: &[Share], objects: ObjectNames, limit: usize) -> Self {
         let account = |prefix: &[u8]| Account {
             prefix: prefix.into(),
             parts: [const { AtomicUsize::new(0) }; 2],
@@ -115,7 +137,7 @@ impl Shares {
         let accounts: Vec<Account> = prefixes.map(account).collect();
         let mut by_length: Vec<u8> = (1..accounts.len() as u8).collect();
         by_length.sort_by_key(|share| std::cmp::Reverse(accounts[usize::from(*share)].prefix.len()));
-        let all = Self { accounts, by_length };
+        let all = Self { accounts, by_length, objects };
         all.set(shares, limit);
         all
     }
@@ -148,16 +170,41 @@ impl Shares {
         }
     }
 
+    /// The bounds in force, in the order of the shares.
+    pub(crate) fn bounds(&self) -> Vec<ShareBounds> {
+        let bounds = |account: &Account| ShareBounds {
+            prefix: account.prefix.clone(),
+            least: account.least.load(Relaxed),
+            most: account.most.load(Relaxed),
+        };
+        self.accounts[1..].iter().map(bounds).collect()
+    }
+
     /// The share of a key.
     #[inline]
     pub(crate) fn of(&self, key: &[u8]) -> u8 {
-        let named = self.by_length.iter().find(|share| {
-            key.starts_with(&self.accounts[usize::from(**share)].prefix)
-        });
+        self.find(|prefix| key.starts_with(prefix))
+    }
+
+    /// The share of an object with this key, which begins with its type's number.
+    pub(crate) fn of_object(&self, key: &[u8]) -> u8 {
+        let (number, key) =
+            key.split_first_chunk::<2>().map_or((0, key), |(number, key)| (u16::from_le_bytes(*number), key));
+        let before =
+            self.objects.before.get(usize::from(number >> self.objects.bits)).map_or(&[][..], |text| text);
+        self.find(|prefix| match prefix.split_at_checked(before.len()) {
+            Some((first, rest)) => first == before && key.starts_with(rest),
+            None => before.starts_with(prefix),
+        })
+    }
+
+    #[inline]
+    fn find(&self, is_its: impl Fn(&[u8]) -> bool) -> u8 {
+        let named = self.by_length.iter().find(|share| is_its(&self.accounts[usize::from(**share)].prefix));
         named.copied().unwrap_or(0)
     }
 
-    /// Notes that a share has so many bytes more.
+    /// Notes that a share has these bytes more.
     pub(crate) fn note(&self, share: u8, bytes: isize) {
         self.accounts[usize::from(share)].bytes.fetch_add(bytes, Relaxed);
     }
@@ -210,8 +257,11 @@ mod tests {
 
     #[test]
     fn a_key_counts_for_the_longest_prefix() {
-        let shares =
-            Shares::new(&[share("shop:", 0.0, 1.0), share("shop:cart:", 0.0, 1.0), share("b", 0.0, 1.0)], 100);
+        let shares = Shares::new(
+            &[share("shop:", 0.0, 1.0), share("shop:cart:", 0.0, 1.0), share("b", 0.0, 1.0)],
+            ObjectNames::default(),
+            100,
+        );
         let of = |key: &str| shares.of(key.as_bytes());
         assert_eq!(
             (of("shop:cart:1"), of("shop:car"), of("shop:"), of("shop"), of("b"), of("")),
@@ -221,8 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn an_object_counts_by_its_key_and_what_stands_before_it() {
+        let before = [&b""[..], b"a:"].map(Box::from).to_vec();
+        let all = [share("a:b", 0.0, 1.0), share("a", 0.0, 1.0)];
+        let shares = Shares::new(&all, ObjectNames { bits: 10, before }, 100);
+        let of = |number: u16, key: &[u8]| shares.of_object(&[&number.to_le_bytes(), key].concat());
+        assert_eq!(
+            [of(1, b"a:b"), of(1, b"b"), of(1 << 10 | 1, b"b"), of(1 << 10, b""), of(9 << 10, b"a")],
+            [1, 0, 1, 2, 2]
+        );
+        assert_eq!((shares.of_object(b"a"), shares.of_object(b"b")), (2, 0), "without a type");
+    }
+
+    #[test]
     fn what_has_more_than_its_most_goes_first() {
-        let shares = Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], 1_000);
+        let shares =
+            Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], ObjectNames::default(), 1_000);
         assert_eq!(shares.evictable().0, 0b1, "the others have not what they have at least");
         shares.note(1, 201);
         shares.note(2, 100);
@@ -234,7 +298,11 @@ mod tests {
         shares.resize(500);
         assert_eq!((shares.evictable().0, shares.over(1)), (0b10, Some(350)));
         shares.note(1, -1_000);
-        assert_eq!(shares.evictable().0, 0b101, "told by different threads it may be below nothing for a moment");
-        assert_eq!(Shares::new(&[], 10).evictable(), ShareSet::ALL);
+        assert_eq!(
+            shares.evictable().0,
+            0b101,
+            "told by different threads it may be below nothing for a moment"
+        );
+        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(), ShareSet::ALL);
     }
 }

@@ -67,6 +67,8 @@ impl Client {
             nanos: cattlegrid_server::time::nanos,
             // The same each time, so that a run can be repeated.
             seed: 1,
+            shares: Vec::new(),
+            prefixes: cattlegrid_tags::Prefixes::default(),
         })?;
         if let Some(file) = &settings.rule_file {
             let own = &settings.protection;

@@ -34,6 +34,27 @@ prefix. Clients without a prefix are not affected.\n\n\
 A prefix that is missing here is found: of misses without a rule a sample is tried behind each `:`, `.`, `/`, `|` and `_`, and \
 the log, `stats rules` (`hint_1`) and `get @why:KEY` (`hint`) say what to add. A change of `prefixes` needs a restart.\n\n";
 
+/// About shares.
+const SHARES: &str = "\n## `[[share]]`\n\n\
+Memory by prefix: so that one application cannot evict what another has cached.\n\n\
+```toml\n\
+[[share]]\n\
+prefix = \"shop:\"\n\
+at_least = \"20%\"\n\
+at_most = \"60%\"\n\
+```\n\n\
+A share is what is stored under keys that begin with its prefix. While it has no more than its `at_least`, nothing of it is evicted, whatever \
+others write. It never has more than its `at_most`, even where memory is free: a write beyond that evicts others of the share, at \
+most a value per shard late. In between, and for keys without a share, all compete, and what is least used goes first.\n\n\
+Percentages are of the memory limit (`-m`, less what rules and tags take of it). What counts are the bytes of \
+the items with header and key, not the index; items that are dead count until they are removed. A key counts for the longest prefix \
+only, so that `shop:cart:` is not a part of `shop:`. An object counts by its own key, behind the prefix of `[server] prefixes` if its \
+client puts one before: `quota:take:shop%3Aalice:1:10:min` for `shop:`. Pinned objects count, and are never evicted. What all have at least \
+is more than there is room for where items are tiny or many TTLs are mixed; then they compete, too.\n\n\
+A read does not look at shares, so they cost a hit nothing; each has some open segments of its own in each shard, which below `-m 64` \
+is felt with several shares. `stats shares` shows what each has. SIGHUP changes the percentages; another prefix needs a restart. A file has at most 8 \
+shares; under `-M` they are an error.\n\n";
+
 /// From its heading on.
 pub(crate) fn reference_markdown() -> String {
     let mut text = String::from(
@@ -49,7 +70,7 @@ pub(crate) fn reference_markdown() -> String {
          mistake. SIGHUP reads the file again; if it has a mistake the old rules stay, and the log says what is \
          wrong. A new `[server]` needs a restart, and the log says so. A file that has neither rules nor cascades by then is \
          taken, with a warning in the log: no key has a rule any more. A file has at most 1,000 rules, 1,000 cascades, \
-         64 loaders and 1 MiB.\n\n\
+         8 shares, 64 loaders and 1 MiB.\n\n\
          ## Patterns\n\n\
          A pattern is text and captures, and matches whole keys. There are no other wildcards.\n\n\
          | | matches |\n|---|---|\n\
@@ -83,6 +104,8 @@ pub(crate) fn reference_markdown() -> String {
          the item that was set is an error, where the patterns prove it.\n\n",
     );
     section(&mut text, keys::CASCADE);
+    text.push_str(SHARES);
+    section(&mut text, keys::SHARE);
     text.push_str(
         "\n## `[loader.NAME]`\n\n\
          A program that computes the missing values of the rules that name it, in worker processes of the server's own. \

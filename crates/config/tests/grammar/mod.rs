@@ -102,6 +102,8 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         explain: |_| String::new(),
         nanos: || 0,
         seed: 7,
+        shares: Vec::new(),
+        prefixes: cattlegrid_tags::Prefixes::default(),
     })
     .expect("there is memory");
     let config = RulesConfig {

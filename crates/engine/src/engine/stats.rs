@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::LeaseView;
 use cattlegrid_objects::type_of;
-use cattlegrid_store::{Item, ObjectUsage, StoreStats, StoreUsage};
+use cattlegrid_store::{Item, ObjectUsage, ShareUsage, StoreStats, StoreUsage};
 
 use crate::engine::Engine;
 use crate::names::Cursor;
@@ -133,6 +133,19 @@ impl Engine {
             usage.busy += shard.busy.len();
             for (type_id, own) in shard.store().object_usage() {
                 usage.types.entry(type_of(*type_id)).or_default().add(own);
+            }
+        }
+        usage
+    }
+
+    /// What the items of each share hold, in the order of [`EngineConfig::shares`](crate::EngineConfig); those of all other keys
+    /// first. One shard at a time is locked.
+    pub fn share_usage(&self, shares: usize) -> Vec<ShareUsage> {
+        let mut usage = vec![ShareUsage::default(); shares + 1];
+        for number in 0..self.shards.len() {
+            let shard = self.shards.lock(number);
+            for (share, sum) in usage.iter_mut().enumerate() {
+                sum.add(&shard.store().share_usage(share));
             }
         }
         usage

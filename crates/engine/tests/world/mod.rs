@@ -143,6 +143,8 @@ impl World {
             explain: |why| serde_json::to_string(why).unwrap(),
             nanos: || 0,
             seed: 7,
+            shares: Vec::new(),
+            prefixes: cattlegrid_tags::Prefixes::default(),
         })
         .unwrap();
         engine.set_rules(Some(these), config, 0).unwrap();

@@ -29,6 +29,7 @@ pub(super) fn group(group: Group, shared: &Shared, now: Now) -> String {
         Group::Follow => Some("log"),
         Group::Objects => Some("type"),
         Group::Latency => Some("family"),
+        Group::Shares => Some("share"),
         _ => None,
     };
     tree.lists.extend(list.map(|list| (list, Vec::new())));

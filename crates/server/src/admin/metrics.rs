@@ -34,7 +34,7 @@ const WHOLE_RULES: usize = 100;
 const RULE_SERIES: usize = 18_000;
 
 /// The groups, each with what its series begin with.
-const GROUPS: [(Group, &str); 9] = [
+const GROUPS: [(Group, &str); 10] = [
     (Group::General, ""),
     (Group::Own, ""),
     (Group::Items, "items_"),
@@ -44,6 +44,7 @@ const GROUPS: [(Group, &str); 9] = [
     (Group::Follow, "follow_"),
     (Group::Objects, "object_"),
     (Group::Latency, ""),
+    (Group::Shares, "share_"),
 ];
 
 /// What a reply is written in.

@@ -60,6 +60,7 @@ const PATHS: &[(&str, Page, &str)] = &[
     ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
     ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
     ("/follow", Page::Group(Group::Follow), "JSON: stats follow"),
+    ("/shares", Page::Group(Group::Shares), "JSON: stats shares"),
     ("/latency", Page::Group(Group::Latency), "JSON: stats latency"),
 ];
 

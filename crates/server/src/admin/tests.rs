@@ -139,7 +139,9 @@ fn a_thousand_rules_stay_below_2_mib() {
 
 #[test]
 fn pages_in_json_have_what_stats_prints() {
-    let (shared, _file) = server(&(rules(2) + "[objects]\ntypes = [\"counter\"]\n"));
+    let (shared, _file) = server(
+        &(rules(2) + "[objects]\ntypes = [\"counter\"]\n[[share]]\nprefix = \"shop:\"\nat_most = \"50%\"\n"),
+    );
     shared.lanes[0].latency.record(Family::Get, 3, 30_000);
     for group in [
         Group::General,
@@ -149,6 +151,7 @@ fn pages_in_json_have_what_stats_prints() {
         Group::Loaders,
         Group::Objects,
         Group::Latency,
+        Group::Shares,
     ] {
         let page: serde_json::Value = serde_json::from_str(&json::group(group, &shared, NOW)).unwrap();
         let mut lines = crate::stats::Lines::default();
@@ -162,7 +165,7 @@ fn pages_in_json_have_what_stats_prints() {
                 Some((label, name)) => {
                     let lists = page.as_object().unwrap().values().filter_map(|list| list.as_array());
                     let is_own = |one: &&serde_json::Value| {
-                        ["rule", "type", "family"].iter().any(|key| one[*key] == label)
+                        ["rule", "type", "family", "share"].iter().any(|key| one[*key] == label)
                             && !one[name].is_null()
                     };
                     lists.flatten().find(is_own).unwrap_or_else(|| panic!("{line}"))[name].clone()

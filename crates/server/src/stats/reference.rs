@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use super::definition::{Definition, Kind, Row};
-use super::{Group, conns, follow, general, items, latency, leases, loaders, objects, own, rules, tags};
+use super::{
+    Group, conns, follow, general, items, latency, leases, loaders, objects, own, rules, shares, tags,
+};
 
 /// The text of `docs/statistics.md`.
 pub fn reference_markdown() -> String {
@@ -59,6 +61,7 @@ pub(super) fn definitions(group: Group) -> Vec<&'static Definition> {
             add(&mut all, objects::METHODS);
             add(&mut all, objects::ALL);
         }
+        Group::Shares => add(&mut all, shares::ROWS),
         Group::Latency => {
             all.extend([&latency::SAMPLES, &latency::SAMPLES_LONGER, &latency::SAMPLES_US]);
         }
@@ -94,7 +97,7 @@ item that was stored counts. What would have to be searched for is noted once a 
 
 In a line's name, a word in braces is a label: `{rule}` is the number of a rule, from 1 on, `{class}` is always 1 (all items are
 in one class), `{fd}` a descriptor,
-`{family}` a family of commands, `{loader}` the name of a loader, `{type}` and `{method}` are those of objects.
+`{share}` that of a share, `{family}` a family of commands, `{loader}` the name of a loader, `{type}` and `{method}` are those of objects.
 
 ";
 
@@ -171,6 +174,12 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
         "## `stats objects`\n\nFor each type that is switched on what its objects hold, then a block for each of its methods; behind all types \
          the sums. Nothing while objects are switched off.\n\n",
         "\n`stats reset` sets what is told of methods to 0.\n\n",
+    ),
+    (
+        Group::Shares,
+        "## `stats shares`\n\nA block for each [`[[share]]`](configuration.md#share) in the order of the file, by its number from 1 on; then, as number 0, \
+         what the keys of no share have. Nothing without shares.\n\n",
+        "\n",
     ),
     (
         Group::Latency,

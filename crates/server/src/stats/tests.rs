@@ -12,7 +12,7 @@ use super::{Group, Lines, collect, leases};
 use crate::state::Shared;
 use cattlegrid_config::{Command, parse_args};
 
-const ALL: [Group; 11] = [
+const ALL: [Group; 12] = [
     Group::General,
     Group::Own,
     Group::Items,
@@ -24,6 +24,7 @@ const ALL: [Group; 11] = [
     Group::Loaders,
     Group::Objects,
     Group::Latency,
+    Group::Shares,
 ];
 
 pub(crate) fn every_definition() -> impl Iterator<Item = &'static Definition> {
@@ -56,6 +57,9 @@ fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
         [objects]
         types = ["counter", "quota"]
         pinned_max = "1MiB"
+        [[share]]
+        prefix = "shop:"
+        at_least = "10%"
     "#;
     std::fs::write(file.path(), text).unwrap();
     let path = file.path().to_str().unwrap();
@@ -148,7 +152,7 @@ fn what_is_collected_is_defined_and_what_is_defined_is_collected() {
                 definition.name
             );
         }
-        if !matches!(group, Group::Rules | Group::Objects) {
+        if !matches!(group, Group::Rules | Group::Objects | Group::Shares) {
             assert!(places.is_sorted(), "{group:?}: as they are listed");
         }
     }

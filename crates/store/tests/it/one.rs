@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, PAGE_BYTES, Share, Store, StoreConfig,
+    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, ObjectNames, PAGE_BYTES, Share, Store,
+    StoreConfig,
 };
 
 pub(crate) const MEBIBYTE: usize = 1 << 20;
@@ -27,7 +28,8 @@ impl One {
 
     /// The same with shares; a key begins with its lowest byte.
     pub(crate) fn sharing(memory_bytes: usize, count: usize, shares: &[Share]) -> Vec<Self> {
-        let memory = Memory::shared(memory_bytes, shares).expect("there is address space");
+        let memory =
+            Memory::shared(memory_bytes, shares, ObjectNames::default()).expect("there is address space");
         let hasher = KeyHasher::new(1);
         let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, true));
         let (_, config) = by_workers

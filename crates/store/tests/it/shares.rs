@@ -24,7 +24,8 @@ impl Tenants {
     }
 
     fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.random >> 33
     }
 
@@ -133,8 +134,9 @@ fn a_share_is_as_good_as_a_cache_of_its_own() {
     let blind = ratio(&mut tenants, keys, |tenants, n| (0..3).for_each(|i| tenants.put(2, n * 3 + i, 300)));
     tenants.verify();
     let mut tenants = Tenants::new(&[share(1, 0.25, 1.0)]);
-    let filled =
-        ratio(&mut tenants, keys, |tenants, n| (0..3).for_each(|i| _ = tenants.read_through(2, n * 3 + i, 300)));
+    let filled = ratio(&mut tenants, keys, |tenants, n| {
+        (0..3).for_each(|i| _ = tenants.read_through(2, n * 3 + i, 300))
+    });
     println!("alone {alone:.3}, beside a flood that is written {blind:.3}, filled {filled:.3}");
     assert!(blind > alone - 0.01 && filled > alone - 0.01, "{alone} alone, {blind} and {filled} in a share");
 }

@@ -9,8 +9,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, Store,
-    Share, StoreConfig, Tree, Value,
+    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, ObjectNames,
+    Share, Store, StoreConfig, Tree, Value,
 };
 
 #[derive(Debug, Clone)]
@@ -137,7 +137,7 @@ impl Model {
     }
 
     pub(crate) fn sharing(bytes: usize, evictions: bool, shares: &[Share]) -> Self {
-        let memory = Memory::shared(bytes, shares).unwrap();
+        let memory = Memory::shared(bytes, shares, ObjectNames::default()).unwrap();
         let (shards, config) = StoreConfig::derive(bytes, 1, evictions);
         assert_eq!(shards, 1);
         let config = config.shared_by(shares.len());

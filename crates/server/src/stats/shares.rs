@@ -1,0 +1,67 @@
+//! `stats shares`: what keys of each `[[share]]` have of the memory, and what all other keys have.
+
+use cattlegrid_store::{ShareBounds, ShareUsage};
+
+use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
+use crate::state::Shared;
+
+/// What a share's lines are read from.
+pub(super) struct OneShare {
+    /// None of all other keys.
+    bounds: Option<ShareBounds>,
+    usage: ShareUsage,
+}
+
+/// Of each share in the order of the file, by its number from 1 on, then of all other keys as number 0; nothing without shares.
+pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
+    let bounds = shared.engine.memory().share_bounds();
+    if bounds.is_empty() {
+        return;
+    }
+    let usage = shared.engine.share_usage(bounds.len());
+    let (others, own) =
+        usage.split_first().map_or((ShareUsage::default(), &[][..]), |(others, own)| (*others, own));
+    let shares = bounds.into_iter().zip(own).map(|(bounds, usage)| (Some(bounds), *usage));
+    for (number, (bounds, usage)) in (1..).zip(shares) {
+        let number: u32 = number;
+        put_all(ROWS, &[&number], shared, &OneShare { bounds, usage }, sink);
+    }
+    put_all(ROWS, &[&0], shared, &OneShare { bounds: None, usage: others }, sink);
+}
+
+const fn of_share(row: Row<OneShare>) -> Row<OneShare> {
+    row.labelled("{share}:", &["share"])
+}
+
+pub(super) static ROWS: &[Row<OneShare>] = &[
+    of_share(text("prefix", "With which its keys begin.", |_, one| {
+        let prefix = &one.bounds.as_ref()?.prefix;
+        Some(Value::text(String::from_utf8_lossy(prefix).into_owned()))
+    }))
+    .when("of a share of the rule file"),
+    of_share(gauge("items", Unit::Count, "Items.", |_, one| one.usage.items)),
+    of_share(gauge(
+        "bytes",
+        Unit::Bytes,
+        "Bytes of its items with header and key, and of its large values and objects. Dead items that were not yet removed are among \
+         them, the index is not.",
+        |_, one| one.usage.bytes,
+    )),
+    of_share(value(
+        "at_least_bytes",
+        Kind::Gauge,
+        Unit::Bytes,
+        "Its items are not evicted for others while they have no more.",
+        |_, one| Some((one.bounds.as_ref()?.least as u64).into()),
+    ))
+    .when("of a share of the rule file"),
+    of_share(value(
+        "at_most_bytes",
+        Kind::Gauge,
+        Unit::Bytes,
+        "A write beyond this evicts others of the share.",
+        |_, one| Some((one.bounds.as_ref()?.most as u64).into()),
+    ))
+    .when("of a share of the rule file"),
+    of_share(counter("evictions", Unit::Count, "Items that were evicted.", |_, one| one.usage.evictions)),
+];
