@@ -4,21 +4,26 @@
 #[path = "../../crates/store/tests/it/model/mod.rs"]
 mod model;
 
+use cattlegrid_store::Share;
 use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use model::{Model, Op};
 
 #[derive(Debug)]
-struct Ops(bool, Vec<Op>);
+struct Ops {
+    evictions: bool,
+    has_shares: bool,
+    ops: Vec<Op>,
+}
 
 impl<'a> Arbitrary<'a> for Ops {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        let evictions = u.arbitrary()?;
+        let (evictions, has_shares) = (u.arbitrary()?, u.arbitrary()?);
         let mut ops = Vec::new();
         while !u.is_empty() && ops.len() < 4_000 {
             ops.push(op(u)?);
         }
-        Ok(Self(evictions, ops))
+        Ok(Self { evictions, has_shares, ops })
     }
 }
 
@@ -66,8 +71,11 @@ fn object_op(u: &mut Unstructured<'_>, key: u16, ttl: u32) -> Result<Op> {
 }
 
 fuzz_target!(|ops: Ops| {
-    let mut model = Model::new(1 << 20, ops.0);
-    for (i, op) in ops.1.iter().enumerate() {
+    let share = |prefix: &[u8], at_least, at_most| Share { prefix: prefix.into(), at_least, at_most };
+    let shares = [share(&[1], 0.2, 0.4), share(&[2], 0.0, 0.1), share(b"key:1", 0.1, 0.3)];
+    let shares = if ops.has_shares && ops.evictions { &shares[..] } else { &[] };
+    let mut model = Model::sharing(1 << 20, ops.evictions, shares);
+    for (i, op) in ops.ops.iter().enumerate() {
         model.step(op);
         if i % 512 == 511 {
             model.store.verify();

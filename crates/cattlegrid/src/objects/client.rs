@@ -68,7 +68,7 @@ impl Client {
             // The same each time, so that a run can be repeated.
             seed: 1,
             shares: Vec::new(),
-            prefixes: cattlegrid_tags::Prefixes::default(),
+            prefixes: settings.protection.prefixes.clone(),
         })?;
         if let Some(file) = &settings.rule_file {
             let own = &settings.protection;
