@@ -92,7 +92,7 @@ def test_a_share_keeps_to_its_most(start, config):
             most, held = int(of("at_most_bytes")), int(of("bytes"))
             assert most // 2 < held < most * 1.2, (prefix, held, most)
             assert int(of("evictions")) > 0
-        # What was stored last is there, and what is no share's was left alone.
+        # What was stored last is there, and keys of no share were left alone.
         assert client.get("big:399") and client.get("small:39999")
         assert stats["0:evictions"] == "0" and "0:prefix" not in stats
         client.set("other", "x", noreply=False)

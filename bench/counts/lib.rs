@@ -186,6 +186,8 @@ impl Load {
             explain: |_| String::new(),
             nanos: || 0,
             seed: 1,
+            shares: Vec::new(),
+            prefixes: cattlegrid_engine::Prefixes::default(),
         });
         let engine = engine.expect("a few MiB");
         if matches!(kind, Kind::Quota | Kind::SetBesideObjects) {

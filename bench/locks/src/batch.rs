@@ -70,6 +70,8 @@ pub(crate) fn engine(shards: usize) -> Result<Engine> {
         explain: |_| String::new(),
         nanos: || 0,
         seed: 1,
+        shares: Vec::new(),
+        prefixes: cattlegrid_engine::Prefixes::default(),
     })?;
     ensure!(engine.shard_count() == shards, "{} shards", engine.shard_count());
     Ok(engine)

@@ -38,6 +38,8 @@ impl Cache {
             explain: |_| String::new(),
             nanos: || 0,
             seed: 1,
+            shares: Vec::new(),
+            prefixes: cattlegrid_engine::Prefixes::default(),
         });
         let mut cache = Self { engine: engine.context("memory of the cache")?, keys: 0 };
         let mut client = Client::new(&cache.engine);

@@ -29,7 +29,7 @@ pub struct ShareSettings {
 }
 
 impl ShareSettings {
-    /// The same but for its line.
+    /// The same, whatever its line.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         (&self.prefix, self.at_least, self.at_most) == (&other.prefix, other.at_least, other.at_most)
     }

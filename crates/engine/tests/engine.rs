@@ -50,7 +50,7 @@ impl Client {
             nanos,
             seed: 7,
             shares: Vec::new(),
-            prefixes: cattlegrid_tags::Prefixes::default(),
+            prefixes: cattlegrid_engine::Prefixes::default(),
         };
         Self::of(Arc::new(Engine::new(config).unwrap()), 1)
     }

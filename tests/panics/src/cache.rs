@@ -26,6 +26,8 @@ impl Cache {
             explain: |_| String::new(),
             nanos: || 0,
             seed: 1,
+            shares: Vec::new(),
+            prefixes: cattlegrid_engine::Prefixes::default(),
         });
         let cache = Arc::new(Self(engine.expect("4 MiB")));
         assert_eq!(cache.ask("set key 0 0 5\r\nvalue\r\n"), "STORED\r\n");

@@ -103,7 +103,7 @@ fn check_lookups(file: &RuleFile, keys: &[Vec<u8>]) {
         nanos: || 0,
         seed: 7,
         shares: Vec::new(),
-        prefixes: cattlegrid_tags::Prefixes::default(),
+        prefixes: cattlegrid_engine::Prefixes::default(),
     })
     .expect("there is memory");
     let config = RulesConfig {

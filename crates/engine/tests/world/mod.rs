@@ -144,7 +144,7 @@ impl World {
             nanos: || 0,
             seed: 7,
             shares: Vec::new(),
-            prefixes: cattlegrid_tags::Prefixes::default(),
+            prefixes: Prefixes::default(),
         })
         .unwrap();
         engine.set_rules(Some(these), config, 0).unwrap();
