@@ -232,15 +232,22 @@ impl Store {
 
     /// Evicts items of a share that has more than its most: a bounded piece, after `written` bytes were stored for it. Each store
     /// keeps to its part, so that it does not evict the only large value it has.
+    #[inline]
     pub(crate) fn keep_to_share(&mut self, share: u8, written: usize) {
-        if share > 0 && self.is_over(share, written) {
+        if share > 0 {
+            self.shrink_share(share, written);
+        }
+    }
+
+    #[cold]
+    fn shrink_share(&mut self, share: u8, written: usize) {
+        if self.is_over(share, written) {
             let piece = (written * WALK_RATIO).clamp(*WALK_BYTES.start(), *WALK_BYTES.end());
             self.walk_pieces(piece.max(written * LONG_WALK_RATIO), Purpose::Share(share));
         }
     }
 
     /// Whether a share has more than its most, and more of it here than an equal part and these bytes.
-    #[inline]
     fn is_over(&self, share: u8, bytes: usize) -> bool {
         let most = self.memory.shares().over(share);
         most.is_some_and(|most| self.log.share_bytes(share) > most / self.config.shards + bytes)

@@ -118,6 +118,7 @@ impl Log {
     }
 
     /// The class of an item of a share that is stored at `now`. It is the higher, the later the item dies.
+    #[inline]
     pub(crate) fn class(&self, share: u8, now: u32, dead_at: u32) -> u8 {
         share * self.classes + self.ttl_class(now, dead_at)
     }
@@ -611,6 +612,7 @@ impl Log {
         }
     }
 
+    #[cold]
     fn note_share(&mut self, share: u8, bytes: isize) {
         let held = &mut self.share_bytes[usize::from(share)];
         *held = held.strict_add_signed(bytes);
