@@ -78,6 +78,31 @@ impl TlsAcceptor {
     }
 }
 
+/// For how long a certificate is valid, and whether it has names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second, as Unix time.
+    pub from: i64,
+    /// The last second.
+    pub until: i64,
+    /// Whether it has alternative names (hosts, addresses), by which clients know its server.
+    pub has_names: bool,
+}
+
+/// Of the certificates in the file of `option` at `path`, in their order; those of another form than X.509 are left out.
+///
+/// # Errors
+/// It cannot be read, or has no certificate.
+pub fn validities(option: &str, path: &Path) -> Result<Vec<Validity>, TlsError> {
+    let all = certificates(option, path)?;
+    let of = |der: &CertificateDer<'_>| {
+        let certificate = Certificate::read(der)?;
+        let (from, until) = certificate.valid;
+        Some(Validity { from, until, has_names: certificate.has_names() })
+    };
+    Ok(all.iter().filter_map(of).collect())
+}
+
 fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
     let mut provider = ring::default_provider();
     if let Some(list) = &settings.ciphers {
