@@ -107,7 +107,11 @@ mod tests {
     #[test]
     fn the_rule_file_by_its_place_or_by_its_option() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "[server]\nmemory_limit = \"99MiB\"\nverbose = 1\n[[rule]]\nmatch = \"a\"\n").unwrap();
+        std::fs::write(
+            file.path(),
+            "[server]\nmemory_limit = \"99MiB\"\nverbose = 1\n[[rule]]\nmatch = \"a\"\n",
+        )
+        .unwrap();
         let path = file.path().to_str().unwrap();
         for words in [&[path][..], &["-m", "98", path], &[path, "-m98"], &["--config", path, "-m", "98"]] {
             let settings = doctor(words).unwrap().settings;

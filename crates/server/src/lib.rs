@@ -65,3 +65,6 @@ pub use follows::{check_logs, log_lacks};
 pub use hot::shape;
 pub use loading::log_loader;
 pub use serve::{descriptors_at_most, memory_at_most, serve};
+
+/// The port of an `--admin` that names none.
+pub const ADMIN_PORT: u16 = admin::PORT;

@@ -2,7 +2,8 @@
 //! extensions is version 1.
 
 use super::der::{
-    BIT_STRING, CONTEXT_0, CONTEXT_3, Element, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, UTC_TIME, take, take_tagged,
+    BIT_STRING, CONTEXT_0, CONTEXT_3, Element, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, UTC_TIME,
+    take, take_tagged,
 };
 
 /// See the module's text. Names and algorithms are the contents of their sequences.
