@@ -26,6 +26,11 @@ pub(crate) fn judge(settings: &Settings, now: i64, to: &mut Findings) {
 }
 
 fn judge_server(tls: &TlsSettings, now: i64, to: &mut Findings) {
+    let mut all = [Some(&tls.chain_cert), tls.key.as_ref(), tls.ca_cert.as_ref()].into_iter().flatten();
+    if all.any(|path| cattlegrid_config::open_file(path).is_err()) {
+        // Said of the files.
+        return;
+    }
     if let Err(error) = TlsAcceptor::new(tls) {
         let why = "The server does not start.";
         let mend = "files that fit: certificate and key of one pair, PEM; `openssl x509 -noout -text -in FILE` shows a certificate";

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cattlegrid_config::{LoaderSettings, Settings};
+use cattlegrid_config::{FollowSettings, LoaderSettings, Settings};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::finding::Findings;
@@ -100,9 +100,10 @@ impl Who {
     }
 }
 
-/// All of this file. `who`: the user that the server becomes by `-u`, if this is root.
-pub(crate) fn judge(settings: &Settings, to: &mut Findings) {
+/// All of this file. `runs_as`: the user that a running server has.
+pub(crate) fn judge(settings: &Settings, runs_as: Option<u32>, to: &mut Findings) {
     let is_root = Uid::effective().is_root();
+    let stays_root = runs_as.map_or(is_root, |uid| uid == 0);
     let who = match &settings.user {
         Some(name) if is_root => match Who::of(name) {
             None => {
@@ -121,10 +122,10 @@ pub(crate) fn judge(settings: &Settings, to: &mut Findings) {
             to.passed("user", format!("-u {name} has no effect: only root can become another user"));
             None
         }
-        None if is_root => {
+        None if stays_root => {
             to.advice(
                 "user",
-                "the server would run as root",
+                if runs_as.is_some() { "the server runs as root" } else { "the server would run as root" },
                 "A fault of it, or a loader's, has the rights of root.",
                 "-u memcache (or another user of its own), or User= in its unit file",
             );
@@ -151,7 +152,11 @@ fn named(settings: &Settings) -> Vec<Named> {
         files.push(Named { by, path: path.to_owned(), again, secret });
     };
     if let Some(file) = &settings.rule_file {
-        add("--config".to_owned(), &file.path, true, false);
+        let has_password = |log: &FollowSettings| {
+            let of_database = log.postgres().is_some_and(|log| log.address.password.is_some());
+            of_database || log.etcd().is_some_and(|log| log.place.password.is_some())
+        };
+        add("--config".to_owned(), &file.path, true, settings.follows().iter().any(has_password));
     }
     if let Some(path) = &settings.auth_file {
         add("-Y".to_owned(), path, true, true);

@@ -44,6 +44,11 @@ impl Needs {
         }
     }
 
+    /// Of a server that has another `-m` now, in bytes.
+    pub(crate) fn with_items(self, items: u64) -> Self {
+        Self { items, memory: self.memory.saturating_sub(self.items).saturating_add(items), ..self }
+    }
+
     /// Without what clients make the server keep: it has this much as soon as it is full of items.
     fn least(&self) -> u64 {
         self.items.saturating_add(OWN_BYTES)

@@ -73,6 +73,8 @@ pub(crate) struct Process {
     pub(crate) open_files: Option<Limit>,
     pub(crate) locked_memory: Option<Limit>,
     pub(crate) core: Option<Limit>,
+    /// Effective user.
+    pub(crate) uid: Option<u32>,
     /// Effective capabilities.
     pub(crate) capabilities: u64,
     pub(crate) cpus: Option<usize>,
@@ -84,7 +86,7 @@ pub(crate) struct Process {
     pub(crate) groups: Vec<Group>,
     /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
     pub(crate) overflows: Option<u64>,
-    /// Its network namespace is that of this process.
+    /// Its network namespace is that of this process, or may not be seen.
     pub(crate) same_network: bool,
 }
 
@@ -146,6 +148,7 @@ fn process(files: &Files, pid: Option<u32>) -> Process {
         open_files: limit(&limits, "Max open files"),
         locked_memory: limit(&limits, "Max locked memory"),
         core: limit(&limits, "Max core file size"),
+        uid: field(&status, "Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok()),
         capabilities: field(&status, "CapEff:")
             .and_then(|hex| u64::from_str_radix(hex, 16).ok())
             .unwrap_or(0),
@@ -156,7 +159,7 @@ fn process(files: &Files, pid: Option<u32>) -> Process {
         descriptors: std::fs::read_dir(files.0.join(of("fd"))).ok().map(Iterator::count),
         groups: groups(files, &files.text(&of("cgroup")).unwrap_or_default()),
         overflows: files.text(&of("net/netstat")).as_deref().and_then(overflows),
-        same_network: own.is_none() || own == files.link(&of("ns/net")),
+        same_network: own.zip(files.link(&of("ns/net"))).is_none_or(|(own, other)| own == other),
     }
 }
 

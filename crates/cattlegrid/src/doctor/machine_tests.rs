@@ -77,7 +77,7 @@ fn a_machine_with_control_groups_of_version_2() {
     let process = machine.process;
     assert_eq!(process.open_files, Some(Limit { soft: 1024, hard: 524_288 }));
     assert_eq!(process.core, Some(Limit { soft: 0, hard: u64::MAX }));
-    assert_eq!((process.cpus, process.overflows), (Some(5), Some(17)));
+    assert_eq!((process.uid, process.cpus, process.overflows), (Some(999), Some(5), Some(17)));
     assert_eq!(
         (process.resident, process.swapped, process.locked),
         (Some(5 << 20), Some(128 << 10), Some(0))

@@ -180,7 +180,13 @@ fn stats_of(address: &str) -> Option<Stats> {
 }
 
 fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Live>, to: &mut Findings) {
+    let stats = live.and_then(|live| live.stats.as_ref());
     let needs = Needs::of(settings);
+    // `cache_memlimit`, or other options than these.
+    let needs = match stats.map(running::memory_limit) {
+        Some(limit) if limit > 0 => needs.with_items(limit),
+        _ => needs,
+    };
     // Of a process that may not be seen the limits are those of this one.
     let running = live.is_some_and(|live| live.pid.is_some());
     let own = live.map(|live| live.pid.unwrap_or(0));
@@ -199,13 +205,13 @@ fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Li
     network::judge_ports(settings, files, own, to);
     network::judge_unix(settings, live.is_some(), to);
     network::judge_exposure(settings, to);
-    files::judge(settings, to);
+    files::judge(settings, machine.process.uid.filter(|_| running), to);
     users(settings, to);
     certificates::judge(settings, unix_time().cast_signed(), to);
     rules(settings, to);
     followed(settings.follows(), to);
-    if let Some(Live { stats: Some(stats), .. }) = live {
-        running::judge(stats, machine, unix_time(), needs.memory, to);
+    if let Some(stats) = stats {
+        running::judge(stats, settings, machine, unix_time(), needs.memory, to);
     }
 }
 
@@ -228,6 +234,9 @@ fn unix_time() -> u64 {
 fn users(settings: &Settings, to: &mut Findings) {
     use cattlegrid_server::auth::AuthFile;
     let pwdb = std::env::var_os("MEMCACHED_SASL_PWDB");
+    if settings.auth_file.as_ref().is_some_and(|path| config::open_file(path).is_err()) {
+        return;
+    }
     match AuthFile::of_settings(settings, pwdb) {
         Ok(None) => {}
         Ok(Some(_)) => to.passed("users", "the file of users can be used"),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use cattlegrid_config::Settings;
+
 use super::finding::{Findings, size};
 use super::machine::Machine;
 
@@ -29,9 +31,30 @@ pub(crate) fn is_ours(stats: &Stats) -> bool {
     stats.own.contains_key("shards")
 }
 
+/// Bytes that it may have for items now (`-m`).
+pub(crate) fn memory_limit(stats: &Stats) -> u64 {
+    number(&stats.general, "limit_maxbytes")
+}
+
 /// All of this file. `now`: Unix time; `memory`: what the server takes at most by its settings, in bytes.
-pub(crate) fn judge(stats: &Stats, machine: &Machine, now: u64, memory: u64, to: &mut Findings) {
+pub(crate) fn judge(
+    stats: &Stats,
+    settings: &Settings,
+    machine: &Machine,
+    now: u64,
+    memory: u64,
+    to: &mut Findings,
+) {
     connections(stats, machine, to);
+    let (limit, wanted) = (memory_limit(stats), settings.memory_bytes as u64);
+    if limit > 0 && limit != wanted {
+        to.advice(
+            "options",
+            format!("the server has -m {} now (limit_maxbytes), these options say {}", limit >> 20, wanted >> 20),
+            "It was started with other options, or `cache_memlimit` has changed them: after a restart they are these.",
+            format!("give doctor the options of the server (--pid takes them from it), or -m {} to the server", limit >> 20),
+        );
+    }
     let own = |name: &str| number(&stats.own, name);
     if own("memory_refused") > 0 {
         to.problem(
@@ -130,7 +153,7 @@ fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
                  since the machine's start)"
             ),
             "Each of these clients waited 1 s or longer until it tried again.",
-            "sysctl -w net.core.somaxconn=4096, and -b 4096; `nstat -az TcpExtListenOverflows` shows whether it still grows",
+            "-b 4096 with sysctl -w net.core.somaxconn=4096, if it still grows: `nstat -az TcpExtListenOverflows`",
         ),
         None => to.unseen("listen queue", "/proc/PID/net/netstat cannot be read; run this as root or as its user"),
     }
@@ -138,7 +161,7 @@ fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
 
 fn resident(stats: &Stats, machine: &Machine, memory: u64, to: &mut Findings) {
     let Some(resident) = machine.process.resident else { return };
-    let limit = number(&stats.general, "limit_maxbytes");
+    let limit = memory_limit(stats);
     if resident > memory.max(limit) {
         to.advice(
             "resident memory",
@@ -229,7 +252,7 @@ mod tests {
 
     fn found(stats: &Stats, machine: &Machine) -> (bool, Vec<&'static str>) {
         let mut to = Findings::default();
-        judge(stats, machine, 1001, 200 << 20, &mut to);
+        judge(stats, &Settings::default(), machine, 1001, 200 << 20, &mut to);
         (to.is_good(), to.list.iter().map(|finding| finding.check).collect())
     }
 
@@ -263,6 +286,7 @@ mod tests {
         assert_eq!(with(|all| set(&mut all.own, "memory_refused", "2")), (false, vec!["refused memory"]));
         assert_eq!(with(|all| set(&mut all.own, "reload_error", "x.toml:1: bad")), (false, vec!["reload"]));
         assert_eq!(with(|all| set(&mut all.own, "log_lines_dropped", "1")), (true, vec!["log"]));
+        assert_eq!(with(|all| set(&mut all.general, "limit_maxbytes", "1048576")), (true, vec!["options"]));
         assert_eq!(with(|all| set(&mut all.general, "time", "2000")), (true, vec!["clock"]));
     }
 
