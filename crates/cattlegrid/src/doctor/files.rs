@@ -316,7 +316,9 @@ fn judge_loader(loader: &LoaderSettings, who: Option<&Who>, to: &mut Findings) {
         return;
     }
     // A file among the arguments is most often the script: python3 loaders/pages.py.
-    let script = loader.command.iter().skip(1).find(|word| !word.starts_with('-') && word.ends_with(".py"));
+    let is_script =
+        |word: &&String| !word.starts_with('-') && Path::new(word).extension().is_some_and(|end| end == "py");
+    let script = loader.command.iter().skip(1).find(is_script);
     if let Some(script) = script
         && !loader.dir.join(script).exists()
     {

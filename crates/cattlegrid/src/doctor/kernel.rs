@@ -29,7 +29,9 @@ pub(crate) fn judge(
         match machine.io_uring_disabled {
             Some(0) => to.passed("io_uring", "allowed (kernel.io_uring_disabled=0)"),
             None => {
-                to.unseen("io_uring", "this kernel does not say whether it is allowed; the server's log does")
+                let how =
+                    "this kernel does not say whether it is allowed; `io_uring` of `stats cattlegrid` does";
+                to.unseen("io_uring", how);
             }
             Some(mode) => to.advice(
                 "io_uring",

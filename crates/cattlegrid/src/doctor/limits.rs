@@ -71,7 +71,7 @@ pub(crate) fn judge(needs: &Needs, machine: &Machine, running: bool, to: &mut Fi
     }
     if let (true, Some(core), false) = (needs.core, machine.process.core, running) {
         if core.hard == 0 && !machine.process.can(SYS_RESOURCE) {
-            let why = "With -r the server does not start.";
+            let why = "The server does not start with -r.";
             let mend = "`ulimit -Hc unlimited` as root, LimitCORE=infinity in its unit file, or leave -r out";
             to.problem("core files", "forbidden (hard limit 0)", why, mend);
         } else {
@@ -246,7 +246,7 @@ fn memory_groups(needs: &Needs, groups: &[Group], to: &mut Findings) {
             }
         }
         Some((group, most)) => {
-            to.passed(name, format!("{} ({}/{})", size(most), group.path, group.memory_file))
+            to.passed(name, format!("{} ({}/{})", size(most), group.path, group.memory_file));
         }
         None => to.passed(name, "no limit on memory"),
     }

@@ -90,7 +90,7 @@ fn memory_that_may_be_locked() {
     machine.process.capabilities = 1 << IPC_LOCK;
     assert_eq!(found(&needs, &machine, false).1.len(), 0);
     machine.process.resident = Some(50 * MIB);
-    assert_eq!(one(&needs, &machine, true).0, false, "nothing of it is locked");
+    assert!(!one(&needs, &machine, true).0, "nothing of it is locked");
     machine.process.locked = Some(200 * MIB);
     assert_eq!(found(&needs, &machine, true).1.len(), 0);
 }
@@ -101,7 +101,7 @@ fn core_files_that_are_forbidden() {
     assert_eq!(found(&needs, &good(), false).1.len(), 0);
     let mut machine = good();
     machine.process.core = Some(Limit { soft: 0, hard: 0 });
-    assert_eq!(one(&needs, &machine, false).0, false);
+    assert!(!one(&needs, &machine, false).0);
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn the_memory_of_the_machine() {
         let memory = Some(Memory { total: total * MIB, available: available * MIB, ..Memory::default() });
         Machine { memory, ..good() }
     };
-    assert_eq!(one(&needs(), &with(79, 79), false).0, false);
-    assert_eq!(one(&needs(), &with(299, 200), false).0, true);
+    assert!(!one(&needs(), &with(79, 79), false).0);
+    assert!(one(&needs(), &with(299, 200), false).0);
     assert!(one(&needs(), &with(900, 50), false).1.contains("50 MiB are available"));
     assert_eq!(found(&needs(), &with(900, 50), true).1.len(), 0, "what runs has its memory already");
     let workers = Needs { workers: 700 * MIB, ..needs() };
@@ -125,8 +125,8 @@ fn strict_accounting() {
             Memory { commit_limit: limit * MIB, committed: committed * MIB, ..good().memory.unwrap() };
         Machine { memory: Some(memory), overcommit: Some(2), ..good() }
     };
-    assert_eq!(one(&needs(), &with(500, 450), false).0, false);
-    assert_eq!(one(&needs(), &with(500, 300), false).0, true);
+    assert!(!one(&needs(), &with(500, 450), false).0);
+    assert!(one(&needs(), &with(500, 300), false).0);
     assert_eq!(found(&needs(), &with(900, 300), false).1.len(), 0);
     let lax = Machine { overcommit: Some(1), ..with(500, 450) };
     assert_eq!(found(&needs(), &lax, false).1.len(), 0);
@@ -165,7 +165,7 @@ fn control_groups_the_narrowest_counts() {
 fn threads_against_cpus_and_quotas() {
     let mut machine = good();
     machine.process.cpus = Some(2);
-    assert_eq!(one(&needs(), &machine, false).0, true);
+    assert!(one(&needs(), &machine, false).0);
     assert_eq!(found(&Needs { threads: 2, ..needs() }, &machine, false).1.len(), 0);
     machine.process.cpus = Some(8);
     machine.process.groups =

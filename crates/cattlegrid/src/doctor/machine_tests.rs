@@ -140,7 +140,7 @@ fn sockets_that_listen_and_who_has_them() {
         ("proc/31/comm", "memcached\n"),
         ("proc/31/fd/.keep", ""),
         ("proc/32/fd/.keep", ""),
-        ("proc/32/cmdline", "cattlegrid\0-m\0100\0"),
+        ("proc/32/cmdline", "cattlegrid\0-m\x00100\0"),
     ]);
     let sockets = listening(&files, None);
     let addresses: Vec<String> = sockets.iter().map(|socket| socket.address.to_string()).collect();

@@ -268,7 +268,10 @@ fn rules(settings: &Settings, to: &mut Findings) {
                 to.passed("rule file", warning);
             }
             _ => {
-                to.passed("rule file", format!("{}: {} rules", file.path.display(), file.rules.rules().len()))
+                to.passed(
+                    "rule file",
+                    format!("{}: {} rules", file.path.display(), file.rules.rules().len()),
+                );
             }
         }
     }
