@@ -109,7 +109,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(
             file.path(),
-            "[server]\nmemory_limit = \"99MiB\"\nverbose = 1\n[[rule]]\nmatch = \"a\"\n",
+            "[server]\nmemory_limit = \"99MiB\"\nverbose = true\n[[rule]]\nmatch = \"a\"\n",
         )
         .unwrap();
         let path = file.path().to_str().unwrap();
