@@ -97,7 +97,7 @@ def test_bad_options_are_usage_errors(binary, tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("Usage: cattlegrid doctor")
 
 
-def test_a_port_that_memcached_has(binary):
+def test_a_port_that_memcached_has(binary, program):
     port = free_port()
     other = subprocess.Popen([tool("memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port), "-U", "0"])
     try:
@@ -105,6 +105,8 @@ def test_a_port_that_memcached_has(binary):
         words = [binary, "-p", port]
         Report([binary, "doctor", *words[1:]]).one("port", "problem: ", f"taken by memcached, process {other.pid}", "disable --now memcached", NO_START)
         assert ends_at_once(words)
+        # Who may not see its descriptors asks it.
+        Report([program, "doctor", *words[1:]], NOBODY).one("port", f"taken by memcached, process {other.pid}")
     finally:
         other.terminate()
         other.wait()

@@ -62,7 +62,7 @@ fn parse_pid(text: &str) -> Result<u32, UsageError> {
     pid.ok_or_else(|| UsageError::new(format!("doctor --pid {text}: must be the id of a process, 1 or more")))
 }
 
-/// The word that is no option names the rule file.
+/// The word that is not an option names the rule file.
 fn take_file(settings: &mut Settings) -> Result<(), UsageError> {
     match (&settings.strays[..], &settings.config) {
         ([], _) => {}

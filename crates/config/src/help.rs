@@ -204,7 +204,7 @@ is something that fails, loses data or lets others in; the rest is advice.
   -h, --help      print this
 
 Run it as the user that starts the server, for it has the limits of its shell.
-As root it sees who has a port.
+As root it can name the process that has a port.
 
 Status: 0 without a problem, 1 with one, 2 for options or a file with mistakes.
 ";

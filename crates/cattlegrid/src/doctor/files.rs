@@ -267,7 +267,7 @@ fn judge_directory(name: &'static str, dir: &Path, who: Option<&Who>, to: &mut F
         to.problem(
             name,
             format!("{user} cannot {} {shown}", Want::Write.verb()),
-            "The file is not written: whoever waits for it takes the server for dead.",
+            "The file is not written: a program that waits for it takes the server for dead.",
             "RuntimeDirectory= in its unit file and a path there, or chown of a directory of its own",
         );
     } else {

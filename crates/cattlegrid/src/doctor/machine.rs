@@ -1,7 +1,7 @@
 //! What the system says: the one reader of `/proc` and `/sys`. Everything else of `doctor` judges what is read here.
 //!
 //! # Invariants
-//! * Files are only read, and what cannot be read is `None`: whoever judges it says so.
+//! * Files are only read, and what cannot be read is `None`, and is said by what judges it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};

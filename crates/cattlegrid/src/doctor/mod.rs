@@ -124,7 +124,7 @@ fn live(settings: &Settings, pid: Option<u32>, files: &Files, to: &mut Findings)
         machine::owner(files, &socket)
     });
     let stats = if settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary() {
-        taken.iter().find_map(|address| stats_of(&reachable(*address)))
+        taken.iter().find_map(|address| stats_of(&network::reachable(*address)))
     } else {
         None
     };
@@ -155,15 +155,6 @@ fn unheard(settings: &Settings, to: &mut Findings) {
         "it does not answer `stats` at the addresses of these settings; give the options that it was started with"
     };
     to.unseen("statistics", how);
-}
-
-/// The address at which a client of this machine reaches what listens there.
-fn reachable(address: std::net::SocketAddr) -> String {
-    match address {
-        _ if !address.ip().is_unspecified() => address.to_string(),
-        std::net::SocketAddr::V4(_) => format!("127.0.0.1:{}", address.port()),
-        std::net::SocketAddr::V6(_) => format!("[::1]:{}", address.port()),
-    }
 }
 
 /// What a server says; None: it does not answer, or refuses.

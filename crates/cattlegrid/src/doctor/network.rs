@@ -11,6 +11,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::finding::Findings;
 use super::machine::{Files, Listening, Owner, listening, owner};
+use super::running::parse;
+use crate::running::lines_of;
 
 /// Bytes of the path of a unix socket.
 const UNIX_PATH_MAX: usize = 107;
@@ -90,7 +92,7 @@ pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, 
                 Err(error) if several && refusal(&error) == Refusal::NotHere => {}
                 Err(error) => {
                     let holder = of_port(&taken, address).map(|socket| owner(files, &socket));
-                    let who = holder.flatten();
+                    let who = holder.flatten().or_else(|| says_who(address, refusal(&error)));
                     let is_own =
                         own.is_some_and(|own| own == 0 || who.as_ref().is_none_or(|who| who.pid == own));
                     if is_own && refusal(&error) == Refusal::Taken {
@@ -101,6 +103,25 @@ pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, 
                 }
             }
         }
+    }
+}
+
+/// The process that has the port, by its own `stats`: those of other users may not be seen.
+fn says_who(address: SocketAddr, why: Refusal) -> Option<Owner> {
+    if why != Refusal::Taken {
+        return None;
+    }
+    let stats = parse(&lines_of(&reachable(address), "stats").ok()?);
+    let pid = stats.get("pid")?.parse().ok()?;
+    Some(Owner { pid, name: "memcached".to_owned() })
+}
+
+/// The address at which a client of this machine reaches what listens there.
+pub(crate) fn reachable(address: SocketAddr) -> String {
+    match address {
+        _ if !address.ip().is_unspecified() => address.to_string(),
+        SocketAddr::V4(_) => format!("127.0.0.1:{}", address.port()),
+        SocketAddr::V6(_) => format!("[::1]:{}", address.port()),
     }
 }
 
@@ -257,7 +278,7 @@ pub(crate) fn judge_exposure(settings: &Settings, to: &mut Findings) {
             to.problem(
                 name,
                 format!("{where_} is open to every network of this machine, without a login or certificates of clients"),
-                "Whoever can connect reads, writes and flushes everything; open caches on public addresses are found within hours.",
+                "Any client that can connect reads, writes and flushes everything.",
                 "-l 127.0.0.1 or the address of a private interface; else -Y FILE with -Z, or -Z with -o ssl_verify_mode=2,ssl_ca_cert=FILE",
             );
         } else if reaches != Reach::Local && logs_in && encrypted.is_none() {

@@ -152,7 +152,7 @@ fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
                 "the kernel has dropped {count} connections because a queue was full, of any program of this network (ListenOverflows, \
                  since the machine's start)"
             ),
-            "Each of these clients waited 1 s or longer until it tried again.",
+            "Each of these clients waited 1 s or longer, or got no reply at all.",
             "-b 4096 with sysctl -w net.core.somaxconn=4096, if it still grows: `nstat -az TcpExtListenOverflows`",
         ),
         None => to.unseen("listen queue", "/proc/PID/net/netstat cannot be read; run this as root or as its user"),
