@@ -156,7 +156,7 @@ def test_ports_that_need_a_capability(program):
 
 def test_the_length_of_the_queue(binary):
     """In a network of its own, whose limit is its own."""
-    script = "echo 16 > /proc/sys/net/core/somaxconn && ip link set lo up && exec \"$@\""
+    script = "echo 16 > /proc/sys/net/core/somaxconn && exec \"$@\""
     inside = ["unshare", "--net", "sh", "-c", script, "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, timeout=60).returncode:
         pytest.skip("no namespace of networks can be made here")
@@ -239,6 +239,20 @@ def test_keys_that_do_not_fit_and_names_that_are_missing(binary, open_dir):
                    check=True, cwd=open_dir, capture_output=True)
     report = Report([binary, "doctor", "-p", free_port(), "-Z", "-o", f"ssl_chain_cert={open_dir}/c.pem,ssl_key={open_dir}/k.pem"])
     report.one("certificate", "advice: ", "has no subjectAltName")
+
+
+def test_a_certificate_that_was_renewed_and_not_read(binary, start, open_dir):
+    make_certificate(open_dir)
+    options = ["-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem"]
+    server = start(*options)
+    assert "is not that of" not in str(Report([binary, "doctor", "--pid", server.pid]).all)
+    make_certificate(open_dir)
+    for words in (["--pid", server.pid], ["-p", server.port, *options]):
+        found = Report([binary, "doctor", *words]).of("certificate")
+        assert any("is not that of ssl_chain_cert" in one and "SIGHUP" in one for one in found), found
+        assert sum("expires in" in one for one in found) == 2, found
+    server.signal(signal.SIGHUP)
+    wait_until("it shows the new one", lambda: "is not that of" not in str(Report([binary, "doctor", "--pid", server.pid]).all))
 
 
 def test_files_that_others_can_read_and_the_server_cannot(program, tmp_path_factory):

@@ -25,12 +25,14 @@ mod certificate;
 mod clients;
 mod der;
 mod keys;
+mod served;
 mod session;
 
 use certificate::Certificate;
 use clients::Clients;
 use keys::{ENCRYPTED, is_encrypted, problem_of_key, problem_of_pem};
 
+pub use served::served;
 pub(crate) use session::TlsSession;
 
 /// A certificate, key or option that cannot be used; says which and why.
@@ -95,12 +97,24 @@ pub struct Validity {
 /// It cannot be read, or has no certificate.
 pub fn validities(option: &str, path: &Path) -> Result<Vec<Validity>, TlsError> {
     let all = certificates(option, path)?;
-    let of = |der: &CertificateDer<'_>| {
+    Ok(all.iter().filter_map(|der| Validity::of(der)).collect())
+}
+
+impl Validity {
+    /// Of a certificate in DER; None: it is none.
+    pub fn of(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::read(der)?;
         let (from, until) = certificate.valid;
-        Some(Validity { from, until, has_names: certificate.has_names() })
-    };
-    Ok(all.iter().filter_map(of).collect())
+        Some(Self { from, until, has_names: certificate.has_names() })
+    }
+}
+
+/// Whether the first certificate in the file of `ssl_chain_cert` is this one, DER.
+///
+/// # Errors
+/// It cannot be read, or has no certificate.
+pub fn is_first_of(path: &Path, der: &[u8]) -> Result<bool, TlsError> {
+    Ok(certificates("ssl_chain_cert", path)?.first().is_some_and(|first| first.as_ref() == der))
 }
 
 fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {

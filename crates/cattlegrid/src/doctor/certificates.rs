@@ -1,9 +1,11 @@
 //! Certificates: whether the server can use them, and for how long.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use cattlegrid_config::{Settings, TlsSettings};
-use cattlegrid_server::tls::{TlsAcceptor, Validity, validities};
+use cattlegrid_server::tls::{TlsAcceptor, Validity, is_first_of, served, validities};
 
 use super::finding::Findings;
 
@@ -24,6 +26,30 @@ pub(crate) fn judge(settings: &Settings, now: i64, to: &mut Findings) {
         }
     }
 }
+
+/// What a running server shows to clients, who may get something else than what is in its file now. `address`: where it speaks TLS.
+pub(crate) fn judge_served(settings: &Settings, address: SocketAddr, now: i64, to: &mut Findings) {
+    let Some(tls) = &settings.tls else { return };
+    let name = format!("the certificate that {address} shows");
+    let Ok(der) = served(address, PATIENCE) else {
+        to.unseen("certificate", format!("{name}: no TLS is spoken there; give the options of the server"));
+        return;
+    };
+    if let Some(validity) = Validity::of(&der) {
+        judge_one(&name, &tls.chain_cert, validity, now, to);
+    }
+    if is_first_of(&tls.chain_cert, &der).is_ok_and(|is_same| !is_same) {
+        to.advice(
+            "certificate",
+            format!("{name} is not that of ssl_chain_cert {}", tls.chain_cert.display()),
+            "The server has not read the file since it was written: clients get the old one.",
+            "send the server SIGHUP, or `refresh_certs` by a client",
+        );
+    }
+}
+
+/// For how long a server may be silent.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 fn judge_server(tls: &TlsSettings, now: i64, to: &mut Findings) {
     let mut all = [Some(&tls.chain_cert), tls.key.as_ref(), tls.ca_cert.as_ref()].into_iter().flatten();

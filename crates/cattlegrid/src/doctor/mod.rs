@@ -16,6 +16,7 @@ mod machine;
 mod network;
 mod running;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -45,6 +46,8 @@ struct Live {
     pid: Option<u32>,
     /// None: it does not answer without a login or TLS.
     stats: Option<Stats>,
+    /// Where clients reach it.
+    addresses: Vec<SocketAddr>,
 }
 
 /// Judges the settings, and the server that runs with them if there is one.
@@ -124,7 +127,7 @@ fn live(settings: &Settings, pid: Option<u32>, files: &Files, to: &mut Findings)
         machine::owner(files, &socket)
     });
     let stats = if settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary() {
-        taken.iter().find_map(|address| stats_of(&network::reachable(*address)))
+        taken.iter().find_map(|address| stats_of(&network::reachable(*address).to_string()))
     } else {
         None
     };
@@ -135,16 +138,18 @@ fn live(settings: &Settings, pid: Option<u32>, files: &Files, to: &mut Findings)
         if stats.is_none() {
             unheard(settings, to);
         }
-        return Some(Live { pid: Some(pid), stats });
+        return Some(Live { pid: Some(pid), stats, addresses: taken });
     }
     let ours = owner.filter(|owner| owner.name.starts_with("cattlegrid")).map(|owner| owner.pid);
     match (stats.filter(running::is_ours), ours) {
         (None, None) => None,
         (None, ours) => {
             unheard(settings, to);
-            Some(Live { pid: ours, stats: None })
+            Some(Live { pid: ours, stats: None, addresses: taken })
         }
-        (Some(stats), ours) => Some(Live { pid: ours.or_else(|| says(&stats)), stats: Some(stats) }),
+        (Some(stats), ours) => {
+            Some(Live { pid: ours.or_else(|| says(&stats)), stats: Some(stats), addresses: taken })
+        }
     }
 }
 
@@ -198,7 +203,11 @@ fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Li
     network::judge_exposure(settings, to);
     files::judge(settings, machine.process.uid.filter(|_| running), to);
     users(settings, to);
-    certificates::judge(settings, unix_time().cast_signed(), to);
+    let now = unix_time().cast_signed();
+    certificates::judge(settings, now, to);
+    if let Some(address) = live.and_then(|live| live.addresses.first()) {
+        certificates::judge_served(settings, network::reachable(*address), now, to);
+    }
     rules(settings, to);
     followed(settings.follows(), to);
     if let Some(stats) = stats {

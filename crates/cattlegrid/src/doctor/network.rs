@@ -1,7 +1,7 @@
 //! Addresses: whether the server can listen there, who else does, and who can reach it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -111,17 +111,17 @@ fn says_who(address: SocketAddr, why: Refusal) -> Option<Owner> {
     if why != Refusal::Taken {
         return None;
     }
-    let stats = parse(&lines_of(&reachable(address), "stats").ok()?);
+    let stats = parse(&lines_of(&reachable(address).to_string(), "stats").ok()?);
     let pid = stats.get("pid")?.parse().ok()?;
     Some(Owner { pid, name: "memcached".to_owned() })
 }
 
 /// The address at which a client of this machine reaches what listens there.
-pub(crate) fn reachable(address: SocketAddr) -> String {
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
-        _ if !address.ip().is_unspecified() => address.to_string(),
-        SocketAddr::V4(_) => format!("127.0.0.1:{}", address.port()),
-        SocketAddr::V6(_) => format!("[::1]:{}", address.port()),
+        _ if !address.ip().is_unspecified() => address,
+        SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::LOCALHOST, address.port()).into(),
     }
 }
 

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
 use super::*;
