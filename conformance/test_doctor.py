@@ -364,6 +364,22 @@ def test_a_reload_that_changed_nothing(binary, start, open_dir):
     report.one("options", "wrong now", "hodl")
 
 
+def test_a_daemon_whose_paths_are_relative(binary, open_dir):
+    with open(open_dir + "/rules.toml", "w") as f:
+        f.write('[[rule]]\nmatch = "page:{id}"\nhold = "1s"\n')
+    port = free_port()
+    subprocess.run([binary, "-d", "-p", str(port), "--config", "rules.toml", "-P", open_dir + "/pid"], cwd=open_dir, check=True, timeout=60)
+    pid = int(open(open_dir + "/pid").read())
+    try:
+        report = Report([binary, "doctor", "--pid", pid])
+        assert [u["check"] for u in report.all["unseen"]] == ["options"] and report.of("options") == [], report.all
+        report = Report([binary, "doctor", "-p", port, "rules.toml"], cwd=open_dir)
+        assert report.all["unseen"] == [] and f"process {pid}" in report.all["server"], report.all
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        wait_until("it has ended", lambda: not os.path.exists(f"/proc/{pid}/exe"))
+
+
 def test_it_changes_nothing(binary, open_dir):
     """It opens no file for writing, and leaves nothing behind."""
     before = sorted(os.listdir(open_dir))

@@ -101,6 +101,14 @@ fn settings_of(
             );
             otherwise
         }
+        // A daemon (-d) has moved there since it read its paths.
+        Err(error) if dir == Some(Path::new("/")) && to_relative_file(&error.to_string()) => {
+            let how = format!(
+                "those of process {pid} name a file by a relative path; give them, where it was started ({error})"
+            );
+            to.unseen("options", how);
+            otherwise
+        }
         Err(error) => {
             to.problem(
                 "options",
@@ -111,6 +119,11 @@ fn settings_of(
             otherwise
         }
     }
+}
+
+/// Whether a message begins with a path that is not absolute.
+fn to_relative_file(message: &str) -> bool {
+    !message.starts_with(['/', '-']) && message.contains("No such file")
 }
 
 /// The server that runs: the process that was named, or what listens at the addresses if it is Cattlegrid.
