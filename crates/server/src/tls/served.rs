@@ -1,4 +1,4 @@
-//! The certificate that a server shows to its clients, whoever has signed it.
+//! The certificate that a server shows to its clients. Its signer does not matter.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
