@@ -2,6 +2,7 @@
 
 mod advise;
 mod demo;
+mod doctor;
 mod nodes;
 mod objects;
 mod running;
@@ -53,6 +54,13 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         Command::Check { file, key, server, connect } => check(&file, key.as_deref(), server, connect),
+        Command::Doctor(command) => match doctor::run(*command) {
+            Ok(diagnosis) => {
+                let printed = print(&diagnosis.text);
+                if diagnosis.is_good { printed } else { ExitCode::FAILURE }
+            }
+            Err(error) => usage_error(&format_args!("doctor {error}")),
+        },
         Command::Nodes { server } => match nodes::table(&server) {
             Ok(text) => print(&text),
             Err(error) => {

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::apply::{Stop, apply, missing, unknown};
+use crate::doctor_command::{DoctorCommand, parse_doctor};
 use crate::error::UsageError;
 use crate::follow_command::{FollowCommand, parse_follow};
 use crate::help::Topic;
@@ -68,6 +69,8 @@ pub enum Command {
         /// For how long, in seconds.
         seconds: u64,
     },
+    /// Say what to change on this machine, or for a running server.
+    Doctor(Box<DoctorCommand>),
     /// Show types of objects, or make calls without a server.
     Objects(ObjectsCommand),
     /// `-h`, `help`: print this and leave with status 0.
@@ -109,6 +112,7 @@ where
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
         Some("advise") => parse_advise(&words[1..]),
+        Some("doctor") => parse_doctor(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
         Some("follow") => parse_follow(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
@@ -122,8 +126,8 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 10] =
-    ["serve", "demo", "bench", "check", "advise", "nodes", "follow", "objects", "help", "version"];
+const SUBCOMMANDS: [&str; 11] =
+    ["serve", "demo", "bench", "check", "advise", "doctor", "nodes", "follow", "objects", "help", "version"];
 
 fn no_subcommand(before: &str, word: &str) -> UsageError {
     let near = nearest(word, SUBCOMMANDS.into_iter());
@@ -140,6 +144,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("demo") => Topic::Demo,
         Some("check") => Topic::Check,
         Some("advise") => Topic::Advise,
+        Some("doctor") => Topic::Doctor,
         Some("nodes") => Topic::Nodes,
         Some("follow") => Topic::Follow,
         Some("objects") => Topic::Objects,
@@ -277,10 +282,21 @@ fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
 }
 
 fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
+    let settings = settings_of(words, |_| Ok(()))?;
+    Ok(settings.map_or_else(Command::from, |settings| Command::Serve(Box::new(settings))))
+}
+
+/// The settings of the server under these options, or what they ask for instead. `look` sees what the command line alone says, and
+/// may name the rule file.
+pub(crate) fn settings_of(
+    words: &[String],
+    look: impl FnOnce(&mut Settings) -> Result<(), UsageError>,
+) -> Result<Result<Settings, Stop>, UsageError> {
     let mut settings = Settings::default();
     if let Some(stop) = parse_options(words, &mut settings)? {
-        return Ok(stop.into());
+        return Ok(Err(stop));
     }
+    look(&mut settings)?;
     if let Some(path) = settings.config {
         // Once more, over what the file says.
         let file = RuleFile::load_with(&path, settings.objects_dir.as_deref())
@@ -301,7 +317,7 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
         settings.rule_file = Some(file);
     }
     settings.check()?;
-    Ok(Command::Serve(Box::new(settings)))
+    Ok(Ok(settings))
 }
 
 /// Reads options; what they ask for if it is not the server.
@@ -328,7 +344,12 @@ fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Sto
 
 /// A word that is neither an option nor a value: memcached ignores it.
 fn stray(word: &str, settings: &mut Settings) {
-    settings.notices.push(format!("{word}: ignored: every option starts with - (see --help)"));
+    settings.notices.push(stray_notice(word));
+    settings.strays.push(word.to_owned());
+}
+
+pub(crate) fn stray_notice(word: &str) -> String {
+    format!("{word}: ignored: every option starts with - (see --help)")
 }
 
 /// The whole help. It is in no table: an abbreviation of it is one of `help`.

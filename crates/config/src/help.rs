@@ -23,6 +23,8 @@ pub enum Topic {
     Check,
     /// `advise`.
     Advise,
+    /// `doctor`.
+    Doctor,
     /// `nodes`.
     Nodes,
     /// `follow`.
@@ -40,6 +42,7 @@ impl Topic {
             Self::Demo => DEMO.to_owned(),
             Self::Check => CHECK.to_owned(),
             Self::Advise => ADVISE.to_owned(),
+            Self::Doctor => DOCTOR.to_owned(),
             Self::Nodes => NODES.to_owned(),
             Self::Follow => FOLLOW.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
@@ -59,6 +62,7 @@ fn help() -> String {
         "Usage: cattlegrid [serve] [OPTION]...     the server, with memcached's options\n\
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
+         \x20      cattlegrid doctor [FILE] [OPTION]  what to change on this machine\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
          \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
@@ -181,6 +185,30 @@ Status: 0, 2 for a file with mistakes, 1 for a loader that has failed, a
 server that does not answer or a database that lacks something.
 ";
 
+const DOCTOR: &str = "\
+Usage: cattlegrid doctor [FILE] [--pid PID] [--json] [OPTION]...
+
+Looks at this machine as the server would find it if it were started with the
+rule file FILE and these options of the server, and says what to change:
+limits, memory, control groups, ports, permissions, certificates, loaders, and
+the databases that are followed. Of a server that runs at these addresses also
+what it has met since its start. It changes nothing.
+
+Each finding says what was found, why it matters, and what mends it. A problem
+is something that fails, loses data or lets others in; the rest is advice.
+
+      --pid PID   judge this running server by its own limits; without any
+                  other option with those of its command line
+      --json      the same as a JSON object, for monitoring
+  -v              also what is fine
+  -h, --help      print this
+
+Run it as the user that starts the server, for it has the limits of its shell.
+As root it can name the process that has a port.
+
+Status: 0 without a problem, 1 with one, 2 for options or a file with mistakes.
+";
+
 const NODES: &str = "\
 Usage: cattlegrid nodes ADDR
 
@@ -260,6 +288,7 @@ mod tests {
             Topic::Demo,
             Topic::Check,
             Topic::Advise,
+            Topic::Doctor,
             Topic::Nodes,
             Topic::Follow,
             Topic::Objects,

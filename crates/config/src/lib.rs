@@ -22,6 +22,7 @@ mod apply;
 mod changes;
 mod check;
 mod command_line;
+mod doctor_command;
 mod error;
 mod extended;
 mod file;
@@ -63,6 +64,7 @@ mod value;
 
 pub use check::{check, explain, parameters};
 pub use command_line::{Command, parse_args};
+pub use doctor_command::DoctorCommand;
 pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
 pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};

@@ -142,6 +142,8 @@ pub struct Settings {
     pub tuning: BTreeMap<&'static str, String>,
     /// One line for each option that was accepted without effect; log them at start.
     pub notices: Vec<String>,
+    /// Words of the command line that are neither an option nor a value.
+    pub(crate) strays: Vec<String>,
     pub(crate) port_given: bool,
 }
 
@@ -283,6 +285,7 @@ impl Default for Settings {
             unsent_bytes: 64 << 20,
             tuning: TUNING.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
             notices: Vec::new(),
+            strays: Vec::new(),
             port_given: false,
         }
     }

@@ -44,7 +44,7 @@ pub(crate) use secrets::Secrets;
 pub(crate) const DESCRIPTORS: usize = connections::CONNECTIONS + 24;
 
 /// The port of an address that names none.
-const PORT: u16 = 11280;
+pub(crate) const PORT: u16 = 11280;
 
 /// Bound addresses, before the thread runs.
 pub(crate) struct Bound {

@@ -613,6 +613,14 @@ pub fn check_logs(follows: &[FollowSettings]) -> (String, bool) {
     (text, is_good)
 }
 
+/// What the database or the etcd of this log lacks, each with what mends it. It connects, and takes some ten seconds at most.
+///
+/// # Errors
+/// It cannot be asked; says why.
+pub fn log_lacks(settings: &FollowSettings) -> Result<Vec<(String, String)>, String> {
+    lacks(settings).map(|all| all.into_iter().map(|one| (one.what, one.mend)).collect())
+}
+
 fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     let password = password(settings, || false)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();

@@ -61,7 +61,10 @@ mod wire_log;
 pub use deletes::{DeletesError, delete_keys};
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
-pub use follows::check_logs;
+pub use follows::{check_logs, log_lacks};
 pub use hot::shape;
 pub use loading::log_loader;
-pub use serve::serve;
+pub use serve::{descriptors_at_most, memory_at_most, serve};
+
+/// The port of an `--admin` that names none.
+pub const ADMIN_PORT: u16 = admin::PORT;

@@ -30,3 +30,8 @@ impl Follows {
 pub fn check_logs(_: &[FollowSettings]) -> (String, bool) {
     ("# no log is followed\n".to_owned(), true)
 }
+
+/// What the database of this log lacks: this program cannot ask it.
+pub fn log_lacks(_: &FollowSettings) -> Result<Vec<(String, String)>, String> {
+    Err("this program was built without the cargo feature `postgres`".to_owned())
+}

@@ -37,11 +37,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     if settings.core_dumps {
         sys::raise_core_limit()?;
     }
-    let of_rings = if settings.io_uring { settings.threads } else { 0 };
-    let others = of_rings + cattlegrid_loader::descriptors(settings.loaders());
-    let of_admin = if settings.admin.is_some() { admin::DESCRIPTORS } else { 0 };
-    let others = others + of_admin;
-    sys::raise_open_files(settings.connections_max, settings.threads, others)?;
+    sys::raise_open_files(settings.connections_max, settings.threads, other_descriptors(&settings))?;
     if settings.lock_memory {
         sys::raise_locked_memory();
     }
@@ -124,6 +120,18 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     ended
 }
 
+/// Descriptors of rings, pools of loaders and monitoring.
+fn other_descriptors(settings: &Settings) -> usize {
+    let of_rings = if settings.io_uring { settings.threads } else { 0 };
+    let of_admin = if settings.admin.is_some() { admin::DESCRIPTORS } else { 0 };
+    of_rings + cattlegrid_loader::descriptors(settings.loaders()) + of_admin
+}
+
+/// Open files that fit the connections of `-c` and everything else.
+pub fn descriptors_at_most(settings: &Settings) -> u64 {
+    sys::open_files(settings.connections_max, settings.threads, other_descriptors(settings))
+}
+
 /// In a control group that has less memory than the server may take, the system ends it.
 fn warn_of_cgroup(settings: &Settings) {
     let taken = memory_at_most(settings) as u64;
@@ -140,7 +148,7 @@ fn warn_of_cgroup(settings: &Settings) {
 /// Bytes of memory that the server takes at most, without its loaders' processes and the system's own buffers of sockets: items,
 /// input that is kept, twice, since uploads that give way go when their lane has acted, replies that are not taken, connections,
 /// the threads' buffers, and what every process has.
-fn memory_at_most(settings: &Settings) -> usize {
+pub fn memory_at_most(settings: &Settings) -> usize {
     let caps = Caps::new(settings.item_bytes_max, settings.unsent_bytes);
     let one = if settings.tls.is_some() { CONNECTION_BYTES + TLS_BYTES } else { CONNECTION_BYTES };
     let watchers = crate::watch::WATCHERS_MAX * settings.watcher_buffer_bytes;

@@ -126,6 +126,11 @@ pub(crate) fn fork() -> Result<Option<Pid>, Errno> {
 /// Descriptors that are not connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
+/// Open files that fit `connections`, what `threads` need, and `others`.
+pub(crate) fn open_files(connections: usize, threads: usize, others: usize) -> u64 {
+    connections as u64 + OWN_DESCRIPTORS + 4 * threads as u64 + others as u64
+}
+
 /// Raises the limit on open files to fit `connections`, what `threads` need, and `others`: rings, pools of loaders.
 ///
 /// If only the connections themselves fit, warns and takes what there is, as memcached would.
@@ -141,7 +146,7 @@ pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Re
     };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
     let least = connections as rlim_t;
-    let wanted = least + OWN_DESCRIPTORS + 4 * threads as rlim_t + others as rlim_t;
+    let wanted = open_files(connections, threads, others);
     if soft >= wanted {
         return Ok(());
     }

@@ -25,12 +25,14 @@ mod certificate;
 mod clients;
 mod der;
 mod keys;
+mod served;
 mod session;
 
 use certificate::Certificate;
 use clients::Clients;
 use keys::{ENCRYPTED, is_encrypted, problem_of_key, problem_of_pem};
 
+pub use served::served;
 pub(crate) use session::TlsSession;
 
 /// A certificate, key or option that cannot be used; says which and why.
@@ -76,6 +78,43 @@ impl TlsAcceptor {
     pub fn reload(&self) -> Result<(), TlsError> {
         self.read_again().map(|config| self.replace(config))
     }
+}
+
+/// For how long a certificate is valid, and whether it has names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second, as Unix time.
+    pub from: i64,
+    /// The last second.
+    pub until: i64,
+    /// Whether it has alternative names (hosts, addresses), by which clients know its server.
+    pub has_names: bool,
+}
+
+/// Of the certificates in the file of `option` at `path`, in their order; those of another form than X.509 are left out.
+///
+/// # Errors
+/// It cannot be read, or has no certificate.
+pub fn validities(option: &str, path: &Path) -> Result<Vec<Validity>, TlsError> {
+    let all = certificates(option, path)?;
+    Ok(all.iter().filter_map(|der| Validity::of(der)).collect())
+}
+
+impl Validity {
+    /// Of a certificate in DER; None: it is none.
+    pub fn of(der: &[u8]) -> Option<Self> {
+        let certificate = Certificate::read(der)?;
+        let (from, until) = certificate.valid;
+        Some(Self { from, until, has_names: certificate.has_names() })
+    }
+}
+
+/// Whether the first certificate in the file of `ssl_chain_cert` is this one, DER.
+///
+/// # Errors
+/// It cannot be read, or has no certificate.
+pub fn is_first_of(path: &Path, der: &[u8]) -> Result<bool, TlsError> {
+    Ok(certificates("ssl_chain_cert", path)?.first().is_some_and(|first| first.as_ref() == der))
 }
 
 fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {

@@ -2,7 +2,8 @@
 //! extensions is version 1.
 
 use super::der::{
-    BIT_STRING, CONTEXT_0, Element, GENERALIZED_TIME, INTEGER, SEQUENCE, UTC_TIME, take, take_tagged,
+    BIT_STRING, CONTEXT_0, CONTEXT_3, Element, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, UTC_TIME,
+    take, take_tagged,
 };
 
 /// See the module's text. Names and algorithms are the contents of their sequences.
@@ -16,9 +17,11 @@ pub(super) struct Certificate<'a> {
     pub(super) signature: &'a [u8],
     pub(super) issuer: &'a [u8],
     /// Unix times of the first and the last second.
-    valid: (i64, i64),
+    pub(super) valid: (i64, i64),
     /// The public key with its frame (`SubjectPublicKeyInfo`).
     pub(super) key_info: &'a [u8],
+    /// What follows its key: extensions, of version 3.
+    rest: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
@@ -52,7 +55,20 @@ impl<'a> Certificate<'a> {
             issuer,
             valid,
             key_info,
+            rest: fields,
         })
+    }
+
+    /// Whether it names hosts or addresses that a client may compare with the one that it has connected to.
+    pub(super) fn has_names(&self) -> bool {
+        let mut rest = self.rest;
+        while let Some(element) = take(&mut rest) {
+            if element.tag == CONTEXT_3 {
+                return take_tagged(&mut &*element.contents, SEQUENCE)
+                    .is_some_and(|all| has_alternative_names(all.contents));
+            }
+        }
+        false
     }
 
     /// Whether it is valid at this Unix time.
@@ -60,6 +76,25 @@ impl<'a> Certificate<'a> {
         i64::try_from(unix).is_ok_and(|unix| (self.valid.0..=self.valid.1).contains(&unix))
     }
 }
+
+/// Of these extensions.
+fn has_alternative_names(mut extensions: &[u8]) -> bool {
+    while let Some(extension) = take_tagged(&mut extensions, SEQUENCE) {
+        let mut fields = extension.contents;
+        if take(&mut fields).is_some_and(|name| name.contents == SUBJECT_ALT_NAME) {
+            while let Some(field) = take(&mut fields) {
+                if field.tag == OCTET_STRING {
+                    return take_tagged(&mut &*field.contents, SEQUENCE)
+                        .is_some_and(|names| !names.contents.is_empty());
+                }
+            }
+        }
+    }
+    false
+}
+
+/// The identifier 2.5.29.17.
+const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
 /// The algorithm of a public key, and the key, of a `SubjectPublicKeyInfo`'s contents.
 pub(super) fn public_key(mut key_info: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -16,6 +16,8 @@ pub(super) const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
 /// The version of a certificate.
 pub(super) const CONTEXT_0: u8 = 0xa0;
+/// The extensions of a certificate.
+pub(super) const CONTEXT_3: u8 = 0xa3;
 
 /// Takes the element at the front of `rest`; `None`: there is none, or not all of it.
 pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<Element<'a>> {

@@ -261,3 +261,17 @@ fn files_that_make_no_sense() {
         assert!(problem(&settings).starts_with("-o ssl_ca_cert "));
     }
 }
+
+#[test]
+fn a_certificate_says_for_how_long_it_is_valid_and_whether_it_has_names() {
+    let files = Files::new();
+    let server = validities("ssl_chain_cert", &files.path("chain.pem")).unwrap();
+    assert!(server.len() == 1 && server[0].has_names && server[0].from < server[0].until, "{server:?}");
+    let authority = validities("ssl_ca_cert", &files.path("ca.pem")).unwrap();
+    assert!(!authority[0].has_names);
+    assert!(validities("ssl_ca_cert", &files.path("key.pem")).is_err());
+    let der = files.write_server();
+    assert!(is_first_of(&files.path("chain.pem"), &der).unwrap());
+    assert!(!is_first_of(&files.path("ca.pem"), &der).unwrap());
+    assert_eq!(Validity::of(b"nonsense"), None);
+}

@@ -1,0 +1,386 @@
+//! What the system says: the one reader of `/proc` and `/sys`. Everything else of `doctor` judges what is read here.
+//!
+//! # Invariants
+//! * Files are only read, and what cannot be read is `None`, and is said by what judges it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// The directory under which `/proc` and `/sys` are: `/`, or one of recorded files.
+#[derive(Debug, Clone)]
+pub(crate) struct Files(PathBuf);
+
+impl Files {
+    pub(crate) fn at(root: &Path) -> Self {
+        Self(root.to_owned())
+    }
+
+    /// The text of a file, of a path without the first `/`.
+    fn text(&self, path: &str) -> Option<String> {
+        std::fs::read(self.0.join(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn number(&self, path: &str) -> Option<u64> {
+        self.text(path)?.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        std::fs::read_link(self.0.join(path)).ok().map(|path| path.to_string_lossy().into_owned())
+    }
+}
+
+/// A limit of a process; `u64::MAX`: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
+}
+
+/// A control group that limits the process: its own, or an ancestor.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Its directory, as a user would write it.
+    pub(crate) path: String,
+    /// `memory.max`, or `memory.limit_in_bytes`.
+    pub(crate) memory_max: Option<u64>,
+    /// The name of the file that says so.
+    pub(crate) memory_file: &'static str,
+    /// `memory.high`.
+    pub(crate) memory_high: Option<u64>,
+    /// Processes of it that the system has killed for want of memory.
+    pub(crate) oom_kills: u64,
+    /// CPUs of its quota, in hundredths.
+    pub(crate) cpu_hundredths: Option<u64>,
+    /// Periods in which its threads were stopped.
+    pub(crate) throttled: u64,
+    /// All periods.
+    pub(crate) periods: u64,
+}
+
+/// Figures of the memory, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    pub(crate) available: u64,
+    pub(crate) swap_total: u64,
+    pub(crate) commit_limit: u64,
+    pub(crate) committed: u64,
+}
+
+/// Of a process, or of this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) open_files: Option<Limit>,
+    pub(crate) locked_memory: Option<Limit>,
+    pub(crate) core: Option<Limit>,
+    /// Effective user.
+    pub(crate) uid: Option<u32>,
+    /// Effective capabilities.
+    pub(crate) capabilities: u64,
+    pub(crate) cpus: Option<usize>,
+    pub(crate) resident: Option<u64>,
+    pub(crate) swapped: Option<u64>,
+    pub(crate) locked: Option<u64>,
+    /// Descriptors in use; None: they may not be seen.
+    pub(crate) descriptors: Option<usize>,
+    pub(crate) groups: Vec<Group>,
+    /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
+    pub(crate) overflows: Option<u64>,
+    /// Its network namespace is that of this process, or may not be seen.
+    pub(crate) same_network: bool,
+}
+
+/// Everything that is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) nr_open: Option<u64>,
+    pub(crate) somaxconn: Option<u64>,
+    pub(crate) syncookies: Option<u64>,
+    pub(crate) syn_backlog: Option<u64>,
+    /// `always`, `madvise` or `never`.
+    pub(crate) huge_pages: Option<String>,
+    pub(crate) overcommit: Option<u64>,
+    pub(crate) swappiness: Option<u64>,
+    pub(crate) io_uring_disabled: Option<u64>,
+    pub(crate) clock: Option<String>,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) process: Process,
+}
+
+impl Process {
+    /// `CAP_...` by its number.
+    pub(crate) fn can(&self, capability: u32) -> bool {
+        self.capabilities >> capability & 1 == 1
+    }
+}
+
+impl Machine {
+    /// Reads everything; of the process `pid` (None: of this one) what belongs to a process.
+    pub(crate) fn read(files: &Files, pid: Option<u32>) -> Self {
+        let sys = |name: &str| files.number(&format!("proc/sys/{name}"));
+        let thp = files.text("sys/kernel/mm/transparent_hugepage/enabled");
+        let clock = files.text("sys/devices/system/clocksource/clocksource0/current_clocksource");
+        Self {
+            nr_open: sys("fs/nr_open"),
+            somaxconn: sys("net/core/somaxconn"),
+            syncookies: sys("net/ipv4/tcp_syncookies"),
+            syn_backlog: sys("net/ipv4/tcp_max_syn_backlog"),
+            huge_pages: thp.as_deref().and_then(chosen).map(str::to_owned),
+            overcommit: sys("vm/overcommit_memory"),
+            swappiness: sys("vm/swappiness"),
+            io_uring_disabled: sys("kernel/io_uring_disabled"),
+            clock: clock.map(|text| text.trim().to_owned()),
+            memory: files.text("proc/meminfo").as_deref().map(meminfo),
+            process: process(files, pid),
+        }
+    }
+}
+
+fn process(files: &Files, pid: Option<u32>) -> Process {
+    let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let of = |name: &str| format!("proc/{who}/{name}");
+    let limits = files.text(&of("limits")).unwrap_or_default();
+    let status = files.text(&of("status")).unwrap_or_default();
+    let kib =
+        |name: &str| field(&status, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|k| k << 10);
+    let own = files.link("proc/self/ns/net");
+    Process {
+        open_files: limit(&limits, "Max open files"),
+        locked_memory: limit(&limits, "Max locked memory"),
+        core: limit(&limits, "Max core file size"),
+        uid: field(&status, "Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok()),
+        capabilities: field(&status, "CapEff:")
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+            .unwrap_or(0),
+        cpus: field(&status, "Cpus_allowed_list:").map(count_of_list),
+        resident: kib("VmRSS:"),
+        swapped: kib("VmSwap:"),
+        locked: kib("VmLck:"),
+        descriptors: std::fs::read_dir(files.0.join(of("fd"))).ok().map(Iterator::count),
+        groups: groups(files, &files.text(&of("cgroup")).unwrap_or_default()),
+        overflows: files.text(&of("net/netstat")).as_deref().and_then(overflows),
+        same_network: own.zip(files.link(&of("ns/net"))).is_none_or(|(own, other)| own == other),
+    }
+}
+
+/// What is in brackets: `always [madvise] never`.
+fn chosen(text: &str) -> Option<&str> {
+    text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
+}
+
+/// What follows `name` on its line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+fn meminfo(text: &str) -> Memory {
+    let of = |name: &str| {
+        let number = field(text, name).and_then(|rest| rest.strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        number.unwrap_or(0) << 10
+    };
+    Memory {
+        total: of("MemTotal:"),
+        available: of("MemAvailable:"),
+        swap_total: of("SwapTotal:"),
+        commit_limit: of("CommitLimit:"),
+        committed: of("Committed_AS:"),
+    }
+}
+
+/// A line of `/proc/PID/limits`.
+fn limit(text: &str, name: &str) -> Option<Limit> {
+    let mut words = field(text, name)?.split_ascii_whitespace().map(|word| match word {
+        "unlimited" => Some(u64::MAX),
+        word => word.parse().ok(),
+    });
+    Some(Limit { soft: words.next()??, hard: words.next()?? })
+}
+
+/// How many numbers a list such as `0-3,8` has.
+fn count_of_list(list: &str) -> usize {
+    let each = list.trim().split(',').filter_map(|part| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(to.parse::<usize>().ok()?.saturating_sub(from.parse().ok()?) + 1)
+    });
+    each.sum()
+}
+
+/// `ListenOverflows` of `/proc/net/netstat`, which has a line of names and one of values.
+fn overflows(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let place = names.split_ascii_whitespace().position(|name| name == "ListenOverflows")?;
+    values.split_ascii_whitespace().nth(place)?.parse().ok()
+}
+
+/// The groups of `/proc/PID/cgroup`, each with its ancestors, as far as they limit something.
+fn groups(files: &Files, text: &str) -> Vec<Group> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let has = |name: &str| controllers.split(',').any(|own| own == name);
+        let tops: &[&str] = match controllers {
+            "" => &["sys/fs/cgroup", "sys/fs/cgroup/unified"],
+            _ if has("memory") => &["sys/fs/cgroup/memory"],
+            _ if has("cpu") => &["sys/fs/cgroup/cpu"],
+            _ => continue,
+        };
+        for top in tops.iter().map(Path::new) {
+            // In a container the path may be that of the host: its ancestors are there.
+            let own = top.join(path.trim_start_matches('/'));
+            for dir in own.ancestors().take_while(|dir| dir.starts_with(top)) {
+                let group = if controllers.is_empty() { group_v2(files, dir) } else { group_v1(files, dir) };
+                found.extend(group);
+            }
+        }
+    }
+    found
+}
+
+fn group_v2(files: &Files, dir: &Path) -> Option<Group> {
+    let text = |name: &str| files.text(dir.join(name).to_str()?);
+    let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+    let counter = |file: &str, name: &str| {
+        text(file).and_then(|text| field(&text, name)?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let quota = text("cpu.max").and_then(|text| {
+        let (quota, period) = text.trim().split_once(' ')?;
+        hundredths(quota.parse().ok()?, period.parse().ok()?)
+    });
+    let group = Group {
+        path: format!("/{}", dir.display()),
+        memory_max: number("memory.max"),
+        memory_file: "memory.max",
+        memory_high: number("memory.high"),
+        oom_kills: counter("memory.events", "oom_kill "),
+        cpu_hundredths: quota,
+        throttled: counter("cpu.stat", "nr_throttled "),
+        periods: counter("cpu.stat", "nr_periods "),
+    };
+    limits_something(group)
+}
+
+fn group_v1(files: &Files, dir: &Path) -> Option<Group> {
+    let text = |name: &str| files.text(dir.join(name).to_str()?);
+    let number = |name: &str| text(name)?.trim().parse::<i64>().ok().and_then(|n| u64::try_from(n).ok());
+    let counter = |file: &str, name: &str| {
+        text(file).and_then(|text| field(&text, name)?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let quota = number("cpu.cfs_quota_us").zip(number("cpu.cfs_period_us"));
+    let group = Group {
+        path: format!("/{}", dir.display()),
+        memory_max: number("memory.limit_in_bytes").filter(|bytes| *bytes < NO_LIMIT_V1),
+        memory_file: "memory.limit_in_bytes",
+        memory_high: None,
+        oom_kills: counter("memory.oom_control", "oom_kill "),
+        cpu_hundredths: quota.and_then(|(quota, period)| hundredths(quota, period)),
+        throttled: counter("cpu.stat", "nr_throttled "),
+        periods: counter("cpu.stat", "nr_periods "),
+    };
+    limits_something(group)
+}
+
+/// In version 1 a group without a limit has one of nearly 2^63 bytes.
+const NO_LIMIT_V1: u64 = 1 << 60;
+
+fn hundredths(quota: u64, period: u64) -> Option<u64> {
+    quota.saturating_mul(100).checked_div(period)
+}
+
+fn limits_something(group: Group) -> Option<Group> {
+    let limits = group.memory_max.or(group.memory_high).or(group.cpu_hundredths).is_some();
+    (limits || group.oom_kills > 0).then_some(group)
+}
+
+/// A TCP socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    inode: u64,
+}
+
+/// The sockets that listen in the network namespace of a process (None: this one).
+pub(crate) fn listening(files: &Files, pid: Option<u32>) -> Vec<Listening> {
+    let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let text = |name: &str| files.text(&format!("proc/{who}/net/{name}")).unwrap_or_default();
+    [text("tcp"), text("tcp6")].iter().flat_map(|text| text.lines().filter_map(listening_line)).collect()
+}
+
+/// A line of `/proc/net/tcp` or `/proc/net/tcp6`, if its socket listens.
+fn listening_line(line: &str) -> Option<Listening> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    if *words.get(3)? != "0A" {
+        return None;
+    }
+    let (host, port) = words.get(1)?.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    // Words of 32 bits, each in the byte order of the machine.
+    let mut bytes = Vec::new();
+    for at in (0..host.len()).step_by(8) {
+        bytes.extend(u32::from_str_radix(host.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+    };
+    Some(Listening { address: SocketAddr::new(ip, port), inode: words.get(9)?.parse().ok()? })
+}
+
+/// The addresses of those sockets that a process has.
+pub(crate) fn listening_of(files: &Files, pid: u32, sockets: &[Listening]) -> Vec<SocketAddr> {
+    let of = |socket: &&Listening| has_socket(&files.0.join(format!("proc/{pid}/fd")), socket);
+    sockets.iter().filter(of).map(|socket| socket.address).collect()
+}
+
+/// Whether a directory of descriptors, if it may be read, has the socket.
+fn has_socket(dir: &Path, socket: &Listening) -> bool {
+    let wanted = format!("socket:[{}]", socket.inode);
+    let Ok(open) = std::fs::read_dir(dir) else { return false };
+    open.flatten()
+        .any(|one| std::fs::read_link(one.path()).is_ok_and(|to| to.as_os_str().to_str() == Some(&wanted)))
+}
+
+/// A process that has a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
+    /// The name of its program.
+    pub(crate) name: String,
+}
+
+/// Who has the socket; None: no process whose descriptors may be seen.
+pub(crate) fn owner(files: &Files, socket: &Listening) -> Option<Owner> {
+    for entry in std::fs::read_dir(files.0.join("proc")).ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if has_socket(&entry.path().join("fd"), socket) {
+            return Some(Owner { pid, name: program_of(files, pid).unwrap_or_default() });
+        }
+    }
+    None
+}
+
+/// The name of a process's program: of its file, if that may be seen, or what it calls itself.
+pub(crate) fn program_of(files: &Files, pid: u32) -> Option<String> {
+    let by_file = files.link(&format!("proc/{pid}/exe")).and_then(|path| {
+        // A program whose file was replaced by an upgrade.
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        path.rsplit('/').next().map(str::to_owned)
+    });
+    by_file.or_else(|| files.text(&format!("proc/{pid}/comm")).map(|name| name.trim().to_owned()))
+}
+
+/// The words of its command line without the first, and its working directory if that may be seen.
+pub(crate) fn command_line(files: &Files, pid: u32) -> Option<(Vec<String>, Option<PathBuf>)> {
+    let text = files.text(&format!("proc/{pid}/cmdline"))?;
+    let words: Vec<String> = text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect();
+    Some((words, files.link(&format!("proc/{pid}/cwd")).map(PathBuf::from)))
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,333 @@
+//! Addresses: whether the server can listen there, who else does, and who can reach it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort, VerifyMode};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::finding::Findings;
+use super::machine::{Files, Listening, Owner, listening, owner};
+use super::running::parse;
+use crate::running::lines_of;
+
+/// Bytes of the path of a unix socket.
+const UNIX_PATH_MAX: usize = 107;
+
+/// The addresses of an entry of `-l`.
+pub(crate) fn resolve(address: &ListenAddress, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match &address.host {
+        Host::Any => Ok(vec![([0, 0, 0, 0], port).into(), ([0; 16], port).into()]),
+        Host::Named(name) => Ok((name.as_str(), port).to_socket_addrs()?.collect()),
+    }
+}
+
+/// The addresses of the settings that have a port, resolved.
+pub(crate) fn addresses(settings: &Settings) -> Vec<SocketAddr> {
+    let with_port = settings.tcp_addresses().into_iter().filter_map(|(address, port)| match port {
+        TcpPort::Fixed(port) => Some((address, port)),
+        TcpPort::Ephemeral | TcpPort::None => None,
+    });
+    with_port.flat_map(|(address, port)| resolve(&address, port).unwrap_or_default()).collect()
+}
+
+/// What keeps the system from giving an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Taken,
+    Forbidden,
+    NotHere,
+    Other,
+}
+
+/// Whether the address can be had: bound as the server does it, and given back at once. Nothing listens.
+fn bind(address: SocketAddr) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())
+}
+
+fn refusal(error: &io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Refusal::Taken,
+        io::ErrorKind::PermissionDenied => Refusal::Forbidden,
+        io::ErrorKind::AddrNotAvailable => Refusal::NotHere,
+        _ if error.raw_os_error() == Some(nix::errno::Errno::EAFNOSUPPORT as i32) => Refusal::NotHere,
+        _ => Refusal::Other,
+    }
+}
+
+/// Whether each address can be had. `own`: the server that is judged runs, as this process; 0: it may not be seen as which.
+pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, to: &mut Findings) {
+    let taken = listening(files, None);
+    let each = settings.tcp_addresses().into_iter().filter_map(|(address, port)| match port {
+        TcpPort::Fixed(port) => Some((address, port, "port")),
+        TcpPort::Ephemeral | TcpPort::None => None,
+    });
+    let admin = settings.admin.clone().map(|address| {
+        let port = address.port.unwrap_or(cattlegrid_server::ADMIN_PORT);
+        (address, port, "admin port")
+    });
+    for (address, port, name) in each.chain(admin) {
+        let all = match resolve(&address, port) {
+            Ok(all) => all,
+            Err(error) => {
+                let found = format!("{}: {error}", address.host_text());
+                let mend = "an address of this machine, or a line in /etc/hosts";
+                to.problem(name, found, "The server does not start: the name has no address.", mend);
+                continue;
+            }
+        };
+        let several = all.len() > 1;
+        for address in all {
+            match bind(address) {
+                Ok(()) => to.passed(name, format!("{address} is free")),
+                // Names and * may stand for addresses that the machine does not have.
+                Err(error) if several && refusal(&error) == Refusal::NotHere => {}
+                Err(error) => {
+                    let holder = of_port(&taken, address).map(|socket| owner(files, &socket));
+                    let who = holder.flatten().or_else(|| says_who(address, refusal(&error)));
+                    let is_own =
+                        own.is_some_and(|own| own == 0 || who.as_ref().is_none_or(|who| who.pid == own));
+                    if is_own && refusal(&error) == Refusal::Taken {
+                        to.passed(name, format!("{address}: the running server has it"));
+                    } else {
+                        refused(name, address, refusal(&error), &error.to_string(), who, to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The process that has the port, by its own `stats`: those of other users may not be seen.
+fn says_who(address: SocketAddr, why: Refusal) -> Option<Owner> {
+    if why != Refusal::Taken {
+        return None;
+    }
+    let stats = parse(&lines_of(&reachable(address).to_string(), "stats").ok()?);
+    let pid = stats.get("pid")?.parse().ok()?;
+    Some(Owner { pid, name: "memcached".to_owned() })
+}
+
+/// The address at which a client of this machine reaches what listens there.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        _ if !address.ip().is_unspecified() => address,
+        SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, address.port()).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::LOCALHOST, address.port()).into(),
+    }
+}
+
+/// The socket that listens on this port, at this address or at all.
+pub(crate) fn of_port(sockets: &[Listening], wanted: SocketAddr) -> Option<Listening> {
+    let overlaps =
+        |one: IpAddr, other: IpAddr| one == other || one.is_unspecified() || other.is_unspecified();
+    let same = |socket: &&Listening| {
+        socket.address.port() == wanted.port() && overlaps(socket.address.ip(), wanted.ip())
+    };
+    sockets.iter().find(same).copied()
+}
+
+fn refused(
+    name: &'static str,
+    address: SocketAddr,
+    why: Refusal,
+    error: &str,
+    who: Option<Owner>,
+    to: &mut Findings,
+) {
+    let port = address.port();
+    match (why, who) {
+        (Refusal::Taken, Some(Owner { pid, name: program })) => {
+            let mend = match program.as_str() {
+                "memcached" => format!("stop it: systemctl disable --now memcached, or kill {pid}; or another port (-p)"),
+                _ => format!("stop it (kill {pid}), or another port (-p)"),
+            };
+            let found = format!("{address} is taken by {program}, process {pid}");
+            to.problem(name, found, "The server does not start while another program listens there.", mend);
+        }
+        (Refusal::Taken, None) => to.problem(
+            name,
+            format!("{address} is taken by a process that this user cannot see"),
+            "The server does not start while another program listens there.",
+            format!("stop it (as root `ss -ltnp sport = :{port}` names it), or another port (-p)"),
+        ),
+        (Refusal::Forbidden, _) => to.problem(
+            name,
+            format!("this user may not listen on {address}"),
+            "Started by this user the server does not start: ports below net.ipv4.ip_unprivileged_port_start need a capability.",
+            "AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit file, or start it as root with -u, or a port from 1024 on",
+        ),
+        (Refusal::NotHere, _) => to.problem(
+            name,
+            format!("no interface of this machine has {}", address.ip()),
+            "The server does not start.",
+            "-l with an address of `ip -brief address`; if one comes up later: After=network-online.target in its unit file",
+        ),
+        (Refusal::Other, _) => {
+            to.problem(name, format!("{address}: {error}"), "The server does not start.", "another address (-l, -p)");
+        }
+    }
+}
+
+/// `-s`: the path, and what is there. `own`: the server runs.
+pub(crate) fn judge_unix(settings: &Settings, own: bool, to: &mut Findings) {
+    let Some(path) = &settings.unix_socket else { return };
+    let name = "unix socket";
+    let shown = path.display();
+    let bytes = path.as_os_str().len();
+    if bytes > UNIX_PATH_MAX {
+        let found = format!("its path has {bytes} bytes, the system allows {UNIX_PATH_MAX}");
+        to.problem(
+            name,
+            found,
+            "The server does not start.",
+            "a shorter path (-s), such as /run/cattlegrid/socket",
+        );
+        return;
+    }
+    let there = std::fs::symlink_metadata(path);
+    match there {
+        Ok(data) if data.file_type().is_socket() => {
+            let lives = UnixStream::connect(path).is_ok();
+            match (lives, own) {
+                (true, false) => {
+                    let mend = format!("stop it (`ss -lxp src {shown}` names it), or another path (-s)");
+                    let why = "The server does not start while another one serves there.";
+                    to.problem(name, format!("a server listens on {shown}"), why, mend);
+                }
+                (true, true) => to.passed(name, format!("{shown}: the running server has it")),
+                (false, _) => to.passed(name, format!("{shown}: left over from another run; it is replaced")),
+            }
+        }
+        Ok(_) => {
+            let why = "The server does not start: it replaces sockets only.";
+            to.problem(
+                name,
+                format!("{shown} is something else than a socket"),
+                why,
+                "move it away, or another path (-s)",
+            );
+        }
+        Err(_) => {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
+                .is_ok()
+            {
+                to.passed(name, format!("{shown} can be made"));
+            } else {
+                let found = format!("this user cannot make files in {}", dir.display());
+                let mend = "RuntimeDirectory=cattlegrid in its unit file and -s /run/cattlegrid/socket, or another directory";
+                to.problem(name, found, "The server does not start.", mend);
+            }
+        }
+    }
+}
+
+/// How far an address reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    /// This machine.
+    Local,
+    /// A private network.
+    Private,
+    /// Everyone, or every network that the machine has.
+    Public,
+}
+
+fn reach(ip: IpAddr) -> Reach {
+    match ip {
+        ip if ip.is_loopback() => Reach::Local,
+        IpAddr::V4(ip) if ip.is_private() || ip.is_link_local() || in_shared_space(ip.octets()) => {
+            Reach::Private
+        }
+        IpAddr::V6(ip) if ip.is_unique_local() || ip.is_unicast_link_local() => Reach::Private,
+        _ => Reach::Public,
+    }
+}
+
+/// 100.64.0.0/10, of providers.
+fn in_shared_space(octets: [u8; 4]) -> bool {
+    octets[0] == 100 && octets[1] & 0xc0 == 64
+}
+
+/// Who can reach the server, and what they need for it.
+pub(crate) fn judge_exposure(settings: &Settings, to: &mut Findings) {
+    let name = "who may connect";
+    let logs_in = settings.auth_text() || settings.auth_binary();
+    let mut all_local = true;
+    for (address, port) in settings.tcp_addresses() {
+        let port = if let TcpPort::Fixed(port) = port { port } else { 0 };
+        let reaches = resolve(&address, port).unwrap_or_default().iter().map(|one| reach(one.ip())).max();
+        let encrypted = settings.tls.as_ref().filter(|_| address.tls);
+        let wants_certificate = encrypted.is_some_and(|tls| {
+            let by_mode = matches!(tls.verify_mode, VerifyMode::Require | VerifyMode::Once);
+            address.peer.unwrap_or(by_mode) && tls.ca_cert.is_some()
+        });
+        let reaches = reaches.unwrap_or(Reach::Local);
+        all_local &= reaches == Reach::Local;
+        let where_ = address.host_text();
+        if reaches == Reach::Public && !logs_in && !wants_certificate {
+            to.problem(
+                name,
+                format!("{where_} is open to every network of this machine, without a login or certificates of clients"),
+                "Any client that can connect reads, writes and flushes everything.",
+                "-l 127.0.0.1 or the address of a private interface; else -Y FILE with -Z, or -Z with -o ssl_verify_mode=2,ssl_ca_cert=FILE",
+            );
+        } else if reaches != Reach::Local && logs_in && encrypted.is_none() {
+            to.advice(
+                name,
+                format!("{where_} is reached by other machines, with a login and without TLS"),
+                "Passwords and values can be read on the way.",
+                "-Z -o ssl_chain_cert=FILE,ssl_key=FILE",
+            );
+        } else if reaches == Reach::Private && !logs_in && !wants_certificate {
+            to.advice(
+                name,
+                format!("{where_} is open to a private network, without a login or certificates of clients"),
+                "Every machine of that network reads, writes and flushes everything.",
+                "a firewall that lets the clients through only; or -Y FILE with -Z, or -Z with -o ssl_verify_mode=2,ssl_ca_cert=FILE",
+            );
+        }
+    }
+    if all_local {
+        to.passed(name, "programs of this machine");
+    }
+    judge_admin(settings, to);
+}
+
+fn judge_admin(settings: &Settings, to: &mut Findings) {
+    let Some(admin) = &settings.admin else { return };
+    let port = admin.port.unwrap_or(cattlegrid_server::ADMIN_PORT);
+    let is_local = resolve(admin, port).is_ok_and(|all| all.iter().all(|one| one.ip().is_loopback()));
+    let lacks_token = settings.admin_token.is_none();
+    if !is_local && (lacks_token || settings.admin_tls.is_none()) {
+        to.problem(
+            "admin",
+            format!(
+                "--admin {admin} is reached by other machines, without {}",
+                if lacks_token { "a token" } else { "a certificate" }
+            ),
+            "The server does not start.",
+            "--admin-token FILE and -o ssl_chain_cert=FILE, or --admin 127.0.0.1:11280",
+        );
+    } else {
+        to.passed("admin", admin.to_string());
+    }
+}
+
+/// Whether something answers at a port that a settings' address has; used to find the server that runs.
+pub(crate) fn is_taken(address: SocketAddr) -> bool {
+    bind(address).is_err_and(|error| refusal(&error) == Refusal::Taken)
+}
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+use cattlegrid_config::{Command, parse_args};
+
+fn settings(words: &[&str]) -> Settings {
+    match parse_args(words.iter().copied()).unwrap() {
+        Command::Serve(settings) => *settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn list(to: &Findings) -> Vec<String> {
+    to.list.iter().map(|finding| format!("{}: {} {}", finding.check, finding.found, finding.mend)).collect()
+}
+
+#[test]
+fn a_port_that_is_free_and_a_port_that_is_taken() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let files = Files::at(Path::new("/"));
+    let judged = |own| {
+        let mut to = Findings::default();
+        judge_ports(&settings(&["-p", &port]), &files, own, &mut to);
+        to
+    };
+    let said = list(&judged(None));
+    let pid = std::process::id();
+    assert!(said.len() == 1 && said[0].contains(&format!("process {pid}")), "{said:?}");
+    assert!(list(&judged(Some(pid))).is_empty(), "it is the server itself");
+    assert_eq!(list(&judged(Some(pid + 1))).len(), 1, "it is another program");
+    drop(listener);
+    assert!(list(&judged(None)).is_empty());
+    assert!(
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse().unwrap())).is_ok(),
+        "nothing was left there"
+    );
+}
+
+#[test]
+fn refusals_say_what_mends_them() {
+    let said = |why, who| {
+        let mut to = Findings::default();
+        refused("port", ([127, 0, 0, 1], 80).into(), why, "text", who, &mut to);
+        assert!(!to.is_good());
+        list(&to).remove(0)
+    };
+    let memcached = Owner { pid: 9, name: "memcached".to_owned() };
+    assert!(said(Refusal::Taken, Some(memcached)).contains("systemctl disable --now memcached"));
+    assert!(said(Refusal::Taken, None).contains("ss -ltnp sport = :80"));
+    assert!(said(Refusal::Forbidden, None).contains("CAP_NET_BIND_SERVICE"));
+    assert!(said(Refusal::NotHere, None).contains("no interface of this machine has 127.0.0.1"));
+}
+
+#[test]
+fn an_address_of_another_machine() {
+    let mut to = Findings::default();
+    judge_ports(&settings(&["-l", "192.0.2.1", "-p", "23456"]), &Files::at(Path::new("/")), None, &mut to);
+    assert!(list(&to)[0].contains("no interface of this machine has 192.0.2.1"), "{:?}", to.list);
+}
+
+#[test]
+fn unix_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let judged = |path: &Path, own| {
+        let mut to = Findings::default();
+        judge_unix(&settings(&["-s", path.to_str().unwrap()]), own, &mut to);
+        list(&to)
+    };
+    let path = dir.path().join("socket");
+    assert!(judged(&path, false).is_empty());
+    let listener = UnixListener::bind(&path).unwrap();
+    assert!(judged(&path, false)[0].contains("a server listens"));
+    assert!(judged(&path, true).is_empty());
+    drop(listener);
+    assert!(judged(&path, false).is_empty(), "the server replaces it");
+    assert!(judged(&dir.path().join("x".repeat(120)), false)[0].contains("the system allows 107"));
+    assert!(judged(&dir.path().join("none/socket"), false)[0].contains("cannot make files"));
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    assert!(judged(&dir.path().join("file"), false)[0].contains("something else"));
+}
+
+#[test]
+fn who_can_reach_the_server() {
+    let judged = |words: &[&str]| {
+        let mut to = Findings::default();
+        judge_exposure(&settings(words), &mut to);
+        (to.is_good(), to.list.len())
+    };
+    let with_certificates = ["-Z", "-o", "ssl_chain_cert=c,ssl_verify_mode=2,ssl_ca_cert=a"];
+    let tls = ["-Z", "-o", "ssl_chain_cert=c"];
+    assert_eq!(judged(&[]), (true, 0));
+    for public in ["*", "0.0.0.0", "203.0.113.7", "::"] {
+        assert_eq!(judged(&["-l", public]), (false, 1), "{public}");
+        assert_eq!(judged(&[&["-l", public], &tls[..]].concat()), (false, 1), "{public}");
+        assert_eq!(judged(&[&["-l", public], &with_certificates[..]].concat()), (true, 0), "{public}");
+        assert_eq!(judged(&["-l", public, "-Y", "/users"]), (true, 1), "passwords in the clear");
+        assert_eq!(judged(&[&["-l", public, "-Y", "/users"], &tls[..]].concat()), (true, 0), "{public}");
+    }
+    for private in ["10.1.2.3", "192.168.0.1", "172.20.1.1", "100.64.0.1", "fd00::1"] {
+        assert_eq!(judged(&["-l", private]), (true, 1), "{private}");
+    }
+    assert_eq!(judged(&["--admin", "0.0.0.0"]), (false, 1));
+    assert_eq!(judged(&["--admin", "127.0.0.1"]), (true, 0));
+}

@@ -1,0 +1,85 @@
+//! The certificate that a server shows to its clients. Its signer does not matter.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+
+/// The first certificate that the server at `address` shows, DER. Nothing is sent to it beyond a handshake, each part of which takes
+/// `patience` at most; that the server then asks for a certificate does not matter.
+///
+/// # Errors
+/// It cannot be reached, or speaks no TLS.
+pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
+    let provider = Arc::new(ring::default_provider());
+    let seen = Arc::new(Seen {
+        algorithms: provider.signature_verification_algorithms,
+        certificate: Mutex::new(None),
+    });
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::<Seen>::clone(&seen))
+        .with_no_client_auth();
+    let name = ServerName::IpAddress(address.ip().into());
+    let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let done = connection.complete_io(&mut stream);
+    let certificate = seen.certificate.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (certificate, done) {
+        (Some(certificate), _) => Ok(certificate),
+        (None, Err(error)) => Err(error),
+        (None, Ok(_)) => Err(io::Error::other("it shows no certificate")),
+    }
+}
+
+/// Takes every certificate, and keeps the first.
+#[derive(Debug)]
+struct Seen {
+    algorithms: WebPkiSupportedAlgorithms,
+    certificate: Mutex<Option<Vec<u8>>>,
+}
+
+impl ServerCertVerifier for Seen {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(certificate.to_vec());
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
