@@ -81,13 +81,22 @@ const ITEMS_PER_MISS: usize = 16;
 /// Places of the ghost queue for a number of items.
 const GHOSTS_PER_ITEMS: (usize, usize) = (3, 2);
 
+/// What becomes of items of shares that have no more than their least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Least {
+    /// They stay.
+    Kept,
+    /// They are evicted where nothing else is: what all shares have at least may be more than there is room for.
+    Taken,
+}
+
 /// What a walk is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// Segments for this store's writers.
     Writers,
     /// Memory for others.
-    Memory,
+    Memory(Least),
     /// That this share has no more than its most.
     Share(u8),
 }
@@ -268,7 +277,7 @@ impl Store {
             left = left.saturating_sub(walked.bytes);
             let is_enough = match purpose {
                 Purpose::Writers => self.is_well(),
-                Purpose::Memory => self.memory.used_bytes() < before,
+                Purpose::Memory(_) => self.memory.used_bytes() < before,
                 Purpose::Share(share) => !self.is_over(share, 0),
             };
             // A tree that was evicted is taken apart before anything else is.
@@ -303,7 +312,7 @@ impl Store {
             return;
         }
         if self.is_coldest() {
-            self.walk_pieces(bytes, Purpose::Memory);
+            self.walk_pieces(bytes, Purpose::Memory(Least::Kept));
         }
     }
 
@@ -342,7 +351,8 @@ impl Store {
             return !self.graveyard.is_empty();
         }
         let pause = self.pause_after(*WALK_BYTES.start());
-        self.walk_some(*WALK_BYTES.end(), pause, Purpose::Memory).is_some() || !self.graveyard.is_empty()
+        self.walk_some(*WALK_BYTES.end(), pause, Purpose::Memory(Least::Kept)).is_some()
+            || !self.graveyard.is_empty()
     }
 
     /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
@@ -391,7 +401,7 @@ impl Store {
 
     /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did. Where nothing may
     /// be evicted it gives back what is dead.
-    pub fn give_back(&mut self, bytes: usize) -> usize {
+    pub fn give_back(&mut self, bytes: usize, least: Least) -> usize {
         let before = self.memory.used_bytes();
         self.give_buried_back(before, bytes);
         let mut rounds = self.rounds();
@@ -401,7 +411,7 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory) else {
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory(least)) else {
                 break;
             };
             if self.walk.is_none() && !walked.is_promotion {
@@ -678,8 +688,9 @@ impl Store {
             self.note_choice(shares);
             let mut chosen = self.find_victim(shares, true);
             self.publish(chosen.1);
-            // What they have at least may be more than there is room for: rather that than nothing.
-            for others in [self.memory.shares().above_least(), ShareSet::ALL] {
+            let above = self.memory.shares().above_least();
+            let all = (purpose == Purpose::Memory(Least::Taken)).then_some(ShareSet::ALL);
+            for others in std::iter::once(above).chain(all) {
                 if chosen.0.is_none() && others != shares {
                     chosen = self.find_victim(others, true);
                 }
@@ -794,7 +805,7 @@ mod tests {
         assert!(store.walk.is_none(), "it has ended before the segment's end");
         store.verify();
         assert_eq!(put(&mut store, count), Err(Full));
-        assert_eq!(store.give_back(PAGE_BYTES), 0);
+        assert_eq!(store.give_back(PAGE_BYTES, Least::Taken), 0);
         store.verify();
         store.log.exchange_spares(spares);
         memory.set_limit(1 << 20).unwrap();

@@ -39,7 +39,7 @@ mod verify;
 pub use arriving::ArrivingValue;
 pub use config::StoreConfig;
 pub use counters::{LastEvicted, StoreStats, StoreUsage};
-pub use evict::{Ends, Reclaimed};
+pub use evict::{Ends, Least, Reclaimed};
 pub use hasher::KeyHasher;
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;

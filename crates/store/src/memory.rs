@@ -154,6 +154,11 @@ impl Memory {
         self.shares.set(shares, self.limit_bytes());
     }
 
+    /// Whether it has shares.
+    pub fn has_shares(&self) -> bool {
+        self.shares.count() > 1
+    }
+
     /// The bounds of its shares, in their order.
     pub fn share_bounds(&self) -> Vec<ShareBounds> {
         self.shares.bounds()

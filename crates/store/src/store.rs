@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::config::StoreConfig;
 use crate::counters::StoreStats;
+use crate::evict::Least;
 use crate::ghost::{From, Ghost};
 use crate::graveyard::Graveyard;
 use crate::hasher::KeyHasher;
@@ -244,7 +245,7 @@ impl Store {
         HugeValue::new(&self.memory, parts).or_else(|| {
             let wanted = parts.iter().map(|part| part.len()).sum::<usize>() + crate::memory::PAGE_BYTES;
             if self.config.evictions {
-                self.give_back(wanted);
+                self.give_back(wanted, Least::Kept);
             } else {
                 self.give_buried_back(self.memory.used_bytes(), wanted);
             }
@@ -672,9 +673,11 @@ impl Store {
             return Ok(());
         }
         if self.config.evictions
+            && let shares = self.memory.shares().above_least()
             && let Some(slot) = self.index.least_used_of_chain(hash, |location| {
                 let is_pinned = item::marks(self.log.bytes(location)).is_pinned();
-                (!is_pinned).then(|| self.log.segment_of(location).stored())
+                let segment = self.log.segment_of(location);
+                (!is_pinned && shares.has(segment.share)).then(|| segment.stored())
             })
         {
             self.evict(hash, Found { slot, location: self.index.location(slot) });

@@ -49,7 +49,7 @@ most a value per shard late. In between, and for keys without a share, all compe
 Percentages are of the memory limit (`-m`, less what rules and tags take of it). What counts are the bytes of \
 the items with header and key, not the index; items that are dead count until they are removed. A key counts for the longest prefix \
 only, so that `shop:cart:` is not a part of `shop:`. An object counts by its own key, behind the prefix of `[server] prefixes` if its \
-client puts one before: `quota:take:shop%3Aalice:1:10:min` for `shop:`. Pinned objects count, and are never evicted. What all have at least \
+client puts one before: `quota:take:shop%3Aalice:1:10:minute` for `shop:`. Pinned objects count, and are never evicted. What all have at least \
 is more than there is room for where items are tiny or many TTLs are mixed; then they compete, too.\n\n\
 A read does not look at shares, so they cost a hit nothing; each has some open segments of its own in each shard, which below `-m 64` \
 is felt with several shares. `stats shares` shows what each has. SIGHUP changes the percentages; another prefix needs a restart. A file has at most 8 \

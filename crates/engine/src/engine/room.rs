@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cattlegrid_herd::TagsInValue;
 use cattlegrid_protocol::Request;
-use cattlegrid_store::{ArrivingValue, HugeValue, PAGE_BYTES};
+use cattlegrid_store::{ArrivingValue, HugeValue, Least, PAGE_BYTES};
 use cattlegrid_tags::{TAG_LINE, TAG_LINE_MAX, TagLine};
 
 use crate::engine::Engine;
@@ -151,6 +151,14 @@ impl Engine {
     /// Evicts until `bytes` bytes have gone back to the memory, where the items are coldest; not from the shard of the hash
     /// `except`. Where nothing may be evicted, only what is dead makes room. Returns the number of bytes freed.
     fn free(&self, bytes: usize, except: Option<u64>) -> usize {
+        let freed = self.free_of(bytes, Least::Kept, except);
+        if freed < bytes && self.memory.has_shares() {
+            return freed + self.free_of(bytes - freed, Least::Taken, except);
+        }
+        freed
+    }
+
+    fn free_of(&self, bytes: usize, least: Least, except: Option<u64>) -> usize {
         let mut dry = vec![false; self.shards.len()];
         if let Some(hash) = except {
             dry[self.shards.number(hash)] = true;
@@ -168,7 +176,7 @@ impl Engine {
                 continue;
             }
             let piece = (bytes - freed).min(self.segment_bytes);
-            let got = shard.store_mut().give_back(piece);
+            let got = shard.store_mut().give_back(piece, least);
             dry[number] = got == 0;
             freed += got;
         }

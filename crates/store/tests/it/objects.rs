@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Found, Full, HugeValue, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, ObjectUsage,
-    PAGE_BYTES, Store, StoreConfig, Tree, Value,
+    Attributes, Found, Full, HugeValue, KeyHasher, Least, Lookup, Marks, Memory, NEVER, NewValue,
+    ObjectUsage, PAGE_BYTES, Store, StoreConfig, Tree, Value,
 };
 
 const MEBIBYTE: usize = 1 << 20;
@@ -193,7 +193,7 @@ fn a_store_full_of_pinned_objects_refuses_and_recovers() {
         for n in 0..1_000_u32 {
             let marks = [Marks::none(), Marks::OBJECT, PINNED][n as usize % 3];
             let _full = one.put(&n.to_le_bytes(), marks, NEVER, NewValue::Inline([&[1; 2_000], &[]]));
-            let _nothing = one.store.give_back(PAGE_BYTES);
+            let _nothing = one.store.give_back(PAGE_BYTES, Least::Taken);
             one.store.tick();
         }
         assert!(
@@ -288,7 +288,7 @@ fn a_large_tree_goes_in_pieces_or_at_once_where_memory_is_wanted() {
         assert_eq!(one.memory.pinned_object_bytes(), 0);
         assert_eq!((one.store.held_bytes(), one.store.usage().tree_bytes), (before, held as u64));
         if at_once {
-            one.store.give_back(held);
+            one.store.give_back(held, Least::Taken);
         } else {
             while one.store.tick() {
                 one.store.verify();

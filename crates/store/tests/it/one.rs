@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Lookup, Memory, NewValue, ObjectNames, PAGE_BYTES, Share, Store,
+    Attributes, HugeValue, KeyHasher, Least, Lookup, Memory, NewValue, ObjectNames, PAGE_BYTES, Share, Store,
     StoreConfig,
 };
 
@@ -56,20 +56,30 @@ impl One {
 
     pub(crate) fn put(&mut self, key: u64, len: usize) {
         self.advance();
-        let value = vec![b'v'; len];
+        let content = vec![b'v'; len];
         let value = if len > self.store.config().inline_max() {
-            let huge = HugeValue::new(&self.memory, &[&value]).or_else(|| {
-                self.store.give_back(len + PAGE_BYTES);
-                HugeValue::new(&self.memory, &[&value])
+            let huge = HugeValue::new(&self.memory, &[&content]).or_else(|| {
+                self.store.give_back(len + PAGE_BYTES, Least::Kept);
+                HugeValue::new(&self.memory, &[&content])
+            });
+            let huge = huge.or_else(|| {
+                self.store.give_back(len + PAGE_BYTES, Least::Taken);
+                HugeValue::new(&self.memory, &[&content])
             });
             NewValue::Huge(huge.expect("there is room for a value"))
         } else {
-            NewValue::Inline([&value, &[]])
+            NewValue::Inline([&content, &[]])
         };
         self.cas += 1;
         let attributes = Attributes { cas: self.cas, ..Attributes::default() };
         let key = key.to_le_bytes();
-        self.store.put(self.hasher.hash(&key), &key, &attributes, value).expect("there is room for an item");
+        let hash = self.hasher.hash(&key);
+        if self.store.put(hash, &key, &attributes, value).is_err() {
+            // Of a value in the log. An engine asks other stores first.
+            self.store.give_back(len + self.store.config().segment_bytes, Least::Taken);
+            let again = NewValue::Inline([&content, &[]]);
+            self.store.put(hash, &key, &attributes, again).expect("there is room for an item");
+        }
     }
 
     /// Puts a value that fits into the log. False: there is no room.

@@ -9,8 +9,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Lookup, Marks, Memory, NEVER, NewValue, ObjectNames,
-    Share, Store, StoreConfig, Tree, Value,
+    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Least, Lookup, Marks, Memory, NEVER, NewValue,
+    ObjectNames, Share, Store, StoreConfig, Tree, Value,
 };
 
 #[derive(Debug, Clone)]
@@ -208,7 +208,7 @@ impl Model {
             }
             Op::GiveBack { bytes } => {
                 if self.evictions {
-                    self.store.give_back(bytes);
+                    self.store.give_back(bytes, Least::Taken);
                 }
             }
             Op::Purge => {
@@ -292,7 +292,7 @@ impl Model {
         let value_arg = if len > self.store.config().inline_max() {
             let mut huge = HugeValue::new(&self.memory, &[&value]);
             if huge.is_none() && self.evictions {
-                self.store.give_back(len + 4096);
+                self.store.give_back(len + 4096, Least::Taken);
                 huge = HugeValue::new(&self.memory, &[&value]);
             }
             let Some(huge) = huge else { return };
@@ -396,7 +396,7 @@ impl Model {
     fn put_tree(&mut self, key: u16, entries: u16, ttl: u32, pinned: bool) {
         let mut tree = Tree::new(&self.memory);
         if tree.is_err() {
-            self.store.give_back(16 << 10);
+            self.store.give_back(16 << 10, Least::Taken);
             tree = Tree::new(&self.memory);
         }
         let Ok(tree) = tree else { return };
@@ -493,7 +493,7 @@ impl Model {
                         assert_eq!(map.insert(member.to_vec(), value).is_none(), is_new);
                         break;
                     }
-                    Err(full) => self.store.give_back(full.bytes),
+                    Err(full) => self.store.give_back(full.bytes, Least::Taken),
                 };
             }
         }
