@@ -7,6 +7,7 @@ A block is run by its language, unless a comment in the line before it says othe
     <!-- run: table -->                requests, and the replies beside them; `A:` before a request names its connection
     <!-- run: numbers vary -->         what it prints is compared without its numbers
     <!-- run: prints anything -->      what it prints is not compared
+    <!-- run: with OLD as NEW -->      a text in it is replaced, so that it takes less time or fits this machine
     <!-- run by: FILE -->              a test of its own, which names the page
     <!-- not run: REASON -->           it cannot be run
 
@@ -36,7 +37,7 @@ import tempfile
 import textwrap
 import time
 
-from harness import ROOT, Server, free_port, tool, wait_until
+from harness import ROOT, Raw, Server, free_port, tool, wait_until
 
 NODE = pathlib.Path(__file__).resolve().parent / "node"
 
@@ -146,6 +147,10 @@ class Section:
                 self.start([tool("redis-server"), "--port", str(self.ports[number]), "--save", "", "--bind", "127.0.0.1"], self.ports[number])
         return self.ports[number]
 
+    def connect(self):
+        """A connection to the server."""
+        return Raw(socket.create_connection(("127.0.0.1", self.port(11211)), SECONDS))
+
     def start(self, command, port):
         self.children.append(subprocess.Popen(command, cwd=self.dir, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         wait_until(f"{command} listens", lambda: listens(port))
@@ -170,6 +175,10 @@ class Section:
     def run(self, block):
         """Runs a block. A failure is an AssertionError that names it."""
         what, argument = (block.what.split(" ", 1) + [""])[:2]
+        if what == "with":
+            old, new = argument.split(" as ")
+            assert old in block.text, f"{block}: no {old}"
+            block = dataclasses.replace(block, text=block.text.replace(old, new), what="")
         if what == "file":
             self.write(argument, block.text)
         elif what == "transcript":
@@ -232,7 +241,7 @@ class Section:
 
     def commands(self, block):
         for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
-            if re.match(r"(\S*/)?(cattlegrid|memcached) +-", line):
+            if re.match(r"(\S*/)?(cattlegrid|memcached) +[-$]", line):
                 self.serve(line)
             elif line.strip():
                 self.shell(block, self.here(line))
@@ -242,9 +251,9 @@ class Section:
         line = re.sub(r"\s+#.*", "", line)
         if " -p " not in line:
             line += " -p 11211"
-        if self.server:
-            self.stop()
         numbers = {int(n) for n in re.findall(r"\b11\d{3}\b", line)}
+        if numbers & self.ports.keys():
+            self.stop()
         for number in sorted(numbers):
             self.ports[number] = free_port()
             line = re.sub(rf"\b{number}\b", str(self.ports[number]), line)
@@ -255,8 +264,8 @@ class Section:
     def shell(self, block, line):
         for number, port in self.ports.items():
             line = re.sub(rf"\b{number}\b", str(port), line)
-        done = subprocess.run(["bash", "-c", line], cwd=self.dir, env=self.env, capture_output=True, text=True, timeout=SECONDS)
-        assert done.returncode == 0, f"{block}: {line}: {done.stdout}{done.stderr}"
+        done = subprocess.run(["bash", "-c", line], cwd=self.dir, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
+        assert done.returncode == 0, f"{block}: {line}: {done.stdout}"
         return done.stdout
 
 
@@ -286,8 +295,7 @@ def console(section, block):
 def transcript(section, block):
     """Requests as they are sent, each followed by its reply. A line that stores has its data in the next ones."""
     lines = block.text.splitlines()
-    port = section.port(11211)
-    with section.server.raw() as c:
+    with section.connect() as c:
         while lines:
             request = lines.pop(0)
             words = request.split(" ")
@@ -301,7 +309,6 @@ def transcript(section, block):
             reply = c.ask(request.encode() + b"\r\n" + data).decode().replace("\r\n", "\n")
             taken = [lines.pop(0) for _ in range(min(len(lines), reply.count("\n")))]
             same(block, request + "\n" + reply.rstrip("\n"), "\n".join([request, *taken]))
-    assert port
 
 
 def wire(text):
@@ -312,12 +319,11 @@ def wire(text):
 def table(section, block):
     """Requests with their replies beside them. A reply `...` comes later, in a line of its own connection without a request; what is behind
     the reply, after more blanks, is a remark."""
-    section.port(11211)
     connections, waiting = {}, {}
     for line in block.text.splitlines():
         name, rest = re.match(r"\s*(?:([A-Z]): )?(.*)$", line).groups()
         cells = re.split(r" {2,}", rest.strip())
-        connection = connections.setdefault(name, section.server.raw())
+        connection = connections.get(name) or connections.setdefault(name, section.connect())
         if name in waiting and (line.startswith(" ") or cells[0] != waiting[name]):
             expected = cells[0]
             waiting.pop(name)
