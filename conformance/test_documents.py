@@ -106,3 +106,11 @@ def test_commands_of_a_page_are_this_program(binary):
     finally:
         section.clean()
     assert out == subprocess.run([binary, "-V"], capture_output=True, text=True, check=True).stdout
+
+
+def test_guarantees_name_tests_that_exist():
+    rows = re.findall(r"^\|.*\| `([\w/.]+)`(?: `(\w+)`)? \|$", (ROOT / "docs" / "guarantees.md").read_text(), re.M)
+    assert len(rows) >= 30
+    for path, name in rows:
+        text = (ROOT / path).read_text()
+        assert not name or re.search(rf"\b(?:def|fn) {name}\b", text), f"{path} has no {name}"
