@@ -3,11 +3,14 @@
 A block is run by its language, unless a comment in the line before it says otherwise:
 
     <!-- run: file NAME -->            it is written to a file, which later blocks of its section use
+    <!-- run: added -->                a part of a rule file, which is added to the one that the section has
     <!-- run: transcript -->           requests and replies, as they go over the wire
     <!-- run: table -->                requests, and the replies beside them; `A:` before a request names its connection
+    <!-- run: demo -->                 lines that `cattlegrid demo` prints, without their numbers
+    <!-- run: prometheus -->           a part of Prometheus' configuration
+    <!-- run: with OLD as NEW -->      a text in it is replaced, so that it takes less time or fits this machine; several with commas
     <!-- run: numbers vary -->         what it prints is compared without its numbers
     <!-- run: prints anything -->      what it prints is not compared
-    <!-- run: with OLD as NEW -->      a text in it is replaced, so that it takes less time or fits this machine
     <!-- run by: FILE -->              a test of its own, which names the page
     <!-- not run: REASON -->           it cannot be run
 
@@ -19,12 +22,14 @@ that have no comment of their own. Without a comment:
     sh                       commands, with `cattlegrid` in the path; a server that is started stays until the section ends
     text, beginning with $   commands, each with what it prints
 
-A section begins with a heading of the first or second level. Its blocks share a directory, a server, and what its Python has defined.
-The ports of the page are replaced by free ones: 11211 is the server with the section's rule file, 6379 is a Redis.
+What a block needs and readers do not is in a comment of several lines before it: `<!-- rules`, `<!-- python` or `<!-- file NAME`, then the
+text, then `-->`. A section begins with a heading of the first or second level. Its blocks share a directory, a server, and what its Python
+has defined. The ports of the page are replaced by free ones: 11211 is the server with the section's rule file, 6379 is a Redis.
 """
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import pathlib
@@ -54,6 +59,7 @@ PRINTED = {
 """A line that prints, and behind it what it prints."""
 
 COMMENT = re.compile(r"^<!-- (run|run by|not run): (.+?) -->$")
+HIDDEN = re.compile(r"^<!-- (rules|python|file \S+)$")
 OF_A_PAGE = re.compile(r"^<!-- (?:(\w+) )?blocks: (run by|not run): (.+?) -->$", re.M)
 SECONDS = 60
 
@@ -89,12 +95,19 @@ def blocks(page, text=None):
     while at < len(lines):
         if re.match(r"#{1,2} ", lines[at]):
             section = f"{at + 1} {lines[at].lstrip('# ')}"
+        hidden = HIDDEN.match(lines[at].strip())
+        if hidden:
+            end = lines.index("-->", at)
+            language = {"rules": "toml", "python": "python"}.get(hidden[1], "text")
+            what = hidden[1] if language == "text" else ""
+            found.append(Block(page, at + 2, language, "\n".join(lines[at + 1 : end]) + "\n", section, "run", what))
+            at = end
         fence = re.match(r"^( *)(`{3,})(.*)$", lines[at])
         if fence:
             end = next(n for n in range(at + 1, len(lines)) if re.match(rf"^ *{fence[2]}\s*$", lines[n]))
             block = Block(page, at + 2, fence[3], textwrap.dedent("\n".join(lines[at + 1 : end])) + "\n", section)
             own = COMMENT.match(lines[at - 1].strip()) if at else None
-            chosen = own.groups() if own else of_all.get(block.language) or of_all.get("")
+            chosen = own.groups() if own else of_all.get(block.language.split(",")[0]) or of_all.get("")
             if chosen:
                 block.how, block.what = chosen
             elif block.language in DEFAULTS or (block.language == "text" and block.text.startswith("$ ")):
@@ -116,7 +129,10 @@ class Section:
         os.chmod(self.dir, 0o777)
         self.bin = tempfile.mkdtemp(prefix="conformance-")
         os.symlink(self.binary, os.path.join(self.bin, "cattlegrid"))
-        os.symlink(sys.executable, os.path.join(self.bin, "python3"))
+        with open(os.path.join(self.bin, "python3"), "w") as file:
+            file.write(f'#!/bin/sh\nPYTHONPATH={ROOT}/python/src exec {sys.executable} "$@"\n')
+        os.chmod(file.name, 0o755)
+        self.write("rules.toml", "")
         for name in ("examples", "docs"):
             os.symlink(ROOT / name, os.path.join(self.dir, name))
         self.env = dict(os.environ, PATH=f"{self.bin}:{os.environ['PATH']}", PYTHONPATH=str(ROOT / "python" / "src"))
@@ -176,15 +192,24 @@ class Section:
         """Runs a block. A failure is an AssertionError that names it."""
         what, argument = (block.what.split(" ", 1) + [""])[:2]
         if what == "with":
-            old, new = argument.split(" as ")
-            assert old in block.text, f"{block}: no {old}"
-            block = dataclasses.replace(block, text=block.text.replace(old, new), what="")
+            for pair in argument.split(", "):
+                old, new = pair.split(" as ")
+                assert old in block.text, f"{block}: no {old}"
+                block = dataclasses.replace(block, text=block.text.replace(old, new), what="")
+            what = ""
+        if what == "added":
+            block = dataclasses.replace(block, text=f"{self.rules}\n{block.text}")
         if what == "file":
             self.write(argument, block.text)
         elif what == "transcript":
             transcript(self, block)
         elif what == "table":
             table(self, block)
+        elif what == "demo":
+            demo(self, block)
+        elif what == "prometheus":
+            self.write("prometheus.yml", block.text)
+            self.shell(block, f"{tool('promtool')} check config --syntax-only prometheus.yml")
         elif block.language == "toml":
             self.check(block)
         elif block.language == "sh":
@@ -240,11 +265,16 @@ class Section:
         return out.getvalue()
 
     def commands(self, block):
+        """Runs what is before and between servers as one script each."""
+        script = []
         for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
             if re.match(r"(\S*/)?(cattlegrid|memcached) +[-$]", line):
+                self.shell(block, self.here("\n".join(script)))
+                script = []
                 self.serve(line)
-            elif line.strip():
-                self.shell(block, self.here(line))
+            else:
+                script.append(line)
+        self.shell(block, self.here("\n".join(script)))
 
     def serve(self, line):
         """Starts a server that a page starts, on a free port."""
@@ -264,7 +294,7 @@ class Section:
     def shell(self, block, line):
         for number, port in self.ports.items():
             line = re.sub(rf"\b{number}\b", str(port), line)
-        done = subprocess.run(["bash", "-c", line], cwd=self.dir, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
+        done = subprocess.run(["bash", "-ec", line], cwd=self.dir, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
         assert done.returncode == 0, f"{block}: {line}: {done.stdout}"
         return done.stdout
 
@@ -302,6 +332,8 @@ def transcript(section, block):
             data = b""
             if words[0] in ("set", "add", "replace", "append", "prepend", "cas", "ms"):
                 size = int(words[2] if words[0] == "ms" else words[4])
+                if lines[0] == "..." and size > 3:
+                    lines[0] = "x" * size
                 while len(data) < size or not data:
                     data += (b"\n" if data else b"") + lines.pop(0).encode()
                 assert len(data) == size, f"{block}: {request}: {len(data)} bytes of data"
@@ -311,35 +343,54 @@ def transcript(section, block):
             same(block, request + "\n" + reply.rstrip("\n"), "\n".join([request, *taken]))
 
 
-def wire(text):
-    """A request of a table: ` / ` is a line end."""
-    return text.replace(" / ", "\r\n").encode() + b"\r\n"
-
-
 def table(section, block):
-    """Requests with their replies beside them. A reply `...` comes later, in a line of its own connection without a request; what is behind
-    the reply, after more blanks, is a remark."""
-    connections, waiting = {}, {}
+    """Requests with their replies beside them; ` / ` is a line end in both. A reply `...` comes later, in a line of its own connection without a
+    request. What is behind the reply, after more blanks, is a remark. A line below one that stores has its data, and the rest of its reply."""
+    connections, waiting, blocks_of_data = {}, set(), 0
     for line in block.text.splitlines():
         name, rest = re.match(r"\s*(?:([A-Z]): )?(.*)$", line).groups()
         cells = re.split(r" {2,}", rest.strip())
-        connection = connections.get(name) or connections.setdefault(name, section.connect())
-        if name in waiting and (line.startswith(" ") or cells[0] != waiting[name]):
+        if name not in connections:
+            connections[name] = section.connect()
+        connection = connections[name]
+        if line.startswith("  "):
             expected = cells[0]
-            waiting.pop(name)
+            waiting.discard(name)
         else:
-            connection.send(wire(cells[0]))
-            expected = cells[1]
+            request, expected = cells[:2]
+            connection.send(request.replace(" / ", "\r\n").encode() + b"\r\n")
             if expected == "...":
-                waiting[name] = cells[0]
+                waiting.add(name)
                 time.sleep(0.05)  # so that the clients wait in this order
                 continue
-        reply = until(connection, expected.count(" / ") + 1)
-        same(block, f"{line}\n{reply}", f"{line}\n{expected}")
+            data = re.match(r"ms \S+ (\d+)(?! .* / )", request)
+            if data and " / " not in request:
+                blocks_of_data, expected_later = 1, expected
+                continue
+            if blocks_of_data:
+                blocks_of_data, expected = 0, f"{expected_later} / {expected}"
+        got = " / ".join(connection.line().decode() for _ in range(expected.count(" / ") + 1))
+        same(block, f"{line}\n{got}", f"{line}\n{expected}")
     for connection in connections.values():
         connection.close()
     assert not waiting, f"{block}: without a reply: {waiting}"
 
 
-def until(connection, count):
-    return " / ".join(connection.line().decode() for _ in range(count))
+@functools.cache
+def shown(binary):
+    """What `cattlegrid demo` prints, once for all pages: each line without its numbers."""
+    for _ in range(3):
+        done = subprocess.run([binary, "demo"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180)
+        if done.returncode == 0:
+            return [worded(line) for line in done.stdout.splitlines()]
+    raise AssertionError(f"cattlegrid demo: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def worded(line):
+    return re.sub(r"-?\d[\d,.]*( (ms|us|s|%|KiB|MiB))?|[ -]", "", line)
+
+
+def demo(section, block):
+    lines = shown(section.binary)
+    for line in block.text.splitlines():
+        assert worded(line) in lines, f"{block}: cattlegrid demo does not print {line}"
