@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from capacity import items
 from documents import PROGRAMS, Section, blocks, pages
 from harness import ROOT
 
@@ -114,3 +115,10 @@ def test_guarantees_name_tests_that_exist():
     for path, name in rows:
         text = (ROOT / path).read_text()
         assert not name or re.search(rf"\b(?:def|fn) {name}\b", text), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("size", [100, 1000, 8000])
+def test_the_page_of_capacity_says_how_many_items_fit(binary, size):
+    text = (ROOT / "docs" / "capacity.md").read_text()
+    said = float(re.search(rf"^\| {size:,} \| ([\d,.]+) \|", text, re.M)[1].replace(",", ""))
+    assert said * 0.97 < items(binary, size) < said * 1.03

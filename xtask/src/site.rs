@@ -58,7 +58,7 @@ pub(crate) fn build() -> Result<(), String> {
         write(&site.join(folder).join("index.html"), &listing(&root.join(folder), folder)?)?;
     }
     report(&broken_in(&site)?)?;
-    println!("{SITE}/index.html");
+    eprintln!("{SITE}/index.html");
     Ok(())
 }
 
@@ -150,11 +150,9 @@ fn whole_summary(summary: &str) -> String {
 /// A page that lists the files of a folder.
 fn listing(folder: &Path, name: &Path) -> Result<String, String> {
     let title = format!("<title>{0}</title>\n<h1>{0}</h1>", name.display());
-    let items: String = files(folder)?
-        .iter()
-        .map(|file| format!("<li><a href=\"{0}\">{0}</a></li>\n", file.display()))
-        .collect();
-    Ok(format!("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n{title}\n<ul>\n{items}</ul>\n"))
+    let item = |file: &PathBuf| format!("<li><a href=\"{0}\">{0}</a></li>", file.display());
+    let items = files(folder)?.iter().map(item).collect::<Vec<_>>().join("\n");
+    Ok(format!("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n{title}\n<ul>\n{items}\n</ul>\n"))
 }
 
 /// The tracked files below a folder, by their paths from it.
@@ -186,7 +184,7 @@ fn broken_in(site: &Path) -> Result<Vec<String>, String> {
             }
         }
     }
-    println!("{count} links of the site checked");
+    eprintln!("{count} links of the site checked");
     Ok(broken)
 }
 
@@ -256,7 +254,7 @@ mod tests {
         let mut there: Vec<String> = fs::read_dir(root.join("docs"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.ends_with(".md"))
+            .filter(|name| Path::new(name).extension().is_some_and(|end| end == "md"))
             .collect();
         there.sort();
         assert_eq!(named, there);

@@ -53,17 +53,18 @@ pub(super) fn of(page: &Path) -> Result<Vec<Link>, String> {
 
 /// The links of a text that stands at `page`.
 fn in_text(page: &Path, text: &str) -> Vec<Link> {
-    let link =
+    let pattern =
         Regex::new(r#"\]\(<?([^)> ]+)>?(?: +"[^"]*")?\)|^\[[^\]]+\]: +([^ ]+)|(?:href|src)="([^"]+)""#)
             .expect("an expression");
+    let elsewhere = Regex::new(r"^[a-z]+:").expect("an expression");
     let code = Regex::new(r"``[^`]+``|`[^`]*`").expect("an expression");
     let mut links = Vec::new();
     for (number, line) in prose(text) {
-        let line = code.replace_all(line, "");
-        for found in link.captures_iter(&line) {
+        let bare = code.replace_all(line, "");
+        for found in pattern.captures_iter(&bare) {
             let target = found.iter().skip(1).flatten().next().expect("one of them").as_str().to_owned();
             let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
-            let is_elsewhere = Regex::new(r"^[a-z]+:").expect("an expression").is_match(path);
+            let is_elsewhere = elsewhere.is_match(path);
             let path = match path {
                 _ if is_elsewhere => None,
                 "" => Some(page.to_owned()),
