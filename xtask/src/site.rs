@@ -47,7 +47,7 @@ pub(crate) fn build() -> Result<(), String> {
     }
     let folders = put_together(&sources)?;
     let site = root.join(SITE).canonicalize().unwrap_or_else(|_| root.join(SITE));
-    let mut mdbook = crate::command("mdbook");
+    let mut mdbook = crate::command(&mdbook());
     mdbook.arg("build").arg("--dest-dir").arg(&site).arg(&sources);
     let status =
         mdbook.status().map_err(|error| format!("mdbook: {error}; install it by `{}`", MDBOOK.join(" ")))?;
@@ -74,6 +74,16 @@ pub(crate) const MDBOOK: &[&str] = &[
     "--features",
     "search",
 ];
+
+/// Where mdBook is: in the path, or where `cargo install` puts programs.
+fn mdbook() -> String {
+    let variable = |name: &str| std::env::var(name).ok();
+    let home = variable("CARGO_HOME").or_else(|| variable("HOME").map(|home| format!("{home}/.cargo")));
+    let installed = home.map(|home| format!("{home}/bin/mdbook")).filter(|path| Path::new(path).exists());
+    let is_in_path = variable("PATH")
+        .is_some_and(|path| path.split(':').any(|dir| Path::new(dir).join("mdbook").exists()));
+    installed.filter(|_| !is_in_path).unwrap_or_else(|| "mdbook".to_owned())
+}
 
 fn report(broken: &[String]) -> Result<(), String> {
     if broken.is_empty() {
