@@ -42,6 +42,10 @@ docs:
     cargo xtask docs
     cargo doc --workspace --no-deps
 
+# The documentation as a site, in target/site; its links are checked
+site:
+    cargo xtask site
+
 # The optimised program, its symbols in a file beside it
 release:
     cargo xtask release

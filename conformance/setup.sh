@@ -28,6 +28,10 @@ need python3 python3
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 need openssl openssl
 need promtool prometheus
+# Of pages of the documentation.
+need redis-server redis-server
+need nc netcat-openbsd
+need curl curl
 need cc build-essential
 need node nodejs
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"

@@ -29,6 +29,7 @@ mod disturb;
 mod fuzz;
 mod quick;
 mod release;
+mod site;
 mod test;
 mod words;
 
@@ -41,6 +42,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   fuzz TARGET [OPTION]...           random input for a target of fuzz/, with options of libFuzzer
   disturb [OPTION]... COMMAND...    run a command while processes of it are stopped and slowed at random
   docs [--check]                    write the generated documents, or say which are not current
+  site                              build the documentation as a site in target/site and check all links
   words [PATH]...                   find phrases that are hard to read, in all tracked text or only there
   release                           build the optimised program, its symbols in a file beside it";
 
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         ["release"] => release::release(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),
+        ["site"] => site::build(),
         ["words", ref paths @ ..] => words::check(paths),
         ["test", ref options @ ..] => test::test(options),
         _ => Err(USAGE.to_owned()),

@@ -60,3 +60,8 @@ pub use value::{Format, ToValue, Value};
 #[cfg(all(doctest, feature = "json"))]
 #[doc = include_str!("../../../docs/clients.md")]
 struct Guide;
+
+/// The examples of the cookbook.
+#[cfg(all(doctest, feature = "json"))]
+#[doc = include_str!("../../../docs/cookbook.md")]
+struct Cookbook;

@@ -190,6 +190,16 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[step(&[XTASK, "words"])],
     },
     Stage {
+        name: "site",
+        shows: "the documentation as a site; every link and heading that it names is there",
+        minutes: 5,
+        needs: &[],
+        directory: None,
+        cores: 1, // of mdBook's compilation, where it is not installed
+        memory_mib: 1500,
+        steps: &[installed(&["mdbook", "--version"], crate::site::MDBOOK), step(&[XTASK, "site"])],
+    },
+    Stage {
         name: "licences",
         shows: "dependencies have licences and sources that are allowed, and no known vulnerability",
         minutes: 3,
