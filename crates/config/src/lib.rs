@@ -9,6 +9,7 @@
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
 //!                            ├──▶ loaders.rs [loader.NAME] ──┐
 //!                            ├──▶ objects.rs [objects] ──────┤   scripts.rs: the types of its directory
+//!                            ├──▶ users.rs [[user]] ───────────┤
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
 //!
@@ -58,6 +59,7 @@ mod settings;
 mod table;
 mod toml_value;
 mod trial;
+mod users;
 mod value;
 
 pub use check::{check, explain, parameters};
@@ -83,3 +85,4 @@ pub use rule_file::RuleFile;
 pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types, test_types};
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use trial::Trial;
+pub use users::UserSettings;

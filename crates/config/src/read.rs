@@ -1,4 +1,4 @@
-//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[loader.NAME]` and `[objects]`.
+//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[[user]]`, `[loader.NAME]` and `[objects]`.
 //!
 //! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
 //! `-`; a command line that names one wins.
@@ -26,6 +26,7 @@ use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
 use crate::settings::Settings;
+use crate::users::read_users;
 
 /// Bytes a rule file may have.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -110,13 +111,14 @@ impl RuleFile {
     ) -> Option<Self> {
         let mut server = ServerSection::default();
         let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
-        let mut objects = None;
+        let (mut objects, mut users) = (None, Vec::new());
         let mut follow_table = None;
         for (name, value) in table {
             match (&**name.get_ref(), value.get_ref()) {
                 ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
                 ("server", _) => problems.add(name.span().start, "server: is a table; write [server]"),
                 ("rule", list) => rules = tables("rule", name, list, problems),
+                ("user", list) => users = tables("user", name, list, problems),
                 ("cascade", list) => cascades = tables("cascade", name, list, problems),
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
                 ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
@@ -127,7 +129,8 @@ impl RuleFile {
                 ("follow", _) => problems.add(name.span().start, "follow: is a table; write [follow.NAME]"),
                 ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
                 (unknown, _) => {
-                    let known = ["server", "rule", "cascade", "loader", "follow", "objects"].into_iter();
+                    let known =
+                        ["server", "rule", "cascade", "user", "loader", "follow", "objects"].into_iter();
                     problems.unknown(name.span().start, "", unknown, known);
                 }
             }
@@ -146,6 +149,7 @@ impl RuleFile {
         let follows = follow_table.map_or_else(Vec::new, |all| read_follows(all, path, &prefixes, problems));
         let rules = rules::read_rules(&rules, (&loaders, follow_table.is_some()), &prefixes, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
+        let users = read_users(&users, text, problems);
         if !problems.is_empty() {
             return None;
         }
@@ -160,6 +164,7 @@ impl RuleFile {
             rules,
             loaders,
             follows,
+            users,
             objects,
             objects_dir,
             object_rules,

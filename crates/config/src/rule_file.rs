@@ -15,6 +15,7 @@ use crate::objects::{ObjectRule, ObjectsSection};
 use crate::places::Places;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
+use crate::users::UserSettings;
 
 /// A rule file that was read and is right.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct RuleFile {
     pub loaders: Vec<LoaderSettings>,
     /// The logs that it follows, in the order of the file; each has another name.
     pub follows: Vec<FollowSettings>,
+    /// The users that it limits, in the order of the file; each has another name.
+    pub users: Vec<UserSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
     /// The directory of `--objects`, with which it was read.

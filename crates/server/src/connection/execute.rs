@@ -80,6 +80,7 @@ impl Connection {
             self.has_more = false;
             return self.note_upload(true, turn);
         }
+        self.renew_rights(turn.shared);
         let own = std::mem::take(&mut self.input.bytes);
         let before = std::mem::take(&mut self.input.used);
         let input = shared.unwrap_or(&own[before..]);
@@ -203,7 +204,7 @@ impl Connection {
         }
         let parsed = match &self.input.front {
             Front::Unfinished(unfinished) => unfinished.request(rest),
-            _ => self.input.speaks.parse(rest, scanned, &turn.shared.limits),
+            _ => self.parse(rest, scanned, turn.shared),
         };
         match parsed {
             Parsed::Incomplete { need, block } => {
@@ -235,6 +236,18 @@ impl Connection {
                 let used = refused.used;
                 self.refused(&refused, turn);
                 Batch::one(Some(used))
+            }
+        }
+    }
+
+    /// Parses the first command of `input`; one that its user may not make is refused.
+    #[inline]
+    pub(super) fn parse<'i>(&self, input: &'i [u8], scanned: usize, shared: &Shared) -> Parsed<'i> {
+        match &self.limited {
+            None => self.input.speaks.parse(input, scanned, &shared.limits),
+            Some(limited) => {
+                let parsed = self.input.speaks.parse(input, scanned, &shared.limits);
+                shared.engine.parse_allowed(&limited.rights, parsed)
             }
         }
     }
@@ -309,8 +322,7 @@ impl Connection {
         ready.push(first);
         while ready.len() < most.min(PREFETCH_MAX)
             && parsed < input.len()
-            && let Parsed::Complete { request, used } =
-                self.input.speaks.parse(&input[parsed..], 0, &shared.limits)
+            && let Parsed::Complete { request, used } = self.parse(&input[parsed..], 0, shared)
             && let Some(hash) = shared.engine.hash(&request)
         {
             parsed += used;
@@ -464,6 +476,7 @@ impl Connection {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
+            Cause::NotAllowed(command) => self.note_not_allowed(command, turn),
         }
         self.leave_run();
         if let Some(store) = &refused.store
