@@ -787,3 +787,20 @@ assert c.get("shop:k") == "v"
 """
     done = subprocess.run([sys.executable, "-c", program, server.address], env={**os.environ, "SASL_PATH": directory}, capture_output=True, text=True, timeout=6 * PROMPT)
     assert done.returncode == 0 and done.stdout == "refused\n" * 4, done
+
+
+def test_values_and_passwords_are_in_no_log(start, files):
+    server = start("-S", "-Y", files[0], "--config", files[1], "-vvv")
+    with text(server, "boss") as watcher, binary(server, "boss") as c, text(server, "boss") as t:
+        watcher.send(b"watch rawcmds\r\n")
+        assert watcher.line() == b"OK"
+        assert c.ask(plain(b"shop", b"pw")).status == OK
+        assert c.ask(plain(b"boss", b"pw")).status == OK
+        for value in (b"SECRET", b"SECRET" * 100_000):
+            assert c.set(b"binkey", value) == OK and c.get(b"binkey") == value and c.get(b"binkey", opcode=GETK) == value
+            c.ask(packet(packets.APPEND, b"binkey", b"SECRET"))
+            assert t.set(b"txtkey", value) == b"STORED" and t.get(b"txtkey") == value
+        wait_until("the log", lambda: server.log().count("binkey") >= 10)
+        time.sleep(0.2)
+        seen = watcher.sock.recv(1 << 20) + server.log().encode()
+        assert b"txtkey" in seen and b"SECRET" not in seen and b"\\x00pw" not in seen and b"\0pw" not in seen and b"%00pw" not in seen

@@ -125,7 +125,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<UserSettings>, Vec<String>> {
         let file = RuleFile::parse(Path::new("f.toml"), text);
-        file.map(|file| file.users).map_err(|error| error.lines().map(ToString::to_string).collect())
+        file.map(|file| file.users).map_err(|error| error.lines().to_vec())
     }
 
     #[test]

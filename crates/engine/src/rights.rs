@@ -1,7 +1,7 @@
 //! What a client may do: rights, and a prefix that all its keys begin with.
 //!
-//! A request is allowed or refused as a whole, before anything of it is executed: [`Engine::parse_allowed`] turns a parsed
-//! request that its client may not make into a refusal. Only connections whose user is limited are asked.
+//! A request is allowed or refused as a whole, before anything of it is executed: [`Engine::allows_parsed`]
+//! decides, and [`Parsed::not_allowed`] makes the refusal. Only connections whose user is limited are asked.
 //!
 //! # Invariants
 //! * Every request, every administrative command and every flag of `mg` needs a right unless it is named here as free of one:
@@ -180,19 +180,15 @@ fn of_meta_get(meta: &Meta<'_>) -> RightSet {
 }
 
 impl Engine {
-    /// What a client with these rights may make of a parsed request: the same, or a refusal.
-    #[cold]
-    #[inline(never)]
-    pub fn parse_allowed<'i>(&self, rights: &Rights, parsed: Parsed<'i>) -> Parsed<'i> {
+    /// Whether a client with these rights may make what was parsed; otherwise it must become what [`Parsed::not_allowed`] makes of it.
+    #[inline]
+    pub fn allows_parsed(&self, rights: &Rights, parsed: &Parsed<'_>) -> bool {
         match parsed {
-            Parsed::Complete { ref request, used } if !self.allows(rights, request) => {
-                Parsed::Refused(Refused::not_allowed(request, used))
+            Parsed::Complete { request, .. } => self.allows(rights, request),
+            Parsed::Incomplete { block: Some(refused), .. } | Parsed::Refused(refused) => {
+                self.allows_refused(rights, refused)
             }
-            Parsed::Incomplete { block: Some(refused), .. } if !self.allows_refused(rights, &refused) => {
-                Parsed::Refused(refused.as_not_allowed())
-            }
-            Parsed::Refused(refused) => Parsed::Refused(self.refused_allowed(rights, refused)),
-            allowed => allowed,
+            Parsed::Incomplete { block: None, .. } => true,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Refusing a request that is whole and right, since its client may not make it.
 
-use crate::command::{Admin, Cause, PacketCommand, Refused, Request, StoreVerb};
+use crate::command::{Admin, Cause, PacketCommand, Parsed, Refused, Request, StoreVerb};
 use crate::packet::{Packet, PacketStatus, opcode};
 use crate::reply::error;
 
@@ -108,6 +108,21 @@ impl Admin<'_> {
             Self::CacheMemlimit { .. } => "cache_memlimit",
             Self::RefreshCerts => "refresh_certs",
             Self::Debugtime(_) => "debugtime",
+        }
+    }
+}
+
+impl Parsed<'_> {
+    /// The refusal of what a client may not make; what is no request yet stays as it is.
+    #[cold]
+    #[must_use]
+    pub fn not_allowed(self) -> Self {
+        match self {
+            Self::Complete { ref request, used } => Self::Refused(Refused::not_allowed(request, used)),
+            Self::Incomplete { block: Some(refused), .. } | Self::Refused(refused) => {
+                Self::Refused(refused.as_not_allowed())
+            }
+            Self::Incomplete { block: None, .. } => self,
         }
     }
 }

@@ -245,9 +245,11 @@ impl Connection {
         }
         let parsed = self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits);
         let parsed = match &self.limited {
-            None => parsed,
             // What was allowed when it began need not be now.
-            Some(limited) => turn.shared.engine.parse_allowed(&limited.rights, parsed),
+            Some(limited) if !turn.shared.engine.allows_parsed(&limited.rights, &parsed) => {
+                parsed.not_allowed()
+            }
+            _ => parsed,
         };
         match parsed {
             Parsed::Complete { request, .. } => {

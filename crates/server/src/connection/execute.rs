@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, ShardLock, Step, Ticket};
+use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, Rights, ShardLock, Step, Ticket};
 use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
@@ -243,13 +243,23 @@ impl Connection {
     /// Parses the first command of `input`; one that its user may not make is refused.
     #[inline]
     pub(super) fn parse<'i>(&self, input: &'i [u8], scanned: usize, shared: &Shared) -> Parsed<'i> {
-        match &self.limited {
-            None => self.input.speaks.parse(input, scanned, &shared.limits),
-            Some(limited) => {
-                let parsed = self.input.speaks.parse(input, scanned, &shared.limits);
-                shared.engine.parse_allowed(&limited.rights, parsed)
-            }
+        if let Some(limited) = &self.limited {
+            return self.parse_limited(input, scanned, &limited.rights, shared);
         }
+        self.input.speaks.parse(input, scanned, &shared.limits)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn parse_limited<'i>(
+        &self,
+        input: &'i [u8],
+        scanned: usize,
+        rights: &Rights,
+        shared: &Shared,
+    ) -> Parsed<'i> {
+        let parsed = self.input.speaks.parse(input, scanned, &shared.limits);
+        if shared.engine.allows_parsed(rights, &parsed) { parsed } else { parsed.not_allowed() }
     }
 
     /// Drops bytes of a refused command, of which `most` have arrived; how many.
@@ -543,7 +553,10 @@ impl Connection {
     #[cold]
     pub(super) fn announce(&self, request: &[u8], turn: &Turn<'_>) {
         let wanted = turn.shared.watchers.wanted();
-        let line = crate::wire_log::first_line(request);
+        let line = match self.input.speaks {
+            Speaks::Binary => crate::wire_log::packet_head(request),
+            _ => crate::wire_log::first_line(request),
+        };
         if wanted.has(Topics::LOG) {
             crate::wire_log::request(self.info.fd.as_raw_fd(), line);
         }
