@@ -44,7 +44,10 @@ fn mistakes_of_the_whole_file() {
     check_mistakes(&[
         ("a = ", "f.toml:1: string values must be quoted, expected literal string"),
         ("[serer]", "f.toml:1: serer: is unknown; did you mean server?"),
-        ("zzz = 1", "f.toml:1: zzz: is unknown; there are server, rule, cascade, user, loader, follow, objects"),
+        (
+            "zzz = 1",
+            "f.toml:1: zzz: is unknown; there are server, rule, cascade, user, loader, follow, objects",
+        ),
         ("server = 1", "f.toml:1: server: is a table; write [server]"),
         (
             "\n[rule]\nmatch = \"a\"",

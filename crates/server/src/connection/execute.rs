@@ -278,8 +278,10 @@ impl Connection {
     fn execute_keyed(&mut self, first: Ready<'_>, input: &[u8], most: usize, turn: &mut Turn<'_>) -> Batch {
         let mut batch = if first.used == input.len() || most == 1 {
             self.execute_one(&first.request, first.hash, input, first.used, turn)
+        } else if self.limited.is_none() {
+            self.execute_batch::<false>(first, input, most, turn)
         } else {
-            self.execute_batch(first, input, most, turn)
+            self.execute_batch::<true>(first, input, most, turn)
         };
         if self.input.has_run()
             && let Some(run) = self.hold_run(&input[batch.used..], turn)
@@ -310,7 +312,10 @@ impl Connection {
 
     /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
     /// are parsed first, so that what they will read can be fetched while the first ones are executed.
-    fn execute_batch<'i>(
+    ///
+    /// `LIMITED`: its user may not make all of them. A function of its own for that, since to look at it for each command makes what was
+    /// parsed be copied.
+    fn execute_batch<'i, const LIMITED: bool>(
         &mut self,
         first: Ready<'i>,
         input: &'i [u8],
@@ -332,7 +337,11 @@ impl Connection {
         ready.push(first);
         while ready.len() < most.min(PREFETCH_MAX)
             && parsed < input.len()
-            && let Parsed::Complete { request, used } = self.parse(&input[parsed..], 0, shared)
+            && let Parsed::Complete { request, used } = if LIMITED {
+                self.parse(&input[parsed..], 0, shared)
+            } else {
+                self.input.speaks.parse(&input[parsed..], 0, &shared.limits)
+            }
             && let Some(hash) = shared.engine.hash(&request)
         {
             parsed += used;
