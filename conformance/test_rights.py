@@ -613,6 +613,20 @@ def test_mistakes(binary, files, table, options, problem):
     assert done.returncode == 2 and problem in done.stderr, done.stderr
 
 
+def test_check_knows_the_users(binary, files):
+    def said():
+        return subprocess.run([binary, "check", files[1]], capture_output=True, text=True, timeout=PROMPT)
+
+    table = '[[user]]\nname = "eve"\n'
+    write(files[1], table)
+    assert said().returncode == 0, "which users there are is not known"
+    write(files[1], f'[server]\nauth_file = "{files[0]}"\n{table}')
+    done = said()
+    assert done.returncode == 2 and 'rules.toml:3: user "eve": is not in -Y' in done.stderr, done
+    write(files[1], f'[server]\nauth_file = "{files[0]}"\n{table}'.replace("eve", "boss"))
+    assert said().returncode == 0
+
+
 # A user behind a prefix who tries everything at random
 
 

@@ -202,7 +202,7 @@ impl Engine {
         let of_store = refused.store.as_ref().map(|store| (store.key(), store.verb == StoreVerb::Set));
         let of_key = refused.invalidate.map(|_| (refused.invalidated(), true));
         of_store.into_iter().chain(of_key).all(|(key, is_set)| {
-            // One that cannot be decoded is none.
+            // What cannot be decoded names no key.
             let Some(key) = key else { return false };
             self.allows_key(rights, key.bytes(), Use { is_set, ..Use::plain(WRITE) })
         })
@@ -315,7 +315,7 @@ impl Engine {
         if !about_type && !covers(key) || reads_others && !arguments.iter().all(covers) {
             return false;
         }
-        // What is no call is an error, or removes the object.
+        // Without a call it is an error, or removes the object.
         let is_call = match named {
             Named::Call(_) => own.needs == READ,
             Named::Object { .. } => own.method.is_some(),

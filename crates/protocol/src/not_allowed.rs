@@ -113,7 +113,7 @@ impl Admin<'_> {
 }
 
 impl Parsed<'_> {
-    /// The refusal of what a client may not make; what is no request yet stays as it is.
+    /// The refusal of what a client may not make; a part of a request stays as it is.
     #[cold]
     #[must_use]
     pub fn not_allowed(self) -> Self {

@@ -24,6 +24,7 @@ use cattlegrid_config::{RuleFile, Settings};
 use subtle::ConstantTimeEq;
 
 use attempts::Attempts;
+pub use rights::check_users;
 use rights::{Grants, Limited};
 pub(crate) use users::PWDB;
 pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};

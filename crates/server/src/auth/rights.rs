@@ -11,7 +11,7 @@ use cattlegrid_config::RuleFile;
 use cattlegrid_engine::Rights;
 
 use super::AuthFile;
-use super::users::{AuthError, Users};
+use super::users::{AuthError, NamedBy, Users};
 
 /// The name of the table for all users without one of their own.
 pub(crate) const OTHERS: &str = "*";
@@ -123,6 +123,17 @@ pub(crate) fn grants_of(
     })
 }
 
+/// Whether each `[[user]]` of a file is a user of the file of users that its `[server]` names, for `check`. Without such a file, or if it
+/// cannot be read here, nothing can be said.
+///
+/// # Errors
+/// A table is for a user that is not there.
+pub fn check_users(file: &RuleFile) -> Result<(), AuthError> {
+    let named = file.settings().ok().and_then(|settings| settings.auth_file);
+    let auth = named.and_then(|path| AuthFile::load(NamedBy::CommandLine, &path).ok());
+    auth.map_or(Ok(()), |auth| auth.grants_of(None, Some(file)).map(|_| ()))
+}
+
 /// A user's name in a log.
 fn shown(name: &[u8]) -> String {
     format!("\"{}\"", name.escape_ascii())
@@ -169,7 +180,6 @@ mod tests {
 
     use super::*;
     use crate::auth::tests::file;
-    use crate::auth::users::NamedBy;
 
     fn grants(tables: &str, named_by: NamedBy, users: &str) -> Result<Grants, String> {
         let users = file(users.as_bytes());

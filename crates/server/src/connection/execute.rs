@@ -240,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Parses the first command of `input`; one that its user may not make is refused.
+    /// Parses the first command of `input`; a command that its user may not make is refused.
     #[inline]
     pub(super) fn parse<'i>(&self, input: &'i [u8], scanned: usize, shared: &Shared) -> Parsed<'i> {
         if let Some(limited) = &self.limited {
