@@ -164,6 +164,21 @@ impl Rights {
         !self.has_prefix() && self.set.has_all(needs)
     }
 
+    /// A control key of the namespace `space`, which is empty for the server's own. A user with a prefix may use those of
+    /// namespaces behind it, as far as they are about tags and keys.
+    fn allows_control(&self, space: &[u8], rest: &[u8], own: Use<'_>) -> bool {
+        if own.is_set
+            && let Some(name) = rest.strip_prefix(b"tags:")
+        {
+            // To announce tags is part of writing the key.
+            return self.set.has_all(WRITE) && self.covers(space, name);
+        }
+        let is_behind = !self.has_prefix()
+            || space.starts_with(&self.prefix)
+                && [&b"tag:"[..], b"bump:", b"why:"].iter().any(|kind| rest.starts_with(kind));
+        self.set.has_all(CONTROL) && is_behind
+    }
+
     /// Whether records of all clients' commands, and lists of all keys, may be shown.
     pub fn allows_whole(&self) -> bool {
         !self.has_prefix() && self.set.has_all(WHOLE)
@@ -234,11 +249,11 @@ impl Engine {
                 self.allows_key(rights, meta.key.bytes(), Use { needs: WRITE, is_set, method })
             }
             Request::MetaDebug(own) => key(own.bytes(), READ),
-            Request::MetaNoop => true,
             Request::Admin(admin) | Request::Packet(_, PacketCommand::Admin(admin)) => {
                 rights.allows_admin(admin)
             }
-            Request::Packet(
+            Request::MetaNoop
+            | Request::Packet(
                 _,
                 PacketCommand::Noop | PacketCommand::SaslList | PacketCommand::SaslAuth { .. },
             ) => true,
@@ -259,7 +274,7 @@ impl Engine {
 
     fn allows_key(&self, rights: &Rights, key: &[u8], own: Use<'_>) -> bool {
         if let Some((prefix, rest)) = self.shared().control(key) {
-            return self.allows_control(rights, self.shared().prefixes().text(prefix), rest, own);
+            return rights.allows_control(self.shared().prefixes().text(prefix), rest, own);
         }
         let objects = self.shared().objects();
         if let Some((registry, named)) =
@@ -268,21 +283,6 @@ impl Engine {
             return self.allows_object(rights, registry, &named, own);
         }
         rights.set.has_all(own.needs) && key.starts_with(&rights.prefix)
-    }
-
-    /// A control key of the namespace `space`, which is empty for the server's own. A user with a prefix may use those of
-    /// namespaces behind it, as far as they are about tags and keys.
-    fn allows_control(&self, rights: &Rights, space: &[u8], rest: &[u8], own: Use<'_>) -> bool {
-        if own.is_set
-            && let Some(name) = rest.strip_prefix(b"tags:")
-        {
-            // To announce tags is part of writing the key.
-            return rights.set.has_all(WRITE) && rights.covers(space, name);
-        }
-        let is_behind = !rights.has_prefix()
-            || space.starts_with(&rights.prefix)
-                && [&b"tag:"[..], b"bump:", b"why:"].iter().any(|kind| rest.starts_with(kind));
-        rights.set.has_all(CONTROL) && is_behind
     }
 
     /// A call of an object's method, or an object.

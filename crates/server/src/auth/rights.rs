@@ -69,10 +69,10 @@ impl Grants {
     /// What limits the user; None: nothing.
     pub(super) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<Limited>> {
         let tables = self.0.as_ref()?;
-        let rights = if !tables.known.contains(&**user) {
-            Rights::none()
-        } else {
+        let rights = if tables.known.contains(&**user) {
             tables.own.get(&**user).unwrap_or(&tables.others).clone()
+        } else {
+            Rights::none()
         };
         rights.is_limited().then(|| Arc::new(Limited { user: Arc::clone(user), rights }))
     }

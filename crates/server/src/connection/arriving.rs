@@ -243,15 +243,15 @@ impl Connection {
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);
         }
-        let parsed = self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits);
-        let parsed = match &self.limited {
+        let command = self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits);
+        let command = match &self.limited {
             // What was allowed when it began need not be now.
-            Some(limited) if !turn.shared.engine.allows_parsed(&limited.rights, &parsed) => {
-                parsed.not_allowed()
+            Some(limited) if !turn.shared.engine.allows_parsed(&limited.rights, &command) => {
+                command.not_allowed()
             }
-            _ => parsed,
+            _ => command,
         };
-        match parsed {
+        match command {
             Parsed::Complete { request, .. } => {
                 self.begin_command(turn);
                 let (shared, mut cx) = self.context(turn);

@@ -125,7 +125,7 @@ impl Answer {
             Self::Packet(packet, status) => reply::packet::error(out, packet, status),
             // libmemcached takes a server out of use after any other error but that of a miss.
             Self::NotAllowed(packet) => {
-                reply::packet::not_stored_line(out, packet, reply::error::NOT_ALLOWED)
+                reply::packet::not_stored_line(out, packet, reply::error::NOT_ALLOWED);
             }
         }
     }
