@@ -114,6 +114,11 @@ fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) 
         Ok(text) => text,
         Err(error) => return usage_error(&error),
     };
+    if let Ok(Err(error)) =
+        config::RuleFile::load(file).map(|file| cattlegrid_server::auth::check_users(&file))
+    {
+        return usage_error(&error);
+    }
     match server.map(|address| running::matches(&address)).transpose() {
         Ok(said) => text += &said.unwrap_or_default(),
         Err(error) => {

@@ -8,6 +8,7 @@ use crate::follow::FollowSettings;
 use crate::keys::{self, Key};
 use crate::loader::LoaderSettings;
 use crate::rule_file::RuleFile;
+use crate::users::UserSettings;
 
 /// Things that a line names; it counts the others.
 const NAMED_MAX: usize = 8;
@@ -17,7 +18,7 @@ const PARAMETERS_MAX: usize = 4;
 const SHOWN_MAX: usize = 60;
 
 impl RuleFile {
-    /// What is otherwise in `newer`, in at most eleven lines. Loaders are always started anew.
+    /// What is otherwise in `newer`, in at most thirteen lines. Loaders are always started anew.
     pub fn changes(&self, newer: &Self) -> Vec<String> {
         let mut lines = Vec::new();
         let (old_rules, new_rules) = (self.rules.rules(), newer.rules.rules());
@@ -64,6 +65,17 @@ impl RuleFile {
         let changed =
             newer.follows.iter().filter(|own| is_in(&self.follows, own) && !self.follows.contains(own));
         line(&mut lines, "logs changed", changed.map(name));
+        let is_as_before = |user: &&UserSettings| {
+            self.users.iter().any(|old| old.name == user.name && old.rights == user.rights)
+        };
+        let differ = newer.users.iter().filter(|user| !is_as_before(user)).map(|user| cut(&user.name));
+        line(&mut lines, "rights of users changed", differ);
+        let is_gone = |user: &&UserSettings| newer.users.iter().all(|own| own.name != user.name);
+        line(
+            &mut lines,
+            "users without a table now",
+            self.users.iter().filter(is_gone).map(|user| cut(&user.name)),
+        );
         if lines.is_empty() && self.loaders == newer.loaders {
             lines.push("no rule, cascade or loader has changed".to_owned());
         }

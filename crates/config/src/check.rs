@@ -15,6 +15,7 @@ use crate::origins;
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 use crate::trial::KEY_BYTES_MAX;
+use crate::users::USER;
 
 /// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
 /// that key.
@@ -72,6 +73,10 @@ fn as_toml(file: &RuleFile, settings: &Settings) -> String {
         text.push_str("\n[[share]]\n");
         write_keys(&mut text, keys::SHARE, share);
     }
+    for user in &file.users {
+        text.push_str("\n[[user]]\n");
+        write_keys(&mut text, USER, user);
+    }
     for loader in &file.loaders {
         write_to(&mut text, format_args!("\n[loader.{}]\n", loader.name));
         write_keys(&mut text, keys::LOADER, loader);
@@ -118,6 +123,7 @@ fn summary(file: &RuleFile, settings: &Settings, warnings: usize) -> String {
         (file.follows.len(), "log that is followed", "logs that are followed"),
         (file.rules.all_cascades().count(), "cascade", "cascades"),
         (file.shares.len(), "share", "shares"),
+        (file.users.len(), "user with rights", "users with rights"),
         (types, "type of objects", "types of objects"),
         (warnings, "warning", "warnings"),
     ];

@@ -9,6 +9,7 @@
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
 //!                            ├──▶ loaders.rs [loader.NAME] ──┐
 //!                            ├──▶ objects.rs [objects] ──────┤   scripts.rs: the types of its directory
+//!                            ├──▶ users.rs [[user]] ───────────┤
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
 //!
@@ -60,6 +61,7 @@ mod shares;
 mod table;
 mod toml_value;
 mod trial;
+mod users;
 mod value;
 
 pub use check::{check, explain, parameters};
@@ -87,3 +89,4 @@ pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types,
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use shares::{SHARES_MAX, ShareSettings};
 pub use trial::Trial;
+pub use users::UserSettings;

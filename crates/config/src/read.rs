@@ -1,4 +1,5 @@
-//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[[share]]`, `[loader.NAME]`, `[follow.NAME]` and `[objects]`.
+//! The rule file: TOML with `[server]`, `[[rule]]`, `[[cascade]]`, `[[share]]`, `[[user]]`, `[loader.NAME]`, `[follow.NAME]` and
+//! `[objects]`.
 //!
 //! `keys.rs` defines every key. `[server]` also takes the options of the command line, by their long names with `_` for
 //! `-`; a command line that names one wins.
@@ -27,6 +28,7 @@ use crate::rule_file::{RuleFile, ServerSection};
 use crate::rules;
 use crate::settings::Settings;
 use crate::shares::read_shares;
+use crate::users::read_users;
 
 /// Bytes a rule file may have.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -111,7 +113,7 @@ impl RuleFile {
     ) -> Option<Self> {
         let mut server = ServerSection::default();
         let (mut rules, mut cascades, mut loaders) = (Vec::new(), Vec::new(), Vec::new());
-        let mut objects = None;
+        let (mut objects, mut users) = (None, Vec::new());
         let mut follow_table = None;
         let mut shares = Vec::new();
         for (name, value) in table {
@@ -119,6 +121,7 @@ impl RuleFile {
                 ("server", DeValue::Table(section)) => server = ServerSection::read(section, text, problems),
                 ("server", _) => problems.add(name.span().start, "server: is a table; write [server]"),
                 ("rule", list) => rules = tables("rule", name, list, problems),
+                ("user", list) => users = tables("user", name, list, problems),
                 ("cascade", list) => cascades = tables("cascade", name, list, problems),
                 ("share", list) => shares = tables("share", name, list, problems),
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
@@ -131,7 +134,7 @@ impl RuleFile {
                 ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
                 (unknown, _) => {
                     let known =
-                        ["server", "rule", "cascade", "share", "loader", "follow", "objects"].into_iter();
+                        ["server", "rule", "cascade", "share", "user", "loader", "follow", "objects"].into_iter();
                     problems.unknown(name.span().start, "", unknown, known);
                 }
             }
@@ -151,6 +154,7 @@ impl RuleFile {
         let rules = rules::read_rules(&rules, (&loaders, follow_table.is_some()), &prefixes, text, problems);
         let cascades = rules::read_cascades(&cascades, problems);
         let shares = read_shares(&shares, text, problems);
+        let users = read_users(&users, text, problems);
         if !problems.is_empty() {
             return None;
         }
@@ -166,6 +170,7 @@ impl RuleFile {
             loaders,
             follows,
             shares,
+            users,
             objects,
             objects_dir,
             object_rules,

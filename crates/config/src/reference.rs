@@ -169,7 +169,7 @@ pub fn reference_markdown() -> String {
          realm off |\n\n\
          Neither file has comments: a line without a colon is an error. At the start an error in the file ends the server with \
          status 2, and the message names the line. SIGHUP reads the file again; after an error the users stay as they were, \
-         and the log has the reason. A connection that has logged in stays logged in.\n\n\
+         and the log has the reason. A connection that has logged in stays logged in; with [`[[user]]`](#user) it has the rights that its user has by then.\n\n\
          The configuration of Cyrus SASL (`SASL_CONF_PATH`, `sasldb`, PAM) is not read, and PLAIN is the only mechanism. The \
          identity that a client asks to act as (authzid) must be empty or its own user.\n\n",
     );

@@ -16,6 +16,7 @@ use crate::places::Places;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
 use crate::shares::{self, ShareSettings};
+use crate::users::UserSettings;
 
 /// A rule file that was read and is right.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct RuleFile {
     pub follows: Vec<FollowSettings>,
     /// What keys of some prefixes have of the memory, in the order of the file; each has another prefix.
     pub shares: Vec<ShareSettings>,
+    /// The users that it limits, in the order of the file; each has another name.
+    pub users: Vec<UserSettings>,
     /// `[objects]`, if it has one.
     pub(crate) objects: Option<ObjectsSection>,
     /// The directory of `--objects`, with which it was read.

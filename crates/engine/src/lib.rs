@@ -51,6 +51,9 @@ mod shards;
 
 mod engine;
 
+// What clients may do.
+mod rights;
+
 pub use bump_log::{BumpLog, BumpWait, BumpWaiter, SentBump};
 pub use cattlegrid_tags::Prefixes;
 pub use cattlegrid_tags::{RollingFloor, TagStats};
@@ -71,6 +74,7 @@ pub use parked::Parked;
 pub use query::Holds;
 pub use reply::get::End;
 pub use reply_queue::ReplyQueue;
+pub use rights::{Right, RightSet, Rights};
 pub use rules::active::ActiveRules;
 pub use rules::why::{
     Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyObject, WhyPurge, WhyRolling,

@@ -29,6 +29,7 @@ mod old_values;
 mod orders;
 mod partial;
 mod prefixes;
+mod rights;
 mod rules;
 mod runs;
 mod script_host;

@@ -414,6 +414,21 @@ impl Registry {
         definition(&self.types[usize::from(id.object_type)], usize::from(id.method))
     }
 
+    /// Whether a call of the method with this many arguments leaves every object as it is, and makes none.
+    pub fn only_reads(&self, id: MethodId, arguments: usize) -> bool {
+        let entry = &self.types[usize::from(id.object_type)];
+        if entry.settings.create.is_some() && self.definition(id).absent == Absent::Miss {
+            // It makes an object that is absent.
+            return false;
+        }
+        match (self.names(id), self.script(id)) {
+            ((_, "exists" | "dump" | "size" | "methods"), _) => true,
+            ((_, "ttl"), _) => arguments == 0,
+            (_, Some(script)) => script.about.reads,
+            (names, None) => READING.contains(&names),
+        }
+    }
+
     /// Whether the method is asked of the type and not of an object: `type:methods`.
     pub fn is_about_type(&self, id: MethodId) -> bool {
         self.definition(id).name == "methods"
@@ -522,6 +537,62 @@ pub fn prefix_of(type_id: u16) -> PrefixId {
 pub fn type_of(type_id: u16) -> u16 {
     type_id & ((1 << TYPE_BITS) - 1)
 }
+
+/// The shipped types' methods that only read, beside those that every object has.
+const READING: &[(&str, &str)] = &[
+    ("bloom", "has"),
+    ("bloom", "count"),
+    ("board", "score"),
+    ("board", "rank"),
+    ("board", "count"),
+    ("board", "top"),
+    ("board", "bottom"),
+    ("board", "around"),
+    ("board", "range"),
+    ("bucket", "peek"),
+    ("consistent", "findServerForKey"),
+    ("consistent", "findserverforkey"),
+    ("consistent", "getServerCount"),
+    ("consistent", "getservercount"),
+    ("consistent", "isServerAvailable"),
+    ("consistent", "isserveravailable"),
+    ("counter", "get"),
+    ("gcra", "peek"),
+    ("hll", "count"),
+    ("hll", "merge"),
+    ("hll", "sketch"),
+    ("lock", "holder"),
+    ("map", "get"),
+    ("map", "exist"),
+    ("map", "count"),
+    ("map", "getkeys"),
+    ("map", "getvalues"),
+    ("map", "getall"),
+    ("queue", "peek"),
+    ("queue", "len"),
+    ("queue", "all"),
+    ("quota", "peek"),
+    ("recent", "list"),
+    ("recent", "count"),
+    ("sem", "count"),
+    ("sem", "list"),
+    ("set", "exist"),
+    ("set", "count"),
+    ("set", "getall"),
+    ("set", "union"),
+    ("set", "intersection"),
+    ("set", "diff"),
+    ("set", "random"),
+    ("sliding", "count"),
+    ("swcounter", "getlast"),
+    ("swcounter", "getmin"),
+    ("swcounter", "getmax"),
+    ("swcounter", "getavg"),
+    ("swcounter", "getsum"),
+    ("swcounter", "getp"),
+    ("topk", "list"),
+    ("topk", "count"),
+];
 
 /// `dump` of a host's type.
 static DUMP: ScriptMethod = ScriptMethod { reads: true, keys: Vec::new() };

@@ -513,6 +513,8 @@ pub enum Cause {
     TooLarge,
     /// There is no memory to wait for its data block.
     NoMemory,
+    /// Its client may not make it. The command's name.
+    NotAllowed(&'static str),
 }
 
 impl Cause {
@@ -521,6 +523,7 @@ impl Cause {
             Self::Grammar => error::BAD_FORMAT,
             Self::TooLarge => error::TOO_LARGE,
             Self::NoMemory => error::OUT_OF_MEMORY,
+            Self::NotAllowed(_) => error::NOT_ALLOWED,
         }
     }
 }

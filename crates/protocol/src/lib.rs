@@ -17,6 +17,7 @@ mod command;
 mod key;
 mod line;
 mod meta;
+mod not_allowed;
 mod number;
 mod packet;
 mod parse;

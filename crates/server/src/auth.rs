@@ -10,18 +10,22 @@
 //! number of attempts that an address has (`attempts`).
 
 pub(crate) mod attempts;
+pub(crate) mod rights;
 mod users;
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use cattlegrid_config::Settings;
-use subtle::{Choice, ConstantTimeEq};
+use cattlegrid_config::{RuleFile, Settings};
+use subtle::ConstantTimeEq;
 
 use attempts::Attempts;
+pub use rights::check_users;
+use rights::{Grants, Limited};
 pub(crate) use users::PWDB;
 pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};
 
@@ -71,6 +75,9 @@ pub struct AuthFile {
     named_by: NamedBy,
     path: PathBuf,
     users: ArcSwap<Users>,
+    grants: ArcSwap<Grants>,
+    /// How often these have been replaced: connections ask anew after that.
+    generation: AtomicU64,
     /// Wrong logins by address.
     pub(crate) attempts: Attempts,
 }
@@ -96,7 +103,14 @@ impl AuthFile {
     pub fn load(named_by: NamedBy, path: &Path) -> Result<Self, AuthError> {
         let users = Users::read(named_by, path)?;
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Ok(Self { named_by, path, users: ArcSwap::from_pointee(users), attempts: Attempts::default() })
+        Ok(Self {
+            named_by,
+            path,
+            users: ArcSwap::from_pointee(users),
+            grants: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            attempts: Attempts::default(),
+        })
     }
 
     /// Reads the file again; use the result with [`AuthFile::replace`].
@@ -109,6 +123,34 @@ impl AuthFile {
         self.users.store(Arc::new(users));
     }
 
+    /// What the users of `[[user]]` may do, checked against these users, or against those in force. None for tables that a
+    /// server without a file of users has is for the caller.
+    pub(crate) fn grants_of(
+        &self,
+        users: Option<&Users>,
+        file: Option<&RuleFile>,
+    ) -> Result<Grants, AuthError> {
+        let in_force = self.users.load();
+        Grants::of(file, users.unwrap_or(&in_force), &format!("{} {}", self.named_by, self.path.display()))
+    }
+
+    /// From now on users have these rights, on connections that they have opened as well.
+    pub(crate) fn grant(&self, grants: Grants) {
+        self.grants.store(Arc::new(grants));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often rights were given.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// What limits the user; None: nothing.
+    pub(crate) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<Limited>> {
+        self.grants.load().limited(user)
+    }
+
     /// Reads the file again and uses it; on an error the old users stay.
     pub fn reload(&self) -> Result<(), AuthError> {
         self.read_again().map(|users| self.replace(users))
@@ -117,35 +159,47 @@ impl AuthFile {
     /// Whether `payload`, the data of a client's `set` without its `\r\n`, is a user, a blank and the user's
     /// password.
     pub fn check(&self, payload: &[u8]) -> bool {
-        let Some(blank) = payload.iter().position(|byte| *byte == b' ') else { return false };
-        self.is_known(&payload[..blank], &payload[blank + 1..])
+        self.user_of(payload).is_some()
+    }
+
+    /// The user whose name and password `payload` has, as in [`AuthFile::check`].
+    pub(crate) fn user_of(&self, payload: &[u8]) -> Option<Arc<[u8]>> {
+        let blank = payload.iter().position(|byte| *byte == b' ')?;
+        self.known(&payload[..blank], &payload[blank + 1..])
     }
 
     /// Whether `initial_response`, the message of a client's SASL PLAIN (RFC 4616), is `[authzid] NUL user NUL password` of a
     /// user, with no authzid or the user's own.
     pub fn check_plain(&self, initial_response: &[u8]) -> bool {
+        self.user_of_plain(initial_response).is_some()
+    }
+
+    /// The user of a SASL PLAIN, as in [`AuthFile::check_plain`].
+    pub(crate) fn user_of_plain(&self, initial_response: &[u8]) -> Option<Arc<[u8]>> {
         let mut parts = initial_response.split(|byte| *byte == 0);
         let (Some(authzid), Some(name), Some(password), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return false;
+            return None;
         };
         // A file of `-Y` may have a user without a name or a password; PLAIN has neither.
         let is_plain = !name.is_empty() && !password.is_empty();
-        is_plain && (authzid.is_empty() || authzid == name) && self.is_known(name, password)
+        if is_plain && (authzid.is_empty() || authzid == name) { self.known(name, password) } else { None }
     }
 
-    /// Whether a user has this name and this password.
+    /// The user with this name and this password.
     ///
     /// Compares with every user in full: the time tells the lengths, as it does in memcached, but not how much
     /// of a guess is right.
-    fn is_known(&self, name: &[u8], password: &[u8]) -> bool {
+    fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<[u8]>> {
         let users = self.users.load();
-        let mut known = Choice::from(0);
+        let mut known = None;
         for user in users.all() {
-            known |= user.name.ct_eq(name) & user.password.ct_eq(password);
+            if (user.name.ct_eq(name) & user.password.ct_eq(password)).into() {
+                known = Some(Arc::clone(&user.identity));
+            }
         }
-        known.into()
+        known
     }
 }
 

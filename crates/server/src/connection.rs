@@ -26,6 +26,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
+use crate::auth::rights::Limited;
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) token: u64,
     phase: Phase,
     login: Login,
+    /// What limits its user; None: nothing.
+    limited: Option<Arc<Limited>>,
     input: Input,
     /// The run of quiet gets that is going on.
     run: Run,
@@ -183,6 +186,7 @@ impl Connection {
             token,
             phase: if shared.auth.is_none() { Phase::Serving } else { Phase::BeforeLogin },
             login: Login::default(),
+            limited: None,
             input: Input::default(),
             run: Run::None,
             run_seen: Vec::new(),

@@ -507,6 +507,7 @@ impl<'a> Lane<'a> {
                     self.shared.unsent.others_asked();
                     self.make_room();
                 }
+                Message::Rights => self.apply_rights(),
                 Message::Drain => {
                     self.leave_listeners();
                     self.begin_to_leave();
@@ -571,6 +572,15 @@ impl<'a> Lane<'a> {
             self.shared.dumps.stalled.fetch_add(1, Relaxed);
             log::info(format_args!("{}: closed, it does not read its dump", connection.info.peer()));
             self.close(token, Reason::Error);
+        }
+    }
+
+    /// Closes connections that are shown what their users may not see any more.
+    #[cold]
+    fn apply_rights(&mut self) {
+        let tokens: Vec<u64> = self.connections.iter().flatten().map(|connection| connection.token).collect();
+        for token in tokens {
+            self.act(token, self.now(), |connection, turn| connection.apply_rights(turn.shared));
         }
     }
 

@@ -52,6 +52,13 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
         log::notice(format_args!("{pwdb} is not read: -S and -Y log clients in against {file}"));
     }
     let auth = AuthFile::of_settings(&settings, pwdb)?;
+    let grants = auth::rights::grants_of(auth.as_ref(), None, settings.rule_file.as_ref())?;
+    if let (Some(auth), Some(grants)) = (&auth, grants) {
+        if let Some(line) = grants.notice() {
+            log::notice(line);
+        }
+        auth.grant(grants);
+    }
     let tls = settings.tls.as_ref().map(TlsAcceptor::new).transpose()?;
 
     let secrets = Arc::new(Secrets::new(&settings)?);

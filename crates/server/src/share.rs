@@ -147,6 +147,7 @@ pub(crate) fn share(
     let shared = Arc::new(Shared {
         clock,
         auth,
+        not_allowed: crate::auth::rights::Said::default(),
         tls,
         admin,
         engine,

@@ -16,6 +16,7 @@ use cattlegrid_store::Share;
 
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
+use crate::auth::rights::{self, Said};
 use crate::detail::Detail;
 use crate::door::Door;
 use crate::dump::Dumps;
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     /// Who may log in; None without `-Y` and `-S`.
     pub(crate) auth: Option<AuthFile>,
+    /// What was said of requests that users may not make.
+    pub(crate) not_allowed: Said,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
     /// What protects the pages for monitoring.
@@ -157,6 +160,8 @@ pub(crate) enum Message {
     ReturnHeap,
     /// Finish what was received, send what waits, leave.
     Drain,
+    /// What users may do has changed.
+    Rights,
     /// Leave.
     Stop,
 }
@@ -178,6 +183,8 @@ pub(crate) struct Gauges {
     pub(crate) auth_closed: AtomicU64,
     /// Logins that were not looked at, after too many wrong ones of their address.
     pub(crate) auth_unseen: AtomicU64,
+    /// Requests that were refused since their users may not make them.
+    pub(crate) not_allowed: AtomicU64,
     /// The second up to which the last `flush_all` has removed items, or will.
     pub(crate) oldest: AtomicU32,
     /// Calls of objects that lanes have yet to continue.
@@ -477,6 +484,8 @@ impl Shared {
             })
             .transpose()?;
         let newer_file = rule_file.as_ref().map(|(_, newer)| newer);
+        let read = users.as_ref().map(|(_, users)| users);
+        let grants = rights::grants_of(self.auth.as_ref(), read, newer_file)?;
         let objects = self.settings.objects_under(newer_file)?;
         let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
         self.check_versions(registry.as_deref())?;
@@ -509,6 +518,13 @@ impl Shared {
         self.set_objects(newer, objects, registry);
         if let Some((auth, users)) = users {
             auth.replace(users);
+        }
+        if let (Some(auth), Some(grants)) = (&self.auth, grants) {
+            if let Some(line) = grants.notice() {
+                log::notice(line);
+            }
+            auth.grant(grants);
+            self.lanes.iter().for_each(|lane| lane.tell(Message::Rights));
         }
         if let Some((tls, config)) = config {
             tls.replace(config);

@@ -1,15 +1,18 @@
 //! Requests and replies in the log, as `-vv` asks for: `<24 get k` and `>24 END`, by descriptor, as memcached has them.
 //!
-//! Of a request its line is shown, never its data block; of a value that its key is sent. So no line of the log holds data,
+//! Of a request its line is shown, of a packet what is before its value, never its data block; of a value that its key is sent. So no line of the log holds data,
 //! nor a password: what comes before a login is not shown at all. The lines go through the log's queue, which never
 //! waits; what finds no room there is counted.
 
 use std::fmt::Write as _;
 
 use cattlegrid_engine::Output;
+use cattlegrid_protocol::HEADER_BYTES;
 
 use crate::log;
 
+/// First byte of a reply of the binary protocol; no line of text begins with it.
+const REPLY_MAGIC: u8 = 0x81;
 /// Longest part of a line that is shown, in bytes.
 const SHOWN_MAX: usize = 512;
 
@@ -17,6 +20,14 @@ const SHOWN_MAX: usize = 512;
 pub(crate) fn first_line(request: &[u8]) -> &[u8] {
     let end = memchr::memchr(b'\n', request).unwrap_or(request.len());
     request[..end].trim_ascii_end()
+}
+
+/// The head of a packet: up to its key, without its value, which may be a password.
+pub(crate) fn packet_head(packet: &[u8]) -> &[u8] {
+    let parts = packet.first_chunk::<HEADER_BYTES>().map(|header| {
+        HEADER_BYTES + usize::from(u16::from_be_bytes([header[2], header[3]])) + usize::from(header[4])
+    });
+    &packet[..parts.unwrap_or(HEADER_BYTES).min(packet.len())]
 }
 
 /// Logs a request's line.
@@ -29,6 +40,17 @@ pub(crate) fn request(fd: i32, line: &[u8]) {
 pub(crate) fn replies(fd: i32, out: &Output) {
     let mut huge = out.huge.iter().map(|(place, _)| *place).peekable();
     let mut at = 0;
+    while let Some(header) =
+        out.bytes[at..].first_chunk::<HEADER_BYTES>().filter(|header| header[0] == REPLY_MAGIC)
+    {
+        let head = packet_head(&out.bytes[at..]);
+        log::debug(format_args!(">{fd} {}", Shown(head)));
+        let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        let end = at.saturating_add(HEADER_BYTES).saturating_add(body).min(out.bytes.len());
+        at += head.len();
+        // A huge value is not among the bytes.
+        at = if huge.next_if_eq(&at).is_some() { at } else { end.max(at) };
+    }
     while at < out.bytes.len() {
         let line = first_line(&out.bytes[at..]);
         let len = memchr::memchr(b'\n', &out.bytes[at..]).map_or(out.bytes.len() - at, |end| end + 1);
@@ -83,6 +105,11 @@ mod tests {
     fn lines_are_shown_plain_and_short() {
         assert_eq!(first_line(b"set k 0 0 6\r\nsecret\r\n"), b"set k 0 0 6");
         assert_eq!(first_line(b"\x80\x01"), b"\x80\x01");
+        let mut packet = [0; 40];
+        (packet[0], packet[3], packet[4], packet[11]) = (0x80, 5, 8, 16);
+        packet[32..].copy_from_slice(b"shop:ksv");
+        assert_eq!(packet_head(&packet), &packet[..37]);
+        assert_eq!((packet_head(&packet[..30]).len(), packet_head(&packet[..10]).len()), (30, 10));
         assert_eq!(Shown(b"get a\tb\x80").to_string(), "get a\\x09b\\x80");
         let long = Shown(&[b'k'; SHOWN_MAX + 1]).to_string();
         assert_eq!(long.len(), SHOWN_MAX + 3);

@@ -46,7 +46,7 @@ fn mistakes_of_the_whole_file() {
         ("[serer]", "f.toml:1: serer: is unknown; did you mean server?"),
         (
             "zzz = 1",
-            "f.toml:1: zzz: is unknown; there are server, rule, cascade, share, loader, follow, objects",
+            "f.toml:1: zzz: is unknown; there are server, rule, cascade, share, user, loader, follow, objects",
         ),
         ("server = 1", "f.toml:1: server: is a table; write [server]"),
         (

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::follow_keys::{FOLLOW, FOLLOW_TABLE};
 use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
+use crate::users::USER;
 use crate::value::Place;
 
 /// About prefixes.
@@ -106,6 +107,15 @@ pub(crate) fn reference_markdown() -> String {
     section(&mut text, keys::CASCADE);
     text.push_str(SHARES);
     section(&mut text, keys::SHARE);
+    text.push_str(
+        "\n## `[[user]]`\n\n\
+         What a user of the file of users may do, see [Security](security.md#users-with-rights). Without any such table a user who \
+         has logged in may do everything; with them a user without a table too, unless the table of `\"*\"` says otherwise: a line of the log names these \
+         users. Passwords are in the file of users only. A table for a user that is not in the file, or without such a file, is a mistake. SIGHUP \
+         reads rights and users again, for the connections that are open as well: a user that is no longer in the file has no rights \
+         there.\n\n",
+    );
+    section(&mut text, USER);
     text.push_str(
         "\n## `[loader.NAME]`\n\n\
          A program that computes the missing values of the rules that name it, in worker processes of the server's own. \

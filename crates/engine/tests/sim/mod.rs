@@ -16,7 +16,7 @@ mod loads;
 mod named;
 mod policy;
 mod replies;
-mod rng;
+pub(crate) mod rng;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -58,3 +58,5 @@ pub const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
 pub const AUTHENTICATION_FAILURE: &str = "CLIENT_ERROR authentication failure";
 /// Sent to a connection above the limit, which is then closed.
 pub const TOO_MANY_CONNECTIONS: &str = "ERROR Too many open connections";
+/// A request that its user has no right to, or whose key lies outside the user's prefix.
+pub const NOT_ALLOWED: &str = "CLIENT_ERROR not allowed";

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Users a file of `-Y` may have, as in memcached.
 pub const USERS_MAX: usize = 8;
@@ -71,6 +72,14 @@ pub enum AuthError {
         /// What is wrong and what would be right.
         problem: &'static str,
     },
+    /// A `[[user]]` that limits no user of the file.
+    #[error("{place}: {problem}")]
+    Rights {
+        /// The file with the table, and its line.
+        place: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
     /// It names nobody, so that no client could log in.
     #[error("{named_by} {}: is empty; it needs a line user:password", path.display())]
     Empty {
@@ -87,6 +96,14 @@ pub struct Users(Vec<User>);
 pub(super) struct User {
     pub(super) name: Box<[u8]>,
     pub(super) password: Box<[u8]>,
+    /// The name that the file has for it: rights are by that.
+    pub(super) identity: Arc<[u8]>,
+}
+
+impl User {
+    fn new(name: &[u8], password: &[u8]) -> Self {
+        Self { name: name.into(), password: password.into(), identity: name.into() }
+    }
 }
 
 /// Says how many, never who: it may end up in a log.
@@ -161,7 +178,7 @@ fn of_command_line(text: &[u8]) -> Result<Vec<User>, Problem> {
         if users.len() == USERS_MAX {
             return Err((number, "is one user too many; a file has up to 8"));
         }
-        users.push(User { name: name.into(), password: password.into() });
+        users.push(User::new(name, password));
     }
     Ok(users)
 }
@@ -185,18 +202,18 @@ fn of_environment(text: &[u8]) -> Result<Vec<User>, Problem> {
             return Err((number, "has a byte 0, which no client can send; is the file UTF-16?"));
         }
         if seen.insert(name) {
-            users.push(User { name: name.into(), password: password.into() });
+            users.push(User::new(name, password));
         }
     }
     // libsasl2 takes the realm off: `user@host` logs in as `user` too, unless a line of its own is about `user`.
     let mut names: HashSet<Box<[u8]>> = users.iter().map(|user| user.name.clone()).collect();
     for at in 0..users.len() {
-        let User { name, password } = &users[at];
+        let User { name, password, identity } = &users[at];
         let bare: Option<Box<[u8]>> =
             name.iter().rposition(|byte| *byte == b'@').map(|end| name[..end].into());
         if let Some(name) = bare.filter(|bare| !bare.is_empty() && names.insert(bare.clone())) {
-            let password = password.clone();
-            users.push(User { name, password });
+            let (password, identity) = (password.clone(), Arc::clone(identity));
+            users.push(User { name, password, identity });
         }
     }
     Ok(users)

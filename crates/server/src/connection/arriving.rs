@@ -114,7 +114,8 @@ impl Connection {
             return 0;
         };
         let len = request.block().map_or(0, |block| block.len());
-        if block.len() >= len + speaks.end_bytes() || !shared.engine.may_arrive(&request) {
+        let is_allowed = self.limited.as_ref().is_none_or(|own| shared.engine.allows(&own.rights, &request));
+        if block.len() >= len + speaks.end_bytes() || !is_allowed || !shared.engine.may_arrive(&request) {
             return 0;
         }
         let here = &block[..block.len().min(len)];
@@ -242,7 +243,15 @@ impl Connection {
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);
         }
-        match self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits) {
+        let command = self.input.speaks.parse_apart(&line, end == b"\r\n", &turn.shared.limits);
+        let command = match &self.limited {
+            // What was allowed when it began need not be now.
+            Some(limited) if !turn.shared.engine.allows_parsed(&limited.rights, &command) => {
+                command.not_allowed()
+            }
+            _ => command,
+        };
+        match command {
             Parsed::Complete { request, .. } => {
                 self.begin_command(turn);
                 let (shared, mut cx) = self.context(turn);
@@ -259,6 +268,14 @@ impl Connection {
             Parsed::Incomplete { .. } => unreachable!("its line was whole when its block began"),
         }
         Some(end.len())
+    }
+
+    /// A refusal by which nothing becomes of a key that its user may not write.
+    pub(super) fn allowed<'r>(&self, refused: Refused<'r>, shared: &Shared) -> Refused<'r> {
+        match &self.limited {
+            None => refused,
+            Some(limited) => shared.engine.refused_allowed(&limited.rights, refused),
+        }
     }
 
     /// No more of it will come: its pages go back.

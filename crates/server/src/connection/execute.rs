@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, ShardLock, Step, Ticket};
+use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, Rights, ShardLock, Step, Ticket};
 use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
@@ -80,6 +80,7 @@ impl Connection {
             self.has_more = false;
             return self.note_upload(true, turn);
         }
+        self.renew_rights(turn.shared);
         let own = std::mem::take(&mut self.input.bytes);
         let before = std::mem::take(&mut self.input.used);
         let input = shared.unwrap_or(&own[before..]);
@@ -203,7 +204,7 @@ impl Connection {
         }
         let parsed = match &self.input.front {
             Front::Unfinished(unfinished) => unfinished.request(rest),
-            _ => self.input.speaks.parse(rest, scanned, &turn.shared.limits),
+            _ => self.parse(rest, scanned, turn.shared),
         };
         match parsed {
             Parsed::Incomplete { need, block } => {
@@ -239,6 +240,28 @@ impl Connection {
         }
     }
 
+    /// Parses the first command of `input`; a command that its user may not make is refused.
+    #[inline]
+    pub(super) fn parse<'i>(&self, input: &'i [u8], scanned: usize, shared: &Shared) -> Parsed<'i> {
+        if let Some(limited) = &self.limited {
+            return self.parse_limited(input, scanned, &limited.rights, shared);
+        }
+        self.input.speaks.parse(input, scanned, &shared.limits)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn parse_limited<'i>(
+        &self,
+        input: &'i [u8],
+        scanned: usize,
+        rights: &Rights,
+        shared: &Shared,
+    ) -> Parsed<'i> {
+        let parsed = self.input.speaks.parse(input, scanned, &shared.limits);
+        if shared.engine.allows_parsed(rights, &parsed) { parsed } else { parsed.not_allowed() }
+    }
+
     /// Drops bytes of a refused command, of which `most` have arrived; how many.
     fn drop_swallowed(&mut self, most: usize, turn: &mut Turn<'_>) -> usize {
         let Front::Swallow(Swallow { left, answer }) = self.input.front else { return 0 };
@@ -255,8 +278,10 @@ impl Connection {
     fn execute_keyed(&mut self, first: Ready<'_>, input: &[u8], most: usize, turn: &mut Turn<'_>) -> Batch {
         let mut batch = if first.used == input.len() || most == 1 {
             self.execute_one(&first.request, first.hash, input, first.used, turn)
+        } else if self.limited.is_none() {
+            self.execute_batch::<false>(first, input, most, turn)
         } else {
-            self.execute_batch(first, input, most, turn)
+            self.execute_batch::<true>(first, input, most, turn)
         };
         if self.input.has_run()
             && let Some(run) = self.hold_run(&input[batch.used..], turn)
@@ -287,7 +312,10 @@ impl Connection {
 
     /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
     /// are parsed first, so that what they will read can be fetched while the first ones are executed.
-    fn execute_batch<'i>(
+    ///
+    /// `LIMITED`: its user may not make all of them. A function of its own for that, since to look at it for each command makes what was
+    /// parsed be copied.
+    fn execute_batch<'i, const LIMITED: bool>(
         &mut self,
         first: Ready<'i>,
         input: &'i [u8],
@@ -309,8 +337,11 @@ impl Connection {
         ready.push(first);
         while ready.len() < most.min(PREFETCH_MAX)
             && parsed < input.len()
-            && let Parsed::Complete { request, used } =
+            && let Parsed::Complete { request, used } = if LIMITED {
+                self.parse(&input[parsed..], 0, shared)
+            } else {
                 self.input.speaks.parse(&input[parsed..], 0, &shared.limits)
+            }
             && let Some(hash) = shared.engine.hash(&request)
         {
             parsed += used;
@@ -464,6 +495,7 @@ impl Connection {
             Cause::Grammar => {}
             Cause::TooLarge => turn.counters.store_too_large.add(1),
             Cause::NoMemory => turn.counters.store_no_memory.add(1),
+            Cause::NotAllowed(command) => self.note_not_allowed(command, turn),
         }
         self.leave_run();
         if let Some(store) = &refused.store
@@ -530,7 +562,10 @@ impl Connection {
     #[cold]
     pub(super) fn announce(&self, request: &[u8], turn: &Turn<'_>) {
         let wanted = turn.shared.watchers.wanted();
-        let line = crate::wire_log::first_line(request);
+        let line = match self.input.speaks {
+            Speaks::Binary => crate::wire_log::packet_head(request),
+            _ => crate::wire_log::first_line(request),
+        };
         if wanted.has(Topics::LOG) {
             crate::wire_log::request(self.info.fd.as_raw_fd(), line);
         }

@@ -10,7 +10,7 @@ use std::mem::take;
 use cattlegrid_config::Protocol;
 use cattlegrid_engine::Progress;
 use cattlegrid_protocol::{
-    BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refused, parse_apart,
+    BINARY_MAGIC, Cause, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refused, parse_apart,
     parse_from, parse_packet, parse_packet_apart, reply,
 };
 
@@ -105,11 +105,14 @@ pub(super) enum Answer {
     /// A line; empty: none.
     Line(&'static str),
     Packet(Packet, PacketStatus),
+    /// A packet that its user may not send.
+    NotAllowed(Packet),
 }
 
 impl Answer {
     pub(super) fn of(refused: &Refused<'_>) -> Self {
         match refused.packet {
+            Some((packet, _)) if matches!(refused.cause, Cause::NotAllowed(_)) => Self::NotAllowed(packet),
             Some((packet, status)) => Self::Packet(packet, status),
             None => Self::Line(refused.reply),
         }
@@ -120,6 +123,10 @@ impl Answer {
             Self::Line("") => {}
             Self::Line(line) => reply::line(out, line),
             Self::Packet(packet, status) => reply::packet::error(out, packet, status),
+            // libmemcached takes a server out of use after any other error but that of a miss.
+            Self::NotAllowed(packet) => {
+                reply::packet::not_stored_line(out, packet, reply::error::NOT_ALLOWED);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{
@@ -17,6 +18,7 @@ use super::{Connection, Phase, Reason};
 use crate::auth::attempts::{ATTEMPTS_MAX, WINDOW_MS};
 use crate::auth::{AuthFile, Failures};
 use crate::log;
+use crate::state::Shared;
 use crate::turn::Turn;
 use crate::watch::Topics;
 
@@ -41,6 +43,10 @@ pub(super) struct Login {
     failed: Option<Packet>,
     /// One by SASL has begun, and waits for its next step.
     is_begun: bool,
+    /// Who has logged in.
+    user: Option<Arc<[u8]>>,
+    /// [`AuthFile::generation`] when it was asked what limits the user.
+    generation: u64,
 }
 
 impl Login {
@@ -96,8 +102,7 @@ impl Connection {
             reply::line(&mut turn.out.bytes, "CLIENT_ERROR bad authentication token format");
         } else if let Some(payload) = data.strip_suffix(b"\r\n") {
             turn.counters.auth_cmds.add(1);
-            if self.try_login(|auth| auth.check(payload), turn) {
-                self.phase = Phase::Serving;
+            if self.try_login(|auth| auth.user_of(payload), turn) {
                 turn.out.bytes.extend_from_slice(reply::STORED);
             }
         } else {
@@ -162,21 +167,28 @@ impl Connection {
             self.login.is_begun = true;
             return reply::packet::error(&mut turn.out.bytes, packet, PacketStatus::Continue);
         }
-        if self.try_login(|auth| auth.check_plain(data), turn) {
-            self.phase = Phase::Serving;
+        if self.try_login(|auth| auth.user_of_plain(data), turn) {
             reply::packet::text(&mut turn.out.bytes, packet, AUTHENTICATED);
         } else {
             self.phase = Phase::BeforeLogin;
+            (self.login.user, self.limited) = (None, None);
             self.login.failed = Some(packet);
         }
     }
 
-    /// Whether a login is right, if this client may try. A wrong one waits for its answer.
-    fn try_login(&mut self, is_right: impl FnOnce(&AuthFile) -> bool, turn: &mut Turn<'_>) -> bool {
+    /// Logs the user in that `user_of` finds, if this client may try. A wrong login waits for its answer.
+    fn try_login(
+        &mut self,
+        user_of: impl FnOnce(&AuthFile) -> Option<Arc<[u8]>>,
+        turn: &mut Turn<'_>,
+    ) -> bool {
         let Some(auth) = &turn.shared.auth else { return true };
         let (peer, now_ms) = (self.info.peer_key, turn.now.ms);
         let may_try = auth.attempts.may_try(peer, now_ms);
-        if may_try && is_right(auth) {
+        if may_try && let Some(user) = user_of(auth) {
+            self.phase = Phase::Serving;
+            self.login.user = Some(user);
+            self.look_up_rights(auth);
             return true;
         }
         turn.counters.auth_errors.add(1);
@@ -195,6 +207,43 @@ impl Connection {
             ));
         }
         false
+    }
+
+    /// What its user may do is asked anew if it may have changed.
+    #[inline]
+    pub(super) fn renew_rights(&mut self, shared: &Shared) {
+        if let Some(auth) = &shared.auth
+            && auth.generation() != self.login.generation
+        {
+            self.look_up_rights(auth);
+        }
+    }
+
+    #[cold]
+    fn look_up_rights(&mut self, auth: &AuthFile) {
+        // Before it is asked: what changes meanwhile is asked for again.
+        self.login.generation = auth.generation();
+        self.limited = self.login.user.as_ref().and_then(|user| auth.limited(user));
+    }
+
+    /// Rights have changed: a connection that is shown what its user may not see any more is closed.
+    pub(crate) fn apply_rights(&mut self, shared: &Shared) {
+        self.renew_rights(shared);
+        let shows_all = matches!(self.phase, Phase::Watching(_) | Phase::Dumping(_));
+        if shows_all && self.limited.as_ref().is_some_and(|limited| !limited.rights.allows_whole()) {
+            self.fail();
+        }
+    }
+
+    /// A request that its user may not make was refused.
+    #[cold]
+    pub(super) fn note_not_allowed(&self, command: &'static str, turn: &Turn<'_>) {
+        turn.shared.gauges.not_allowed.fetch_add(1, Relaxed);
+        let Some(limited) = &self.limited else { return };
+        let peer = self.info.peer().to_string();
+        if let Some(line) = turn.shared.not_allowed.line(limited, command, &peer, turn.now.ms) {
+            log::warning(line);
+        }
     }
 
     /// Answers a wrong login whose time has come.

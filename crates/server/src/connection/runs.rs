@@ -113,7 +113,7 @@ impl Connection {
         let (mut gets, mut ends) = (Vec::new(), Vec::new());
         let (mut at, mut end, mut is_whole) = (0, End::Nothing, false);
         while !is_whole && gets.len() <= GETS_MAX {
-            match self.input.speaks.parse(&rest[at..], 0, &shared.limits) {
+            match self.parse(&rest[at..], 0, shared) {
                 Parsed::Complete { request, used } if is_of_run(&request) => {
                     is_whole = !is_quiet_get(&request);
                     let hash = shared.engine.hash(&request).expect("a get has a key");

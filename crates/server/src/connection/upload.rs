@@ -141,6 +141,7 @@ impl Connection {
         if let Some(arriving) = self.input.take_arriving() {
             turn.shared.uploads.count(displaced, false);
             if let Some(refused) = arriving.refusal(input.len(), self.input.speaks, turn.shared) {
+                let refused = self.allowed(refused, turn.shared);
                 self.refused(&refused, turn);
             }
             self.pass(self.gathered_bytes(), turn.shared);
@@ -156,8 +157,8 @@ impl Connection {
             self.run_is_over();
             return self.pass(self.gathered_bytes(), turn.shared);
         }
-        let parsed = self.input.speaks.parse(&input, scanned, &turn.shared.limits);
-        if let Parsed::Incomplete { block: Some(refused), .. } = parsed {
+        let parsed = self.parse(&input, scanned, turn.shared);
+        if let Parsed::Incomplete { block: Some(refused), .. } | Parsed::Refused(refused) = parsed {
             turn.shared.uploads.count(displaced, false);
             self.refused(&refused, turn);
         } else {

@@ -196,6 +196,13 @@ pub(super) static ROWS: &[Row<Own>] = &[
         |shared, _| shared.gauges.auth_unseen.load(Relaxed),
     ),
     counter(
+        "not_allowed",
+        Unit::Count,
+        "Requests that were refused since their user has not the right to make them, or since a key is outside of the user's prefix \
+         (`[[user]]`).",
+        |shared, _| shared.gauges.not_allowed.load(Relaxed),
+    ),
+    counter(
         "memory_refused",
         Unit::Count,
         "Connections closed or not accepted because the system has no memory for them.",

@@ -140,7 +140,7 @@ waits for its reply, in short turns as for a dump; by the binary protocol they a
         Group::Own,
         "## `stats cattlegrid`\n\nWhat memcached has no name for.\n\n",
         "
-`stats reset` leaves `auth_closed`, `memory_refused`, `dumps_stalled`, `accept_errors`, `log_lines_...`, `clock` and
+`stats reset` leaves `auth_closed`, `not_allowed`, `memory_refused`, `dumps_stalled`, `accept_errors`, `log_lines_...`, `clock` and
 `fence_collisions`. See [commands that arrive in pieces](protocol.md#commands-that-arrive-in-pieces) for uploads,
 [replies that clients do not take](protocol.md#replies-that-clients-do-not-take) for `unsent_...` and `pinned_bytes`, and
 [memory that the system refuses](protocol.md#memory-that-the-system-refuses) for `memory_refused`.
