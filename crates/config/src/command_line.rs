@@ -18,6 +18,7 @@ use crate::help::Topic;
 use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
+use crate::options_file::OptionsFile;
 use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
@@ -276,10 +277,17 @@ fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
     Ok(Command::Advise { address: address.ok_or_else(missing)?, seconds })
 }
 
+/// What the options say, from weak to strong: the rule file's `[server]`, the options file, the command line.
 fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
     let mut settings = Settings::default();
-    if let Some(stop) = parse_options(words, &mut settings)? {
+    if let Some(stop) = parse_options(words, &mut settings).map_err(|(_, error)| error)? {
         return Ok(stop.into());
+    }
+    let given = settings.options_file.take();
+    let options = given.as_deref().map(OptionsFile::read).transpose()?.unwrap_or_default();
+    if given.is_some() {
+        settings = Settings::default();
+        add_options(&options, words, &mut settings)?;
     }
     if let Some(path) = settings.config {
         // Once more, over what the file says.
@@ -288,39 +296,68 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
             .map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
         file.server.apply(&mut settings)?;
-        // Options that add to what there is begin anew.
-        let listen = std::mem::take(&mut settings.listen);
-        let verbosity = std::mem::take(&mut settings.verbosity);
-        parse_options(words, &mut settings)?;
-        if settings.listen.is_empty() {
-            settings.listen = listen;
-        }
-        if settings.verbosity == 0 {
-            settings.verbosity = verbosity;
-        }
+        add_options(&options, words, &mut settings)?;
         settings.rule_file = Some(file);
     }
     settings.check()?;
     Ok(Command::Serve(Box::new(settings)))
 }
 
-/// Reads options; what they ask for if it is not the server.
-fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, UsageError> {
+/// What the options file says, then what the command line does.
+fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings) -> Result<(), UsageError> {
+    settings.notices.extend_from_slice(&options.notices);
+    let stop = over(settings, |settings| parse_options(&options.words, settings))
+        .map_err(|(index, error)| options.error(index, &error))?;
+    if stop.is_some() {
+        return Err(options.refuse("--help, --version or --license"));
+    }
+    if settings.options_file.take().is_some() {
+        return Err(options.refuse("--options-file"));
+    }
+    // Whoever reads such a file keeps the server in the foreground, or says so on the command line.
+    settings.daemon = false;
+    over(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
+    if settings.listen.is_empty() && settings.unix_socket.is_none() {
+        settings.notices.extend(options.no_address());
+    }
+    Ok(())
+}
+
+/// Reads options over weaker ones: those that add to what there is begin anew.
+fn over<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
+    let listen = std::mem::take(&mut settings.listen);
+    let verbosity = std::mem::take(&mut settings.verbosity);
+    let result = read(settings);
+    if settings.listen.is_empty() {
+        settings.listen = listen;
+    }
+    if settings.verbosity == 0 {
+        settings.verbosity = verbosity;
+    }
+    result
+}
+
+/// Reads options; what they ask for if it is not the server. An error comes with the index of the word that begins the option.
+fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, (usize, UsageError)> {
+    let count = words.len();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let stop = if word == "--" {
+        let index = count - words.as_slice().len() - 1;
+        let parsed = if word == "--" {
             words.by_ref().for_each(|word| stray(word, settings));
-            None
+            Ok(None)
         } else if let Some(long) = word.strip_prefix("--") {
-            parse_long(long, &mut words, settings)?
+            parse_long(long, &mut words, settings)
         } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
-            parse_cluster(cluster, &mut words, settings)?
+            parse_cluster(cluster, &mut words, settings)
         } else {
             stray(word, settings);
-            None
+            Ok(None)
         };
-        if stop.is_some() {
-            return Ok(stop);
+        match parsed {
+            Ok(None) => {}
+            Ok(stop) => return Ok(stop),
+            Err(error) => return Err((index, error)),
         }
     }
     Ok(None)

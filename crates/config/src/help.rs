@@ -112,6 +112,7 @@ fn brief(row: &OptionRow) -> &'static str {
         "auth-file" => "Text clients log in: file of user:password",
         "enable-sasl" => "Binary clients must log in; see --help-all",
         "config" => "Rule file: protection, tags, loaders, options",
+        "options-file" => "Options by lines: /etc/memcached.conf",
         "objects" => "Types of objects on, and those of this dir",
         "log-format" => "text or json",
         "admin" => "HTTP pages for monitoring, on this address",

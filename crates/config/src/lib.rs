@@ -43,6 +43,7 @@ mod objects;
 mod objects_command;
 mod option_row;
 mod options;
+mod options_file;
 mod origins;
 mod places;
 mod problems;

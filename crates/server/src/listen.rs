@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::log;
+use crate::{log, passed};
 use crate::sys::{self, Account, reason};
 
 /// A socket with its address, which listens after [`Listeners::listen`].
@@ -72,6 +72,10 @@ impl Listeners {
     /// Lets clients connect. With a port that another server has taken since [`bind`] it fails.
     pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
         for listener in &self.sockets {
+            // One that was passed listens already, with a backlog of its own.
+            if SockRef::from(&listener.fd).is_listener().unwrap_or(false) {
+                continue;
+            }
             let failed = |error: io::Error| {
                 let address = &listener.address;
                 ListenError(format!("failed to listen on {address}: {}", reason(&error)))
@@ -136,10 +140,15 @@ fn is_not_here(error: &io::Error) -> bool {
     )
 }
 
-/// Opens what the settings name; nothing listens yet. `owner`: who gets the unix socket, if root opens it for another user.
+/// Opens what the settings name, or takes what the service manager passes instead; nothing that is opened here listens yet. `owner`: who gets the unix socket, if root opens it for another user.
 ///
 /// Before threads start, since the access bits of the unix socket go through the process's mask.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
+    let passed = passed::sockets(settings)?;
+    if !passed.is_empty() {
+        log::info("the service manager has passed the sockets: the addresses of -l, -p and -s are not used");
+        return Ok(Listeners { sockets: passed, unix_file: None });
+    }
     let mut listeners = Listeners { sockets: Vec::new(), unix_file: None };
     if let Some(path) = &settings.unix_socket {
         let failed = |error: io::Error| {

@@ -1,7 +1,7 @@
 //! What the server asks of the operating system once, at its start: background, limits, identity, files.
 //!
 //! Unsafe code, which only `ring.rs` has besides: fork, signal handlers, mappings and the allocator's settings have no safe
-//! interface.
+//! interface, and neither has a descriptor that was passed at the start.
 
 #![expect(
     unsafe_code,
@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroUsize;
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +120,18 @@ pub(crate) fn fork() -> Result<Option<Pid>, Errno> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// A descriptor that this process was started with, for a socket: nothing else has used it when this is called, once for each.
+///
+/// # Errors
+/// It is not open.
+pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: only borrowed, to find out whether it is open; a closed one is an error of the call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and whoever has started this process has handed it over; no code here has it yet.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 // ---- limits -----------------------------------------------------------------------------------------------
