@@ -27,6 +27,7 @@ mod docs {
 mod architecture;
 mod disturb;
 mod fuzz;
+mod package;
 mod quick;
 mod release;
 mod test;
@@ -42,6 +43,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   disturb [OPTION]... COMMAND...    run a command while processes of it are stopped and slowed at random
   docs [--check]                    write the generated documents, or say which are not current
   words [PATH]...                   find phrases that are hard to read, in all tracked text or only there
+  package deb|musl|sbom [OPTION]... a package, in target/package
   release                           build the optimised program, its symbols in a file beside it";
 
 fn main() -> ExitCode {
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ["quick", ref names @ ..] => quick::quick(names),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["disturb", ref words @ ..] => disturb::disturb(words),
+        ["package", ref words @ ..] => package::package(words),
         ["release"] => release::release(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),

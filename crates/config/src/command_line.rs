@@ -22,6 +22,7 @@ use crate::options_file::OptionsFile;
 use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
+use crate::usage::SUBCOMMANDS;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -123,11 +124,8 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 10] =
-    ["serve", "demo", "bench", "check", "advise", "nodes", "follow", "objects", "help", "version"];
-
 fn no_subcommand(before: &str, word: &str) -> UsageError {
-    let near = nearest(word, SUBCOMMANDS.into_iter());
+    let near = nearest(word, SUBCOMMANDS.iter().map(|(name, _)| *name));
     UsageError::new(format!(
         "{before}{word}: no such subcommand, and options start with - (see --help); {near}"
     ))

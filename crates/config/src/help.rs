@@ -98,7 +98,7 @@ fn is_shown(row: &OptionRow) -> bool {
 }
 
 /// What an option does, in a few words: those of its text up to the first stop, unless they are too many.
-fn brief(row: &OptionRow) -> &'static str {
+pub(crate) fn brief(row: &OptionRow) -> &'static str {
     let long = match row.name {
         Name::Switch { long: Some(long), .. } => long,
         _ => "",

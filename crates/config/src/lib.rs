@@ -59,6 +59,7 @@ mod settings;
 mod table;
 mod toml_value;
 mod trial;
+mod usage;
 mod value;
 
 pub use check::{check, explain, parameters};
@@ -84,3 +85,4 @@ pub use rule_file::RuleFile;
 pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types, test_types};
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use trial::Trial;
+pub use usage::{OptionUsage, SUBCOMMANDS, Standing, option_usages};

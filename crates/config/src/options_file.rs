@@ -52,13 +52,17 @@ impl OptionsFile {
             if line.starts_with("-d") || line.starts_with("-h") {
                 continue;
             }
-            if let Some((directive, _)) = line.split_once(char::is_whitespace).filter(|_| !line.starts_with('-')) {
+            if let Some((directive, _)) =
+                line.split_once(char::is_whitespace).filter(|_| !line.starts_with('-'))
+            {
                 if directive != "logfile" && !directive.starts_with('#') {
-                    file.notices.push(format!("{name}:{number}: {directive}: ignored: every option starts with -"));
+                    file.notices
+                        .push(format!("{name}:{number}: {directive}: ignored: every option starts with -"));
                 }
                 continue;
             }
-            let words = words(line).map_err(|problem| UsageError::new(format!("{name}:{number}: {problem}")))?;
+            let words =
+                words(line).map_err(|problem| UsageError::new(format!("{name}:{number}: {problem}")))?;
             for word in words {
                 if word.contains(char::REPLACEMENT_CHARACTER) {
                     return Err(UsageError::new(format!("{name}:{number}: {word}: options must be UTF-8")));
@@ -108,7 +112,8 @@ fn without_comment(line: &str) -> String {
 
 /// The words of a line, as a shell divides it.
 fn words(line: &str) -> Result<Vec<String>, String> {
-    let needs_shell = |c: char| format!("{c}: no shell reads this file; put it in single quotes if it is meant");
+    let needs_shell =
+        |c: char| format!("{c}: no shell reads this file; put it in single quotes if it is meant");
     let (mut words, mut word) = (Vec::new(), None::<String>);
     let mut quote = None;
     let mut chars = line.chars();
@@ -211,11 +216,17 @@ mod tests {
         let (path, optional) = (path.to_str().unwrap(), format!("-{}", path.display()));
         assert_eq!(OptionsFile::read(&optional).unwrap().words, [""; 0]);
         let error = OptionsFile::read(path).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("--options-file {path}: cannot be read: No such file")), "{error}");
+        assert!(
+            error.starts_with(&format!("--options-file {path}: cannot be read: No such file")),
+            "{error}"
+        );
         std::fs::write(path, "-m 65 # \u{e4}").unwrap();
         assert_eq!(OptionsFile::read(&optional).unwrap().words, ["-m", "65"]);
         std::fs::write(path, b"-m 65 # \xe4").unwrap();
         assert_eq!(OptionsFile::read(path).unwrap().words, ["-m", "65"]);
-        assert!(OptionsFile::read(&format!("-{}", dir.path().display())).is_err(), "a directory is no missing file");
+        assert!(
+            OptionsFile::read(&format!("-{}", dir.path().display())).is_err(),
+            "a directory is no missing file"
+        );
     }
 }

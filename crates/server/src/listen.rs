@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::{log, passed};
 use crate::sys::{self, Account, reason};
+use crate::{log, passed};
 
 /// A socket with its address, which listens after [`Listeners::listen`].
 #[derive(Debug)]
@@ -158,6 +158,8 @@ pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, L
         listeners.unix_file = Some(UnixFile { path: path.clone() });
         if let Some(owner) = owner {
             owner.own_socket(path).map_err(failed)?;
+        } else if let Some(user) = &settings.user {
+            sys::share_socket(path, user).map_err(failed)?;
         }
         listeners.sockets.push(Listener {
             fd: socket.into(),

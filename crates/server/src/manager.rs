@@ -58,14 +58,19 @@ impl Manager {
             Ok(socket) => Some(socket),
             Err(error) => {
                 let (name, why) = (name.display(), sys::reason(&error));
-                log::warning(format_args!("NOTIFY_SOCKET {name}: {why}; the service manager is told nothing"));
+                log::warning(format_args!(
+                    "NOTIFY_SOCKET {name}: {why}; the service manager is told nothing"
+                ));
                 None
             }
         };
         let is_ours = pid.is_none_or(|pid| is_addressed(&pid));
         let micros = interval.as_ref().filter(|_| is_ours).and_then(|text| text.to_str()?.parse().ok());
         if let (Some(text), true, None) = (&interval, is_ours, micros) {
-            log::warning(format_args!("WATCHDOG_USEC {}: is no number; there are no signs of life", text.display()));
+            log::warning(format_args!(
+                "WATCHDOG_USEC {}: is no number; there are no signs of life",
+                text.display()
+            ));
         }
         let watchdog = micros.filter(|micros| *micros > 0).map(Duration::from_micros);
         Self { socket, watchdog, serving: String::new() }
@@ -112,7 +117,10 @@ impl Manager {
     fn send(&self, message: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
-            log::warning(format_args!("NOTIFY_SOCKET: the service manager is not told: {}", sys::reason(&error)));
+            log::warning(format_args!(
+                "NOTIFY_SOCKET: the service manager is not told: {}",
+                sys::reason(&error)
+            ));
         }
     }
 }
@@ -149,7 +157,8 @@ impl SignsOfLife {
         let now = Instant::now();
         let Some(every) = self.every.filter(|_| self.next <= now) else { return };
         self.next = now + every;
-        let silent = lanes.iter().enumerate().find(|(number, lane)| !left(*number) && !lane.has_answered(self.asked));
+        let silent =
+            lanes.iter().enumerate().find(|(number, lane)| !left(*number) && !lane.has_answered(self.asked));
         if let Some((number, _)) = silent {
             if !std::mem::replace(&mut self.told, true) {
                 log::error(format_args!(
@@ -206,7 +215,9 @@ mod tests {
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         Manager::new(Some(format!("@{name}").into()), None, None).starting("x");
         assert_eq!(received(&socket), "STATUS=x");
-        for manager in [Manager::new(None, Some("5".into()), None), Manager::new(Some("vsock:2:1".into()), None, None)] {
+        for manager in
+            [Manager::new(None, Some("5".into()), None), Manager::new(Some("vsock:2:1".into()), None, None)]
+        {
             assert!(manager.socket.is_none());
             manager.ready();
         }

@@ -38,7 +38,8 @@ fn announced(pid: Option<&OsStr>, count: Option<&OsStr>) -> Result<Option<i32>, 
     if !is_addressed(pid) {
         return Ok(None);
     }
-    let number = count.to_str().and_then(|text| text.parse().ok()).filter(|number| (0..=MOST).contains(number));
+    let number =
+        count.to_str().and_then(|text| text.parse().ok()).filter(|number| (0..=MOST).contains(number));
     match number {
         Some(0) => Ok(None),
         Some(number) => Ok(Some(number)),
@@ -133,7 +134,10 @@ mod tests {
 
         let refused = |fd: OwnedFd| taken(fd).unwrap_err().to_string();
         let udp = refused(UdpSocket::bind("127.0.0.1:0").unwrap().into());
-        assert!(udp.starts_with("descriptor 3 of LISTEN_FDS: it is no stream socket, and there is no UDP;"), "{udp}");
+        assert!(
+            udp.starts_with("descriptor 3 of LISTEN_FDS: it is no stream socket, and there is no UDP;"),
+            "{udp}"
+        );
         let file = refused(tempfile::tempfile().unwrap().into());
         assert!(file.starts_with("descriptor 3 of LISTEN_FDS: it is no socket;"), "{file}");
         let connection = refused(TcpStream::connect(address).unwrap().into());
