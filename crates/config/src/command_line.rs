@@ -54,6 +54,11 @@ pub enum Command {
         /// A running server, one of them: host:port.
         server: String,
     },
+    /// Ask a server whether it answers.
+    Ping {
+        /// host:port, host:port/path of a page of `--admin`, or the path of a unix socket.
+        target: String,
+    },
     /// Delete keys on memcached servers of which a database's log says that their rows changed.
     Follow(FollowCommand),
     /// Run the loader of a key once, see [`crate::Trial`].
@@ -112,6 +117,7 @@ where
         Some("check") => parse_check(&words[1..]),
         Some("advise") => parse_advise(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
+        Some("ping") => parse_ping(&words[1..]),
         Some("follow") => parse_follow(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
         Some("help") => parse_help(&words[1..]),
@@ -140,6 +146,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("check") => Topic::Check,
         Some("advise") => Topic::Advise,
         Some("nodes") => Topic::Nodes,
+        Some("ping") => Topic::Ping,
         Some("follow") => Topic::Follow,
         Some("objects") => Topic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
@@ -180,6 +187,18 @@ fn parse_nodes(words: &[String]) -> Result<Command, UsageError> {
         }
         [word, ..] => {
             Err(UsageError::new(format!("nodes {word}: unknown option; nodes takes host:port of a server")))
+        }
+    }
+}
+
+/// `TARGET`.
+fn parse_ping(words: &[String]) -> Result<Command, UsageError> {
+    match words {
+        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(Topic::Ping)),
+        [target] if !target.starts_with('-') => Ok(Command::Ping { target: target.clone() }),
+        [] => Err(UsageError::new("ping: needs host:port, host:port/path or the path of a unix socket")),
+        [_, word, ..] | [word] => {
+            Err(UsageError::new(format!("ping {word}: unexpected; ping takes one server")))
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum Topic {
     Advise,
     /// `nodes`.
     Nodes,
+    /// `ping`.
+    Ping,
     /// `follow`.
     Follow,
     /// `objects`.
@@ -41,6 +43,7 @@ impl Topic {
             Self::Check => CHECK.to_owned(),
             Self::Advise => ADVISE.to_owned(),
             Self::Nodes => NODES.to_owned(),
+            Self::Ping => PING.to_owned(),
             Self::Follow => FOLLOW.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
         }
@@ -60,6 +63,7 @@ fn help() -> String {
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
+         \x20      cattlegrid ping ADDR               whether a server answers\n\
          \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
@@ -196,6 +200,19 @@ its state changes, and each 10 s.
 Status: 0, or 1 if the server does not answer or has no such log.
 ";
 
+const PING: &str = "\
+Usage: cattlegrid ping ADDR
+
+Asks a server whether it answers, for health checks, and prints the first line
+of its answer. ADDR is host:port or the path of a unix socket, where any answer
+will do, or host:port/path for a page of --admin: 127.0.0.1:11280/readyz, whose
+status must be 200. It waits 2 s for the connection and 2 s for the answer.
+
+  -h, --help   print this
+
+Status: 0, or 1 if there is no such answer.
+";
+
 const FOLLOW: &str = "\
 Usage: cattlegrid follow FILE --to ADDR[,ADDR]... [OPTION]...
 
@@ -262,6 +279,7 @@ mod tests {
             Topic::Check,
             Topic::Advise,
             Topic::Nodes,
+            Topic::Ping,
             Topic::Follow,
             Topic::Objects,
         ] {

@@ -15,6 +15,7 @@ pub const SUBCOMMANDS: &[(&str, &str)] = &[
     ("check", "what a rule file means"),
     ("advise", "the rule file that fits a server's traffic"),
     ("nodes", "the nodes of a server's fleet"),
+    ("ping", "whether a server answers"),
     ("follow", "rows change: keys go from memcached"),
     ("objects", "objects with methods, without a server"),
     ("help", "the help of a subcommand"),

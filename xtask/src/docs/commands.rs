@@ -49,6 +49,7 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
                 "check" => Topic::Check.text(),
                 "advise" => Topic::Advise.text(),
                 "nodes" => Topic::Nodes.text(),
+                "ping" => Topic::Ping.text(),
                 "follow" => Topic::Follow.text(),
                 "objects" => Topic::Objects.text(),
                 "bench" => bench_help()?,
@@ -57,7 +58,7 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
             };
             let words: &[&str] = match name {
                 "objects" => &["list", "call", "test", "lint", "bench"],
-                "help" => &["demo", "bench", "check", "advise", "nodes", "follow", "objects"],
+                "help" => &["demo", "bench", "check", "advise", "nodes", "ping", "follow", "objects"],
                 _ => &[],
             };
             Ok(Subcommand { name, brief, flags: flags(&help), help, words })
