@@ -5,7 +5,7 @@ _cattlegrid() {
     COMPREPLY=()
     [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
     if [[ $COMP_CWORD -eq 1 && $cur != -* ]]; then
-        COMPREPLY=($(compgen -W 'serve demo bench check advise nodes follow objects help version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'serve demo bench check advise nodes ping follow objects help version' -- "$cur"))
         return
     fi
     case $command in
@@ -103,6 +103,11 @@ _cattlegrid() {
         esac
         words='-h --help'
         ;;
+    ping)
+        case $prev in
+        esac
+        words='-h --help --admin'
+        ;;
     follow)
         case $prev in
         --to) return ;;
@@ -129,7 +134,7 @@ _cattlegrid() {
         case $prev in
         esac
         words=''
-        [[ $COMP_CWORD -eq 2 ]] && words+=' demo bench check advise nodes follow objects'
+        [[ $COMP_CWORD -eq 2 ]] && words+=' demo bench check advise nodes ping follow objects'
         ;;
     version)
         case $prev in

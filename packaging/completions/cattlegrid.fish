@@ -25,6 +25,7 @@ complete -c cattlegrid -n __cattlegrid_first -a bench -d 'load a server, verify 
 complete -c cattlegrid -n __cattlegrid_first -a check -d 'what a rule file means'
 complete -c cattlegrid -n __cattlegrid_first -a advise -d 'the rule file that fits a server\'s traffic'
 complete -c cattlegrid -n __cattlegrid_first -a nodes -d 'the nodes of a server\'s fleet'
+complete -c cattlegrid -n __cattlegrid_first -a ping -d 'whether a server answers'
 complete -c cattlegrid -n __cattlegrid_first -a follow -d 'rows change: keys go from memcached'
 complete -c cattlegrid -n __cattlegrid_first -a objects -d 'objects with methods, without a server'
 complete -c cattlegrid -n __cattlegrid_first -a help -d 'the help of a subcommand'
@@ -126,6 +127,9 @@ complete -c cattlegrid -n '__cattlegrid_is advise' -s h -l help
 
 complete -c cattlegrid -n '__cattlegrid_is nodes' -s h -l help
 
+complete -c cattlegrid -n '__cattlegrid_is ping' -s h -l help
+complete -c cattlegrid -n '__cattlegrid_is ping' -l admin
+
 complete -c cattlegrid -n '__cattlegrid_is follow' -l to -x
 complete -c cattlegrid -n '__cattlegrid_is follow' -l distribution -x -a 'ketama ketama_weighted all'
 complete -c cattlegrid -n '__cattlegrid_is follow' -l prefix -x
@@ -143,5 +147,5 @@ complete -c cattlegrid -n '__cattlegrid_is objects' -l config -r -F
 complete -c cattlegrid -n '__cattlegrid_is objects' -a 'list call test lint bench'
 complete -c cattlegrid -n '__cattlegrid_is objects' -F
 
-complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise nodes follow objects'
+complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise nodes ping follow objects'
 

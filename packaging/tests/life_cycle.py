@@ -71,7 +71,7 @@ def starts_beside_memcached(machine, client, package):
     assert REPLACE in said and BACK in said, said
     assert machine.pid("memcached") == own and client("get", "key") == "of memcached" and not client.failures
     assert machine.sh("systemctl is-enabled cattlegrid", check=False).stdout.strip() == "disabled"
-    step("installed beside memcached, which goes on as it was")
+    step("installed where memcached runs, which goes on as it was")
 
     machine.sh(REPLACE)
     assert machine.show("memcached", "ActiveState") == "inactive"
@@ -212,7 +212,7 @@ def a_lane_that_hangs(machine, client):
 
 
 def stop_thread(thread):
-    """Stops one thread, as nothing but a debugger can; what is returned collects the thread when it was killed."""
+    """Stops one thread, as only a debugger can; what is returned collects the thread when it was killed."""
     libc = ctypes.CDLL(None, use_errno=True)
     seize, interrupt, wall = 0x4206, 0x4207, 0x40000000
     arguments = (ctypes.c_long(0), ctypes.c_long(0))
@@ -237,7 +237,7 @@ def upgrade(machine, client, package):
     client("set", "key", "newer")
     assert client("get", "key") == "newer"
     assert machine.sh("systemctl is-enabled cattlegrid").stdout.strip() == "enabled"
-    # One that does not run is not started, and memcached, which does, is not stopped.
+    # A service that does not run is not started, and memcached, which does, is not stopped.
     machine.sh("systemctl start memcached")
     machine.sh(f"dpkg --force-confold -i /tmp/{package}")
     assert machine.show("cattlegrid", "ActiveState") == "inactive" and machine.show("memcached", "ActiveState") == "active"

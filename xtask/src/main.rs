@@ -43,7 +43,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   disturb [OPTION]... COMMAND...    run a command while processes of it are stopped and slowed at random
   docs [--check]                    write the generated documents, or say which are not current
   words [PATH]...                   find phrases that are hard to read, in all tracked text or only there
-  package deb|musl|sbom [OPTION]... a package, in target/package
+  package WHAT [OPTION]...         deb, musl, crates or sbom, in target/package
   release                           build the optimised program, its symbols in a file beside it";
 
 fn main() -> ExitCode {

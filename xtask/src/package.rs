@@ -9,6 +9,7 @@ use std::process::Command;
 const USAGE: &str = "usage: cargo xtask package <what>
   deb [--no-build PROFILE] [--version VERSION]   the Debian package, in target/package; --no-build: of the program that this profile has built
   musl                                           the program without shared libraries, in target/package
+  crates                                         what would be published of each public crate, as a trial
   sbom                                           the bill of materials, CycloneDX, in target/package";
 
 /// Where packages are put, in the root of the repository.
@@ -21,6 +22,7 @@ pub(crate) fn package(words: &[&str]) -> Result<(), String> {
     match words {
         ["sbom"] => sbom::write(&format!("{directory}/cattlegrid.cdx.json")),
         ["musl"] => musl(),
+        ["crates"] => crates(),
         ["deb", options @ ..] => {
             sbom::write(&format!("{directory}/cattlegrid.cdx.json"))?;
             deb(options)
@@ -36,7 +38,8 @@ fn deb(mut options: &[&str]) -> Result<(), String> {
         options = match options {
             [] => return run(cargo, "cargo deb (cargo install --locked cargo-deb)"),
             ["--no-build", profile, rest @ ..] => {
-                cargo.args(["--no-build", "--profile", profile]);
+                // For tests: a package of a program that was not built for it is compressed little.
+                cargo.args(["--no-build", "--fast", "--profile", profile]);
                 rest
             }
             ["--version", version, rest @ ..] => {
@@ -46,6 +49,14 @@ fn deb(mut options: &[&str]) -> Result<(), String> {
             _ => return Err(USAGE.to_owned()),
         };
     }
+}
+
+/// Crates of this repository that need each other: those that are not published yet are taken from here. They are not compiled, since other
+/// stages do.
+fn crates() -> Result<(), String> {
+    let mut cargo = crate::command("cargo");
+    cargo.args(["publish", "--workspace", "--dry-run", "--no-verify", "--locked", "--allow-dirty"]);
+    run(cargo, "cargo publish")
 }
 
 const MUSL: &str = "x86_64-unknown-linux-musl";

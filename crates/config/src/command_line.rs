@@ -331,7 +331,7 @@ fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings)
     if settings.options_file.take().is_some() {
         return Err(options.refuse("--options-file"));
     }
-    // Whoever reads such a file keeps the server in the foreground, or says so on the command line.
+    // A service that reads such a file keeps the server in the foreground; only the command line sends it to the background.
     settings.daemon = false;
     over(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
     if settings.listen.is_empty() && settings.unix_socket.is_none() {

@@ -72,7 +72,7 @@ impl Listeners {
     /// Lets clients connect. With a port that another server has taken since [`bind`] it fails.
     pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
         for listener in &self.sockets {
-            // One that was passed listens already, with a backlog of its own.
+            // A socket that was passed listens already, with a backlog of its own.
             if SockRef::from(&listener.fd).is_listener().unwrap_or(false) {
                 continue;
             }

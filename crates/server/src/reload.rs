@@ -120,7 +120,7 @@ fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent:
         (state.runs, state.reads) = (again.is_some(), false);
         progress.read.notify_all();
         let Some(again) = again else {
-            // Under the lock: nobody has asked for another one since.
+            // Under the lock: no reload was asked for since.
             if std::mem::take(&mut state.is_told) {
                 manager.reloaded(error.as_deref());
             }

@@ -130,7 +130,7 @@ pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: only borrowed, to find out whether it is open; a closed one is an error of the call.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and whoever has started this process has handed it over; no code here has it yet.
+    // SAFETY: it is open, and the program that has started this process has handed it over; no code here has it yet.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -74,7 +74,7 @@ fn bill(metadata: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Option<Va
             component["description"] = description.trim().into();
         }
         if let Some(licence) = package["license"].as_str() {
-            // The old way to write OR, which is no expression.
+            // A slash is the old way to write OR.
             component["licenses"] = json!([{ "expression": licence.replace('/', " OR ") }]);
         }
         if let Some(checksum) = checksums.get(&(name, version)) {
