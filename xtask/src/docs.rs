@@ -1,5 +1,8 @@
-//! Documents that are written from the code.
+//! Documents, the man page and completions of shells, which are written from the code.
 
+mod commands;
+mod completions;
+mod man;
 mod objects;
 
 /// Writes those that are not current.
@@ -24,7 +27,9 @@ fn outdated() -> Result<Vec<(&'static str, String)>, String> {
         ("docs/configuration.md", cattlegrid_config::reference_markdown()),
         ("docs/statistics.md", cattlegrid_server::stats::reference_markdown()),
         (objects::PAGE, objects::page(&read(objects::PAGE)?)?),
+        (man::PAGE, man::page()?),
     ];
+    generated.extend(completions::files()?);
     generated.retain(|(path, text)| !read(path).is_ok_and(|current| current == *text));
     Ok(generated)
 }

@@ -27,6 +27,7 @@ mod docs {
 mod architecture;
 mod disturb;
 mod fuzz;
+mod package;
 mod quick;
 mod release;
 mod site;
@@ -44,6 +45,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   docs [--check]                    write the generated documents, or say which are not current
   site                              build the documentation as a site in target/site and check all links
   words [PATH]...                   find phrases that are hard to read, in all tracked text or only there
+  package WHAT [OPTION]...         deb, musl, crates or sbom, in target/package
   release                           build the optimised program, its symbols in a file beside it";
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         ["quick", ref names @ ..] => quick::quick(names),
         ["fuzz", ref words @ ..] => fuzz::fuzz(words),
         ["disturb", ref words @ ..] => disturb::disturb(words),
+        ["package", ref words @ ..] => package::package(words),
         ["release"] => release::release(),
         ["docs"] => docs::write(),
         ["docs", "--check"] => docs::check(),

@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod nodes;
 mod objects;
+mod ping;
 mod running;
 mod trial;
 
@@ -65,6 +66,13 @@ fn act(command: Command, first: &str) -> ExitCode {
             Ok(text) => print(&text),
             Err(error) => {
                 log::error(format_args!("nodes {error}"));
+                ExitCode::FAILURE
+            }
+        },
+        Command::Ping { target } => match ping::ping(&target) {
+            Ok(line) => print(&(line + "\n")),
+            Err(error) => {
+                log::error(format_args!("ping {error}"));
                 ExitCode::FAILURE
             }
         },

@@ -19,9 +19,11 @@ use crate::help::Topic;
 use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
+use crate::options_file::OptionsFile;
 use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
+use crate::usage::SUBCOMMANDS;
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -52,6 +54,11 @@ pub enum Command {
     Nodes {
         /// A running server, one of them: host:port.
         server: String,
+    },
+    /// Ask a server whether it answers.
+    Ping {
+        /// host:port, host:port/path of a page of `--admin`, or the path of a unix socket.
+        target: String,
     },
     /// Delete keys on memcached servers of which a database's log says that their rows changed.
     Follow(FollowCommand),
@@ -114,6 +121,7 @@ where
         Some("advise") => parse_advise(&words[1..]),
         Some("doctor") => parse_doctor(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
+        Some("ping") => parse_ping(&words[1..]),
         Some("follow") => parse_follow(&words[1..]),
         Some("objects") => parse_objects(&words[1..]),
         Some("help") => parse_help(&words[1..]),
@@ -126,11 +134,8 @@ where
     }
 }
 
-const SUBCOMMANDS: [&str; 11] =
-    ["serve", "demo", "bench", "check", "advise", "doctor", "nodes", "follow", "objects", "help", "version"];
-
 fn no_subcommand(before: &str, word: &str) -> UsageError {
-    let near = nearest(word, SUBCOMMANDS.into_iter());
+    let near = nearest(word, SUBCOMMANDS.iter().map(|(name, _)| *name));
     UsageError::new(format!(
         "{before}{word}: no such subcommand, and options start with - (see --help); {near}"
     ))
@@ -146,6 +151,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("advise") => Topic::Advise,
         Some("doctor") => Topic::Doctor,
         Some("nodes") => Topic::Nodes,
+        Some("ping") => Topic::Ping,
         Some("follow") => Topic::Follow,
         Some("objects") => Topic::Objects,
         Some("bench") => return Ok(Command::Bench(vec!["bench".to_owned(), "--help".to_owned()])),
@@ -186,6 +192,18 @@ fn parse_nodes(words: &[String]) -> Result<Command, UsageError> {
         }
         [word, ..] => {
             Err(UsageError::new(format!("nodes {word}: unknown option; nodes takes host:port of a server")))
+        }
+    }
+}
+
+/// `TARGET`.
+fn parse_ping(words: &[String]) -> Result<Command, UsageError> {
+    match words {
+        [word] if matches!(word.as_str(), "-h" | "--help") => Ok(Command::Help(Topic::Ping)),
+        [target] if !target.starts_with('-') => Ok(Command::Ping { target: target.clone() }),
+        [] => Err(UsageError::new("ping: needs host:port, host:port/path or the path of a unix socket")),
+        [_, word, ..] | [word] => {
+            Err(UsageError::new(format!("ping {word}: unexpected; ping takes one server")))
         }
     }
 }
@@ -281,6 +299,7 @@ fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
     Ok(Command::Advise { address: address.ok_or_else(missing)?, seconds })
 }
 
+/// What the options say, from weak to strong: the rule file's `[server]`, the options file, the command line.
 fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
     let settings = settings_of(words, |_| Ok(()))?;
     Ok(settings.map_or_else(Command::from, |settings| Command::Serve(Box::new(settings))))
@@ -293,8 +312,14 @@ pub(crate) fn settings_of(
     look: impl FnOnce(&mut Settings) -> Result<(), UsageError>,
 ) -> Result<Result<Settings, Stop>, UsageError> {
     let mut settings = Settings::default();
-    if let Some(stop) = parse_options(words, &mut settings)? {
+    if let Some(stop) = parse_options(words, &mut settings).map_err(|(_, error)| error)? {
         return Ok(Err(stop));
+    }
+    let given = settings.options_file.take();
+    let options = given.as_deref().map(OptionsFile::read).transpose()?.unwrap_or_default();
+    if given.is_some() {
+        settings = Settings::default();
+        add_options(&options, words, &mut settings)?;
     }
     look(&mut settings)?;
     if let Some(path) = settings.config {
@@ -304,39 +329,68 @@ pub(crate) fn settings_of(
             .map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
         file.server.apply(&mut settings)?;
-        // Options that add to what there is begin anew.
-        let listen = std::mem::take(&mut settings.listen);
-        let verbosity = std::mem::take(&mut settings.verbosity);
-        parse_options(words, &mut settings)?;
-        if settings.listen.is_empty() {
-            settings.listen = listen;
-        }
-        if settings.verbosity == 0 {
-            settings.verbosity = verbosity;
-        }
+        add_options(&options, words, &mut settings)?;
         settings.rule_file = Some(file);
     }
     settings.check()?;
     Ok(Ok(settings))
 }
 
-/// Reads options; what they ask for if it is not the server.
-fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, UsageError> {
+/// What the options file says, then what the command line does.
+fn add_options(options: &OptionsFile, words: &[String], settings: &mut Settings) -> Result<(), UsageError> {
+    settings.notices.extend_from_slice(&options.notices);
+    let stop = over(settings, |settings| parse_options(&options.words, settings))
+        .map_err(|(index, error)| options.error(index, &error))?;
+    if stop.is_some() {
+        return Err(options.refuse("--help, --version or --license"));
+    }
+    if settings.options_file.take().is_some() {
+        return Err(options.refuse("--options-file"));
+    }
+    // A service that reads such a file keeps the server in the foreground; only the command line sends it to the background.
+    settings.daemon = false;
+    over(settings, |settings| parse_options(words, settings)).map_err(|(_, error)| error)?;
+    if settings.listen.is_empty() && settings.unix_socket.is_none() {
+        settings.notices.extend(options.no_address());
+    }
+    Ok(())
+}
+
+/// Reads options over weaker ones: those that add to what there is begin anew.
+fn over<T>(settings: &mut Settings, read: impl FnOnce(&mut Settings) -> T) -> T {
+    let listen = std::mem::take(&mut settings.listen);
+    let verbosity = std::mem::take(&mut settings.verbosity);
+    let result = read(settings);
+    if settings.listen.is_empty() {
+        settings.listen = listen;
+    }
+    if settings.verbosity == 0 {
+        settings.verbosity = verbosity;
+    }
+    result
+}
+
+/// Reads options; what they ask for if it is not the server. An error comes with the index of the word that begins the option.
+fn parse_options(words: &[String], settings: &mut Settings) -> Result<Option<Stop>, (usize, UsageError)> {
+    let count = words.len();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let stop = if word == "--" {
+        let index = count - words.as_slice().len() - 1;
+        let parsed = if word == "--" {
             words.by_ref().for_each(|word| stray(word, settings));
-            None
+            Ok(None)
         } else if let Some(long) = word.strip_prefix("--") {
-            parse_long(long, &mut words, settings)?
+            parse_long(long, &mut words, settings)
         } else if let Some(cluster) = word.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
-            parse_cluster(cluster, &mut words, settings)?
+            parse_cluster(cluster, &mut words, settings)
         } else {
             stray(word, settings);
-            None
+            Ok(None)
         };
-        if stop.is_some() {
-            return Ok(stop);
+        match parsed {
+            Ok(None) => {}
+            Ok(stop) => return Ok(stop),
+            Err(error) => return Err((index, error)),
         }
     }
     Ok(None)

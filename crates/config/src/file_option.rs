@@ -62,7 +62,9 @@ impl FileOption {
     /// option's name.
     pub(crate) fn apply(self, text: Option<&str>, settings: &mut Settings) -> Result<(), UsageError> {
         let name = self.name();
-        if name == "config" || matches!(self.0.class, Class::Help | Class::Version | Class::License) {
+        if matches!(name.as_str(), "config" | "options_file")
+            || matches!(self.0.class, Class::Help | Class::Version | Class::License)
+        {
             return Err(UsageError::new(format!("{name}: is for the command line only; leave it out")));
         }
         apply(self.0, &name, text, settings).map(|_| ())

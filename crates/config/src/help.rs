@@ -27,6 +27,8 @@ pub enum Topic {
     Doctor,
     /// `nodes`.
     Nodes,
+    /// `ping`.
+    Ping,
     /// `follow`.
     Follow,
     /// `objects`.
@@ -44,6 +46,7 @@ impl Topic {
             Self::Advise => ADVISE.to_owned(),
             Self::Doctor => DOCTOR.to_owned(),
             Self::Nodes => NODES.to_owned(),
+            Self::Ping => PING.to_owned(),
             Self::Follow => FOLLOW.to_owned(),
             Self::Objects => OBJECTS.to_owned(),
         }
@@ -64,6 +67,7 @@ fn help() -> String {
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid doctor [FILE] [OPTION]  what to change on this machine\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
+         \x20      cattlegrid ping ADDR               whether a server answers\n\
          \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
          \x20      cattlegrid demo                    a tour of what the server does\n\
          \x20      cattlegrid bench ADDR [OPTION]...  load a server, verify every reply\n\
@@ -102,7 +106,7 @@ fn is_shown(row: &OptionRow) -> bool {
 }
 
 /// What an option does, in a few words: those of its text up to the first stop, unless they are too many.
-fn brief(row: &OptionRow) -> &'static str {
+pub(crate) fn brief(row: &OptionRow) -> &'static str {
     let long = match row.name {
         Name::Switch { long: Some(long), .. } => long,
         _ => "",
@@ -116,6 +120,7 @@ fn brief(row: &OptionRow) -> &'static str {
         "auth-file" => "Text clients log in: file of user:password",
         "enable-sasl" => "Binary clients must log in; see --help-all",
         "config" => "Rule file: protection, tags, loaders, options",
+        "options-file" => "Options by lines: /etc/memcached.conf",
         "objects" => "Types of objects on, and those of this dir",
         "log-format" => "text or json",
         "admin" => "HTTP pages for monitoring, on this address",
@@ -223,6 +228,19 @@ its state changes, and each 10 s.
 Status: 0, or 1 if the server does not answer or has no such log.
 ";
 
+const PING: &str = "\
+Usage: cattlegrid ping ADDR
+
+Asks a server whether it answers, for health checks, and prints the first line
+of its answer. ADDR is host:port or the path of a unix socket, where any answer
+will do, or host:port/path for a page of --admin: 127.0.0.1:11280/readyz, whose
+status must be 200. It waits 2 s for the connection and 2 s for the answer.
+
+  -h, --help   print this
+
+Status: 0, or 1 if there is no such answer.
+";
+
 const FOLLOW: &str = "\
 Usage: cattlegrid follow FILE --to ADDR[,ADDR]... [OPTION]...
 
@@ -290,6 +308,7 @@ mod tests {
             Topic::Advise,
             Topic::Doctor,
             Topic::Nodes,
+            Topic::Ping,
             Topic::Follow,
             Topic::Objects,
         ] {

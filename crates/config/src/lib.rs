@@ -45,6 +45,7 @@ mod objects;
 mod objects_command;
 mod option_row;
 mod options;
+mod options_file;
 mod origins;
 mod places;
 mod problems;
@@ -61,6 +62,7 @@ mod shares;
 mod table;
 mod toml_value;
 mod trial;
+mod usage;
 mod users;
 mod value;
 
@@ -89,4 +91,5 @@ pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types,
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use shares::{SHARES_MAX, ShareSettings};
 pub use trial::Trial;
+pub use usage::{OptionUsage, SUBCOMMANDS, Standing, option_usages};
 pub use users::UserSettings;

@@ -133,8 +133,8 @@ impl RuleFile {
                 ("follow", _) => problems.add(name.span().start, "follow: is a table; write [follow.NAME]"),
                 ("objects", _) => problems.add(name.span().start, "objects: is a table; write [objects]"),
                 (unknown, _) => {
-                    let known =
-                        ["server", "rule", "cascade", "share", "user", "loader", "follow", "objects"].into_iter();
+                    let known = ["server", "rule", "cascade", "share", "user", "loader", "follow", "objects"]
+                        .into_iter();
                     problems.unknown(name.span().start, "", unknown, known);
                 }
             }

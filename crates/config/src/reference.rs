@@ -48,24 +48,30 @@ fn is_plain(row: &OptionRow) -> bool {
 
 fn help_rows(text: &mut String, wanted: impl Fn(&OptionRow) -> bool) {
     for row in rows().filter(|row| wanted(row)) {
-        let mut doc = row.doc.to_owned();
-        match row.class {
-            Class::Inert { why, .. } if doc.is_empty() => {
-                write_to(&mut doc, format_args!("Without effect: {why}."));
-            }
-            Class::Inert { why, .. } => write_to(&mut doc, format_args!(" Without effect: {why}.")),
-            Class::Refused(reason) => write_to(&mut doc, format_args!(" Refused: {reason}.")),
-            _ => {}
-        }
-        if !row.default.is_empty() {
-            write_to(&mut doc, format_args!(" (default: {})", row.default));
-        }
+        let doc = words(row);
         write_to(text, format_args!("{:<28}", usage(row)));
         if usage(row).len() >= 28 {
             write_to(text, format_args!("\n{:28}", ""));
         }
         wrap(text, &doc, 28, 80);
     }
+}
+
+/// What it does, its default, and why it does nothing.
+pub(crate) fn words(row: &OptionRow) -> String {
+    let mut doc = row.doc.to_owned();
+    match row.class {
+        Class::Inert { why, .. } if doc.is_empty() => {
+            write_to(&mut doc, format_args!("Without effect: {why}."));
+        }
+        Class::Inert { why, .. } => write_to(&mut doc, format_args!(" Without effect: {why}.")),
+        Class::Refused(reason) => write_to(&mut doc, format_args!(" Refused: {reason}.")),
+        _ => {}
+    }
+    if !row.default.is_empty() {
+        write_to(&mut doc, format_args!(" (default: {})", row.default));
+    }
+    doc
 }
 
 /// Words of `doc` from the current column on; later lines start at `indent`.

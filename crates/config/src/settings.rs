@@ -117,6 +117,8 @@ pub struct Settings {
     pub objects: Option<Objects>,
     pub(crate) objects_dir: Option<PathBuf>,
     pub(crate) config: Option<PathBuf>,
+    /// `--options-file`, which has been read.
+    pub(crate) options_file: Option<String>,
     pub(crate) own: ServerDraft,
 
     /// `--log-format`.
@@ -274,6 +276,7 @@ impl Default for Settings {
             objects: None,
             objects_dir: None,
             config: None,
+            options_file: None,
             own: ServerDraft::default(),
             log_format: LogFormat::Text,
             admin: None,

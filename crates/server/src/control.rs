@@ -19,6 +19,7 @@ use crate::heap::Heap;
 use crate::holds::HoldReports;
 use crate::idle_rules::IdleRules;
 use crate::listen::Listeners;
+use crate::manager::{Manager, SignsOfLife};
 use crate::poller::{Poller, Wish};
 use crate::reload::{Extent, Reloads};
 use crate::signals::{Signal, Signals};
@@ -35,12 +36,15 @@ pub(crate) fn run(
     signals: Signals,
     must_reload: bool,
     admin: Option<&Admin>,
+    mut manager: Manager,
 ) -> Result<(), ServeError> {
+    manager.serving(serving(&listeners));
+    let manager = Arc::new(manager);
     let watch = start_watch(shared)?;
     let entrances: Arc<[Entrance]> = listeners.take_sockets().into_iter().map(Entrance::new).collect();
     let infos = entrances.iter().map(|entrance| Arc::clone(&entrance.info)).collect();
     *shared.listeners.lock().expect("nobody panics with it held") = infos;
-    let mut control = Control::new(shared, Arc::clone(&entrances), signals)
+    let mut control = Control::new(shared, Arc::clone(&entrances), signals, &manager)
         .map_err(|e| failed("waiting for connections", e))?;
     shared.door.begin(shared);
     // Before the first request, which finds the logs' lines of statistics and whose items are below their floors.
@@ -50,16 +54,18 @@ pub(crate) fn run(
     if let Some(admin) = admin {
         admin.serving(shared);
     }
+    manager.ready();
     if must_reload {
         control.reload(Extent::All);
     }
     let ended = control.run();
+    manager.stopping(if matches!(ended, Ok(Leave::Drain)) { shared.settings.drain } else { Duration::ZERO });
     if let Some(admin) = admin {
         admin.draining(shared);
     }
     // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
     shared.door.shut();
-    let Control { mut signals, entrances, poller, .. } = control;
+    let Control { mut signals, entrances, poller, mut life, .. } = control;
     drop((listeners, entrances, poller));
     let draining = matches!(ended, Ok(Leave::Drain));
     if draining {
@@ -73,6 +79,7 @@ pub(crate) fn run(
         if let Ok(Some(Signal::LeaveNow)) = signals.next() {
             tell_all(shared, || Message::Stop);
         }
+        life.look(&manager, &shared.lanes, |number| lanes[number].is_finished());
     }
     // Held requests are answered: no client waits for a job.
     shared.loaders.stop();
@@ -83,6 +90,17 @@ pub(crate) fn run(
         lane.join().map_err(|_| failed("a lane", std::io::Error::other("it panicked")))??;
     }
     ended.map(|_| ()).map_err(|e| failed("waiting for connections", e))
+}
+
+/// Where the server serves, in a few words.
+fn serving(listeners: &Listeners) -> String {
+    let addresses: Vec<_> = listeners.sockets.iter().map(|listener| listener.address.to_string()).collect();
+    match &addresses[..] {
+        [] => "Serving on no address".to_owned(),
+        [one] => format!("Serving on {one}"),
+        [one, two] => format!("Serving on {one} and {two}"),
+        [one, rest @ ..] => format!("Serving on {one} and {} other addresses", rest.len()),
+    }
 }
 
 fn failed(what: &'static str, error: std::io::Error) -> ServeError {
@@ -139,6 +157,8 @@ struct Control<'a> {
     reloads: Reloads,
     folder: Folder,
     heap: Heap,
+    manager: Arc<Manager>,
+    life: SignsOfLife,
 }
 
 /// Tokens of the poller.
@@ -148,7 +168,12 @@ const WAKER: u64 = 1;
 const PURGE_SECONDS: u32 = 30;
 
 impl<'a> Control<'a> {
-    fn new(shared: &'a Arc<Shared>, entrances: Arc<[Entrance]>, signals: Signals) -> std::io::Result<Self> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        entrances: Arc<[Entrance]>,
+        signals: Signals,
+        manager: &Arc<Manager>,
+    ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&signals, SIGNALS, Wish::Read)?;
         poller.add(&shared.control, WAKER, Wish::Read)?;
@@ -163,9 +188,11 @@ impl<'a> Control<'a> {
             advised: HashSet::new(),
             idle_rules: IdleRules::default(),
             holds: HoldReports::default(),
-            reloads: Reloads::default(),
+            reloads: Reloads::new(Arc::clone(manager)),
             folder: Folder::default(),
             heap: Heap::default(),
+            manager: Arc::clone(manager),
+            life: SignsOfLife::new(manager),
         })
     }
 
@@ -176,7 +203,7 @@ impl<'a> Control<'a> {
             ready.clear();
             // Dead segments are emptied a piece at a time, with the requests in between.
             let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
-            let timeout = self.shared.door.until_retry(timeout, self.shared);
+            let timeout = self.life.until_next(self.shared.door.until_retry(timeout, self.shared));
             self.poller.wait(Some(timeout), |token| ready.push(token))?;
             let mut woken = false;
             for &token in &ready {
@@ -192,6 +219,7 @@ impl<'a> Control<'a> {
             }
             self.shared.door.go_on(&self.entrances, woken, self.shared);
             busy = self.tick(busy);
+            self.life.look(&self.manager, &self.shared.lanes, |_| false);
         }
     }
 

@@ -10,6 +10,8 @@
 //!       └───────────── adopted ──────────────────────┘
 //! ```
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -41,11 +43,23 @@ pub fn stay_as_first_process() -> Option<u8> {
         Ok(None) => {
             // A group of its own: a signal to the group of process 1, as of a terminal, comes once, from there.
             let _stays = unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            IS_CHILD.store(true, Relaxed);
             before.thread_set_mask().map_or_else(cannot, |()| None)
         }
         Err(errno) => before.thread_set_mask().map_or_else(cannot, |()| cannot(errno)),
     }
 }
+
+/// Whether a service manager that has written this process id means this process: its own, or 1 where the program goes on in a child of
+/// process 1.
+pub(crate) fn is_addressed(pid: &std::ffi::OsStr) -> bool {
+    let Some(number) = pid.to_str().and_then(|text| text.parse().ok()) else { return false };
+    let (number, first) = (Pid::from_raw(number), Pid::from_raw(1));
+    number == unistd::getpid() || (number == first && unistd::getppid() == first && IS_CHILD.load(Relaxed))
+}
+
+/// This process goes on for process 1.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The program goes on as process 1.
 fn cannot(errno: Errno) -> Option<u8> {

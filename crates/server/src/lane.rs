@@ -181,6 +181,9 @@ impl<'a> Lane<'a> {
                 connection.queued = true;
             }
         }
+        if woken {
+            self.shared.lanes[self.number].answer();
+        }
         if woken && self.read_inbox() {
             return Ok(false);
         }

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::log;
 use crate::sys::{self, Account, reason};
+use crate::{log, passed};
 
 /// A socket with its address, which listens after [`Listeners::listen`].
 #[derive(Debug)]
@@ -72,6 +72,10 @@ impl Listeners {
     /// Lets clients connect. With a port that another server has taken since [`bind`] it fails.
     pub fn listen(&self, settings: &Settings) -> Result<(), ListenError> {
         for listener in &self.sockets {
+            // A socket that was passed listens already, with a backlog of its own.
+            if SockRef::from(&listener.fd).is_listener().unwrap_or(false) {
+                continue;
+            }
             let failed = |error: io::Error| {
                 let address = &listener.address;
                 ListenError(format!("failed to listen on {address}: {}", reason(&error)))
@@ -136,10 +140,15 @@ fn is_not_here(error: &io::Error) -> bool {
     )
 }
 
-/// Opens what the settings name; nothing listens yet. `owner`: who gets the unix socket, if root opens it for another user.
+/// Opens what the settings name, or takes what the service manager passes instead; nothing that is opened here listens yet. `owner`: who gets the unix socket, if root opens it for another user.
 ///
 /// Before threads start, since the access bits of the unix socket go through the process's mask.
 pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, ListenError> {
+    let passed = passed::sockets(settings)?;
+    if !passed.is_empty() {
+        log::info("the service manager has passed the sockets: the addresses of -l, -p and -s are not used");
+        return Ok(Listeners { sockets: passed, unix_file: None });
+    }
     let mut listeners = Listeners { sockets: Vec::new(), unix_file: None };
     if let Some(path) = &settings.unix_socket {
         let failed = |error: io::Error| {
@@ -149,6 +158,8 @@ pub fn bind(settings: &Settings, owner: Option<&Account>) -> Result<Listeners, L
         listeners.unix_file = Some(UnixFile { path: path.clone() });
         if let Some(owner) = owner {
             owner.own_socket(path).map_err(failed)?;
+        } else if let Some(user) = &settings.user {
+            sys::share_socket(path, user).map_err(failed)?;
         }
         listeners.sockets.push(Listener {
             fd: socket.into(),

@@ -11,14 +11,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::log;
+use crate::manager::Manager;
 use crate::state::Shared;
 
 /// How long the control thread waits for files to be read: it accepts no connection meanwhile.
 const LENT: Duration = Duration::from_millis(200);
 
 /// See the module's text.
-#[derive(Debug, Default)]
-pub(crate) struct Reloads(Arc<Progress>);
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    progress: Arc<Progress>,
+    manager: Arc<Manager>,
+}
 
 #[derive(Debug, Default)]
 struct Progress {
@@ -35,6 +39,8 @@ struct State {
     reads: bool,
     /// Another reload is asked for.
     again: Option<Extent>,
+    /// The service manager was told of a reload, and not yet of its end.
+    is_told: bool,
 }
 
 /// What is read.
@@ -47,28 +53,42 @@ pub(crate) enum Extent {
 }
 
 impl Reloads {
+    /// None runs; the service manager is told of those of all files.
+    pub(crate) fn new(manager: Arc<Manager>) -> Self {
+        Self { progress: Arc::default(), manager }
+    }
+
     /// Reads anew, now or after the reload that runs. Comes back when the files of a reload that begins now were read, or
     /// after [`LENT`]: it waits for no loader, and not for the tests of types of objects.
     pub(crate) fn ask(&self, shared: &Arc<Shared>, extent: Extent) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.progress);
+        if extent == Extent::All {
+            // Under the lock: its end is told after it.
+            state.is_told = true;
+            self.manager.reloading();
+        }
         if state.runs {
             return state.again = state.again.max(Some(extent));
         }
         (state.runs, state.reads) = (true, true);
         drop(state);
-        let (shared, progress) = (Arc::clone(shared), Arc::clone(&self.0));
+        let (shared, progress) = (Arc::clone(shared), Arc::clone(&self.progress));
+        let manager = Arc::clone(&self.manager);
         let thread = std::thread::Builder::new().name("reload".to_owned());
-        if let Err(error) = thread.spawn(move || run(&shared, &progress, extent)) {
-            *lock(&self.0) = State::default();
+        if let Err(error) = thread.spawn(move || run(&shared, &progress, &manager, extent)) {
+            let told = std::mem::take(&mut *lock(&self.progress)).is_told;
+            if told {
+                self.manager.reloaded(Some("no thread for it"));
+            }
             return log::error(format_args!("nothing reloaded: no thread for it: {error}"));
         }
         let reads = |state: &mut State| state.reads;
-        let waited = self.0.read.wait_timeout_while(lock(&self.0), LENT, reads);
+        let waited = self.progress.read.wait_timeout_while(lock(&self.progress), LENT, reads);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-fn run(shared: &Arc<Shared>, progress: &Progress, mut extent: Extent) {
+fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent: Extent) {
     loop {
         let done = || {
             lock(progress).reads = false;
@@ -80,7 +100,7 @@ fn run(shared: &Arc<Shared>, progress: &Progress, mut extent: Extent) {
             Extent::Objects => shared.reload_objects(),
         };
         let error = reloaded.as_ref().err().map(ToString::to_string);
-        shared.reloaded().note(error, crate::time::unix_now().as_secs());
+        shared.reloaded().note(error.clone(), crate::time::unix_now().as_secs());
         match reloaded {
             Ok(()) => {
                 if extent == Extent::All {
@@ -99,7 +119,13 @@ fn run(shared: &Arc<Shared>, progress: &Progress, mut extent: Extent) {
         let again = std::mem::take(&mut state.again);
         (state.runs, state.reads) = (again.is_some(), false);
         progress.read.notify_all();
-        let Some(again) = again else { return };
+        let Some(again) = again else {
+            // Under the lock: no reload was asked for since.
+            if std::mem::take(&mut state.is_told) {
+                manager.reloaded(error.as_deref());
+            }
+            return;
+        };
         extent = again;
     }
 }

@@ -7,6 +7,7 @@ use cattlegrid_config::Settings;
 use crate::admin::{self, Bound, Secrets};
 use crate::auth::{self, AuthFile};
 use crate::error::ServeError;
+use crate::manager::Manager;
 use crate::share::{Ground, share};
 use crate::signals::Signals;
 use crate::state::Caps;
@@ -23,6 +24,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     // Paths first: -d moves to / later, and a reload must find the files that the start has found.
     let io = |what| move |error| ServeError::Io { what, error };
+    let manager = Manager::of_environment();
     settings.make_paths_absolute().map_err(io("the current directory is unknown"))?;
 
     // The tests of types of objects have run: no thread of theirs may be left, -d forks and signals are not blocked yet.
@@ -96,6 +98,9 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     // 8. Loaders: as the user that we are now, and while a mistake in one can still be told to the process that starts the server.
     //    The pages for monitoring come first: they say that the server is starting.
     let admin = admin.map(Bound::start).transpose()?;
+    if !settings.loaders().is_empty() {
+        manager.starting("Starting loaders");
+    }
     let Some((ground, must_reload)) = Ground::unless_told(&settings, &mut signals)? else { return Ok(()) };
     if !settings.loaders().is_empty() {
         listeners.listen(&settings)?;
@@ -119,7 +124,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     }
     log::start().map_err(io("starting the log's thread"))?;
     let shared = share(settings, auth, tls, secrets, ground)?;
-    let ended = control::run(&shared, listeners, signals, must_reload, admin.as_ref());
+    let ended = control::run(&shared, listeners, signals, must_reload, admin.as_ref(), manager);
     drop(admin);
 
     // The pid file goes last: while it is there the process is.

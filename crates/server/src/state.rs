@@ -127,6 +127,9 @@ pub(crate) struct LanePart {
     /// Which keys it is asked for.
     pub(crate) hot: Hot,
     pub(crate) waker: Waker,
+    /// Number of the control thread's last question whether it lives, and of the last one that it has answered.
+    asked: AtomicU32,
+    answered: AtomicU32,
     /// Connections that it serves, with those on their way to it.
     pub(crate) connections: AtomicUsize,
     inbox: Mutex<Vec<Message>>,
@@ -377,9 +380,26 @@ impl LanePart {
             latency: Latency::default(),
             hot: Hot::default(),
             waker: Waker::new()?,
+            asked: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
             inbox: Mutex::default(),
         })
+    }
+
+    /// Asks the lane whether it lives.
+    pub(crate) fn ask(&self, question: u32) {
+        self.asked.store(question, Relaxed);
+        self.waker.wake();
+    }
+
+    /// The lane, when it was woken: it lives.
+    pub(crate) fn answer(&self) {
+        self.answered.store(self.asked.load(Relaxed), Relaxed);
+    }
+
+    pub(crate) fn has_answered(&self, question: u32) -> bool {
+        self.answered.load(Relaxed) == question
     }
 
     /// Leaves a message.

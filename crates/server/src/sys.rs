@@ -1,7 +1,7 @@
 //! What the server asks of the operating system once, at its start: background, limits, identity, files.
 //!
 //! Unsafe code, which only `ring.rs` has besides: fork, signal handlers, mappings and the allocator's settings have no safe
-//! interface.
+//! interface, and neither has a descriptor that was passed at the start.
 
 #![expect(
     unsafe_code,
@@ -12,6 +12,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroUsize;
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +120,18 @@ pub(crate) fn fork() -> Result<Option<Pid>, Errno> {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+/// A descriptor that this process was started with, for a socket: nothing else has used it when this is called, once for each.
+///
+/// # Errors
+/// It is not open.
+pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: only borrowed, to find out whether it is open; a closed one is an error of the call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and the program that has started this process has handed it over; no code here has it yet.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 // ---- limits -----------------------------------------------------------------------------------------------
@@ -366,16 +379,30 @@ impl Account {
     /// The system's; and when something else is there: others may be able to write in the directory, and another file must
     /// not change its owner.
     pub fn own_socket(&self, path: &Path) -> io::Result<()> {
-        let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
-        let found = fstat(&file)?;
-        let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_nlink == 1;
-        if !is_ours {
-            return Err(io::Error::other("the socket was replaced by another file"));
-        }
-        let (uid, gid) =
-            (rustix::fs::Uid::from_raw(self.uid.as_raw()), rustix::fs::Gid::from_raw(self.gid.as_raw()));
-        Ok(chownat(&file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
+        give_socket(path, Some(self.uid), self.gid)
     }
+}
+
+/// Gives the unix socket of a server that is not root to the group of `user`, the one of `-u`, if the server's user is in it: who is in that
+/// group can connect then, as to a server that root has started.
+///
+/// # Errors
+/// As [`Account::own_socket`].
+pub fn share_socket(path: &Path, user: &str) -> io::Result<()> {
+    let group = User::from_name(user).ok().flatten().map(|user| user.gid);
+    let is_member = |group: &Gid| unistd::getgroups().is_ok_and(|groups| groups.contains(group));
+    group.filter(is_member).map_or(Ok(()), |group| give_socket(path, None, group))
+}
+
+fn give_socket(path: &Path, uid: Option<Uid>, gid: Gid) -> io::Result<()> {
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let found = fstat(&file)?;
+    let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_nlink == 1;
+    if !is_ours {
+        return Err(io::Error::other("the socket was replaced by another file"));
+    }
+    let uid = uid.map(|uid| rustix::fs::Uid::from_raw(uid.as_raw()));
+    Ok(chownat(&file, c"", uid, Some(rustix::fs::Gid::from_raw(gid.as_raw())), AtFlags::EMPTY_PATH)?)
 }
 
 /// `-o drop_privileges`: of this thread and those it starts.

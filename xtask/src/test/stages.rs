@@ -316,6 +316,34 @@ pub(super) const STAGES: &[Stage] = &[
         }],
     },
     Stage {
+        name: "package",
+        shows: "the Debian package in memcached's place and back, upgraded and purged, on a machine of its own; completions, man page, manifests, crates",
+        minutes: 5,
+        needs: &["tools", "packages", "build"],
+        directory: None,
+        cores: 0, // it waits for installations, and for systemd
+        memory_mib: 1200,
+        steps: &[
+            step(&["packaging/tests/setup.sh"]),
+            installed(&["cargo", "deb", "--version"], &["cargo", "install", "--locked", "cargo-deb"]),
+            step(&[XTASK, "package", "deb", "--no-build", "fast", "--version", "0.1.0-1"]),
+            step(&[XTASK, "package", "deb", "--no-build", "fast", "--version", "0.1.0-2"]),
+            step(&[
+                "target/conformance/venv/bin/python",
+                "packaging/tests/life_cycle.py",
+                "target/package/cattlegrid_0.1.0-1_amd64.deb",
+                "target/package/cattlegrid_0.1.0-2_amd64.deb",
+            ]),
+            step(&["python3", "packaging/tests/test_completions.py"]),
+            step(&[
+                "target/package/venv/bin/python",
+                "packaging/tests/test_manifests.py",
+                "target/fast/cattlegrid",
+            ]),
+            step(&[XTASK, "package", "crates"]),
+        ],
+    },
+    Stage {
         name: "follow",
         shows: "the logs of a real PostgreSQL and a real etcd, with faults one after the other",
         minutes: 20,

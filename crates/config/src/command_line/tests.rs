@@ -55,6 +55,7 @@ const EFFECTS: &[Effect] = &[
     ("--stat-delimiter", &["-D", "/"], |s| s.stat_delimiter == b'/' && s.stat_detail),
     ("--verbose", &["-v"], |s| s.verbosity == 1),
     ("--config", &["--config", EXAMPLE], |s| s.rule_file.is_some() && s.memory_bytes == 256 << 20),
+    ("--options-file", &["--options-file", DEBIAN], |s| s.tcp_port == TcpPort::Fixed(11311) && s.inter() == "127.0.0.1,127.0.0.2"),
     ("--objects", &["--objects", SOURCES], |s| s.objects.is_some()),
     ("--log-format", &["--log-format", "json"], |s| s.log_format == LogFormat::Json),
     ("--admin", &["--admin", "[::1]:11280"], |s| s.admin.as_ref().is_some_and(|own| own.port == Some(11280))),
@@ -87,6 +88,8 @@ const EFFECTS: &[Effect] = &[
 
 /// A rule file that is right.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/example.toml");
+/// A file of options as Debian's memcached reads it.
+const DEBIAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/tests/memcached.conf");
 /// A directory without scripts.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
 
@@ -557,6 +560,69 @@ fn a_rule_file_may_name_every_option_that_is_honoured() {
         let option = FileOption::find(&name).unwrap_or_else(|| panic!("{name}"));
         let applied = option.apply(good(row.kind).as_deref(), &mut Settings::default());
         let usable = matches!(row.class, Class::Honoured(_) | Class::Inert { .. } | Class::List);
-        assert_eq!(applied.is_ok() || name == "extended", usable && name != "config", "{name}: {applied:?}");
+        assert_eq!(
+            applied.is_ok() || name == "extended",
+            usable && !["config", "options_file"].contains(&&*name),
+            "{name}: {applied:?}"
+        );
     }
+}
+
+#[test]
+fn an_options_file_is_over_the_rule_file_and_under_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let [rules, options] =
+        ["rules.toml", "options"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&rules, "[server]\nport = 1\nlisten = [\"127.0.0.9\"]\nthreads = 3\nverbose = true\n")
+        .unwrap();
+    let with = |text: &str, words: &[&str]| {
+        std::fs::write(&options, text).unwrap();
+        parse(&[words, &["--options-file", &options]].concat())
+    };
+    let debian = parse(&["--options-file", DEBIAN]).unwrap();
+    assert_eq!((debian.memory_bytes, debian.connections_max, debian.threads), (100 << 20, 512, 2));
+    assert_eq!((debian.item_bytes_max, debian.requests_per_event, debian.verbosity), (2 << 20, 40, 0));
+    assert_eq!(
+        (debian.user.as_deref(), debian.daemon, debian.unix_socket.is_none()),
+        (Some("memcache"), false, true)
+    );
+    assert_eq!(debian.pid_file, Some("/var/run/memcached/memcached.pid".into()));
+
+    let text = "-d\nlogfile /x\n-l 127.0.0.1\n-l 127.0.0.2\n-m 100\n--daemon\n-vv\n-p\n11311 # its value in the next line";
+    let file = with(text, &[]).unwrap();
+    assert_eq!(
+        (file.inter().as_str(), file.memory_bytes, file.tcp_port),
+        ("127.0.0.1,127.0.0.2", 100 << 20, TcpPort::Fixed(11311))
+    );
+    assert_eq!((file.daemon, file.verbosity, file.notices.len()), (false, 2, 0), "{:?}", file.notices);
+    let both = with(text, &["-l", "127.0.0.3", "-d", "--config", &rules]).unwrap();
+    assert_eq!((both.inter().as_str(), both.memory_bytes, both.threads), ("127.0.0.3", 100 << 20, 3));
+    assert_eq!((both.daemon, both.verbosity, both.tcp_port), (true, 2, TcpPort::Fixed(11311)));
+    let of_rules = with(&format!("--config {rules}"), &["-m", "70"]).unwrap();
+    assert_eq!(
+        (of_rules.inter().as_str(), of_rules.tcp_port, of_rules.verbosity),
+        ("127.0.0.9", TcpPort::Fixed(1), 1)
+    );
+
+    let no_address = with("-m 64\nport 5", &[]).unwrap().notices.join("\n");
+    assert!(
+        no_address.contains("options:2: port: ignored") && no_address.contains("names no -l"),
+        "{no_address}"
+    );
+    for (text, error) in [
+        ("-m 64\n-p x", "options:2: -p x: must be"),
+        ("\n--prot 5", "options:2: --prot"),
+        ("-m", "options:1: -m: needs a value"),
+        ("-V", "options: --help, --version or --license: is for the command line only"),
+        ("--options-file x", "options: --options-file: is for the command line only"),
+    ] {
+        let found = with(text, &[]).unwrap_err();
+        assert!(found.contains(error), "{text}: {found}");
+    }
+    assert!(parse(&["--options-file=-/no/such"]).unwrap().notices.is_empty());
+    assert!(
+        parse(&["--options-file", "/no/such"])
+            .unwrap_err()
+            .starts_with("--options-file /no/such: cannot be read")
+    );
 }
