@@ -5,7 +5,7 @@ _cattlegrid() {
     COMPREPLY=()
     [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
     if [[ $COMP_CWORD -eq 1 && $cur != -* ]]; then
-        COMPREPLY=($(compgen -W 'serve demo bench check advise nodes ping follow objects help version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'serve demo bench check advise doctor nodes ping follow objects help version' -- "$cur"))
         return
     fi
     case $command in
@@ -98,6 +98,12 @@ _cattlegrid() {
         esac
         words='--seconds -h --help'
         ;;
+    doctor)
+        case $prev in
+        --pid) return ;;
+        esac
+        words='--pid --json -h --help'
+        ;;
     nodes)
         case $prev in
         esac
@@ -134,7 +140,7 @@ _cattlegrid() {
         case $prev in
         esac
         words=''
-        [[ $COMP_CWORD -eq 2 ]] && words+=' demo bench check advise nodes ping follow objects'
+        [[ $COMP_CWORD -eq 2 ]] && words+=' demo bench check advise doctor nodes ping follow objects'
         ;;
     version)
         case $prev in

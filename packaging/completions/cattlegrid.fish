@@ -24,6 +24,7 @@ complete -c cattlegrid -n __cattlegrid_first -a demo -d 'a tour of what the serv
 complete -c cattlegrid -n __cattlegrid_first -a bench -d 'load a server, verify every reply'
 complete -c cattlegrid -n __cattlegrid_first -a check -d 'what a rule file means'
 complete -c cattlegrid -n __cattlegrid_first -a advise -d 'the rule file that fits a server\'s traffic'
+complete -c cattlegrid -n __cattlegrid_first -a doctor -d 'what to change on this machine'
 complete -c cattlegrid -n __cattlegrid_first -a nodes -d 'the nodes of a server\'s fleet'
 complete -c cattlegrid -n __cattlegrid_first -a ping -d 'whether a server answers'
 complete -c cattlegrid -n __cattlegrid_first -a follow -d 'rows change: keys go from memcached'
@@ -125,6 +126,10 @@ complete -c cattlegrid -n '__cattlegrid_is check' -F
 complete -c cattlegrid -n '__cattlegrid_is advise' -l seconds -x
 complete -c cattlegrid -n '__cattlegrid_is advise' -s h -l help
 
+complete -c cattlegrid -n '__cattlegrid_is doctor' -l pid -x
+complete -c cattlegrid -n '__cattlegrid_is doctor' -l json
+complete -c cattlegrid -n '__cattlegrid_is doctor' -s h -l help
+
 complete -c cattlegrid -n '__cattlegrid_is nodes' -s h -l help
 
 complete -c cattlegrid -n '__cattlegrid_is ping' -s h -l help
@@ -147,5 +152,5 @@ complete -c cattlegrid -n '__cattlegrid_is objects' -l config -r -F
 complete -c cattlegrid -n '__cattlegrid_is objects' -a 'list call test lint bench'
 complete -c cattlegrid -n '__cattlegrid_is objects' -F
 
-complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise nodes ping follow objects'
+complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise doctor nodes ping follow objects'
 
