@@ -306,6 +306,17 @@ impl<'a> Control<'a> {
         if stats.gradual_at_once > 0 && self.advised.insert("gradual_at_once".to_owned()) {
             log::warning("a gradual purge took effect at once, since 64 others were running");
         }
+        let memory = self.shared.engine.memory();
+        let kept = memory.kept_of_least();
+        // While there is room nothing has to be evicted, and it does not matter.
+        let is_full = memory.free_bytes() * 50 < memory.limit_bytes();
+        if kept < 1.0 && is_full && self.advised.insert("at_least".to_owned()) {
+            log::warning(format_args!(
+                "[[share]]: at_least is more than there is room for, beside pinned objects or with items as small as these: {:.0} % of \
+                 it is kept; lower it or raise -m",
+                kept * 100.0
+            ));
+        }
         if stats.is_crowded() && self.advised.insert("tag_memory".to_owned()) {
             log::warning("more than 5 % of the looks at tags find a bump of another tag: raise tag_memory");
         }

@@ -322,7 +322,7 @@ impl Store {
         if self.walk.is_some() {
             return true;
         }
-        let (victim, offer) = self.choose(true, self.memory.shares().evictable());
+        let (victim, offer) = self.choose(true, self.memory.evictable_shares());
         self.publish(offer);
         victim.is_some() && self.memory.offers().compare(self.number) != Rank::Warmer
     }
@@ -336,7 +336,7 @@ impl Store {
             self.oldest_noted = self.now;
             self.note_oldest_use();
             if self.walk.is_none() {
-                let (_, offer) = self.choose(true, self.memory.shares().evictable());
+                let (_, offer) = self.choose(true, self.memory.evictable_shares());
                 self.publish(offer);
             }
             self.reclaim_pinned(None);
@@ -684,11 +684,11 @@ impl Store {
         let chosen = if let Purpose::Share(share) = purpose {
             self.find_victim(ShareSet::one(share), false)
         } else {
-            let shares = self.memory.shares().evictable();
+            let shares = self.memory.evictable_shares();
             self.note_choice(shares);
             let mut chosen = self.find_victim(shares, true);
             self.publish(chosen.1);
-            let above = self.memory.shares().above_least();
+            let above = self.memory.shares_above_least();
             let all = (purpose == Purpose::Memory(Least::Taken)).then_some(ShareSet::ALL);
             for others in std::iter::once(above).chain(all) {
                 if chosen.0.is_none() && others != shares {

@@ -5,6 +5,10 @@
 //! [`crate::outside`]), so that what is evicted for the sake of one share is never another's: a walk meets the items of one
 //! share only.
 //!
+//! What all have at least may be more than there is room for: beside items that are never evicted, or where items are so short that
+//! the index takes much. Then each keeps the same part of its least, so that a tenth of what is held is left to all
+//! ([`Shares::kept`]).
+//!
 //! What is evicted is chosen among the shares that have more than their least ([`Shares::evictable`]); while one has more than
 //! its most, from it alone. Among several the coldest items go, wherever they are, as without shares. The bytes of a share are
 //! those of its live items with header and key, and of its values outside the log, in all stores of a memory. A read does not
@@ -13,6 +17,8 @@
 //! # Invariants
 //! * All items of a segment and of a list are of its share.
 //! * A count of [`Shares`] differs from the bytes of its items by less than [`TOLD`] for each store.
+
+#![expect(clippy::cast_precision_loss, reason = "parts of the memory need no 52 bits")]
 
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::Relaxed};
 
@@ -121,6 +127,8 @@ pub(crate) struct Shares {
 }
 
 const MILLION: f64 = 1e6;
+/// Of the bytes of all items as many at most are kept from eviction.
+const KEPT_MAX: f64 = 0.9;
 
 impl Shares {
     /// These, of a memory of `limit` bytes; more than [`SHARES_MAX`] are left out.
@@ -222,9 +230,9 @@ impl Shares {
     }
 
     /// From which shares something may be evicted: those that have more than their most; without such, those that have more than
-    /// their least.
-    pub(crate) fn evictable(&self) -> ShareSet {
-        let above = self.above_least();
+    /// their least. `pinned`: bytes of items that are never evicted.
+    pub(crate) fn evictable(&self, pinned: usize) -> ShareSet {
+        let above = self.above_least(pinned);
         if above == ShareSet::ALL {
             return above;
         }
@@ -233,11 +241,20 @@ impl Shares {
     }
 
     /// Those that have more than their least. All others always have.
-    pub(crate) fn above_least(&self) -> ShareSet {
+    pub(crate) fn above_least(&self, pinned: usize) -> ShareSet {
         if self.accounts.len() == 1 {
             return ShareSet::ALL;
         }
-        ShareSet(self.those(|account, bytes| bytes > account.least.load(Relaxed)).0 | 1)
+        let kept = self.kept(pinned);
+        ShareSet(self.those(|account, bytes| bytes as f64 > account.least.load(Relaxed) as f64 * kept).0 | 1)
+    }
+
+    /// Which part of its least each share keeps, 0.0..=1.0.
+    pub(crate) fn kept(&self, pinned: usize) -> f64 {
+        let all: usize = self.accounts.iter().map(Self::bytes).sum();
+        let least: usize =
+            self.accounts[1..].iter().map(|own| Self::bytes(own).min(own.least.load(Relaxed))).sum();
+        (all.saturating_sub(pinned) as f64 * KEPT_MAX / least.max(1) as f64).min(1.0)
     }
 
     fn those(&self, are: impl Fn(&Account, usize) -> bool) -> ShareSet {
@@ -271,6 +288,22 @@ mod tests {
     }
 
     #[test]
+    fn each_keeps_the_same_part_where_more_is_promised_than_there_is() {
+        let shares =
+            Shares::new(&[share("a", 0.4, 1.0), share("b", 0.4, 1.0)], ObjectNames::default(), 1_000);
+        (shares.note(1, 400), shares.note(2, 400), shares.note(0, 100));
+        assert!((shares.kept(0) - 1.0).abs() < 1e-9);
+        shares.note(0, -100);
+        assert!((shares.kept(0) - 0.9).abs() < 1e-9, "{}", shares.kept(0));
+        assert_eq!(shares.evictable(0).0, 0b111);
+        shares.note(1, -41);
+        assert_eq!(shares.evictable(0).0, 0b101, "the one that has less than that part keeps it");
+        (shares.note(1, 41), shares.note(0, 300));
+        assert!((shares.kept(0) - 1.0).abs() < 1e-9);
+        assert!((shares.kept(300) - 0.9).abs() < 1e-9, "{}", shares.kept(300));
+    }
+
+    #[test]
     fn an_object_counts_by_its_key_and_what_stands_before_it() {
         let before = [&b""[..], b"a:"].map(Box::from).to_vec();
         let all = [share("a:b", 0.0, 1.0), share("a", 0.0, 1.0)];
@@ -287,22 +320,22 @@ mod tests {
     fn what_has_more_than_its_most_goes_first() {
         let shares =
             Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], ObjectNames::default(), 1_000);
-        assert_eq!(shares.evictable().0, 0b1, "the others have not what they have at least");
+        assert_eq!(shares.evictable(0).0, 0b1, "the others have not what they have at least");
         shares.note(1, 201);
         shares.note(2, 100);
-        assert_eq!((shares.evictable().0, shares.over(1)), (0b11, None));
+        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b11, None));
         shares.note(1, 300);
-        assert_eq!((shares.evictable().0, shares.over(1)), (0b10, Some(500)));
+        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b10, Some(500)));
         shares.set(&[share("a", 0.6, 0.7)], 1_000);
-        assert_eq!((shares.evictable().0, shares.over(1)), (0b1, None));
+        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b1, None));
         shares.resize(500);
-        assert_eq!((shares.evictable().0, shares.over(1)), (0b10, Some(350)));
+        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b10, Some(350)));
         shares.note(1, -1_000);
         assert_eq!(
-            shares.evictable().0,
+            shares.evictable(0).0,
             0b101,
             "told by different threads it may be below nothing for a moment"
         );
-        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(), ShareSet::ALL);
+        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(0), ShareSet::ALL);
     }
 }

@@ -673,7 +673,7 @@ impl Store {
             return Ok(());
         }
         if self.config.evictions
-            && let shares = self.memory.shares().above_least()
+            && let shares = self.memory.shares_above_least()
             && let Some(slot) = self.index.least_used_of_chain(hash, |location| {
                 let is_pinned = item::marks(self.log.bytes(location)).is_pinned();
                 let segment = self.log.segment_of(location);

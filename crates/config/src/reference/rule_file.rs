@@ -45,13 +45,17 @@ at_least = \"20%\"\n\
 at_most = \"60%\"\n\
 ```\n\n\
 A share is what is stored under keys that begin with its prefix. While it has no more than its `at_least`, nothing of it is evicted, whatever \
-others write. It never has more than its `at_most`, even where memory is free: a write beyond that evicts others of the share, at \
-most a value per shard late. In between, and for keys without a share, all compete, and what is least used goes first.\n\n\
+others write. It has no more than its `at_most`, even where memory is free: a write beyond that evicts others of the share. \
+Each shard keeps to its part and the value just written, so large values may exceed it by one value a shard (1, 2, 8 or 32 shards with 1, 2, 4 or 8 \
+threads, each of 8 MiB at least). A value that alone is larger than `at_most` is not kept. In between, and for keys without a share, all compete, \
+and what is least used goes first.\n\n\
 Percentages are of the memory limit (`-m`, less what rules and tags take of it). What counts are the bytes of \
 the items with header and key, not the index; items that are dead count until they are removed. A key counts for the longest prefix \
 only, so that `shop:cart:` is not a part of `shop:`. An object counts by its own key, behind the prefix of `[server] prefixes` if its \
-client puts one before: `quota:take:shop%3Aalice:1:10:minute` for `shop:`. Pinned objects count, and are never evicted. What all have at least \
-is more than there is room for where items are tiny or many TTLs are mixed; then they compete, too.\n\n\
+client puts one before: `quota:take:shop%3Aalice:1:10:minute` for `shop:`. Pinned objects count, and are never evicted, also not for `at_most`.\n\n\
+What all have at least can be more than there is room for: beside pinned objects, where items are tiny (with a key of 20 bytes and a value of 10 the \
+index takes a sixth of the memory), or where one value takes much of the memory. Then each keeps the same part of its \
+`at_least`, and a tenth of the room is left to all other items: `kept` in `stats shares`, and the log says it once.\n\n\
 A read does not look at shares, so they cost a hit nothing; each has some open segments of its own in each shard, which below `-m 64` \
 is felt with several shares. `stats shares` shows what each has. SIGHUP changes the percentages; another prefix needs a restart. A file has at most 8 \
 shares; under `-M` they are an error.\n\n";

@@ -10,6 +10,7 @@ pub(super) struct OneShare {
     /// None of all other keys.
     bounds: Option<ShareBounds>,
     usage: ShareUsage,
+    kept: f64,
 }
 
 /// Of each share in the order of the file, by its number from 1 on, then of all other keys as number 0; nothing without shares.
@@ -19,14 +20,15 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
         return;
     }
     let usage = shared.engine.share_usage(bounds.len());
+    let kept = shared.engine.memory().kept_of_least();
     let (others, own) =
         usage.split_first().map_or((ShareUsage::default(), &[][..]), |(others, own)| (*others, own));
     let shares = bounds.into_iter().zip(own).map(|(bounds, usage)| (Some(bounds), *usage));
     for (number, (bounds, usage)) in (1..).zip(shares) {
         let number: u32 = number;
-        put_all(ROWS, &[&number], shared, &OneShare { bounds, usage }, sink);
+        put_all(ROWS, &[&number], shared, &OneShare { bounds, usage, kept }, sink);
     }
-    put_all(ROWS, &[&0], shared, &OneShare { bounds: None, usage: others }, sink);
+    put_all(ROWS, &[&0], shared, &OneShare { bounds: None, usage: others, kept }, sink);
 }
 
 const fn of_share(row: Row<OneShare>) -> Row<OneShare> {
@@ -53,6 +55,15 @@ pub(super) static ROWS: &[Row<OneShare>] = &[
         Unit::Bytes,
         "Its items are not evicted for others while they have no more.",
         |_, one| Some((one.bounds.as_ref()?.least as u64).into()),
+    ))
+    .when("of a share of the rule file"),
+    of_share(value(
+        "kept",
+        Kind::Gauge,
+        Unit::Share,
+        "The part of that which is kept now: below 1, all shares together have at least more than there is room for, beside pinned objects or \
+         where items are tiny. Each keeps the same part then, and a tenth of the room is left to all keys. The log says it once.",
+        |_, one| one.bounds.as_ref().map(|_| Value::Decimal(one.kept, 3)),
     ))
     .when("of a share of the rule file"),
     of_share(value(
