@@ -13,7 +13,7 @@ const SPACES: [&str; 2] = ["ns:", "ns:deep:"];
 
 fn world() -> World {
     let world = World::behind(&SPACES, Rules::new(Vec::new(), Vec::new()));
-    let prefixes = Prefixes::new(&SPACES).unwrap();
+    let prefixes = Prefixes::new(&SPACES).expect("they are valid");
     world.engine.set_objects(Some(settings(|own| own.prefixes = prefixes)));
     world
 }
