@@ -127,16 +127,14 @@ fn words(line: &str) -> Result<Vec<String>, String> {
                 None => break,
             },
             (None, '\\') => word.get_or_insert_default().extend(chars.next()),
-            (_, '$' | '`') => return Err(needs_shell(c)),
-            (Some(_), c) => word.get_or_insert_default().push(c),
+            (_, '$' | '`') | (None, ';' | '&' | '|' | '<' | '>' | '(' | ')') => return Err(needs_shell(c)),
             (None, '\'' | '"') => {
                 quote = Some(c);
                 word.get_or_insert_default();
             }
-            (None, ';' | '&' | '|' | '<' | '>' | '(' | ')') => return Err(needs_shell(c)),
             (None, c) if c.is_whitespace() => words.extend(word.take()),
             (None, '#') if word.is_none() => break,
-            (None, c) => word.get_or_insert_default().push(c),
+            (_, c) => word.get_or_insert_default().push(c),
         }
     }
     if let Some(quote) = quote {

@@ -79,7 +79,7 @@ pub(crate) fn run(
         if let Ok(Some(Signal::LeaveNow)) = signals.next() {
             tell_all(shared, || Message::Stop);
         }
-        life.look(&manager, &shared.lanes, |number| lanes[number].is_finished());
+        life.look(&manager, &shared.lanes, shared.clock.now(), |number| lanes[number].is_finished());
     }
     // Held requests are answered: no client waits for a job.
     shared.loaders.stop();
@@ -192,7 +192,7 @@ impl<'a> Control<'a> {
             folder: Folder::default(),
             heap: Heap::default(),
             manager: Arc::clone(manager),
-            life: SignsOfLife::new(manager),
+            life: SignsOfLife::new(manager, shared.clock.now()),
         })
     }
 
@@ -203,7 +203,8 @@ impl<'a> Control<'a> {
             ready.clear();
             // Dead segments are emptied a piece at a time, with the requests in between.
             let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
-            let timeout = self.life.until_next(self.shared.door.until_retry(timeout, self.shared));
+            let timeout = self.shared.door.until_retry(timeout, self.shared);
+            let timeout = self.life.until_next(timeout, self.shared.clock.now());
             self.poller.wait(Some(timeout), |token| ready.push(token))?;
             let mut woken = false;
             for &token in &ready {
@@ -219,7 +220,7 @@ impl<'a> Control<'a> {
             }
             self.shared.door.go_on(&self.entrances, woken, self.shared);
             busy = self.tick(busy);
-            self.life.look(&self.manager, &self.shared.lanes, |_| false);
+            self.life.look(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
         }
     }
 

@@ -5,7 +5,7 @@
 //! back, and the manager ends the process and starts another. A question is a number and a wake-up, the answer the same number, so that a lane pays a
 //! few times in an interval of the watchdog and nothing for a request.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -38,10 +38,10 @@ impl Manager {
     /// As `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` say. What cannot be used is a warning: the server serves all the same.
     pub(crate) fn of_environment() -> Self {
         let read = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self::new(read("NOTIFY_SOCKET"), read("WATCHDOG_USEC"), read("WATCHDOG_PID"))
+        Self::new(read("NOTIFY_SOCKET"), read("WATCHDOG_USEC").as_deref(), read("WATCHDOG_PID").as_deref())
     }
 
-    fn new(socket: Option<OsString>, interval: Option<OsString>, pid: Option<OsString>) -> Self {
+    fn new(socket: Option<OsString>, interval: Option<&OsStr>, pid: Option<&OsStr>) -> Self {
         let Some(name) = socket else { return Self::default() };
         let bytes = name.as_bytes();
         let address = match bytes[0] {
@@ -64,9 +64,9 @@ impl Manager {
                 None
             }
         };
-        let is_ours = pid.is_none_or(|pid| is_addressed(&pid));
-        let micros = interval.as_ref().filter(|_| is_ours).and_then(|text| text.to_str()?.parse().ok());
-        if let (Some(text), true, None) = (&interval, is_ours, micros) {
+        let is_ours = pid.is_none_or(is_addressed);
+        let micros = interval.filter(|_| is_ours).and_then(|text| text.to_str()?.parse().ok());
+        if let (Some(text), true, None) = (interval, is_ours, micros) {
             log::warning(format_args!(
                 "WATCHDOG_USEC {}: is no number; there are no signs of life",
                 text.display()
@@ -139,22 +139,27 @@ pub(crate) struct SignsOfLife {
 
 impl SignsOfLife {
     /// The first sign is due at once.
-    pub(crate) fn new(manager: &Manager) -> Self {
+    pub(crate) fn new(manager: &Manager, now: Instant) -> Self {
         let every = manager.watchdog.filter(|_| manager.socket.is_some()).map(|interval| interval / SIGNS);
-        Self { every, next: Instant::now(), asked: 0, told: false }
+        Self { every, next: now, asked: 0, told: false }
     }
 
     /// `timeout`, or less where a sign is due before.
-    pub(crate) fn until_next(&self, timeout: Duration) -> Duration {
+    pub(crate) fn until_next(&self, timeout: Duration, now: Instant) -> Duration {
         if self.every.is_none() {
             return timeout;
         }
-        timeout.min(self.next.saturating_duration_since(Instant::now()))
+        timeout.min(self.next.saturating_duration_since(now))
     }
 
     /// Sends a sign if one is due and each lane that has not `left` has answered, and asks again.
-    pub(crate) fn look(&mut self, manager: &Manager, lanes: &[LanePart], left: impl Fn(usize) -> bool) {
-        let now = Instant::now();
+    pub(crate) fn look(
+        &mut self,
+        manager: &Manager,
+        lanes: &[LanePart],
+        now: Instant,
+        left: impl Fn(usize) -> bool,
+    ) {
         let Some(every) = self.every.filter(|_| self.next <= now) else { return };
         self.next = now + every;
         let silent =
@@ -171,7 +176,9 @@ impl SignsOfLife {
         self.told = false;
         manager.send("WATCHDOG=1");
         self.asked = self.asked.wrapping_add(1);
-        lanes.iter().for_each(|lane| lane.ask(self.asked));
+        for lane in lanes {
+            lane.ask(self.asked);
+        }
     }
 }
 
@@ -183,7 +190,7 @@ mod tests {
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        (Manager::new(Some(path.into()), interval.map(OsString::from), None), socket)
+        (Manager::new(Some(path.into()), interval.map(OsStr::new), None), socket)
     }
 
     fn received(socket: &UnixDatagram) -> String {
@@ -215,9 +222,10 @@ mod tests {
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         Manager::new(Some(format!("@{name}").into()), None, None).starting("x");
         assert_eq!(received(&socket), "STATUS=x");
-        for manager in
-            [Manager::new(None, Some("5".into()), None), Manager::new(Some("vsock:2:1".into()), None, None)]
-        {
+        for manager in [
+            Manager::new(None, Some(OsStr::new("5")), None),
+            Manager::new(Some("vsock:2:1".into()), None, None),
+        ] {
             assert!(manager.socket.is_none());
             manager.ready();
         }
@@ -227,7 +235,7 @@ mod tests {
     fn a_watchdog_of_another_process_or_without_a_number_is_none() {
         let own = std::process::id().to_string();
         let of = |interval: &str, pid: Option<&str>| {
-            Manager::new(Some("/x".into()), Some(interval.into()), pid.map(OsString::from)).watchdog
+            Manager::new(Some("/x".into()), Some(OsStr::new(interval)), pid.map(OsStr::new)).watchdog
         };
         assert_eq!(of("2000000", Some(&own)), Some(Duration::from_secs(2)));
         assert_eq!(of("2000000", None), Some(Duration::from_secs(2)));
@@ -243,10 +251,11 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let signs = || std::iter::from_fn(|| socket.recv(&mut [0; 64]).ok()).count();
         let lanes = [LanePart::new().unwrap(), LanePart::new().unwrap()];
-        let mut life = SignsOfLife::new(&manager);
+        let mut now = crate::time::Clock::new().now();
+        let mut life = SignsOfLife::new(&manager, now);
         let mut look = |left: Option<usize>| {
-            std::thread::sleep(Duration::from_millis(11));
-            life.look(&manager, &lanes, |number| Some(number) == left);
+            now += Duration::from_millis(11);
+            life.look(&manager, &lanes, now, |number| Some(number) == left);
             signs()
         };
         assert_eq!(look(None), 1, "nothing was asked yet");

@@ -80,7 +80,6 @@ fn listener(fd: OwnedFd, number: i32, settings: &Settings) -> Result<Listener, L
     };
     socket.set_nonblocking(true).map_err(failed)?;
     let tls = settings.tls.is_some() && matches!(address, Address::Tcp(_));
-    drop(socket);
     Ok(Listener { fd, address, tls })
 }
 

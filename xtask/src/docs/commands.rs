@@ -72,7 +72,7 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
 fn bench_help() -> Result<String, String> {
     match BenchCommand::parse(&["bench".to_owned(), "--help".to_owned()]) {
         Ok(BenchCommand::Help(text)) => {
-            Ok(text.lines().map(|line| format!("{}\n", line.trim_end())).collect())
+            Ok(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n")
         }
         Ok(BenchCommand::Load(_)) => Err("bench --help: has run".to_owned()),
         Err(error) => Err(format!("bench --help: {error}")),

@@ -71,7 +71,7 @@ fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
          \x20   if [[ $COMP_CWORD -eq 1 && $cur != -* ]]; then\n",
     );
     let names: Vec<_> = SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
-    let _ = writeln!(
+    let _infallible = writeln!(
         text,
         "        COMPREPLY=($(compgen -W '{}' -- \"$cur\"))\n        return\n    fi",
         names.join(" ")
@@ -87,7 +87,7 @@ fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
                     },
                 )
                 .collect();
-            let _ = writeln!(
+            let _infallible = writeln!(
                 text,
                 "        {pattern})\n            local before=''\n            [[ $cur == *,* ]] && before=${{cur%,*}},\n            \
                  compopt -o nospace 2>/dev/null\n            COMPREPLY=($(compgen -P \"$before\" -W '{}' -- \"${{cur##*,}}\"))\n            return ;;",
@@ -101,9 +101,9 @@ fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
         .flat_map(|option| spellings(option.short, option.long))
         .chain(["--help-all".to_owned()])
         .collect();
-    let _ = writeln!(text, "        esac\n        words='{}' ;;", all.join(" "));
+    let _infallible = writeln!(text, "        esac\n        words='{}' ;;", all.join(" "));
     for command in commands {
-        let _ = writeln!(text, "    {})\n        case $prev in", command.name);
+        let _infallible = writeln!(text, "    {})\n        case $prev in", command.name);
         for flag in command.flags.iter().filter(|flag| !flag.value.is_empty()) {
             let pattern = spellings(flag.short, Some(&flag.long)).join("|");
             bash_values(&mut text, "        ", &pattern, &values(&flag.value, &[]));
@@ -111,9 +111,9 @@ fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
         text.push_str("        esac\n");
         let all: Vec<_> =
             command.flags.iter().flat_map(|flag| spellings(flag.short, Some(&flag.long))).collect();
-        let _ = writeln!(text, "        words='{}'", all.join(" "));
+        let _infallible = writeln!(text, "        words='{}'", all.join(" "));
         if !command.words.is_empty() {
-            let _ =
+            let _infallible =
                 writeln!(text, "        [[ $COMP_CWORD -eq 2 ]] && words+=' {}'", command.words.join(" "));
         }
         if takes_files(command.name) {
@@ -135,7 +135,7 @@ fn bash_values(text: &mut String, indent: &str, pattern: &str, values: &Values) 
         Values::Words(words) => format!("COMPREPLY=($(compgen -W '{}' -- \"$cur\")); ", words.join(" ")),
         Values::Anything => String::new(),
     };
-    let _ = writeln!(text, "{indent}{pattern}) {generated}return ;;");
+    let _infallible = writeln!(text, "{indent}{pattern}) {generated}return ;;");
 }
 
 // ---- zsh --------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
                     format!("'{name}[{}]{value}'", zsh_text(option.brief))
                 })
                 .collect();
-            let _ = writeln!(
+            let _infallible = writeln!(
                 text,
                 "        '*'{{-o,--extended=}}'[{}]:list:{{_values -s , option {}}}' \\",
                 zsh_text(option.brief),
@@ -163,7 +163,7 @@ fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     }
     text.push_str("        '--help-all[print the help with all options]'\n}\n\n");
     for command in commands {
-        let _ = writeln!(text, "_cattlegrid_{}() {{\n    _arguments -s \\", command.name);
+        let _infallible = writeln!(text, "_cattlegrid_{}() {{\n    _arguments -s \\", command.name);
         for flag in &command.flags {
             zsh_option(&mut text, flag.short, Some(&flag.long), (&flag.value, &[]), "");
         }
@@ -172,13 +172,14 @@ fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
             ([], true) => text.push_str("        '*:file:_files'\n}\n\n"),
             (words, files) => {
                 let rest = if files { "_files" } else { "" };
-                let _ = writeln!(text, "        '1:command:({})' '*:argument:{rest}'\n}}\n", words.join(" "));
+                let _infallible =
+                    writeln!(text, "        '1:command:({})' '*:argument:{rest}'\n}}\n", words.join(" "));
             }
         }
     }
     text.push_str("_cattlegrid() {\n    local -a commands=(\n");
     for (name, brief) in SUBCOMMANDS {
-        let _ = writeln!(text, "        '{name}:{}'", brief.replace('\'', "'\\''"));
+        let _infallible = writeln!(text, "        '{name}:{}'", brief.replace('\'', "'\\''"));
     }
     text.push_str(
         "    )\n    if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then\n        _describe command commands\n        return\n    fi\n    \
@@ -219,9 +220,9 @@ fn zsh_option(
     let brief = if brief.is_empty() { String::new() } else { format!("[{brief}]") };
     let quoted = format!("{brief}{action}");
     if quoted.is_empty() {
-        let _ = writeln!(text, "        {spelt} \\");
+        let _infallible = writeln!(text, "        {spelt} \\");
     } else {
-        let _ = writeln!(text, "        {spelt}'{quoted}' \\");
+        let _infallible = writeln!(text, "        {spelt}'{quoted}' \\");
     }
 }
 
@@ -240,7 +241,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
          function __cattlegrid_first\n    test (count (commandline -opc)) -eq 1\nend\n\n",
     );
     for (name, brief) in SUBCOMMANDS {
-        let _ = writeln!(
+        let _infallible = writeln!(
             text,
             "complete -c cattlegrid -n __cattlegrid_first -a {name} -d '{}'",
             fish_text(brief)
@@ -278,7 +279,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
             );
         }
         if !command.words.is_empty() {
-            let _ = writeln!(
+            let _infallible = writeln!(
                 text,
                 "complete -c cattlegrid -n '__cattlegrid_is {}' -a '{}'",
                 command.name,
@@ -286,7 +287,8 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
             );
         }
         if takes_files(command.name) {
-            let _ = writeln!(text, "complete -c cattlegrid -n '__cattlegrid_is {}' -F", command.name);
+            let _infallible =
+                writeln!(text, "complete -c cattlegrid -n '__cattlegrid_is {}' -F", command.name);
         }
     }
     text
@@ -302,10 +304,10 @@ fn fish_option(
 ) {
     let mut line = format!("complete -c cattlegrid -n '__cattlegrid_is {command}'");
     if let Some(short) = short {
-        let _ = write!(line, " -s {short}");
+        let _infallible = write!(line, " -s {short}");
     }
     if let Some(long) = long {
-        let _ = write!(line, " -l {long}");
+        let _infallible = write!(line, " -l {long}");
     }
     if takes {
         line.push_str(match values {
@@ -316,12 +318,12 @@ fn fish_option(
         });
     }
     if let Values::Words(words) = values {
-        let _ = write!(line, " -a '{}'", words.join(" "));
+        let _infallible = write!(line, " -a '{}'", words.join(" "));
     }
     if !brief.is_empty() {
-        let _ = write!(line, " -d '{}'", fish_text(brief));
+        let _infallible = write!(line, " -d '{}'", fish_text(brief));
     }
-    let _ = writeln!(text, "{line}");
+    let _infallible = writeln!(text, "{line}");
 }
 
 fn fish_text(text: &str) -> String {

@@ -11,7 +11,7 @@ pub(super) const PAGE: &str = "packaging/man/cattlegrid.1";
 
 pub(super) fn page() -> Result<String, String> {
     let mut text = String::from(".\\\" Written by `cargo xtask docs` from the options of the program.\n");
-    let _ = writeln!(text, ".TH CATTLEGRID 1 \"\" \"{}\" \"User Commands\"", escaped(&version()));
+    let _infallible = writeln!(text, ".TH CATTLEGRID 1 \"\" \"{}\" \"User Commands\"", escaped(&version()));
     text.push_str(
         ".SH NAME\ncattlegrid \\- a cache server that speaks memcached's protocols\n.SH SYNOPSIS\n\
          .B cattlegrid\n.RB [ serve ]\n.RI [ option ...]\n.br\n.B cattlegrid\n.I subcommand\n.RI [ argument ...]\n.SH DESCRIPTION\n",
@@ -33,12 +33,12 @@ pub(super) fn page() -> Result<String, String> {
     each(&mut text, |option| option.standing == Standing::Refused);
     text.push_str(".SH SUBCOMMANDS\n");
     for command in subcommands()? {
-        let _ = writeln!(text, ".SS {}", command.name);
+        let _infallible = writeln!(text, ".SS {}", command.name);
         if command.help.is_empty() {
             let brief = command.brief;
             paragraph(&mut text, &format!("Prints {brief}."));
         } else {
-            let _ = writeln!(text, ".nf\n{}\n.fi", lines(command.help.trim_end()));
+            let _infallible = writeln!(text, ".nf\n{}\n.fi", lines(command.help.trim_end()));
         }
     }
     text.push_str(".SH ENVIRONMENT\n");
@@ -127,14 +127,14 @@ fn separated(by: &str, value: &str) -> String {
 }
 
 fn item(text: &mut String, head: &str, words: &str) {
-    let _ = writeln!(text, ".TP\n{head}");
+    let _infallible = writeln!(text, ".TP\n{head}");
     paragraph(text, words);
 }
 
 /// A line for each sentence.
 fn paragraph(text: &mut String, words: &str) {
     for sentence in words.split_inclusive(". ") {
-        let _ = writeln!(text, "{}", lines(sentence.trim_end()));
+        let _infallible = writeln!(text, "{}", lines(sentence.trim_end()));
     }
 }
 
