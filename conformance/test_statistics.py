@@ -62,8 +62,8 @@ def test_every_line_is_documented_and_every_documented_line_is_printed(start, op
     fields = {name for name, _ in sections.pop("leases")}
     # Those of databases: test_follow.py.
     sections.pop("follow")
-    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders", "objects", "latency"}
-    rules = write_rules(open_dir, RULES + LOADER)
+    assert set(sections) == {"", "items", "slabs", "sizes", "conns", "cattlegrid", "rules", "tags", "loaders", "objects", "latency", "shares"}
+    rules = write_rules(open_dir, RULES + LOADER + '[[share]]\nprefix = "shop:"\nat_least = "5%"\n')
     make_certificate(open_dir)
     with_tls = ("-Z", "-o", f"ssl_chain_cert={open_dir}/cert.pem,ssl_key={open_dir}/key.pem")
     for args in [("--config", rules, "-o", "idle_timeout=600"), with_tls]:

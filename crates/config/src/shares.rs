@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         let long = "x".repeat(65);
-        let many: String = (0..9).map(|n| format!("[[share]]\nprefix = \"{n}\"\n")).collect();
+        let share = |n: usize| format!("[[share]]\nprefix = \"{n}\"\n");
+        let many: String = (0..9).map(share).collect();
         for (text, says) in [
             ("[[share]]\n", "f.toml:1: share 1: lacks prefix"),
             ("[[share]]\nprefix = \"\"\n", "f.toml:2: share \"\": prefix"),

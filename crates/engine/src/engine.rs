@@ -118,15 +118,15 @@ impl Engine {
     /// The system's, when it does not give the address space; `OutOfMemory` when the budget is too small
     /// for the shards' reserves (below 1 MiB).
     pub fn new(config: EngineConfig) -> std::io::Result<Self> {
-        let before =
-            (0..=PREFIXES_MAX as u8).map(|number| config.prefixes.text(PrefixId::of_number(number)).into());
+        let (bounds, prefixes) = (config.shares, config.prefixes);
+        let before = (0..=PREFIXES_MAX as u8).map(|number| prefixes.text(PrefixId::of_number(number)).into());
         let objects = ObjectNames { bits: TYPE_BITS, before: before.collect() };
-        let memory = Memory::shared(config.memory_bytes, &config.shares, objects)?;
+        let memory = Memory::shared(config.memory_bytes, &bounds, objects)?;
         if config.large_pages {
             memory.use_large_pages()?;
         }
         let (count, layout) = StoreConfig::derive(config.memory_bytes, config.threads, config.evictions);
-        let layout = layout.shared_by(config.shares.len());
+        let layout = layout.shared_by(bounds.len());
         let hasher = KeyHasher::new(config.seed);
         let shared =
             Arc::new(Shared::new(config.hide_cas, config.max_item_bytes, config.tag_bytes, config.seed));

@@ -615,7 +615,7 @@ impl Log {
     #[cold]
     fn note_share(&mut self, share: u8, bytes: isize) {
         let held = &mut self.share_bytes[usize::from(share)];
-        *held = held.strict_add_signed(bytes);
+        *held = held.checked_add_signed(bytes).expect("items leave with what they came with");
         let untold = &mut self.untold[usize::from(share)];
         *untold += bytes;
         if untold.unsigned_abs() >= shares::TOLD {

@@ -291,14 +291,17 @@ mod tests {
     fn each_keeps_the_same_part_where_more_is_promised_than_there_is() {
         let shares =
             Shares::new(&[share("a", 0.4, 1.0), share("b", 0.4, 1.0)], ObjectNames::default(), 1_000);
-        (shares.note(1, 400), shares.note(2, 400), shares.note(0, 100));
+        shares.note(1, 400);
+        shares.note(2, 400);
+        shares.note(0, 100);
         assert!((shares.kept(0) - 1.0).abs() < 1e-9);
         shares.note(0, -100);
         assert!((shares.kept(0) - 0.9).abs() < 1e-9, "{}", shares.kept(0));
         assert_eq!(shares.evictable(0).0, 0b111);
         shares.note(1, -41);
         assert_eq!(shares.evictable(0).0, 0b101, "the one that has less than that part keeps it");
-        (shares.note(1, 41), shares.note(0, 300));
+        shares.note(1, 41);
+        shares.note(0, 300);
         assert!((shares.kept(0) - 1.0).abs() < 1e-9);
         assert!((shares.kept(300) - 0.9).abs() < 1e-9, "{}", shares.kept(300));
     }

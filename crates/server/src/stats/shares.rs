@@ -23,8 +23,8 @@ pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
     let kept = shared.engine.memory().kept_of_least();
     let (others, own) =
         usage.split_first().map_or((ShareUsage::default(), &[][..]), |(others, own)| (*others, own));
-    let shares = bounds.into_iter().zip(own).map(|(bounds, usage)| (Some(bounds), *usage));
-    for (number, (bounds, usage)) in (1..).zip(shares) {
+    let each = bounds.into_iter().zip(own).map(|(bounds, usage)| (Some(bounds), *usage));
+    for (number, (bounds, usage)) in (1..).zip(each) {
         let number: u32 = number;
         put_all(ROWS, &[&number], shared, &OneShare { bounds, usage, kept }, sink);
     }

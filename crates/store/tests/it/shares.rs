@@ -135,9 +135,8 @@ fn a_share_is_as_good_as_a_cache_of_its_own() {
     tenants.verify();
     let mut tenants = Tenants::new(&[share(1, 0.25, 1.0)]);
     let filled = ratio(&mut tenants, keys, |tenants, n| {
-        (0..3).for_each(|i| _ = tenants.read_through(2, n * 3 + i, 300))
+        (0..3).for_each(|i| _ = tenants.read_through(2, n * 3 + i, 300));
     });
-    println!("alone {alone:.3}, beside a flood that is written {blind:.3}, filled {filled:.3}");
     assert!(blind > alone - 0.01 && filled > alone - 0.01, "{alone} alone, {blind} and {filled} in a share");
 }
 
@@ -227,6 +226,5 @@ fn shares_without_bounds_cost_no_hits() {
         })
     };
     let (without, with) = (run(&[]), run(&[share(1, 0.0, 1.0), share(2, 0.0, 1.0)]));
-    println!("without {without:.3}, with {with:.3}");
     assert!(with > without - 0.015, "{without} without shares, {with} with");
 }

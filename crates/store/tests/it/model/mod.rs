@@ -138,8 +138,8 @@ impl Model {
 
     pub(crate) fn sharing(bytes: usize, evictions: bool, shares: &[Share]) -> Self {
         let memory = Memory::shared(bytes, shares, ObjectNames::default()).unwrap();
-        let (shards, config) = StoreConfig::derive(bytes, 1, evictions);
-        assert_eq!(shards, 1);
+        let (stores, config) = StoreConfig::derive(bytes, 1, evictions);
+        assert_eq!(stores, 1);
         let config = config.shared_by(shares.len());
         let hasher = KeyHasher::new(1);
         let store = Store::new(Arc::clone(&memory), hasher.clone(), config).unwrap();
