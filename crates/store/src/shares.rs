@@ -324,6 +324,8 @@ mod tests {
         let shares =
             Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], ObjectNames::default(), 1_000);
         assert_eq!(shares.evictable(0).0, 0b1, "the others have not what they have at least");
+        // Of all others, so that there is room for what is promised.
+        shares.note(0, 2_000);
         shares.note(1, 201);
         shares.note(2, 100);
         assert_eq!((shares.evictable(0).0, shares.over(1)), (0b11, None));
