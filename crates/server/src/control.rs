@@ -309,9 +309,7 @@ impl<'a> Control<'a> {
         }
         let memory = self.shared.engine.memory();
         let kept = memory.kept_of_least();
-        // While there is room nothing has to be evicted, and it does not matter.
-        let is_full = memory.free_bytes() * 50 < memory.limit_bytes();
-        if kept < 1.0 && is_full && self.advised.insert("at_least".to_owned()) {
+        if kept < 1.0 && self.advised.insert("at_least".to_owned()) {
             log::warning(format_args!(
                 "[[share]]: at_least is more than there is room for, beside pinned objects or with items as small as these: {:.0} % of \
                  it is kept; lower it or raise -m",

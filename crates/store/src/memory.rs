@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::offers::Offers;
 use crate::pages::Pages;
 use crate::policy::Common;
-use crate::shares::{ObjectNames, Share, ShareBounds, ShareSet, Shares};
+use crate::shares::{ObjectNames, Room, Share, ShareBounds, ShareSet, Shares};
 
 mod page_set;
 mod runs;
@@ -167,17 +167,21 @@ impl Memory {
     /// Which part of what its shares have at least is kept now, 0.0..=1.0: less than all where they have promised more than there is
     /// room for.
     pub fn kept_of_least(&self) -> f64 {
-        self.shares.kept(self.pinned_object_bytes())
+        self.shares.kept(self.room())
+    }
+
+    fn room(&self) -> Room {
+        Room { free: self.free_bytes(), pinned: self.pinned_object_bytes() }
     }
 
     /// From which shares something may be evicted.
     pub(crate) fn evictable_shares(&self) -> ShareSet {
-        self.shares.evictable(self.pinned_object_bytes())
+        self.shares.evictable(self.room())
     }
 
     /// Those that have more than they keep in any case.
     pub(crate) fn shares_above_least(&self) -> ShareSet {
-        self.shares.above_least(self.pinned_object_bytes())
+        self.shares.above_least(self.room())
     }
 
     pub(crate) fn shares(&self) -> &Shares {

@@ -105,6 +105,15 @@ impl ShareSet {
     }
 }
 
+/// What a memory has beside the items that may be evicted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Room {
+    /// Bytes that are free.
+    pub(crate) free: usize,
+    /// Bytes of items that are never evicted.
+    pub(crate) pinned: usize,
+}
+
 /// The bounds of a share in bytes, and what it has.
 #[derive(Debug)]
 struct Account {
@@ -230,9 +239,9 @@ impl Shares {
     }
 
     /// From which shares something may be evicted: those that have more than their most; without such, those that have more than
-    /// their least. `pinned`: bytes of items that are never evicted.
-    pub(crate) fn evictable(&self, pinned: usize) -> ShareSet {
-        let above = self.above_least(pinned);
+    /// their least.
+    pub(crate) fn evictable(&self, room: Room) -> ShareSet {
+        let above = self.above_least(room);
         if above == ShareSet::ALL {
             return above;
         }
@@ -241,20 +250,33 @@ impl Shares {
     }
 
     /// Those that have more than their least. All others always have.
-    pub(crate) fn above_least(&self, pinned: usize) -> ShareSet {
+    pub(crate) fn above_least(&self, room: Room) -> ShareSet {
         if self.accounts.len() == 1 {
             return ShareSet::ALL;
         }
-        let kept = self.kept(pinned);
+        let kept = self.kept(room);
         ShareSet(self.those(|account, bytes| bytes as f64 > account.least.load(Relaxed) as f64 * kept).0 | 1)
     }
 
-    /// Which part of its least each share keeps, 0.0..=1.0.
-    pub(crate) fn kept(&self, pinned: usize) -> f64 {
+    /// Which part of its least each share keeps, 0.0..=1.0: the largest with which all together keep no more than [`KEPT_MAX`] of what
+    /// may be evicted. Those that have less than that part leave more to the others.
+    pub(crate) fn kept(&self, Room { free, pinned }: Room) -> f64 {
         let all: usize = self.accounts.iter().map(Self::bytes).sum();
-        let least: usize =
-            self.accounts[1..].iter().map(|own| Self::bytes(own).min(own.least.load(Relaxed))).sum();
-        (all.saturating_sub(pinned) as f64 * KEPT_MAX / least.max(1) as f64).min(1.0)
+        let mut left = (all + free).saturating_sub(pinned) as f64 * KEPT_MAX;
+        let mut shares = [(0.0, 0.0); SHARES_MAX];
+        for (share, own) in shares.iter_mut().zip(&self.accounts[1..]) {
+            *share = (Self::bytes(own) as f64, own.least.load(Relaxed) as f64);
+        }
+        shares.sort_by(|a, b| (a.0 * b.1).total_cmp(&(b.0 * a.1)));
+        let mut least: f64 = shares.iter().map(|share| share.1).sum();
+        for (bytes, own) in shares.into_iter().filter(|share| share.1 > 0.0) {
+            let part = left / least;
+            if part >= 1.0 || bytes > own * part {
+                return part.clamp(0.0, 1.0);
+            }
+            (left, least) = (left - bytes, least - own);
+        }
+        1.0
     }
 
     fn those(&self, are: impl Fn(&Account, usize) -> bool) -> ShareSet {
@@ -289,21 +311,28 @@ mod tests {
 
     #[test]
     fn each_keeps_the_same_part_where_more_is_promised_than_there_is() {
-        let shares =
-            Shares::new(&[share("a", 0.4, 1.0), share("b", 0.4, 1.0)], ObjectNames::default(), 1_000);
-        shares.note(1, 400);
-        shares.note(2, 400);
-        shares.note(0, 100);
-        assert!((shares.kept(0) - 1.0).abs() < 1e-9);
-        shares.note(0, -100);
-        assert!((shares.kept(0) - 0.9).abs() < 1e-9, "{}", shares.kept(0));
-        assert_eq!(shares.evictable(0).0, 0b111);
-        shares.note(1, -41);
-        assert_eq!(shares.evictable(0).0, 0b101, "the one that has less than that part keeps it");
-        shares.note(1, 41);
-        shares.note(0, 300);
-        assert!((shares.kept(0) - 1.0).abs() < 1e-9);
-        assert!((shares.kept(300) - 0.9).abs() < 1e-9, "{}", shares.kept(300));
+        let all = [share("a", 0.4, 1.0), share("b", 0.4, 1.0), share("c", 0.0, 1.0)];
+        let shares = Shares::new(&all, ObjectNames::default(), 1_000);
+        let none = Room::default();
+        let is =
+            |part: f64, expected: f64| assert!((part - expected).abs() < 1e-6, "{part}, {expected} expected");
+        is(shares.kept(none), 1.0);
+        // There is room for nine tenths of 400.
+        shares.note(1, 200);
+        shares.note(2, 200);
+        is(shares.kept(none), 0.45);
+        assert_eq!(shares.evictable(none).0, 0b111);
+        // One of the two has less than its part of nine tenths of 600.
+        shares.note(0, 200);
+        is(shares.kept(none), 1.0);
+        shares.note(2, 200);
+        shares.note(0, -200);
+        is(shares.kept(none), 0.85);
+        assert_eq!(shares.evictable(none).0, 0b101, "the one with more than its part gives");
+        // Pinned items take room, free memory is room.
+        is(shares.kept(Room { free: 0, pinned: 300 }), 0.3375);
+        is(shares.kept(Room { free: 600, pinned: 300 }), 1.0);
+        is(shares.kept(Room { free: 0, pinned: 900 }), 0.0);
     }
 
     #[test]
@@ -323,24 +352,24 @@ mod tests {
     fn what_has_more_than_its_most_goes_first() {
         let shares =
             Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], ObjectNames::default(), 1_000);
-        assert_eq!(shares.evictable(0).0, 0b1, "the others have not what they have at least");
+        assert_eq!(shares.evictable(Room::default()).0, 0b1, "the others have not what they have at least");
         // Of all others, so that there is room for what is promised.
         shares.note(0, 2_000);
         shares.note(1, 201);
         shares.note(2, 100);
-        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b11, None));
+        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b11, None));
         shares.note(1, 300);
-        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b10, Some(500)));
+        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b10, Some(500)));
         shares.set(&[share("a", 0.6, 0.7)], 1_000);
-        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b1, None));
+        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b1, None));
         shares.resize(500);
-        assert_eq!((shares.evictable(0).0, shares.over(1)), (0b10, Some(350)));
+        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b10, Some(350)));
         shares.note(1, -1_000);
         assert_eq!(
-            shares.evictable(0).0,
+            shares.evictable(Room::default()).0,
             0b101,
             "told by different threads it may be below nothing for a moment"
         );
-        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(0), ShareSet::ALL);
+        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(Room::default()), ShareSet::ALL);
     }
 }
