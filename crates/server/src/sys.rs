@@ -19,13 +19,14 @@ use std::path::{Path, PathBuf};
 use cattlegrid_config::Privileges;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::mman::{MapFlags, MlockAllFlags, ProtFlags, mlockall, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::waitpid;
 use nix::unistd::{self, ForkResult, Gid, Pid, Uid, User};
 use rustix::fs::{AtFlags, FileType, OFlags, chownat, fstat, open};
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread as caps;
 
 use crate::log;
@@ -203,10 +204,14 @@ pub fn raise_locked_memory() {
     }
 }
 
-/// `-k`: keeps all memory, also that of later, from being paged out; only warns if that is forbidden.
+/// `-k`: keeps memory from being paged out, each page from its first use on; only warns if that is forbidden. To touch all pages of the
+/// budget at once would take seconds for each 10 GiB, in which nothing is answered, and memory that may never be needed.
 pub fn lock_memory() {
-    if let Err(errno) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
-        log::warning(format_args!("-k invalid, mlockall() failed: {}; raise `ulimit -l`", errno.desc()));
+    if let Err(errno) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
+        log::warning(format_args!(
+            "-k invalid, mlockall() failed: {}; raise `ulimit -l`",
+            io::Error::from(errno)
+        ));
     }
 }
 

@@ -377,7 +377,7 @@ class Calls:
         servers = yield ToAll([Command(TAG_NUMBER, b"cattlegrid")])
         errors = [replies[0] for _, replies in servers if isinstance(replies[0], CacheError)]
         # One server without tags decides, though another cannot be reached.
-        if any(isinstance(error, (Refused, NoTags)) for error in errors):
+        if any(_is_no_tags(error) for error in errors):
             return False
         if errors:
             raise errors[0]
@@ -450,6 +450,11 @@ def _checked(replies: Replies) -> List[Reply]:
     return out
 
 
+def _is_no_tags(error: CacheError) -> bool:
+    """Whether a server that answers so has no tags; a user who is not allowed to invalidate is told that."""
+    return isinstance(error, NoTags) or (isinstance(error, Refused) and "not allowed" not in error.line)
+
+
 def _every(servers: Sequence[Tuple[str, Replies]], tags: bool = False) -> Dict[str, bool]:
     """True for every server. Raises an error that names those that failed; its ``results`` has what each has said."""
     results: Dict[str, Any] = {}
@@ -459,7 +464,7 @@ def _every(servers: Sequence[Tuple[str, Replies]], tags: bool = False) -> Dict[s
     failed = {name: error for name, error in results.items() if error is not True}
     if not failed:
         return results
-    if tags and any(isinstance(error, (Refused, NoTags)) for error in failed.values()):
+    if tags and any(_is_no_tags(error) for error in failed.values()):
         raised: CacheError = NoTags()
     elif len(failed) == 1:
         raised = next(iter(failed.values()))
