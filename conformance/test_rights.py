@@ -764,6 +764,20 @@ def test_pymemcache(server):
     assert c.get("shop:k") == b"v"
 
 
+def test_the_client_of_this_project(server, monkeypatch):
+    """A refused invalidation is no server without tags."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "python" / "src"))
+    from cattlegrid.client import Cache, Refused
+
+    address = f"127.0.0.1:{server.port}"
+    with Cache(address, username="shop", password="pw") as cache:
+        for call in (lambda: cache.invalidate("t"), cache.has_tags, lambda: cache.set("plain", "v")):
+            with pytest.raises(Refused, match="not allowed"):
+                call()
+        cache.set("shop:k", "v")
+        assert cache.get("shop:k") == "v"
+
+
 def test_bmemcached(server):
     c = bmemcached.Client([server.address], "shop", "pw", socket_timeout=10)
     assert c.set("shop:k", "v")
