@@ -61,7 +61,7 @@ fn programs_by_their_file_or_by_what_they_are_called() {
     let (_dir, files) = recorded(&[
         ("proc/2/comm", "kthreadd\n"),
         ("proc/2/cmdline", ""),
-        ("proc/8/cmdline", "/opt/cattlegrid\0-m\0100\0"),
+        ("proc/8/cmdline", "/opt/cattlegrid\0-m\x00100\0"),
     ]);
     assert!(is_program(&files, 8, &["cattlegrid"]) && !is_program(&files, 8, &["memcached"]));
     assert!(!is_program(&files, 2, &["cattlegrid", "memcached"]) && !is_program(&files, 9, &["cattlegrid"]));
