@@ -89,7 +89,7 @@ def test_a_healthy_setup_has_nothing_to_change(binary):
 def test_bad_options_are_usage_errors(binary, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text("[[rule]]\nmatch = \"page:{id}\"\nhodl = \"1s\"\n")
-    for words, part in ((["--nonsense"], "--nonsense"), (["-c", "many"], "-c"), (["--pid", "0"], "--pid 0"), (["/none.toml"], "/none.toml"),
+    for words, part in ((["--nonsense"], "--nonsense"), (["-c", "many"], "-c"), (["--pid", "0"], "--pid 0: no process; is the unit running?"), (["/none.toml"], "/none.toml"),
                         ([rules], "hodl"), (["--pid", "4194305"], "no such process"), (["a.toml", "b.toml"], "one file")):
         done = subprocess.run([binary, "doctor", *map(str, words)], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and part in done.stderr and not done.stdout, (words, done)
@@ -105,8 +105,10 @@ def test_a_port_that_memcached_has(binary, program):
         words = [binary, "-p", port]
         Report([binary, "doctor", *words[1:]]).one("port", "problem: ", f"taken by memcached, process {other.pid}", "disable --now memcached", NO_START)
         assert ends_at_once(words)
-        # Who may not see its descriptors asks it.
-        Report([program, "doctor", *words[1:]], NOBODY).one("port", f"taken by memcached, process {other.pid}")
+        # Who may not see its descriptors asks it, and believes it if it sees such a process: /proc may hide those of others (hidepid).
+        seen = subprocess.run([*NOBODY, "test", "-e", f"/proc/{other.pid}/stat"], timeout=60).returncode == 0
+        said = f"taken by memcached, process {other.pid}" if seen else "its process cannot be seen"
+        Report([program, "doctor", *words[1:]], NOBODY).one("port", said)
     finally:
         other.terminate()
         other.wait()
@@ -132,6 +134,7 @@ def test_what_it_says_does_not_start_does_not(program, open_dir):
         ("open files", ["-p", port, "-c", "301"], files),
         ("user", ["-p", port, "-u", "no-such-user"], []),
         ("admin", ["-p", port, "--admin", "0.0.0.0"], []),
+        ("port", ["-p", port, "-l", "127.0.0.1,127.0.0.1"], []),
         ("users", ["-p", port, "-Y", open_dir + "/plain"], []),
         ("core files", ["-p", port, "-r"], ["prlimit", "--core=0:0", *NOBODY]),
         ("address space", ["-p", port, "-m", "3000"], ["prlimit", "--as=2000000000"]),
@@ -342,6 +345,73 @@ def ends_well(server):
         return server.stats()["rejected_connections"] != "0"
     except (harness.Closed, OSError, KeyError):
         return False
+
+
+def test_a_server_that_does_not_answer(binary):
+    port, addresses = free_port(), "127.0.0.1,127.0.0.2,127.0.0.3"
+    server = subprocess.Popen([binary, "-p", str(port), "-l", addresses], stderr=subprocess.DEVNULL)
+    try:
+        wait_until("it listens", lambda: socket.socket().connect_ex(("127.0.0.3", port)) == 0)
+        server.send_signal(signal.SIGSTOP)
+        for words in (["--pid", server.pid], ["-p", port, "-l", addresses]):
+            report = Report([binary, "doctor", *words])
+            assert report.status == 1 and report.seconds < 5, (report.seconds, report.all)
+            found = report.of("answer")
+            assert len(found) == 3 and all("does not answer within 2 s" in one for one in found), report.all
+        done = subprocess.run([binary, "ping", f"127.0.0.1:{port}"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "no answer within 2 s" in done.stderr, done
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_server_with_a_unix_socket_alone(program, open_dir):
+    path = open_dir + "/socket"
+    server = subprocess.Popen([program, "-s", path, "-a", "0700"], stderr=subprocess.DEVNULL)
+    try:
+        wait_until("it listens", lambda: socket.socket(socket.AF_UNIX).connect_ex(path) == 0)
+        for words in (["--pid", server.pid], ["-s", path]):
+            report = Report([program, "doctor", *words])
+            assert report.of("unix socket") == [] and f"process {server.pid}" in report.all["server"], report.all
+            assert "connections" in report.passed(), report.all
+        if os.geteuid() == 0:
+            report = Report([program, "doctor", "-s", path], NOBODY)
+            assert "unix socket" in {u["check"] for u in report.all["unseen"]} and "unix socket" not in report.passed(), report.all
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_a_process_that_is_another_program(binary):
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        done = subprocess.run([binary, "doctor", "--pid", str(other.pid)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "this process is sleep" in done.stderr, done
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_server_in_another_pid_namespace(binary):
+    port = free_port()
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*inside, "true"], capture_output=True, timeout=60).returncode or os.geteuid():
+        pytest.skip("no namespace of processes can be made here")
+    server = start_in(inside, binary, port)
+    try:
+        # Who sees this process does not see the server, nor takes process 1 for it.
+        outside = Report([binary, "doctor", "-p", port], ["unshare", "--pid", "--fork", "--mount-proc"])
+        assert outside.all["server"] == "the server that runs" and outside.of("open files") == [], outside.all
+        assert any("another pid namespace?" in u["how"] for u in outside.all["unseen"]), outside.all
+    finally:
+        server.kill()
+        server.wait()
+
+
+def start_in(inside, binary, port):
+    server = subprocess.Popen([*inside, binary, "-p", str(port)], stderr=subprocess.DEVNULL)
+    wait_until("it listens", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+    return server
 
 
 def test_a_server_that_runs_with_a_small_limit(binary, start):

@@ -5,6 +5,8 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::running::in_words;
+
 /// How long each step may take: connecting, and the answer.
 const STEP_MAX: Duration = Duration::from_secs(2);
 
@@ -14,7 +16,7 @@ const STEP_MAX: Duration = Duration::from_secs(2);
 /// # Errors
 /// Nothing answers, or the page has another status than 200; says what.
 pub(crate) fn ping(target: &str) -> Result<String, String> {
-    let failed = |error: io::Error| format!("{target}: {error}");
+    let failed = |error: io::Error| format!("{target}: {}", in_words(error, STEP_MAX));
     if target.starts_with('/') {
         let stream = UnixStream::connect(target).map_err(failed)?;
         stream.set_read_timeout(Some(STEP_MAX)).map_err(failed)?;
@@ -86,6 +88,9 @@ mod tests {
         assert!(
             ping("/no/such/socket").is_err() && ping("nowhere").unwrap_err().contains("must be host:port")
         );
+        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = mute.local_addr().unwrap().to_string();
+        assert_eq!(ping(&target).unwrap_err(), format!("{target}: no answer within 2 s"));
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(ping(&closed.to_string()).unwrap_err().contains("refused"));
     }

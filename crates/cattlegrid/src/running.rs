@@ -1,6 +1,6 @@
 //! What a running server says, for `nodes` and, of its rules, for `check --server`.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
@@ -49,15 +49,32 @@ pub(crate) fn lines_of(address: &str, command: &str) -> io::Result<Vec<String>> 
     let mut last = io::Error::other("no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return ask(stream, command),
-            Err(error) => last = error,
+            Ok(stream) => {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                return ask(stream, command).map_err(|error| in_words(error, PATIENCE));
+            }
+            Err(error) => last = in_words(error, PATIENCE),
         }
     }
     Err(last)
 }
 
-fn ask(mut stream: TcpStream, command: &str) -> io::Result<Vec<String>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+/// Whether a server has been silent for as long as it may.
+pub(crate) fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// The error of a server that was silent for `patience` says so; others stay as they are. `patience`: whole seconds.
+pub(crate) fn in_words(error: io::Error, patience: Duration) -> io::Error {
+    if is_silence(&error) {
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))
+    } else {
+        error
+    }
+}
+
+/// The lines of the reply, the last of them `END`; the stream's timeout says how long it may be silent.
+pub(crate) fn ask(mut stream: impl Read + Write, command: &str) -> io::Result<Vec<String>> {
     stream.write_all(format!("{command}\r\nquit\r\n").as_bytes())?;
     let mut reply = String::new();
     stream.take(REPLY_MAX).read_to_string(&mut reply)?;

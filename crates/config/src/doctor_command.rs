@@ -58,6 +58,9 @@ pub(crate) fn parse_doctor(words: &[String]) -> Result<Command, UsageError> {
 }
 
 fn parse_pid(text: &str) -> Result<u32, UsageError> {
+    if text == "0" {
+        return Err(UsageError::new("doctor --pid 0: no process; is the unit running?"));
+    }
     let pid = text.parse().ok().filter(|pid| (1..=i32::MAX.cast_unsigned()).contains(pid));
     pid.ok_or_else(|| UsageError::new(format!("doctor --pid {text}: must be the id of a process, 1 or more")))
 }
@@ -127,7 +130,8 @@ mod tests {
     fn mistakes_are_those_of_the_server() {
         for (words, part) in [
             (&["--pid"][..], "needs a value"),
-            (&["--pid", "0"], "1 or more"),
+            (&["--pid", "0"], "no process; is the unit running?"),
+            (&["--pid=-1"], "1 or more"),
             (&["--pid", "x"], "1 or more"),
             (&["-c", "x"], "-c x"),
             (&["--nonsense"], "--nonsense: unknown option"),

@@ -299,7 +299,52 @@ fn limits_something(group: Group) -> Option<Group> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
-    inode: u64,
+    pub(crate) inode: u64,
+}
+
+/// A Unix socket that listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnixListening {
+    /// As the process has named it; an abstract name begins with `@`.
+    pub(crate) path: String,
+    pub(crate) inode: u64,
+}
+
+/// The Unix sockets that listen in this network namespace.
+pub(crate) fn listening_unix(files: &Files) -> Vec<UnixListening> {
+    let text = files.text("proc/self/net/unix").unwrap_or_default();
+    text.lines().filter_map(unix_line).collect()
+}
+
+/// A line of `/proc/net/unix`, if its socket listens and has a name: `Num: RefCount Protocol Flags Type St Inode Path`.
+fn unix_line(line: &str) -> Option<UnixListening> {
+    const ACCEPTS: u32 = 0x1_0000;
+    let mut words = line.split_ascii_whitespace();
+    let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
+    let inode = words.nth(2)?;
+    let path = line.split_once(&format!(" {inode} "))?.1;
+    (flags & ACCEPTS != 0).then_some(UnixListening { path: path.to_owned(), inode: inode.parse().ok()? })
+}
+
+/// Whether a process has a socket; None: its descriptors may not be seen.
+pub(crate) fn holds(files: &Files, pid: u32, inode: u64) -> Option<bool> {
+    let dir = files.0.join(format!("proc/{pid}/fd"));
+    let mut links = std::fs::read_dir(&dir).ok()?.flatten().map(|one| std::fs::read_link(one.path()));
+    // Where they can be listed their targets may be hidden; a descriptor may be closed meanwhile.
+    let is_hidden = |link: &std::io::Result<PathBuf>| {
+        link.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    if links.any(|link| is_hidden(&link)) { None } else { Some(has_socket(&dir, inode)) }
+}
+
+/// Whether its file, or what it is called by, begins with one of these names.
+pub(crate) fn is_program(files: &Files, pid: u32, names: &[&str]) -> bool {
+    let called = files.text(&format!("proc/{pid}/cmdline")).and_then(|text| {
+        let first = text.split('\0').next()?;
+        first.rsplit('/').next().map(str::to_owned)
+    });
+    let is_one = |own: String| names.iter().any(|name| own.starts_with(name));
+    program_of(files, pid).is_some_and(is_one) || called.is_some_and(is_one)
 }
 
 /// The sockets that listen in the network namespace of a process (None: this one).
@@ -329,15 +374,9 @@ fn listening_line(line: &str) -> Option<Listening> {
     Some(Listening { address: SocketAddr::new(ip, port), inode: words.get(9)?.parse().ok()? })
 }
 
-/// The addresses of those sockets that a process has.
-pub(crate) fn listening_of(files: &Files, pid: u32, sockets: &[Listening]) -> Vec<SocketAddr> {
-    let of = |socket: &&Listening| has_socket(&files.0.join(format!("proc/{pid}/fd")), socket);
-    sockets.iter().filter(of).map(|socket| socket.address).collect()
-}
-
 /// Whether a directory of descriptors, if it may be read, has the socket.
-fn has_socket(dir: &Path, socket: &Listening) -> bool {
-    let wanted = format!("socket:[{}]", socket.inode);
+fn has_socket(dir: &Path, inode: u64) -> bool {
+    let wanted = format!("socket:[{inode}]");
     let Ok(open) = std::fs::read_dir(dir) else { return false };
     open.flatten()
         .any(|one| std::fs::read_link(one.path()).is_ok_and(|to| to.as_os_str().to_str() == Some(&wanted)))
@@ -352,12 +391,12 @@ pub(crate) struct Owner {
 }
 
 /// Who has the socket; None: no process whose descriptors may be seen.
-pub(crate) fn owner(files: &Files, socket: &Listening) -> Option<Owner> {
+pub(crate) fn owner(files: &Files, inode: u64) -> Option<Owner> {
     for entry in std::fs::read_dir(files.0.join("proc")).ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        if has_socket(&entry.path().join("fd"), socket) {
+        if has_socket(&entry.path().join("fd"), inode) {
             return Some(Owner { pid, name: program_of(files, pid).unwrap_or_default() });
         }
     }

@@ -43,6 +43,31 @@ Committed_AS:     250000 kB
 ";
 
 #[test]
+fn unix_sockets_that_listen() {
+    let (_dir, files) = recorded(&[(
+        "proc/self/net/unix",
+        "Num       RefCount Protocol Flags    Type St Inode Path\n\
+         0000000000000000: 00000002 00000000 00010000 0001 01 41 /run/a b\n\
+         0000000000000000: 00000002 00000000 00010000 0001 01 42 @c\n\
+         0000000000000000: 00000003 00000000 00000000 0001 03 43 /run/a b\n\
+         0000000000000000: 00000002 00000000 00010000 0001 01 44\n",
+    )]);
+    let one = |path: &str, inode| UnixListening { path: path.to_owned(), inode };
+    assert_eq!(listening_unix(&files), [one("/run/a b", 41), one("@c", 42)]);
+}
+
+#[test]
+fn programs_by_their_file_or_by_what_they_are_called() {
+    let (_dir, files) = recorded(&[
+        ("proc/2/comm", "kthreadd\n"),
+        ("proc/2/cmdline", ""),
+        ("proc/8/cmdline", "/opt/cattlegrid\0-m\x00100\0"),
+    ]);
+    assert!(is_program(&files, 8, &["cattlegrid"]) && !is_program(&files, 8, &["memcached"]));
+    assert!(!is_program(&files, 2, &["cattlegrid", "memcached"]) && !is_program(&files, 9, &["cattlegrid"]));
+}
+
+#[test]
 fn a_machine_with_control_groups_of_version_2() {
     let (_dir, files) = recorded(&[
         ("proc/sys/net/core/somaxconn", "4096\n"),
@@ -145,11 +170,12 @@ fn sockets_that_listen_and_who_has_them() {
     let sockets = listening(&files, None);
     let addresses: Vec<String> = sockets.iter().map(|socket| socket.address.to_string()).collect();
     assert_eq!(addresses, ["127.0.0.1:11211", "[::1]:80"]);
-    assert_eq!(owner(&files, &sockets[0]), None);
+    assert_eq!(owner(&files, sockets[0].inode), None);
     std::os::unix::fs::symlink("socket:[4711]", dir.path().join("proc/31/fd/12")).unwrap();
     std::os::unix::fs::symlink("socket:[4713]", dir.path().join("proc/32/fd/3")).unwrap();
-    assert_eq!(owner(&files, &sockets[0]), Some(Owner { pid: 31, name: "memcached".to_owned() }));
-    assert_eq!(listening_of(&files, 32, &sockets), [sockets[1].address]);
+    assert_eq!(owner(&files, sockets[0].inode), Some(Owner { pid: 31, name: "memcached".to_owned() }));
+    assert_eq!(holds(&files, 32, sockets[1].inode), Some(true));
+    assert_eq!((holds(&files, 32, sockets[0].inode), holds(&files, 99, 1)), (Some(false), None));
     assert_eq!(program_of(&files, 32), None);
     std::os::unix::fs::symlink("/usr/bin/cattlegrid (deleted)", dir.path().join("proc/32/exe")).unwrap();
     assert_eq!(program_of(&files, 32).as_deref(), Some("cattlegrid"));

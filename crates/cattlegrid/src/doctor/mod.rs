@@ -12,11 +12,11 @@ mod files;
 mod finding;
 mod kernel;
 mod limits;
+mod live;
 mod machine;
 mod network;
 mod running;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -24,11 +24,10 @@ use std::time::Duration;
 use cattlegrid_config::{self as config, Command, DoctorCommand, FollowSettings, Settings};
 use cattlegrid_server::time;
 
-use crate::running::lines_of;
 use finding::Findings;
 use limits::Needs;
+use live::{Answer, Live, Place};
 use machine::{Files, Machine};
-use running::Stats;
 
 /// For how long a database that is followed may take.
 const DATABASE: Duration = Duration::from_secs(5);
@@ -40,20 +39,10 @@ pub(crate) struct Diagnosis {
     pub(crate) is_good: bool,
 }
 
-/// A server that runs.
-#[derive(Debug)]
-struct Live {
-    pid: Option<u32>,
-    /// None: it does not answer without a login or TLS.
-    stats: Option<Stats>,
-    /// Where clients reach it.
-    addresses: Vec<SocketAddr>,
-}
-
 /// Judges the settings, and the server that runs with them if there is one.
 ///
 /// # Errors
-/// There is no process of this id.
+/// There is no process of this id, or it is another program.
 pub(crate) fn run(command: DoctorCommand) -> Result<Diagnosis, String> {
     let files = Files::at(Path::new("/"));
     let mut to = Findings::default();
@@ -62,14 +51,23 @@ pub(crate) fn run(command: DoctorCommand) -> Result<Diagnosis, String> {
         let Some((words, dir)) = machine::command_line(&files, pid) else {
             return Err(format!("--pid {pid}: there is no such process"));
         };
+        if !machine::is_program(&files, pid, &["cattlegrid"]) && !live::answers(&files, pid) {
+            let name = machine::program_of(&files, pid).unwrap_or_default();
+            return Err(format!("--pid {pid}: this process is {name}, which is no server of Cattlegrid"));
+        }
         if !has_options {
             settings = settings_of(pid, words, dir.as_deref(), settings, &mut to);
         }
     }
-    let live = live(&settings, pid, &files, &mut to);
+    let (live, answers) = live::find(&settings, pid, &files, &mut to);
     let pid = live.as_ref().and_then(|live| live.pid);
-    let machine = Machine::read(&files, pid);
-    judge(&settings, &files, &machine, live.as_ref(), &mut to);
+    let mut machine = Machine::read(&files, pid);
+    if live.is_some() && pid.is_none() {
+        // What was read is of this process.
+        machine.process.resident = None;
+        machine.process.uid = None;
+    }
+    judge(&settings, &files, &machine, (live.as_ref(), &answers), &mut to);
     let about = match (&live, pid) {
         (Some(_), Some(pid)) => format!("the server that runs, process {pid}"),
         (Some(_), None) => "the server that runs".to_owned(),
@@ -126,69 +124,13 @@ fn to_relative_file(message: &str) -> bool {
     !message.starts_with(['/', '-']) && message.contains("No such file")
 }
 
-/// The server that runs: the process that was named, or what listens at the addresses if it is Cattlegrid.
-fn live(settings: &Settings, pid: Option<u32>, files: &Files, to: &mut Findings) -> Option<Live> {
-    let sockets = machine::listening(files, None);
-    let of_process = pid.map(|pid| machine::listening_of(files, pid, &sockets)).unwrap_or_default();
-    let taken: Vec<_> = if of_process.is_empty() {
-        network::addresses(settings).into_iter().filter(|one| network::is_taken(*one)).collect()
-    } else {
-        of_process
-    };
-    let owner = taken.iter().find_map(|address| {
-        let socket = network::of_port(&sockets, *address)?;
-        machine::owner(files, &socket)
-    });
-    let stats = if settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary() {
-        taken.iter().find_map(|address| stats_of(&network::reachable(*address).to_string()))
-    } else {
-        None
-    };
-    let says = |stats: &Stats| stats.general.get("pid").and_then(|pid| pid.parse::<u32>().ok());
-    if let Some(pid) = pid {
-        // Its own words count only if they are those of this process.
-        let stats = stats.filter(|stats| says(stats).is_none_or(|own| own == pid));
-        if stats.is_none() {
-            unheard(settings, to);
-        }
-        return Some(Live { pid: Some(pid), stats, addresses: taken });
-    }
-    let ours = owner.filter(|owner| owner.name.starts_with("cattlegrid")).map(|owner| owner.pid);
-    match (stats.filter(running::is_ours), ours) {
-        (None, None) => None,
-        (None, ours) => {
-            unheard(settings, to);
-            Some(Live { pid: ours, stats: None, addresses: taken })
-        }
-        (Some(stats), ours) => {
-            Some(Live { pid: ours.or_else(|| says(&stats)), stats: Some(stats), addresses: taken })
-        }
-    }
-}
-
-fn unheard(settings: &Settings, to: &mut Findings) {
-    let how = if settings.tls.is_some() || settings.auth_text() || settings.auth_binary() {
-        "its addresses want TLS or a login; `stats`, `stats cattlegrid` and `stats loaders` by a client that has them"
-    } else {
-        "it does not answer `stats` at the addresses of these settings; give the options that it was started with"
-    };
-    to.unseen("statistics", how);
-}
-
-/// What a server says; None: it does not answer, or refuses.
-fn stats_of(address: &str) -> Option<Stats> {
-    let ask =
-        |command: &str| lines_of(address, command).map(|lines| running::parse(&lines)).unwrap_or_default();
-    let general = running::parse(&lines_of(address, "stats").ok()?);
-    Some(Stats {
-        general,
-        own: ask("stats cattlegrid"),
-        loaders: ask("stats loaders"),
-        follow: ask("stats follow"),
-    })
-}
-
-fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Live>, to: &mut Findings) {
+fn judge(
+    settings: &Settings,
+    files: &Files,
+    machine: &Machine,
+    (live, answers): (Option<&Live>, &[(Place, Answer)]),
+    to: &mut Findings,
+) {
     let stats = live.and_then(|live| live.stats.as_ref());
     let needs = Needs::of(settings);
     // `cache_memlimit`, or other options than these.
@@ -196,11 +138,13 @@ fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Li
         Some(limit) if limit > 0 => needs.with_items(limit),
         _ => needs,
     };
-    // Of a process that may not be seen the limits are those of this one.
     let running = live.is_some_and(|live| live.pid.is_some());
     let own = live.map(|live| live.pid.unwrap_or(0));
-    limits::judge(&needs, machine, running, to);
-    if !running
+    // The limits of a process that cannot be seen are not those of this one.
+    if running || live.is_none() {
+        limits::judge(&needs, machine, running, to);
+    }
+    if live.is_none()
         && let Err(error) = cattlegrid_server::sys::fit_address_space(settings.memory_bytes, settings.threads)
     {
         to.problem(
@@ -211,7 +155,7 @@ fn judge(settings: &Settings, files: &Files, machine: &Machine, live: Option<&Li
         );
     }
     kernel::judge(settings, machine, clock_nanos(), running, to);
-    network::judge_ports(settings, files, own, to);
+    network::judge_ports(settings, files, own, answers, to);
     network::judge_unix(settings, live.is_some(), to);
     network::judge_exposure(settings, to);
     files::judge(settings, machine.process.uid.filter(|_| running), to);

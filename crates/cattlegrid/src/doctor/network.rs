@@ -3,16 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort, VerifyMode};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::finding::Findings;
+use super::live::{Answer, Place, is_it, says};
 use super::machine::{Files, Listening, Owner, listening, owner};
-use super::running::parse;
-use crate::running::lines_of;
 
 /// Bytes of the path of a unix socket.
 const UNIX_PATH_MAX: usize = 107;
@@ -63,8 +61,25 @@ fn refusal(error: &io::Error) -> Refusal {
     }
 }
 
+/// Who has an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Who {
+    Process(Owner),
+    /// It answers, and the process that it names is not here.
+    Elsewhere,
+    Unknown,
+}
+
 /// Whether each address can be had. `own`: the server that is judged runs, as this process; 0: it may not be seen as which.
-pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, to: &mut Findings) {
+/// `answers`: of what listens there.
+pub(crate) fn judge_ports(
+    settings: &Settings,
+    files: &Files,
+    own: Option<u32>,
+    answers: &[(Place, Answer)],
+    to: &mut Findings,
+) {
+    let mut seen: Vec<SocketAddr> = Vec::new();
     let taken = listening(files, None);
     let each = settings.tcp_addresses().into_iter().filter_map(|(address, port)| match port {
         TcpPort::Fixed(port) => Some((address, port, "port")),
@@ -85,16 +100,37 @@ pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, 
             }
         };
         let several = all.len() > 1;
+        let twice =
+            all.iter().find_map(|one| Some((*one, *seen.iter().find(|other| collide(*one, **other))?)));
+        if let Some((one, other)) = twice {
+            let found = if one == other {
+                format!("{one} is named twice")
+            } else {
+                format!("{one} and {other} are of one port, and one of them is all addresses")
+            };
+            to.problem(
+                name,
+                found,
+                "The server does not start: it has the address already.",
+                "leave one of them out",
+            );
+            continue;
+        }
+        seen.extend(&all);
         for address in all {
             match bind(address) {
                 Ok(()) => to.passed(name, format!("{address} is free")),
                 // Names and * may stand for addresses that the machine does not have.
                 Err(error) if several && refusal(&error) == Refusal::NotHere => {}
                 Err(error) => {
-                    let holder = of_port(&taken, address).map(|socket| owner(files, &socket));
-                    let who = holder.flatten().or_else(|| says_who(address, refusal(&error)));
-                    let is_own =
-                        own.is_some_and(|own| own == 0 || who.as_ref().is_none_or(|who| who.pid == own));
+                    let socket = of_port(&taken, address);
+                    let holder = socket.and_then(|socket| owner(files, socket.inode));
+                    let inode = socket.map(|socket| socket.inode);
+                    let who = holder.map_or_else(|| says_who(address, files, inode, answers), Who::Process);
+                    let is_own = own.is_some_and(|own| match &who {
+                        Who::Process(who) => who.pid == own,
+                        Who::Elsewhere | Who::Unknown => true,
+                    });
                     if is_own && refusal(&error) == Refusal::Taken {
                         to.passed(name, format!("{address}: the running server has it"));
                     } else {
@@ -107,13 +143,26 @@ pub(crate) fn judge_ports(settings: &Settings, files: &Files, own: Option<u32>, 
 }
 
 /// The process that has the port, by its own `stats`: those of other users may not be seen.
-fn says_who(address: SocketAddr, why: Refusal) -> Option<Owner> {
-    if why != Refusal::Taken {
-        return None;
+fn says_who(address: SocketAddr, files: &Files, inode: Option<u64>, answers: &[(Place, Answer)]) -> Who {
+    let said = answers.iter().find_map(|(place, answer)| match (place, answer) {
+        (Place::Tcp(one), Answer::Stats(stats)) if *one == address => says(stats),
+        _ => None,
+    });
+    match said {
+        None => Who::Unknown,
+        Some(pid) if is_it(files, pid, inode) => {
+            let name = super::machine::program_of(files, pid).unwrap_or_else(|| "memcached".to_owned());
+            Who::Process(Owner { pid, name })
+        }
+        Some(_) => Who::Elsewhere,
     }
-    let stats = parse(&lines_of(&reachable(address).to_string(), "stats").ok()?);
-    let pid = stats.get("pid")?.parse().ok()?;
-    Some(Owner { pid, name: "memcached".to_owned() })
+}
+
+/// Whether the server cannot listen at both.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port()
+        && one.is_ipv4() == other.is_ipv4()
+        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
 /// The address at which a client of this machine reaches what listens there.
@@ -135,17 +184,10 @@ pub(crate) fn of_port(sockets: &[Listening], wanted: SocketAddr) -> Option<Liste
     sockets.iter().find(same).copied()
 }
 
-fn refused(
-    name: &'static str,
-    address: SocketAddr,
-    why: Refusal,
-    error: &str,
-    who: Option<Owner>,
-    to: &mut Findings,
-) {
+fn refused(name: &'static str, address: SocketAddr, why: Refusal, error: &str, who: Who, to: &mut Findings) {
     let port = address.port();
     match (why, who) {
-        (Refusal::Taken, Some(Owner { pid, name: program })) => {
+        (Refusal::Taken, Who::Process(Owner { pid, name: program })) => {
             let mend = match program.as_str() {
                 "memcached" => format!("stop it: systemctl disable --now memcached, or kill {pid}; or another port (-p)"),
                 _ => format!("stop it (kill {pid}), or another port (-p)"),
@@ -153,7 +195,13 @@ fn refused(
             let found = format!("{address} is taken by {program}, process {pid}");
             to.problem(name, found, "The server does not start while another program listens there.", mend);
         }
-        (Refusal::Taken, None) => to.problem(
+        (Refusal::Taken, Who::Elsewhere) => to.problem(
+            name,
+            format!("{address} is taken by a server that runs where its process cannot be seen (another pid namespace?)"),
+            "The server does not start while another program listens there.",
+            "stop it where it was started (its container), or another port (-p)",
+        ),
+        (Refusal::Taken, Who::Unknown) => to.problem(
             name,
             format!("{address} is taken by a process that this user cannot see"),
             "The server does not start while another program listens there.",
@@ -196,15 +244,22 @@ pub(crate) fn judge_unix(settings: &Settings, own: bool, to: &mut Findings) {
     let there = std::fs::symlink_metadata(path);
     match there {
         Ok(data) if data.file_type().is_socket() => {
-            let lives = UnixStream::connect(path).is_ok();
-            match (lives, own) {
-                (true, false) => {
+            match (knock(path), own) {
+                (Err(error), _) if error.kind() == io::ErrorKind::PermissionDenied => to.unseen(
+                    name,
+                    format!(
+                        "whether a server listens on {shown}: this user may not connect there; run this as root or as the user \
+                         of the server"
+                    ),
+                ),
+                (Ok(()), false) => {
                     let mend = format!("stop it (`ss -lxp src {shown}` names it), or another path (-s)");
                     let why = "The server does not start while another one serves there.";
                     to.problem(name, format!("a server listens on {shown}"), why, mend);
                 }
-                (true, true) => to.passed(name, format!("{shown}: the running server has it")),
-                (false, _) => to.passed(name, format!("{shown}: left over from another run; it is replaced")),
+                (Ok(()), true) => to.passed(name, format!("{shown}: the running server has it")),
+                (Err(_), _) if !may_make(directory(path)) => cannot_make(name, path, to),
+                (Err(_), _) => to.passed(name, format!("{shown}: left over from another run; it is replaced")),
             }
         }
         Ok(_) => {
@@ -216,19 +271,36 @@ pub(crate) fn judge_unix(settings: &Settings, own: bool, to: &mut Findings) {
                 "move it away, or another path (-s)",
             );
         }
-        Err(_) => {
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK)
-                .is_ok()
-            {
-                to.passed(name, format!("{shown} can be made"));
-            } else {
-                let found = format!("this user cannot make files in {}", dir.display());
-                let mend = "RuntimeDirectory=cattlegrid in its unit file and -s /run/cattlegrid/socket, or another directory";
-                to.problem(name, found, "The server does not start.", mend);
-            }
-        }
+        Err(_) if may_make(directory(path)) => to.passed(name, format!("{shown} can be made")),
+        Err(_) => cannot_make(name, path, to),
     }
+}
+
+/// Connects to a Unix socket, and leaves. A server whose queue is full is one, too.
+pub(crate) fn knock(path: &Path) -> io::Result<()> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        result => result,
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether this user can make files there, and replace them.
+fn may_make(dir: &Path) -> bool {
+    use nix::unistd::{AccessFlags, access};
+    access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}
+
+fn cannot_make(name: &'static str, path: &Path, to: &mut Findings) {
+    let found = format!("this user cannot make files in {}", directory(path).display());
+    let mend =
+        "RuntimeDirectory=cattlegrid in its unit file and -s /run/cattlegrid/socket, or another directory";
+    to.problem(name, found, "The server does not start.", mend);
 }
 
 /// How far an address reaches.

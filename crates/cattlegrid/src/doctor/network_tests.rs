@@ -22,7 +22,7 @@ fn a_port_that_is_free_and_a_port_that_is_taken() {
     let files = Files::at(Path::new("/"));
     let judged = |own| {
         let mut to = Findings::default();
-        judge_ports(&settings(&["-p", &port]), &files, own, &mut to);
+        judge_ports(&settings(&["-p", &port]), &files, own, &[], &mut to);
         to
     };
     let said = list(&judged(None));
@@ -47,16 +47,58 @@ fn refusals_say_what_mends_them() {
         list(&to).remove(0)
     };
     let memcached = Owner { pid: 9, name: "memcached".to_owned() };
-    assert!(said(Refusal::Taken, Some(memcached)).contains("systemctl disable --now memcached"));
-    assert!(said(Refusal::Taken, None).contains("ss -ltnp sport = :80"));
-    assert!(said(Refusal::Forbidden, None).contains("CAP_NET_BIND_SERVICE"));
-    assert!(said(Refusal::NotHere, None).contains("no interface of this machine has 127.0.0.1"));
+    assert!(said(Refusal::Taken, Who::Process(memcached)).contains("systemctl disable --now memcached"));
+    assert!(said(Refusal::Taken, Who::Unknown).contains("ss -ltnp sport = :80"));
+    assert!(said(Refusal::Forbidden, Who::Unknown).contains("CAP_NET_BIND_SERVICE"));
+    assert!(said(Refusal::NotHere, Who::Unknown).contains("no interface of this machine has 127.0.0.1"));
+}
+
+#[test]
+fn a_process_that_is_not_here_is_not_to_be_killed() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let files = Files::at(Path::new("/"));
+    let stats = |pid: u32| super::super::running::Stats {
+        general: [("pid".to_owned(), pid.to_string())].into(),
+        ..Default::default()
+    };
+    let inode = of_port(&listening(&files, None), address).map(|socket| socket.inode);
+    let who =
+        |pid| says_who(address, &files, inode, &[(Place::Tcp(address), Answer::Stats(Box::new(stats(pid))))]);
+    assert!(matches!(who(std::process::id()), Who::Process(_)));
+    assert_eq!(who(1), Who::Elsewhere, "it has not this socket");
+    assert_eq!(says_who(address, &files, inode, &[]), Who::Unknown);
+    let mut to = Findings::default();
+    refused("port", address, Refusal::Taken, "text", Who::Elsewhere, &mut to);
+    let said = list(&to).remove(0);
+    assert!(said.contains("another pid namespace?") && !said.contains("kill"), "{said}");
+}
+
+#[test]
+fn an_address_that_is_named_twice() {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let judged = |addresses: &str| {
+        let mut to = Findings::default();
+        let words = ["-p", &port.to_string(), "-l", addresses];
+        judge_ports(&settings(&words), &Files::at(Path::new("/")), None, &[], &mut to);
+        list(&to)
+    };
+    let twice = judged("127.0.0.1,127.0.0.1");
+    assert!(twice.len() == 1 && twice[0].contains("is named twice"), "{twice:?}");
+    assert!(judged("127.0.0.1,0.0.0.0")[0].contains("of one port"));
+    assert!(judged("127.0.0.1,127.0.0.2").is_empty());
 }
 
 #[test]
 fn an_address_of_another_machine() {
     let mut to = Findings::default();
-    judge_ports(&settings(&["-l", "192.0.2.1", "-p", "23456"]), &Files::at(Path::new("/")), None, &mut to);
+    judge_ports(
+        &settings(&["-l", "192.0.2.1", "-p", "23456"]),
+        &Files::at(Path::new("/")),
+        None,
+        &[],
+        &mut to,
+    );
     assert!(list(&to)[0].contains("no interface of this machine has 192.0.2.1"), "{:?}", to.list);
 }
 

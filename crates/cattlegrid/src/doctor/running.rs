@@ -45,7 +45,8 @@ pub(crate) fn judge(
     memory: u64,
     to: &mut Findings,
 ) {
-    connections(stats, machine, to);
+    connections(stats, to);
+    queue(settings, machine, to);
     let (limit, wanted) = (memory_limit(stats), settings.memory_bytes as u64);
     if limit > 0 && limit != wanted {
         to.advice(
@@ -103,7 +104,7 @@ pub(crate) fn judge(
 /// Seconds of difference between clocks that are worth a word.
 const CLOCK_SECONDS: u64 = 5;
 
-fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
+fn connections(stats: &Stats, to: &mut Findings) {
     let general = |name: &str| number(&stats.general, name);
     let (refused, most) = (general("rejected_connections"), general("max_connections"));
     let (current, without) = (general("curr_connections"), number(&stats.own, "accept_errors"));
@@ -144,7 +145,34 @@ fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
             format!("-c {}", (most * 2).next_power_of_two()),
         );
     }
+}
+
+/// Places of the queue of connections from which on more are no help.
+const QUEUE_PLACES: u64 = 4096;
+
+/// The queue of connections that wait to be accepted.
+fn queue(settings: &Settings, machine: &Machine, to: &mut Findings) {
+    let backlog = u64::try_from(settings.backlog).unwrap_or(0);
+    let places = machine.somaxconn.filter(|_| machine.process.same_network);
+    let wanted = backlog.max(QUEUE_PLACES);
+    let mut mend = Vec::new();
+    if backlog < QUEUE_PLACES {
+        mend.push(format!("-b {QUEUE_PLACES}"));
+    }
+    match places {
+        Some(places) if places >= wanted => {}
+        Some(_) => mend.push(format!("sysctl -w net.core.somaxconn={wanted}")),
+        None => mend.push(format!("net.core.somaxconn of {wanted} or more in its network")),
+    }
+    let enough = backlog >= QUEUE_PLACES && places.is_some_and(|places| places >= QUEUE_PLACES);
     match machine.process.overflows {
+        Some(count) if count > 0 && enough => to.passed(
+            "listen queue",
+            format!(
+                "-b {backlog} is enough; the kernel has dropped {count} connections of any program of this network since the \
+                 machine's start (ListenOverflows)"
+            ),
+        ),
         Some(0) => to.passed("listen queue", "no connection was dropped (ListenOverflows)"),
         Some(count) => to.advice(
             "listen queue",
@@ -153,7 +181,7 @@ fn connections(stats: &Stats, machine: &Machine, to: &mut Findings) {
                  since the machine's start)"
             ),
             "Each of these clients waited 1 s or longer, or got no reply at all.",
-            "-b 4096 with sysctl -w net.core.somaxconn=4096, if it still grows: `nstat -az TcpExtListenOverflows`",
+            format!("{}, if it still grows while the server runs: `nstat -az TcpExtListenOverflows`", mend.join(" with ")),
         ),
         None => to.unseen("listen queue", "/proc/PID/net/netstat cannot be read; run this as root or as its user"),
     }
@@ -299,6 +327,26 @@ mod tests {
         let log = |behind| stats(&["shop:state lost", "shop:lag_ms 9000", &format!("shop:behind {behind}")]);
         assert_eq!(with(|all| all.follow = log(0)), (true, vec![]));
         assert_eq!(with(|all| all.follow = log(1)), (false, vec!["followed log"]));
+    }
+
+    #[test]
+    fn a_queue_is_made_longer_and_never_shorter() {
+        let judged = |backlog, somaxconn, same_network| {
+            let process = Process { overflows: Some(3), same_network, ..Process::default() };
+            let machine = Machine { process, somaxconn: Some(somaxconn), ..Machine::default() };
+            let mut to = Findings::default();
+            let mut settings = Settings::default();
+            settings.backlog = backlog;
+            queue(&settings, &machine, &mut to);
+            to.list.pop().map(|finding| finding.mend.split(", if").next().unwrap_or_default().to_owned())
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(judged(1024, 128, true), some("-b 4096 with sysctl -w net.core.somaxconn=4096"));
+        assert_eq!(judged(1024, 65_535, true), some("-b 4096"));
+        assert_eq!(judged(8192, 1024, true), some("sysctl -w net.core.somaxconn=8192"));
+        assert_eq!(judged(8192, 1024, false), some("net.core.somaxconn of 8192 or more in its network"));
+        assert_eq!(judged(4096, 4096, true), None);
+        assert_eq!(judged(8192, 65_535, true), None);
     }
 
     #[test]

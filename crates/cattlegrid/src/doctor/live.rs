@@ -1,0 +1,244 @@
+//! The server that runs: where it is reached, which process it is, and what it says.
+//!
+//! # Invariants
+//! * All places are asked side by side, so that what is mute costs [`ALL`] once.
+//! * The process that an answer names counts only where it is seen to be this server: it may be of another pid namespace.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cattlegrid_config::Settings;
+use cattlegrid_server::time;
+
+use super::finding::Findings;
+use super::machine::{self, Files};
+use super::network;
+use super::running::{self, Stats};
+use crate::running::{ask, is_silence};
+
+/// For how long a server may be silent.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long all of them together.
+const ALL: Duration = Duration::from_millis(2500);
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct Live {
+    /// None: its process cannot be seen.
+    pub(crate) pid: Option<u32>,
+    /// None: it does not answer, or not without a login or TLS.
+    pub(crate) stats: Option<Stats>,
+    /// Where clients reach it by TCP and get answers.
+    pub(crate) addresses: Vec<SocketAddr>,
+}
+
+/// Where something listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    /// A Unix socket whose name is no path, without its first byte.
+    Abstract(String),
+}
+
+/// What comes of asking there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Stats(Box<Stats>),
+    /// Nothing within [`PATIENCE`].
+    Silent,
+    /// It closes the connection, or wants a login or TLS, or is another program.
+    Other,
+}
+
+impl Place {
+    fn of_unix(path: &str) -> Self {
+        match path.strip_prefix('@') {
+            Some(name) => Self::Abstract(name.to_owned()),
+            None => Self::Unix(PathBuf::from(path)),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Tcp(address) => address.to_string(),
+            Self::Unix(path) => path.display().to_string(),
+            Self::Abstract(name) => format!("@{name}"),
+        }
+    }
+
+    fn lines(&self, command: &str) -> io::Result<Vec<String>> {
+        let stream = match self {
+            Self::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(&network::reachable(*address), PATIENCE)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                return ask(stream, command);
+            }
+            Self::Unix(path) => UnixStream::connect(path)?,
+            Self::Abstract(name) => UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?,
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        ask(stream, command)
+    }
+
+    /// `is_open`: it speaks without TLS or a login. Others are asked for a sign of life only.
+    fn ask(&self, is_open: bool) -> Answer {
+        let general = match self.lines(if is_open { "stats" } else { "version" }) {
+            Ok(lines) => running::parse(&lines),
+            Err(error) if is_silence(&error) => return Answer::Silent,
+            Err(_) => return Answer::Other,
+        };
+        let more = |command| self.lines(command).map(|lines| running::parse(&lines)).unwrap_or_default();
+        Answer::Stats(Box::new(Stats {
+            general,
+            own: more("stats cattlegrid"),
+            loaders: more("stats loaders"),
+            follow: more("stats follow"),
+        }))
+    }
+}
+
+/// Asks all places at the same time.
+fn ask_all(places: Vec<Place>, is_open: bool) -> Vec<(Place, Answer)> {
+    let (sender, receiver) = mpsc::channel();
+    for (number, place) in places.iter().enumerate() {
+        let (sender, place) = (sender.clone(), place.clone());
+        // The end of the process ends a thread that is still waiting.
+        std::thread::spawn(move || sender.send((number, place.ask(is_open))).is_ok());
+    }
+    drop(sender);
+    let mut answers: Vec<_> = places.into_iter().map(|place| (place, Answer::Silent)).collect();
+    let end = time::nanos() + u64::try_from(ALL.as_nanos()).unwrap_or(u64::MAX);
+    for _ in 0..answers.len() {
+        let left = Duration::from_nanos(end.saturating_sub(time::nanos()));
+        let Ok((number, answer)) = receiver.recv_timeout(left) else { break };
+        answers[number].1 = answer;
+    }
+    answers
+}
+
+/// The process that a server says it is.
+pub(crate) fn says(stats: &Stats) -> Option<u32> {
+    stats.general.get("pid")?.parse().ok()
+}
+
+/// Whether a process that a server names as its own is that server: it has the socket, or, where its descriptors may not be seen, is a
+/// program of such a name.
+pub(crate) fn is_it(files: &Files, pid: u32, inode: Option<u64>) -> bool {
+    let holds = inode.and_then(|inode| machine::holds(files, pid, inode));
+    holds.unwrap_or_else(|| machine::is_program(files, pid, &["cattlegrid", "memcached"]))
+}
+
+/// Where a process listens, as far as its descriptors may be seen.
+fn places_of(files: &Files, pid: u32) -> Vec<Place> {
+    let has = |inode| machine::holds(files, pid, inode) == Some(true);
+    let tcp = machine::listening(files, None).into_iter().filter(|one| has(one.inode));
+    let unix = machine::listening_unix(files).into_iter().filter(|one| has(one.inode));
+    tcp.map(|one| Place::Tcp(one.address)).chain(unix.map(|one| Place::of_unix(&one.path))).collect()
+}
+
+/// Whether a process answers as Cattlegrid does, whatever its name.
+pub(crate) fn answers(files: &Files, pid: u32) -> bool {
+    let all = ask_all(places_of(files, pid), true);
+    all.iter().any(|(_, answer)| matches!(answer, Answer::Stats(stats) if running::is_ours(stats)))
+}
+
+/// The server that runs, the process that was named or what listens at the addresses if it is Cattlegrid, and all answers.
+pub(crate) fn find(
+    settings: &Settings,
+    pid: Option<u32>,
+    files: &Files,
+    to: &mut Findings,
+) -> (Option<Live>, Vec<(Place, Answer)>) {
+    let of_process = pid.map(|pid| places_of(files, pid)).unwrap_or_default();
+    let is_seen = !of_process.is_empty();
+    let places = if is_seen {
+        of_process
+    } else {
+        let tcp = network::addresses(settings).into_iter().filter(|one| network::is_taken(*one));
+        let unix = settings.unix_socket.iter().filter(|path| network::knock(path).is_ok());
+        tcp.map(Place::Tcp).chain(unix.cloned().map(Place::Unix)).collect()
+    };
+    let is_open = settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary();
+    let answers = ask_all(places, is_open);
+    let (tcp, unix) = (machine::listening(files, None), machine::listening_unix(files));
+    let inode = |place: &Place| match place {
+        Place::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
+        place => unix.iter().find(|one| Place::of_unix(&one.path) == *place).map(|one| one.inode),
+    };
+    // Of each place the process, if it is Cattlegrid's.
+    let is_ours = |owner: &machine::Owner| owner.name.starts_with("cattlegrid");
+    let owners: Vec<Option<u32>> = answers
+        .iter()
+        .map(|(place, _)| machine::owner(files, inode(place)?).filter(is_ours).map(|owner| owner.pid))
+        .collect();
+    let is_silent = silent(&answers, |at| pid.or(owners[at]), to);
+    let addresses = answers.iter().filter_map(|(place, answer)| match (place, answer) {
+        (Place::Tcp(address), Answer::Stats(_) | Answer::Other) => Some(*address),
+        _ => None,
+    });
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let heard = answers.iter().find_map(|(place, answer)| match answer {
+        Answer::Stats(stats) => Some((place, &**stats)),
+        _ => None,
+    });
+    let live = if let Some(pid) = pid {
+        // Words at an address of the settings count only if they are those of this process.
+        let stats = heard.filter(|(_, stats)| is_seen || says(stats).is_none_or(|own| own == pid));
+        Some(Live { pid: Some(pid), stats: stats.map(|(_, stats)| stats.clone()), addresses })
+    } else {
+        let ours = owners.iter().flatten().next().copied();
+        let heard = heard.filter(|(_, stats)| running::is_ours(stats));
+        let named =
+            heard.and_then(|(place, stats)| says(stats).filter(|pid| is_it(files, *pid, inode(place))));
+        let stats = heard.map(|(_, stats)| stats.clone());
+        (stats.is_some() || ours.is_some()).then_some(Live { pid: ours.or(named), stats, addresses })
+    };
+    match &live {
+        Some(Live { pid: None, .. }) => to.unseen(
+            "process",
+            "the server runs where its process cannot be seen (another pid namespace?): its limits and memory are not judged; run this \
+             there",
+        ),
+        Some(Live { stats: None, .. }) if !is_silent => unheard(is_open, to),
+        _ => {}
+    }
+    (live, answers)
+}
+
+/// Places of the server that do not answer; whether there is one. `owner`: its process at the place of this number.
+fn silent(answers: &[(Place, Answer)], owner: impl Fn(usize) -> Option<u32>, to: &mut Findings) -> bool {
+    let mut is_silent = false;
+    for (at, (place, answer)) in answers.iter().enumerate() {
+        let (Answer::Silent, Some(pid)) = (answer, owner(at)) else { continue };
+        is_silent = true;
+        to.problem(
+            "answer",
+            format!("{} accepts connections and does not answer within {} s", place.shown(), PATIENCE.as_secs()),
+            "Clients wait until their own time is over.",
+            format!(
+                "`grep State /proc/{pid}/status`: T is stopped (kill -CONT {pid}), D waits for a disk or swap; else restart it: systemctl \
+                 restart cattlegrid"
+            ),
+        );
+    }
+    is_silent
+}
+
+fn unheard(is_open: bool, to: &mut Findings) {
+    let how = if is_open {
+        "it does not answer `stats` at the addresses of these settings; give the options that it was started with"
+    } else {
+        "its addresses want TLS or a login; `stats`, `stats cattlegrid` and `stats loaders` by a client that has them"
+    };
+    to.unseen("statistics", how);
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;
