@@ -263,6 +263,18 @@ def sockets(machine):
     step("started by its socket, restarted without a refused connection")
 
 
+def installed_again(machine, package):
+    """After a removal, where both start with the machine by then: memcached goes on, and this one is switched off and says so."""
+    machine.sh("systemctl enable --now memcached && systemctl enable cattlegrid && dpkg --remove cattlegrid")
+    own = machine.pid("memcached")
+    said = machine.sh(f"dpkg -i /tmp/{package}").stdout
+    assert REPLACE in said and BACK in said, said
+    assert machine.pid("memcached") == own and machine.show("cattlegrid", "ActiveState") == "inactive"
+    assert machine.sh("systemctl is-enabled cattlegrid", check=False).stdout.strip() == "disabled"
+    assert machine.sh("systemctl is-enabled memcached").stdout.strip() == "enabled"
+    step("installed again where memcached is enabled: it goes on, alone")
+
+
 def purge(machine, client, before):
     machine.sh("systemctl start cattlegrid")
     machine.sh("dpkg --remove cattlegrid")
@@ -292,12 +304,16 @@ def alone(machine, package):
     assert (found["maxbytes"], found["inter"], found["tcpport"]) == (str(64 << 20), "127.0.0.1", "11211"), found
     client("set", "@tag:x", "an ordinary key")
     assert client("get", "@tag:x") == "an ordinary key", "no key has a meaning of its own"
+    machine.sh("dpkg --remove cattlegrid")
+    assert machine.show("cattlegrid", "ActiveState") == "inactive"
+    machine.sh(f"dpkg -i /tmp/{package}")
+    assert machine.show("cattlegrid", "ActiveState") == "active", "started after a removal, too"
     machine.sh("dpkg --purge cattlegrid")
     assert not machine.sh("ss -ltn 2>/dev/null | grep 11211 || pidof cattlegrid", check=False).stdout
     left = files(machine) - before
     assert not left, sorted(left)
     client.close()
-    step("alone: started by its installation, with defaults; purged")
+    step("alone: started by its installation and by the next one, with defaults; purged")
 
 
 def life(machine, first, newer):
@@ -313,6 +329,7 @@ def life(machine, first, newer):
     a_lane_that_hangs(machine, client)
     upgrade(machine, client, newer)
     sockets(machine)
+    installed_again(machine, newer)
     purge(machine, client, before)
     client.close()
     alone(machine, newer)

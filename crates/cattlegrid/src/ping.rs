@@ -1,7 +1,7 @@
 //! `cattlegrid ping`: whether a server answers, for health checks of containers, which have no other program.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::running::in_words;
 const STEP_MAX: Duration = Duration::from_secs(2);
 
 /// Asks `target`: HOST:PORT or the path of a unix socket for its version, HOST:PORT/PATH for a page of `--admin`. The first line of the
-/// answer; any answer in memcached's protocols is one, also that a client must log in.
+/// answer; any answer in memcached's protocols is one, also that a client must log in. The host `*` is [`own_address`].
 ///
 /// # Errors
 /// Nothing answers, or the page has another status than 200; says what.
@@ -24,7 +24,10 @@ pub(crate) fn ping(target: &str) -> Result<String, String> {
     }
     let (address, path) =
         target.split_once('/').map_or((target, None), |(address, path)| (address, Some(path)));
-    let addresses = address
+    let own = address.strip_prefix("*:").map(|port| format!("{}:{port}", own_address()));
+    let addresses = own
+        .as_deref()
+        .unwrap_or(address)
         .to_socket_addrs()
         .map_err(|error| format!("{target}: must be host:port, host:port/path or /path: {error}"))?;
     let mut last = None;
@@ -42,6 +45,26 @@ pub(crate) fn ping(target: &str) -> Result<String, String> {
         }
     }
     Err(last.map_or_else(|| format!("{target}: names no address"), failed))
+}
+
+/// The address that others reach this machine by, in brackets if it is one of IPv6: that of the interface which leads out; loopback
+/// if none does. Nothing is sent.
+fn own_address() -> String {
+    // Of networks for documentation: only the way there is looked up.
+    let outside: [SocketAddr; 2] =
+        [(Ipv4Addr::new(192, 0, 2, 1), 9).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into()];
+    let own = outside.into_iter().find_map(|outside| {
+        let any: IpAddr =
+            if outside.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(outside).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    match own {
+        Some(IpAddr::V6(address)) => format!("[{address}]"),
+        Some(IpAddr::V4(address)) => address.to_string(),
+        None => Ipv4Addr::LOCALHOST.to_string(),
+    }
 }
 
 fn ask(mut stream: impl Read + Write, request: &str) -> io::Result<String> {
@@ -91,6 +114,8 @@ mod tests {
         let mute = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = mute.local_addr().unwrap().to_string();
         assert_eq!(ping(&target).unwrap_err(), format!("{target}: no answer within 2 s"));
+        let own: IpAddr = own_address().trim_matches(['[', ']']).parse().unwrap();
+        assert!(!own.is_unspecified(), "{own}");
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(ping(&closed.to_string()).unwrap_err().contains("refused"));
     }

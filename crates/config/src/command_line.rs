@@ -332,6 +332,7 @@ pub(crate) fn settings_of(
         add_options(&options, words, &mut settings)?;
         settings.rule_file = Some(file);
     }
+    settings.options_read = given.map(|given| (given, options));
     settings.check()?;
     Ok(Ok(settings))
 }

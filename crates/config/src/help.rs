@@ -234,7 +234,9 @@ Usage: cattlegrid ping ADDR
 Asks a server whether it answers, for health checks, and prints the first line
 of its answer. ADDR is host:port or the path of a unix socket, where any answer
 will do, or host:port/path for a page of --admin: 127.0.0.1:11280/readyz, whose
-status must be 200. It waits 2 s for the connection and 2 s for the answer.
+status must be 200. *:port is the address that others reach this machine by:
+a server that listens on 127.0.0.1 alone does not answer there. It waits 2 s
+for the connection and 2 s for the answer.
 
   -h, --help   print this
 

@@ -17,7 +17,7 @@ use crate::file::read_file;
 const BYTES_MAX: usize = 1 << 20;
 
 /// The words of an options file.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct OptionsFile {
     /// As if they were on the command line.
     pub(crate) words: Vec<String>,
@@ -83,9 +83,21 @@ impl OptionsFile {
     /// What is said where neither it nor the command line names an address.
     pub(crate) fn no_address(&self) -> Option<String> {
         let name = &self.name;
-        (!self.words.is_empty()).then(|| {
+        (!name.is_empty()).then(|| {
             format!("{name}: names no -l: only clients on this machine can connect; memcached serves every address then, as -l * does")
         })
+    }
+
+    /// The line that a file which says otherwise now deserves; `given` names it as [`Self::read`] takes it. What cannot be read is said too.
+    pub(crate) fn needs_restart(&self, given: &str) -> Option<String> {
+        match Self::read(given) {
+            Ok(newer) if newer.words == self.words => None,
+            Ok(_) => {
+                let path = given.strip_prefix('-').unwrap_or(given);
+                Some(format!("{path}: its options have changed since the start: needs a restart"))
+            }
+            Err(error) => Some(format!("{error}: the next start fails")),
+        }
     }
 
     /// An error of the file as a whole.
@@ -205,6 +217,29 @@ mod tests {
         let file = parse("logfile /x\nuser memcache\n-m 64");
         assert_eq!(file.notices, ["f:2: user: ignored: every option starts with -"]);
         assert_eq!(file.words, ["-m", "64"]);
+    }
+
+    #[test]
+    fn what_has_changed_since_the_start_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("options");
+        let (path, optional) = (path.to_str().unwrap(), format!("-{}", path.display()));
+        let none = OptionsFile::read(&optional).unwrap();
+        assert_eq!(none.needs_restart(&optional), None);
+        std::fs::write(path, "-m 64").unwrap();
+        let line = format!("{path}: its options have changed since the start: needs a restart");
+        assert_eq!(none.needs_restart(&optional), Some(line.clone()));
+        let file = OptionsFile::read(path).unwrap();
+        std::fs::write(path, "# more\n\n-m 64").unwrap();
+        assert_eq!(file.needs_restart(path), None, "a comment changes nothing");
+        std::fs::write(path, "-m 65").unwrap();
+        assert_eq!(file.needs_restart(path), Some(line));
+        std::fs::write(path, "-m $X").unwrap();
+        assert!(
+            file.needs_restart(path).unwrap().ends_with("single quotes if it is meant: the next start fails")
+        );
+        std::fs::remove_file(path).unwrap();
+        assert!(file.needs_restart(path).unwrap().contains("cannot be read"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::follow::FollowSettings;
 use crate::listen_address::{ListenAddress, TcpPort};
 use crate::loader::LoaderSettings;
 use crate::objects::Objects;
+use crate::options_file::OptionsFile;
 use crate::protection::{Protection, ServerDraft};
 use crate::protocol::Protocol;
 use crate::rule_file::RuleFile;
@@ -119,6 +120,8 @@ pub struct Settings {
     pub(crate) config: Option<PathBuf>,
     /// `--options-file`, which has been read.
     pub(crate) options_file: Option<String>,
+    /// That file as the command line named it, with what it said.
+    pub(crate) options_read: Option<(String, OptionsFile)>,
     pub(crate) own: ServerDraft,
 
     /// `--log-format`.
@@ -277,6 +280,7 @@ impl Default for Settings {
             objects_dir: None,
             config: None,
             options_file: None,
+            options_read: None,
             own: ServerDraft::default(),
             log_format: LogFormat::Text,
             admin: None,
@@ -343,6 +347,11 @@ impl Settings {
         self.rule_file.as_ref().map_or(&[], |file| &file.follows)
     }
 
+    /// A line if the file of `--options-file` says otherwise than at the start, or cannot be read now: only a restart takes it.
+    pub fn options_need_restart(&self) -> Option<String> {
+        self.options_read.as_ref().and_then(|(given, file)| file.needs_restart(given))
+    }
+
     /// Makes every path absolute, so that it means the same after `-d` has moved to `/`.
     pub fn make_paths_absolute(&mut self) -> std::io::Result<()> {
         let own = [
@@ -360,6 +369,10 @@ impl Settings {
             for path in [&mut tls.key, &mut tls.ca_cert].into_iter().flatten() {
                 *path = std::path::absolute(&*path)?;
             }
+        }
+        if let Some((given, _)) = &mut self.options_read {
+            let (mark, path) = given.strip_prefix('-').map_or(("", given.as_str()), |path| ("-", path));
+            *given = format!("{mark}{}", std::path::absolute(path)?.display());
         }
         if let Some(file) = &mut self.rule_file {
             file.path = std::path::absolute(&file.path)?;

@@ -510,6 +510,7 @@ impl Shared {
         let registry = objects.as_ref().map(|objects| Arc::new(objects.registry()));
         self.check_versions(registry.as_deref())?;
         files_are_read();
+        log::lines(log::Level::Warning, self.settings.options_need_restart().unwrap_or_default());
         if let Some((file, newer)) = &rule_file {
             newer.check_loaders(&self.settings)?;
             let loaders = self.loaders.prepare(&newer.loaders, &goes_on)?;

@@ -57,82 +57,153 @@ fn spellings(short: Option<char>, long: Option<&str>) -> Vec<String> {
 
 /// Files beside options, where a subcommand takes them.
 fn takes_files(name: &str) -> bool {
-    matches!(name, "check" | "follow" | "objects")
+    matches!(name, "check" | "doctor" | "follow" | "objects")
+}
+
+/// The server's options beside its own.
+fn takes_server_options(name: &str) -> bool {
+    name == "doctor"
 }
 
 // ---- bash -------------------------------------------------------------------------------------------------
 
+/// What the generated function begins with: bash divides words at `=`, and replaces only what is behind the last one.
+const BASH_HEAD: &str = r#"
+_cattlegrid_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur"); }
+
+# $1: -f files, -d directories; $2: what stands before the name and stays.
+_cattlegrid_files() {
+    local name=${cur#"$2"}
+    name=${name#[\"\']}
+    mapfile -t COMPREPLY < <(compgen "$1" -P "$2" -- "${name//\\/}")
+    compopt -o filenames 2>/dev/null
+}
+
+_cattlegrid() {
+    local cur prev command=serve words='' at=$COMP_CWORD last=${COMP_WORDS[COMP_CWORD]} before='' IFS=$' \t\n'
+    COMPREPLY=()
+    cur=$last
+    while ((at > 1)) && [[ ${COMP_WORDS[at]} == = || ${COMP_WORDS[at-1]} == = ]]; do
+        cur=${COMP_WORDS[--at]}$cur
+    done
+    prev=${COMP_WORDS[at-1]}
+    [[ $last == = ]] && last=''
+    if [[ $cur == --*=* ]]; then
+        prev=${cur%%=*} before=${cur%%=*}= cur=${cur#*=}
+    fi
+    _cattlegrid_all
+    # Readline has kept what is before the last word.
+    before=$before$cur
+    if [[ $before == *"$last" && ${#COMPREPLY[@]} -gt 0 ]]; then
+        local kept=${before%"$last"} own=${before%"$cur"}
+        local -i index
+        for index in "${!COMPREPLY[@]}"; do
+            COMPREPLY[index]=$own${COMPREPLY[index]}
+            COMPREPLY[index]=${COMPREPLY[index]#"$kept"}
+        done
+    fi
+}
+
+_cattlegrid_all() {
+    [[ $at -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
+"#;
+
 fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
-    let mut text = format!("# bash completion for cattlegrid: {HEAD}\n\n_cattlegrid() {{\n");
-    text.push_str(
-        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command=serve words='' IFS=$' \\t\\n'\n\
-         \x20   COMPREPLY=()\n\
-         \x20   [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}\n\
-         \x20   if [[ $COMP_CWORD -eq 1 && $cur != -* ]]; then\n",
-    );
+    let mut text = format!("# bash completion for cattlegrid: {HEAD}\n{BASH_HEAD}");
     let names: Vec<_> = SUBCOMMANDS.iter().map(|(name, _)| *name).collect();
     let _infallible = writeln!(
         text,
-        "        COMPREPLY=($(compgen -W '{}' -- \"$cur\"))\n        return\n    fi",
+        "    if [[ $at -eq 1 && $before$cur != -* ]]; then\n        _cattlegrid_words '{}'\n        return\n    fi",
         names.join(" ")
     );
-    text.push_str("    case $command in\n    serve)\n        case $prev in\n");
-    for option in switches(options).filter(|option| !option.value.is_empty()) {
-        let pattern = spellings(option.short, option.long).join("|");
-        if option.long == Some("extended") {
-            let names: Vec<_> = extended(options)
-                .map(
-                    |(name, option)| {
-                        if option.value.is_empty() { name.to_owned() } else { format!("{name}=") }
-                    },
-                )
-                .collect();
-            let _infallible = writeln!(
-                text,
-                "        {pattern})\n            local before=''\n            [[ $cur == *,* ]] && before=${{cur%,*}},\n            \
-                 compopt -o nospace 2>/dev/null\n            COMPREPLY=($(compgen -P \"$before\" -W '{}' -- \"${{cur##*,}}\"))\n            return ;;",
-                names.join(" ")
-            );
-            continue;
-        }
-        bash_values(&mut text, "        ", &pattern, &values(&option.value, option.choices));
-    }
-    let all: Vec<_> = switches(options)
-        .flat_map(|option| spellings(option.short, option.long))
-        .chain(["--help-all".to_owned()])
-        .collect();
-    let _infallible = writeln!(text, "        esac\n        words='{}' ;;", all.join(" "));
-    for command in commands {
+    text.push_str("    case $command in\n");
+    bash_server(&mut text, options, commands);
+    for command in commands.iter().filter(|command| !takes_server_options(command.name)) {
         let _infallible = writeln!(text, "    {})\n        case $prev in", command.name);
         for flag in command.flags.iter().filter(|flag| !flag.value.is_empty()) {
             let pattern = spellings(flag.short, Some(&flag.long)).join("|");
             bash_values(&mut text, "        ", &pattern, &values(&flag.value, &[]));
         }
         text.push_str("        esac\n");
-        let all: Vec<_> =
-            command.flags.iter().flat_map(|flag| spellings(flag.short, Some(&flag.long))).collect();
-        let _infallible = writeln!(text, "        words='{}'", all.join(" "));
+        let _infallible = writeln!(text, "        words='{}'", bash_flags(command));
         if !command.words.is_empty() {
             let _infallible =
-                writeln!(text, "        [[ $COMP_CWORD -eq 2 ]] && words+=' {}'", command.words.join(" "));
+                writeln!(text, "        [[ $at -eq 2 ]] && words+=' {}'", command.words.join(" "));
         }
         if takes_files(command.name) {
-            text.push_str("        [[ $cur != -* ]] && COMPREPLY=($(compgen -f -- \"$cur\"))\n");
+            text.push_str("        [[ $cur != -* ]] && _cattlegrid_files -f ''\n");
         }
         text.push_str("        ;;\n");
     }
     text.push_str(
-        "    esac\n    COMPREPLY+=($(compgen -W \"$words\" -- \"$cur\"))\n}\n\ncomplete -o filenames -F _cattlegrid cattlegrid\n",
+        "    esac\n    local -a files=(\"${COMPREPLY[@]}\")\n    _cattlegrid_words \"$words\"\n    COMPREPLY=(\"${files[@]}\" \"${COMPREPLY[@]}\")\n}\n\n\
+         complete -F _cattlegrid cattlegrid\n",
     );
     text
 }
 
+/// The branch of the server and of what takes its options.
+fn bash_server(text: &mut String, options: &[OptionUsage], commands: &[Subcommand]) {
+    let others: Vec<_> = commands.iter().filter(|command| takes_server_options(command.name)).collect();
+    let patterns: String = others.iter().map(|command| format!("|{}", command.name)).collect();
+    let _infallible = writeln!(text, "    serve{patterns})\n        case $prev in");
+    for option in switches(options).filter(|option| !option.value.is_empty()) {
+        let pattern = spellings(option.short, option.long).join("|");
+        if option.long == Some("extended") {
+            bash_extended(text, &pattern, options);
+        } else {
+            bash_values(text, "        ", &pattern, &values(&option.value, option.choices));
+        }
+    }
+    let all: Vec<_> = switches(options)
+        .flat_map(|option| spellings(option.short, option.long))
+        .chain(["--help-all".to_owned()])
+        .collect();
+    let _infallible = writeln!(text, "        esac\n        words='{}'", all.join(" "));
+    for command in others {
+        let own = bash_flags(command);
+        let _infallible = writeln!(
+            text,
+            "        if [[ $command == {} ]]; then\n            [[ $prev == --pid ]] && words='' && return\n            words+=' {own}'\n            \
+             [[ $cur != -* ]] && _cattlegrid_files -f ''\n        fi",
+            command.name
+        );
+    }
+    text.push_str("        ;;\n");
+}
+
+/// `-o`: names with commas between, files behind the `=` of those that take one.
+fn bash_extended(text: &mut String, pattern: &str, options: &[OptionUsage]) {
+    let named = |(name, option): (&str, &OptionUsage)| {
+        if option.value.is_empty() { name.to_owned() } else { format!("{name}=") }
+    };
+    let names: Vec<_> = extended(options).map(named).collect();
+    let files: Vec<_> = extended(options)
+        .filter(|(_, option)| values(&option.value, option.choices) == Values::Files)
+        .map(|(name, _)| format!("{name}=*"))
+        .collect();
+    let _infallible = writeln!(
+        text,
+        "        {pattern})\n            local head='' piece=${{cur##*,}}\n            [[ $cur == *,* ]] && head=${{cur%,*}},\n            \
+         case $piece in\n            {}) _cattlegrid_files -f \"$head${{piece%%=*}}=\" ;;\n            *)\n                \
+         compopt -o nospace 2>/dev/null\n                \
+         mapfile -t COMPREPLY < <(compgen -P \"$head\" -W '{}' -- \"$piece\") ;;\n            esac\n            return ;;",
+        files.join("|"),
+        names.join(" ")
+    );
+}
+
+fn bash_flags(command: &Subcommand) -> String {
+    let all: Vec<_> = command.flags.iter().flat_map(|flag| spellings(flag.short, Some(&flag.long))).collect();
+    all.join(" ")
+}
+
 fn bash_values(text: &mut String, indent: &str, pattern: &str, values: &Values) {
     let generated = match values {
-        Values::Files => "COMPREPLY=($(compgen -f -- \"$cur\")); ".to_owned(),
-        Values::Folders => "COMPREPLY=($(compgen -d -- \"$cur\")); ".to_owned(),
-        Values::Users => "COMPREPLY=($(compgen -u -- \"$cur\")); ".to_owned(),
-        Values::Words(words) => format!("COMPREPLY=($(compgen -W '{}' -- \"$cur\")); ", words.join(" ")),
+        Values::Files => "_cattlegrid_files -f ''; ".to_owned(),
+        Values::Folders => "_cattlegrid_files -d ''; ".to_owned(),
+        Values::Users => "mapfile -t COMPREPLY < <(compgen -u -- \"$cur\"); ".to_owned(),
+        Values::Words(words) => format!("_cattlegrid_words '{}'; ", words.join(" ")),
         Values::Anything => String::new(),
     };
     let _infallible = writeln!(text, "{indent}{pattern}) {generated}return ;;");
@@ -142,7 +213,7 @@ fn bash_values(text: &mut String, indent: &str, pattern: &str, values: &Values) 
 
 fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     let mut text = format!("#compdef cattlegrid\n# zsh completion for cattlegrid: {HEAD}\n\n");
-    text.push_str("_cattlegrid_serve() {\n    _arguments -s \\\n");
+    text.push_str("_cattlegrid_serve() {\n    _arguments -s \"$@\" \\\n");
     for option in switches(options) {
         if option.long == Some("extended") {
             let names: Vec<_> = extended(options)
@@ -163,7 +234,8 @@ fn zsh(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     }
     text.push_str("        '--help-all[print the help with all options]'\n}\n\n");
     for command in commands {
-        let _infallible = writeln!(text, "_cattlegrid_{}() {{\n    _arguments -s \\", command.name);
+        let with = if takes_server_options(command.name) { "_cattlegrid_serve" } else { "_arguments -s" };
+        let _infallible = writeln!(text, "_cattlegrid_{}() {{\n    {with} \\", command.name);
         for flag in &command.flags {
             zsh_option(&mut text, flag.short, Some(&flag.long), (&flag.value, &[]), "");
         }
@@ -237,7 +309,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     let mut text = format!("# fish completion for cattlegrid: {HEAD}\n\ncomplete -c cattlegrid -f\n\n");
     text.push_str(
         "function __cattlegrid_command\n    set -l words (commandline -opc)\n    if test (count $words) -gt 1; and not string match -q -- '-*' $words[2]\n        \
-         echo $words[2]\n    else\n        echo serve\n    end\nend\n\nfunction __cattlegrid_is\n    test (__cattlegrid_command) = $argv[1]\nend\n\n\
+         echo $words[2]\n    else\n        echo serve\n    end\nend\n\nfunction __cattlegrid_is\n    contains -- (__cattlegrid_command) $argv\nend\n\n\
          function __cattlegrid_first\n    test (count (commandline -opc)) -eq 1\nend\n\n",
     );
     for (name, brief) in SUBCOMMANDS {
@@ -248,6 +320,9 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
         );
     }
     text.push('\n');
+    let others = commands.iter().filter(|command| takes_server_options(command.name));
+    let serving: String =
+        "serve".to_owned() + &others.map(|command| format!(" {}", command.name)).collect::<String>();
     for option in switches(options) {
         let brief = if option.standing == Standing::Inert { "without effect" } else { option.brief };
         let names: Vec<_> = extended(options).map(|(name, _)| name.to_owned()).collect();
@@ -258,7 +333,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
         };
         fish_option(
             &mut text,
-            "serve",
+            &serving,
             option.short,
             option.long,
             (!option.value.is_empty(), &values),

@@ -53,7 +53,7 @@ pub(crate) fn run(command: DoctorCommand) -> Result<Diagnosis, String> {
         };
         if !machine::is_program(&files, pid, &["cattlegrid"]) && !live::answers(&files, pid) {
             let name = machine::program_of(&files, pid).unwrap_or_default();
-            return Err(format!("--pid {pid}: this process is {name}, which is no server of Cattlegrid"));
+            return Err(format!("--pid {pid}: this process is {name}, and not Cattlegrid"));
         }
         if !has_options {
             settings = settings_of(pid, words, dir.as_deref(), settings, &mut to);

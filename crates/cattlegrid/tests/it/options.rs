@@ -253,9 +253,24 @@ fn sighup_reads_the_rule_file_again() {
     let dir = tempfile::tempdir().unwrap();
     let (rules, pid) = (dir.path().join("rules.toml"), dir.path().join("pid"));
     fs::write(&rules, "[server]\nthreads = 1\nport = -1\n[[rule]]\nmatch = \"a:{b}\"\n").unwrap();
-    let mut server = spawn(command(&["-u", "root", "-P", text(&pid), "--config", text(&rules)]));
+    let options = dir.path().join("options");
+    fs::write(&options, "-l 127.0.0.1\n-m 64\n").unwrap();
+    let given = format!("-{}", text(&options));
+    let words = ["-u", "root", "-P", text(&pid), "--options-file", &given, "--config", text(&rules)];
+    let mut server = spawn(command(&words));
     let mut stderr = server.take_log().unwrap();
     until("pid file", || pid.exists());
+
+    fs::write(&options, "-l 127.0.0.1\n-m 65\n").unwrap();
+    server.signal(Signal::SIGHUP);
+    for line in [
+        format!("warning: {}: its options have changed since the start: needs a restart", text(&options)),
+        "reload: no rule, cascade or loader has changed".to_owned(),
+        "reloaded".to_owned(),
+    ] {
+        assert_eq!(next_line(&mut stderr), format!("cattlegrid: {line}\n"));
+    }
+    fs::write(&options, "# as before\n-l 127.0.0.1\n-m 64\n").unwrap();
 
     fs::write(&rules, "[server]\nport = -1\nthreads = 2\nwaiters = 7\n[[rule]]\nmatch = \"c\"\n").unwrap();
     server.signal(Signal::SIGHUP);

@@ -609,6 +609,9 @@ fn an_options_file_is_over_the_rule_file_and_under_the_command_line() {
         no_address.contains("options:2: port: ignored") && no_address.contains("names no -l"),
         "{no_address}"
     );
+    for text in ["", "# -m 64\n"] {
+        assert!(with(text, &[]).unwrap().notices.join("\n").contains("names no -l"), "{text}");
+    }
     for (text, error) in [
         ("-m 64\n-p x", "options:2: -p x: must be"),
         ("\n--prot 5", "options:2: --prot"),
