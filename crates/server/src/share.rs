@@ -5,10 +5,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cattlegrid_config::Settings;
-use cattlegrid_engine::{Engine, EngineConfig};
+use cattlegrid_config::{Protection, RuleFile, Settings, ShareSettings};
+use cattlegrid_engine::{Engine, EngineConfig, RulesConfig};
 use cattlegrid_loader::Loaders;
 use cattlegrid_protocol::Limits;
+use cattlegrid_store::Share;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -24,7 +25,7 @@ use crate::log;
 use crate::poller::Waker;
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
-use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types, rules_config, shares};
+use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
 use crate::unsent::Unsent;
@@ -189,6 +190,30 @@ pub(crate) fn share(
 }
 
 /// What a server of these settings shares, without users and certificates.
+/// What the store is told of the shares of a file.
+pub(crate) fn shares(file: &RuleFile) -> Vec<Share> {
+    const { assert!(cattlegrid_config::SHARES_MAX <= cattlegrid_store::SHARES_MAX) };
+    let part = |percent: u8| f64::from(percent) / 100.0;
+    let share = |own: &ShareSettings| Share {
+        prefix: own.prefix.as_bytes().into(),
+        at_least: part(own.at_least),
+        at_most: part(own.at_most),
+    };
+    file.shares.iter().map(share).collect()
+}
+
+/// What the engine is told of rules and control keys.
+pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
+    RulesConfig {
+        tag_bytes: protection.tag_bytes,
+        ledger_bytes: protection.ledger_bytes,
+        fence_bytes: protection.fence_bytes,
+        waiters: protection.waiters,
+        control: protection.control.as_bytes().into(),
+        prefixes: protection.prefixes.clone(),
+    }
+}
+
 #[cfg(test)]
 pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
     let ground = Ground::new(&settings).expect("its loaders start");

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use cattlegrid_config::{Objects, Protection, RuleFile, Settings, ShareSettings};
-use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RulesConfig, RunningCall, Wake};
+use cattlegrid_config::{Objects, RuleFile, Settings};
+use cattlegrid_engine::{Counters, Counts, Effects, Engine, Interest, Now, RunningCall, Wake};
 use cattlegrid_herd::PeerKey;
 use cattlegrid_loader::{Finished, Loaders};
 use cattlegrid_objects::{HostType, ObjectType, Registry, native};
 use cattlegrid_protocol::Limits;
-use cattlegrid_store::Share;
 
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
@@ -27,6 +26,7 @@ use crate::latency::Latency;
 use crate::listen::Address;
 use crate::log;
 use crate::poller::Waker;
+use crate::share::{rules_config, shares};
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
@@ -718,30 +718,6 @@ pub(crate) fn log_own_types(objects: &Objects) {
         dir.display(),
         names.join(", ")
     ));
-}
-
-/// What the store is told of the shares of a file.
-pub(crate) fn shares(file: &RuleFile) -> Vec<Share> {
-    const { assert!(cattlegrid_config::SHARES_MAX <= cattlegrid_store::SHARES_MAX) };
-    let part = |percent: u8| f64::from(percent) / 100.0;
-    let share = |own: &ShareSettings| Share {
-        prefix: own.prefix.as_bytes().into(),
-        at_least: part(own.at_least),
-        at_most: part(own.at_most),
-    };
-    file.shares.iter().map(share).collect()
-}
-
-/// What the engine is told of rules and control keys.
-pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
-    RulesConfig {
-        tag_bytes: protection.tag_bytes,
-        ledger_bytes: protection.ledger_bytes,
-        fence_bytes: protection.fence_bytes,
-        waiters: protection.waiters,
-        control: protection.control.as_bytes().into(),
-        prefixes: protection.prefixes.clone(),
-    }
 }
 
 #[cfg(test)]

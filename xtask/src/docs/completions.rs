@@ -145,7 +145,7 @@ fn bash(options: &[OptionUsage], commands: &[Subcommand]) -> String {
 /// The branch of the server and of what takes its options.
 fn bash_server(text: &mut String, options: &[OptionUsage], commands: &[Subcommand]) {
     let others: Vec<_> = commands.iter().filter(|command| takes_server_options(command.name)).collect();
-    let patterns: String = others.iter().map(|command| format!("|{}", command.name)).collect();
+    let patterns: String = others.iter().flat_map(|command| ["|", command.name]).collect();
     let _infallible = writeln!(text, "    serve{patterns})\n        case $prev in");
     for option in switches(options).filter(|option| !option.value.is_empty()) {
         let pattern = spellings(option.short, option.long).join("|");
@@ -174,10 +174,10 @@ fn bash_server(text: &mut String, options: &[OptionUsage], commands: &[Subcomman
 
 /// `-o`: names with commas between, files behind the `=` of those that take one.
 fn bash_extended(text: &mut String, pattern: &str, options: &[OptionUsage]) {
-    let named = |(name, option): (&str, &OptionUsage)| {
+    let spelled = |(name, option): (&str, &OptionUsage)| {
         if option.value.is_empty() { name.to_owned() } else { format!("{name}=") }
     };
-    let names: Vec<_> = extended(options).map(named).collect();
+    let names: Vec<_> = extended(options).map(spelled).collect();
     let files: Vec<_> = extended(options)
         .filter(|(_, option)| values(&option.value, option.choices) == Values::Files)
         .map(|(name, _)| format!("{name}=*"))
@@ -321,8 +321,7 @@ fn fish(options: &[OptionUsage], commands: &[Subcommand]) -> String {
     }
     text.push('\n');
     let others = commands.iter().filter(|command| takes_server_options(command.name));
-    let serving: String =
-        "serve".to_owned() + &others.map(|command| format!(" {}", command.name)).collect::<String>();
+    let serving = "serve".to_owned() + &others.flat_map(|command| [" ", command.name]).collect::<String>();
     for option in switches(options) {
         let brief = if option.standing == Standing::Inert { "without effect" } else { option.brief };
         let names: Vec<_> = extended(options).map(|(name, _)| name.to_owned()).collect();
