@@ -309,6 +309,28 @@ pub(super) const STAGES: &[Stage] = &[
                 "--ignore-glob=*test_follow*.py",
                 "--ignore-glob=*test_nodes*.py",
                 "--ignore-glob=*test_via*.py",
+                "--ignore-glob=*test_documents.py",
+                "--ignore-glob=*test_doctor.py",
+                "--reruns",
+                "2",
+                "--rerun-show-tracebacks",
+            ])
+        }],
+    },
+    Stage {
+        name: "documents",
+        shows: "every code block of the documentation is run, or says why not; the doctor on machines of many kinds",
+        minutes: 8,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1000,
+        steps: &[Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            ..step(&[
+                "conformance/run.sh",
+                "test_documents.py",
+                "test_doctor.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",
