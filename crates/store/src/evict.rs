@@ -343,8 +343,12 @@ impl Store {
         }
         let mut others = 1..self.memory.shares().count() as u8;
         if let Some(share) = others.find(|share| self.is_over(*share, 0)) {
+            let before = self.log.share_bytes(share);
             self.walk_pieces(*WALK_BYTES.end(), Purpose::Share(share));
-            return true;
+            // What it has too much may be pinned.
+            if self.log.share_bytes(share) < before {
+                return true;
+            }
         }
         self.graveyard.take_apart(TICK_PAGES);
         if self.walk.is_none() && !self.log.iter().any(|(_, s)| self.is_dead_segment(s)) {

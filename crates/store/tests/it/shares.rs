@@ -1,6 +1,10 @@
 //! Shares: what keys of one prefix have of the memory, whatever those of others do.
 
-use cattlegrid_store::{Share, ShareUsage};
+use std::sync::Arc;
+
+use cattlegrid_store::{
+    Attributes, KeyHasher, Marks, Memory, NewValue, ObjectNames, Share, ShareUsage, Store, StoreConfig,
+};
 
 use crate::one::{MEBIBYTE, One, make_wanted_room};
 
@@ -188,6 +192,31 @@ fn bounds_can_be_changed() {
     (0..300_000).for_each(|n| tenants.put(2, n, 300));
     assert!(tenants.usage(2).bytes < MEMORY as u64 * 21 / 100);
     tenants.verify();
+}
+
+/// Pinned objects are not evicted for the most of their share: other items of it have no room, and no tick goes on for ever.
+#[test]
+fn pinned_objects_may_be_more_than_the_most() {
+    let memory = Memory::shared(MEBIBYTE, &[share(b'p', 0.0, 0.1)], ObjectNames::default()).unwrap();
+    let (_, config) = StoreConfig::derive(MEBIBYTE, 1, true);
+    let hasher = KeyHasher::new(1);
+    let mut store = Store::new(Arc::clone(&memory), hasher.clone(), config.shared_by(1)).unwrap();
+    let mut put = |n: u32, marks: Marks| {
+        let key = [&[1, 0, b'p'][..], &n.to_le_bytes()].concat();
+        let (key, hash) = if marks.has(Marks::OBJECT) {
+            (&key[..], hasher.hash_object(&key))
+        } else {
+            (&key[2..], hasher.hash(&key[2..]))
+        };
+        let attributes = Attributes { cas: u64::from(n) + 1, marks, ..Attributes::default() };
+        store.put(hash, key, &attributes, NewValue::Inline([&[7; 900], &[]])).unwrap();
+    };
+    (0..300).for_each(|n| put(n, Marks::OBJECT.with(Marks::PINNED)));
+    (0..50).for_each(|n| put(n, Marks::default()));
+    assert!((0..1_000).any(|_| !store.tick()), "it never ends");
+    store.verify();
+    let usage = store.share_usage(1);
+    assert!(usage.items >= 300 && usage.items < 320, "{usage:?}");
 }
 
 /// What shares have at least may be more than there is room for: then they compete, and nothing is refused.
