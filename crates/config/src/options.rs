@@ -92,7 +92,7 @@ const ROWS: &[OptionRow] = &[
         doc: "Raise the limit on core files; -d then stays in the current directory.",
         class: set!(core_dumps = true) },
     Row { name: both('k', "lock-memory"), kind: Kind::None, default: "",
-        doc: "Keep memory from being paged out, each page from its first use on. If the limit (ulimit -l) forbids it, a warning, and it runs.",
+        doc: "Keep memory from being paged out. Each page is locked from its first use on. If the limit (ulimit -l) forbids it, a warning, and it runs.",
         class: set!(lock_memory = true) },
     Row { name: both('L', "enable-largepages"), kind: Kind::None, default: "",
         doc: "Ask the kernel for large pages for items.",
