@@ -32,7 +32,7 @@ use certificate::Certificate;
 use clients::Clients;
 use keys::{ENCRYPTED, is_encrypted, problem_of_key, problem_of_pem};
 
-pub use served::served;
+pub use served::{AnyCertificate, served};
 pub(crate) use session::TlsSession;
 
 /// A certificate, key or option that cannot be used; says which and why.

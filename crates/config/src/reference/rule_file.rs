@@ -54,7 +54,7 @@ the items with header and key, not the index; items that are dead count until th
 only, so that `shop:cart:` is not a part of `shop:`. An object counts by its own key, behind the prefix of `[server] prefixes` if its \
 client puts one before: `quota:take:shop%3Aalice:1:10:minute` for `shop:`. Pinned objects count, and are never evicted, also not for `at_most`.\n\n\
 What all have at least can be more than there is room for: beside pinned objects, where items are tiny (with a key of 20 bytes and a value of 10 the \
-index takes a sixth of the memory), or where one value takes much of the memory. Then each keeps the same part of its \
+index takes a fifth of the memory), or where one value takes much of the memory. Then each keeps the same part of its \
 `at_least`, and a tenth of the room is left to all other items: `kept` in `stats shares`, and the log says it once.\n\n\
 A read does not look at shares, so they cost a hit nothing; each has some open segments of its own in each shard, which below `-m 64` \
 is felt with several shares. `stats shares` shows what each has. SIGHUP changes the percentages; another prefix needs a restart. A file has at most 8 \

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
@@ -17,15 +19,12 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, Signa
 /// It cannot be reached, or speaks no TLS.
 pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     let provider = Arc::new(ring::default_provider());
-    let seen = Arc::new(Seen {
-        algorithms: provider.signature_verification_algorithms,
-        certificate: Mutex::new(None),
-    });
+    let any = Arc::new(AnyCertificate::new(&provider));
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::<Seen>::clone(&seen))
+        .with_custom_certificate_verifier(any)
         .with_no_client_auth();
     let name = ServerName::IpAddress(address.ip().into());
     let mut connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
@@ -33,7 +32,7 @@ pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     let done = connection.complete_io(&mut stream);
-    let certificate = seen.certificate.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let certificate = connection.peer_certificates().and_then(|chain| Some(chain.first()?.to_vec()));
     match (certificate, done) {
         (Some(certificate), _) => Ok(certificate),
         (None, Err(error)) => Err(error),
@@ -41,23 +40,26 @@ pub fn served(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Takes every certificate, and keeps the first.
+/// Any server that has the key of its certificate is the right one: to look at the certificate, or for a load.
 #[derive(Debug)]
-struct Seen {
-    algorithms: WebPkiSupportedAlgorithms,
-    certificate: Mutex<Option<Vec<u8>>>,
+pub struct AnyCertificate(WebPkiSupportedAlgorithms);
+
+impl AnyCertificate {
+    /// With the signatures that this provider can verify.
+    pub fn new(provider: &CryptoProvider) -> Self {
+        Self(provider.signature_verification_algorithms)
+    }
 }
 
-impl ServerCertVerifier for Seen {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
-        certificate: &CertificateDer<'_>,
+        _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(certificate.to_vec());
         Ok(ServerCertVerified::assertion())
     }
 
@@ -67,7 +69,7 @@ impl ServerCertVerifier for Seen {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+        verify_tls12_signature(message, certificate, signature, &self.0)
     }
 
     fn verify_tls13_signature(
@@ -76,10 +78,10 @@ impl ServerCertVerifier for Seen {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        verify_tls13_signature(message, certificate, signature, &self.0)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.0.supported_schemes()
     }
 }
