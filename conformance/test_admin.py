@@ -28,6 +28,28 @@ match = "other:{id}"
 [objects]
 """
 
+LOGS_AND_LOADERS = """
+[[rule]]
+match = "load:{{id}}"
+loader = "loads"
+[loader.loads]
+mode = "jsonl"
+command = ["python3", "-c", '''
+import json, sys
+print('{{"ready": true}}', flush=True)
+for message in map(json.loads, sys.stdin):
+    if message["type"] == "job":
+        print(json.dumps({{"id": message["id"], "value": "loaded"}}), flush=True)
+''']
+[follow.bumps]
+kind = "etcd"
+servers = ["http://127.0.0.1:{port}"]
+[[share]]
+prefix = "shop:"
+at_most = "50%"
+"""
+"""Beside `RULES`: a loader, a log that is behind, and a share."""
+
 RENAMED = {
     "read_buf_count": "read_buffers",
     "limit_maxbytes": "limit",
@@ -75,15 +97,31 @@ def served(start, rules):
     return server, admin
 
 
+PREFIXES = {
+    "": "",
+    "cattlegrid": "",
+    "items": "items_",
+    "rules": "rule_",
+    "tags": "tags_",
+    "objects": "object_",
+    "loaders": "loader_",
+    "follow": "follow_",
+    "shares": "share_",
+}
+
+
 def series_of(group, line, value, rows):
     """What `/metrics` should have for a line of `stats`: the series, and what it is divided by. None: nothing."""
-    prefix = {"": "", "cattlegrid": "", "items": "items_", "rules": "rule_", "tags": "tags_", "objects": "object_"}[group]
+    prefix = PREFIXES[group]
     labels, name = [], line
     if group == "rules":
         label, name = line.split(":", 1)
         if label == "total" or name.startswith(("waits_", "waited_")):
             return None
         labels = [("rule", label)]
+    elif group in ("loaders", "follow", "shares") and ":" in line:
+        label, name = line.split(":", 1)
+        labels = [({"loaders": "loader", "follow": "log", "shares": "share"}[group], label)]
     elif group == "items":
         name = line.split(":")[2]
         labels = [("class", "1")]
@@ -116,9 +154,26 @@ def labelled(labels):
 def test_every_figure_is_that_of_stats(served):
     """Each line of `stats` has its series with the same value, or one between those of `stats` before and after; and there are no others."""
     server, admin = served
+    every_figure(server, admin, ["", "cattlegrid", "items", "rules", "tags", "objects"], 300)
+
+
+def test_figures_of_loaders_logs_and_shares(start, open_dir):
+    """The same for a loader that has loaded, a log that is behind, and a share with items."""
+    path = os.path.join(open_dir, "rules.toml")
+    with open(path, "w") as f:
+        f.write(RULES + LOGS_AND_LOADERS.format(port=free_port()))
+    admin = Admin()
+    server = start("--config", path, "-m", "64", *admin.options())
+    with server.raw() as raw:
+        assert raw.get(b"load:1") == b"loaded"
+        raw.set(b"shop:1", b"x" * 100)
+    every_figure(server, admin, list(PREFIXES), 400)
+    assert admin.json("/loaders")["loaders"][0]["values"] == 1 and admin.json("/follow")["logs"][0]["log"] == "bumps"
+
+
+def every_figure(server, admin, groups, at_least):
     sections = documented((ROOT / "docs" / "statistics.md").read_text())
     with server.raw() as raw:
-        groups = ["", "cattlegrid", "items", "rules", "tags", "objects"]
         before = {group: raw.stats(group) for group in groups}
         series = admin.series()
         after = {group: raw.stats(group) for group in groups}
@@ -139,7 +194,7 @@ def test_every_figure_is_that_of_stats(served):
             low, high = min(low, high), max(low, high)
             assert low - 1e-6 <= float(series[name]) <= high + 1e-6, (line, low, series[name], high)
             exact += low == high
-    assert exact > 300, exact
+    assert exact > at_least, exact
     others = {name for name in series if name not in seen}
     assert all(re.match(r"cattlegrid_(request_seconds|rule_wait_seconds|metrics_left_out)", name) for name in others), others
 
@@ -396,9 +451,11 @@ def test_readiness(start, binary, open_dir):
         wait_until("its template fails", lambda: ready() == (503, "loader pages: its template has failed\n"))
         assert admin.text("/healthz") == "ok\n"
         assert admin.json("/loaders")["loaders"][0]["template_missing"] == 1
+        assert admin.json("/cattlegrid")["ready"] == 0 and admin.series()["cattlegrid_ready"] == "0"
         os.unlink(broken)
         os.unlink(slow)
         wait_until("it is ready again", lambda: ready() == (200, "ready\n"), 60)
+        assert admin.json("/cattlegrid")["ready"] == 1
         # A held get keeps it for a moment.
         with socket.create_connection(("127.0.0.1", int(command[2]))) as one, socket.create_connection(("127.0.0.1", int(command[2]))) as two:
             one.sendall(b"get held:1\r\n")
@@ -407,7 +464,7 @@ def test_readiness(start, binary, open_dir):
             wait_until("it holds", lambda: admin.json("/cattlegrid")["held"] == 1)
             process.terminate()
             wait_until("it drains", lambda: ready() == (503, "draining\n"))
-            assert admin.text("/healthz") == "ok\n"
+            assert admin.text("/healthz") == "ok\n" and admin.json("/cattlegrid")["ready"] == 0
         assert process.wait(30) == 0
     finally:
         process.kill()
@@ -519,6 +576,39 @@ def test_what_a_scrape_costs(served):
     client.join()
     print(f"{share * 100:.2f} % of a core for a scrape each second")
     assert share < 0.01, share
+
+
+def test_many_who_ask_at_once_all_have_their_page(start, open_dir):
+    """A page that takes long is made once for all requests that wait for it, not one after the other until their time is over."""
+    path = os.path.join(open_dir, "rules.toml")
+    with open(path, "w") as f:
+        f.writelines(f'[[rule]]\nmatch = "a-name-of-some-length-{n}:{{id}}"\nhold = "1s"\n' for n in range(1000))
+    admin = Admin()
+    start("--config", path, *admin.options())
+    wait_until("it is ready", lambda: admin.ask("/readyz")[0] == 200)
+    replies = []
+    threads = [
+        threading.Thread(target=lambda path: replies.append(admin.ask(path)), args=(path,)) for path in ("/rules", "/metrics", "/stats") * 10
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [status for status, _, _ in replies] == [200] * len(threads)
+    assert len({len(text) for _, _, text in replies}) > 2, "each has its own page"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_file_that_only_root_reads_is_said_at_the_start(start, open_dir):
+    """The server starts, since root reads it; no reload could."""
+    token = os.path.join(open_dir, "token")
+    with open(token, "w") as f:
+        f.write("0123456789abcdef0123456789abcdef\n")
+    said = "--admin-token " + token + ": nobody (-u) cannot read it (Permission denied)"
+    for mode, expected in ((0o600, True), (0o644, False)):
+        os.chmod(token, mode)
+        server = start("-u", "nobody", *Admin().options("--admin-token", token))
+        assert (said in server.log()) == expected, server.log()
 
 
 def test_off_by_default(start):

@@ -233,7 +233,12 @@ impl Kind {
                 let short = |bytes| show_size(bytes).replace("iB", "").to_lowercase();
                 format!("bytes, or with a suffix k, m or g; {} to {}", short(min), short(max))
             }
-            Self::Ms { .. } if !quoted => "a whole number with ms, s, m, h or d (plain: seconds)".to_owned(),
+            Self::Ms { min, max } if !quoted => {
+                let least = if min == 0 { String::new() } else { format!(", {} or more", show_ms(min)) };
+                let most =
+                    if max == u64::MAX { String::new() } else { format!(", {} at most", show_ms(max)) };
+                format!("a whole number with {UNITS} (plain: seconds){least}{most}")
+            }
             Self::Ms { min, max } => {
                 format!("a time in {UNITS}, \"{}\" to \"{}\"", show_ms(min), show_ms(max))
             }
@@ -414,5 +419,9 @@ mod tests {
         for text in ["", "s", "-5s", "5 s", "5sec", "1.5s", "99999999999999999999d"] {
             assert!(kind.read(Some(text)).is_err(), "{text}");
         }
+        let bounded = Kind::Ms { min: 1, max: 60_000 };
+        let said =
+            "0: must be a whole number with ms, s, m, h or d (plain: seconds), 1ms or more, 1m at most";
+        assert_eq!(bounded.read(Some("0")), Err(said.to_owned()));
     }
 }

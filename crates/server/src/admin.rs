@@ -73,7 +73,6 @@ struct Site {
 enum Stage {
     Starting,
     Serving(Arc<Shared>),
-    Draining(Arc<Shared>),
     /// It has left; what was shared must go.
     Gone,
 }
@@ -136,11 +135,6 @@ impl Admin {
     /// The server serves.
     pub(crate) fn serving(&self, shared: &Arc<Shared>) {
         *self.site.stage() = Stage::Serving(Arc::clone(shared));
-    }
-
-    /// It takes no new connection, and leaves.
-    pub(crate) fn draining(&self, shared: &Arc<Shared>) {
-        *self.site.stage() = Stage::Draining(Arc::clone(shared));
     }
 }
 

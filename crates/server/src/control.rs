@@ -60,9 +60,7 @@ pub(crate) fn run(
     }
     let ended = control.run();
     manager.stopping(if matches!(ended, Ok(Leave::Drain)) { shared.settings.drain } else { Duration::ZERO });
-    if let Some(admin) = admin {
-        admin.draining(shared);
-    }
+    shared.gauges.leaving.store(true, Relaxed);
     // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
     shared.door.shut();
     let Control { mut signals, entrances, poller, mut life, .. } = control;

@@ -95,10 +95,10 @@ pub(crate) struct Counted {
     pub(crate) misses: u64,
     pub(crate) stores: u64,
     pub(crate) bytes: u64,
-    /// Misses that came behind another one within [`HERD_MS`], before the key was stored.
+    /// Misses that came behind another connection's within [`HERD_MS`], before the key was stored.
     pub(crate) herd_misses: u64,
-    /// The last miss, until the key is stored.
-    missed_ms: Option<u64>,
+    /// The last miss, until the key is stored: when, and on which connection.
+    missed: Option<(u64, i32)>,
 }
 
 /// Space-Saving, see the module's text.
@@ -179,8 +179,13 @@ impl Default for Hot {
 }
 
 impl Hot {
-    /// Counts the events of a turn that stands for `weight` turns.
-    pub(crate) fn count<'e>(&self, events: impl Iterator<Item = &'e Event>, weight: u32, now_ms: u64) {
+    /// Counts the events of a turn of the connection `fd`, that stands for `weight` turns.
+    pub(crate) fn count<'e>(
+        &self,
+        events: impl Iterator<Item = &'e Event>,
+        (fd, weight): (i32, u32),
+        now_ms: u64,
+    ) {
         let Ok(mut sketches) = self.0.try_lock() else { return };
         let Sketches { by_requests, by_bytes, shapes, halved_ms, events: counted } = &mut *sketches;
         if now_ms >= *halved_ms + MINUTE_MS {
@@ -189,20 +194,24 @@ impl Hot {
         }
         let weight = u64::from(weight);
         for event in events {
-            let Some(seen) = Seen::of(&event.kind) else { continue };
+            let Some(seen) = Seen::of(&event.kind, fd) else { continue };
             *counted += 1;
             let bytes = weight.saturating_mul(seen.bytes);
-            by_requests.count(&event.key, weight).add(&seen, weight, now_ms);
+            let of_key = by_requests.count(&event.key, weight);
+            let is_herd = of_key.is_herd(&seen, now_ms);
+            of_key.add(&seen, weight, is_herd);
             if bytes > 0 {
-                by_bytes.count(&event.key, bytes).add(&seen, weight, now_ms);
+                by_bytes.count(&event.key, bytes).add(&seen, weight, false);
             }
-            shapes.count(shape(&event.key).as_bytes(), weight).add(&seen, weight, now_ms);
+            // Misses of two keys of a shape are no herd.
+            shapes.count(shape(&event.key).as_bytes(), weight).add(&seen, weight, is_herd);
         }
     }
 }
 
 /// What an event says of its key.
 struct Seen {
+    fd: i32,
     is_get: bool,
     is_miss: bool,
     is_store: bool,
@@ -210,15 +219,20 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(kind: &EventKind) -> Option<Self> {
+    fn of(kind: &EventKind, fd: i32) -> Option<Self> {
         match kind {
-            EventKind::Get { status, size, by: Looker::Get | Looker::MetaGet } => {
-                Some(Self { is_get: true, is_miss: *status != "found", is_store: false, bytes: *size as u64 })
-            }
+            EventKind::Get { status, size, by: Looker::Get | Looker::MetaGet } => Some(Self {
+                fd,
+                is_get: true,
+                is_miss: *status != "found",
+                is_store: false,
+                bytes: *size as u64,
+            }),
             EventKind::Get { by: Looker::Delete | Looker::Other, .. } => {
-                Some(Self { is_get: false, is_miss: false, is_store: false, bytes: 0 })
+                Some(Self { fd, is_get: false, is_miss: false, is_store: false, bytes: 0 })
             }
             EventKind::Store { status, size, .. } => Some(Self {
+                fd,
                 is_get: false,
                 is_miss: false,
                 is_store: *status == "stored",
@@ -230,19 +244,23 @@ impl Seen {
 }
 
 impl Counted {
-    fn add(&mut self, seen: &Seen, weight: u64, now_ms: u64) {
+    fn add(&mut self, seen: &Seen, weight: u64, is_herd: bool) {
         self.gets += weight * u64::from(seen.is_get);
+        self.misses += weight * u64::from(seen.is_miss);
+        self.herd_misses += weight * u64::from(is_herd);
         self.stores += weight * u64::from(seen.is_store);
         self.bytes = self.bytes.saturating_add(weight.saturating_mul(seen.bytes));
+    }
+
+    /// Whether this is a miss of a key that another connection has just missed; notes it for the next one.
+    fn is_herd(&mut self, seen: &Seen, now_ms: u64) -> bool {
+        let before = self.missed;
         if seen.is_miss {
-            self.misses += weight;
-            if self.missed_ms.is_some_and(|before| now_ms < before + HERD_MS) {
-                self.herd_misses += weight;
-            }
-            self.missed_ms = Some(now_ms);
+            self.missed = Some((now_ms, seen.fd));
         } else if seen.is_store {
-            self.missed_ms = None;
+            self.missed = None;
         }
+        seen.is_miss && before.is_some_and(|(ms, fd)| now_ms < ms + HERD_MS && fd != seen.fd)
     }
 
     fn merge(&mut self, other: &Self) {
@@ -356,7 +374,7 @@ mod tests {
                     _ => get(&format!("user:{}", next() % 1_000_000), "found", 1000),
                 })
                 .collect();
-            hot.count(events.iter(), 64, 5);
+            hot.count(events.iter(), (1, 64), 5);
         }
         let hottest = Hottest::of([&hot].into_iter(), 10);
         let [first, second, ..] = &hottest.by_requests[..] else { panic!("{hottest:?}") };
@@ -384,8 +402,8 @@ mod tests {
     fn bytes_find_keys_that_requests_do_not() {
         let (one, two) = (Hot::default(), Hot::default());
         let small: Vec<Event> = (0..100).map(|_| get("small", "found", 1)).collect();
-        one.count(small.iter(), 64, 5);
-        two.count([get("large", "found", 1_000_000)].iter(), 64, 5);
+        one.count(small.iter(), (1, 64), 5);
+        two.count([get("large", "found", 1_000_000)].iter(), (1, 64), 5);
         let hottest = Hottest::of([&one, &two].into_iter(), 1);
         assert_eq!(name(&hottest.by_requests[0]), "small");
         assert_eq!((name(&hottest.by_bytes[0]), hottest.by_bytes[0].count), ("large".to_owned(), 64_000_000));
@@ -395,25 +413,36 @@ mod tests {
     fn a_herd_is_misses_that_no_store_is_between() {
         let hot = Hot::default();
         let miss = || get("page:1", "not_found", 0);
-        for (events, ms) in [
-            (vec![miss(), miss(), miss()], 100),
-            (vec![store("page:1"), miss()], 200),
-            (vec![miss()], 200 + HERD_MS),
-            (vec![get("page:1", "found", 5), miss()], 300 + HERD_MS),
+        for (fd, events, ms) in [
+            (1, vec![miss()], 99),
+            (2, vec![miss()], 100),
+            (1, vec![miss()], 100),
+            // One client that looks again and again is no herd.
+            (1, vec![miss(), miss()], 101),
+            (1, vec![store("page:1"), miss()], 200),
+            (2, vec![miss()], 200 + HERD_MS),
+            (1, vec![get("page:1", "found", 5), miss()], 300 + HERD_MS),
         ] {
-            hot.count(events.iter(), 64, ms);
+            hot.count(events.iter(), (fd, 64), ms);
         }
         let hottest = Hottest::of([&hot].into_iter(), 9);
         let key = &hottest.by_requests[0];
-        assert_eq!((key.misses, key.herd_misses, key.stores), (6 * 64, 3 * 64, 64));
+        assert_eq!((key.misses, key.herd_misses, key.stores), (8 * 64, 3 * 64, 64));
+        assert_eq!(hottest.shapes[0].herd_misses, 3 * 64);
+        for (fd, key) in [(1, "user:1"), (2, "user:2"), (3, "user:3")] {
+            hot.count([get(key, "not_found", 0)].iter(), (fd, 64), 9_000);
+        }
+        let hottest = Hottest::of([&hot].into_iter(), 9);
+        let shape = hottest.shapes.iter().find(|shape| name(shape) == "user:{}").unwrap();
+        assert_eq!((shape.misses, shape.herd_misses), (3 * 64, 0), "of one key each");
     }
 
     #[test]
     fn what_was_hot_fades() {
         let hot = Hot::default();
-        hot.count((0..100).map(|_| get("old", "found", 1)).collect::<Vec<_>>().iter(), 64, 1);
+        hot.count((0..100).map(|_| get("old", "found", 1)).collect::<Vec<_>>().iter(), (1, 64), 1);
         for minute in 1..=8 {
-            hot.count([get("new", "found", 1)].iter(), 64 * 10, minute * MINUTE_MS);
+            hot.count([get("new", "found", 1)].iter(), (1, 64 * 10), minute * MINUTE_MS);
         }
         let hottest = Hottest::of([&hot].into_iter(), 2);
         assert_eq!(name(&hottest.by_requests[0]), "new");

@@ -37,6 +37,7 @@ mod manager;
 mod outbox;
 mod passed;
 pub mod poller;
+mod ready;
 mod reload;
 mod ring;
 mod samplers;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cattlegrid_config::Settings;
+use cattlegrid_config::{NamedFile, Settings};
 
 use crate::admin::{self, Bound, Secrets};
 use crate::auth::{self, AuthFile};
@@ -89,6 +89,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
     // 7. Identity; then memory, whose locks do not survive a fork; privileges last, since locking needs one.
     if let Some(account) = &account {
         account.become_it(settings.core_dumps)?;
+        warn_of_files(&settings);
     }
     if settings.lock_memory {
         sys::lock_memory();
@@ -142,6 +143,21 @@ fn other_descriptors(settings: &Settings) -> usize {
 /// Open files that fit the connections of `-c` and everything else.
 pub fn descriptors_at_most(settings: &Settings) -> u64 {
     sys::open_files(settings.connections_max, settings.threads, other_descriptors(settings))
+}
+
+/// Root has read them; a reload reads them again, as who the server is now, or changes nothing.
+fn warn_of_files(settings: &Settings) {
+    let user = settings.user.as_deref().unwrap_or_default();
+    for NamedFile { by, path, .. } in settings.named_files() {
+        if let Err(error) = cattlegrid_config::open_file(&path) {
+            log::warning(format_args!(
+                "{by} {}: {user} (-u) cannot read it ({}): no reload (SIGHUP) takes anything in; chgrp and chmod g+r it, or \
+                 setfacl -m u:{user}:r",
+                path.display(),
+                sys::reason(&error),
+            ));
+        }
+    }
 }
 
 /// In a control group that has less memory than the server may take, the system ends it.

@@ -179,6 +179,8 @@ pub(crate) struct Gauges {
     pub(crate) listen_disabled: AtomicU64,
     pub(crate) listen_disabled_micros: AtomicU64,
     pub(crate) accepting: AtomicBool,
+    /// It takes no new connection any more.
+    pub(crate) leaving: AtomicBool,
     pub(crate) idle_kicks: AtomicU64,
     /// Second in which the certificates were read.
     pub(crate) certificates_read: AtomicU32,
@@ -623,7 +625,7 @@ impl Shared {
         }
         if stands_for > 0 {
             let events = effects.events.iter().map(|(_, event)| event);
-            self.lanes[lane].hot.count(events, stands_for, self.clock.millis());
+            self.lanes[lane].hot.count(events, (fd, stands_for), self.clock.millis());
         }
         let time = crate::time::unix_now();
         for (_, event) in effects.events.drain(..) {

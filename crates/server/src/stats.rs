@@ -47,7 +47,7 @@ pub(crate) use tests::every_definition;
 pub(crate) const VERSION: &str = "1.6.45";
 
 /// Statistics that are printed together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Group {
     /// `stats`.
     General,

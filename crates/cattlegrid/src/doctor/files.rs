@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use cattlegrid_config::{FollowSettings, LoaderSettings, Settings};
+use cattlegrid_config::{LoaderSettings, NamedFile, Settings};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::finding::Findings;
@@ -43,18 +43,6 @@ impl Want {
             Self::Execute => "run",
         }
     }
-}
-
-/// A file that the settings name.
-#[derive(Debug)]
-struct Named {
-    /// By what: `-Y`, `ssl_key`.
-    by: String,
-    path: PathBuf,
-    /// It is read at SIGHUP as well, as the user that the server has then.
-    again: bool,
-    /// What is in it must not be read by others.
-    secret: bool,
 }
 
 impl Who {
@@ -133,7 +121,7 @@ pub(crate) fn judge(settings: &Settings, runs_as: Option<u32>, to: &mut Findings
         }
         None => None,
     };
-    for file in named(settings) {
+    for file in settings.named_files() {
         judge_file(&file, who.as_ref(), to);
     }
     if let Some(path) = &settings.pid_file {
@@ -145,53 +133,8 @@ pub(crate) fn judge(settings: &Settings, runs_as: Option<u32>, to: &mut Findings
     }
 }
 
-/// The files that the settings name.
-fn named(settings: &Settings) -> Vec<Named> {
-    let mut files = Vec::new();
-    let mut add = |by: String, path: &Path, again: bool, secret: bool| {
-        files.push(Named { by, path: path.to_owned(), again, secret });
-    };
-    if let Some(file) = &settings.rule_file {
-        let has_password = |log: &FollowSettings| {
-            let of_database = log.postgres().is_some_and(|log| log.address.password.is_some());
-            of_database || log.etcd().is_some_and(|log| log.place.password.is_some())
-        };
-        add("--config".to_owned(), &file.path, true, settings.follows().iter().any(has_password));
-    }
-    if let Some(path) = &settings.auth_file {
-        add("-Y".to_owned(), path, true, true);
-    } else if let Some(path) = std::env::var_os("MEMCACHED_SASL_PWDB").filter(|_| settings.auth_binary()) {
-        add("MEMCACHED_SASL_PWDB".to_owned(), Path::new(&path), true, true);
-    }
-    if let Some(path) = &settings.admin_token {
-        add("--admin-token".to_owned(), path, true, true);
-    }
-    if let Some(tls) = settings.tls.as_ref().or(settings.admin_tls.as_ref()) {
-        add("ssl_chain_cert".to_owned(), &tls.chain_cert, true, tls.key.is_none());
-        if let Some(path) = &tls.key {
-            add("ssl_key".to_owned(), path, true, true);
-        }
-        if let Some(path) = &tls.ca_cert {
-            add("ssl_ca_cert".to_owned(), path, true, false);
-        }
-    }
-    for log in settings.follows() {
-        if let Some(path) = &log.password_file {
-            add(format!("[follow.{}] password_file", log.name), path, true, true);
-        }
-        if let Some(path) = &log.ssl_ca {
-            add(format!("[follow.{}] ssl_ca", log.name), path, true, false);
-        }
-        if let Some((certificate, key)) = &log.ssl_own {
-            add(format!("[follow.{}] certificate", log.name), certificate, true, false);
-            add(format!("[follow.{}] key", log.name), key, true, true);
-        }
-    }
-    files
-}
-
-fn judge_file(file: &Named, who: Option<&Who>, to: &mut Findings) {
-    let Named { by, path, again, secret } = file;
+fn judge_file(file: &NamedFile, who: Option<&Who>, to: &mut Findings) {
+    let NamedFile { by, path, is_secret } = file;
     let shown = path.display();
     let opened = cattlegrid_config::open_file(path).and_then(|file: File| file.metadata());
     let data = match opened {
@@ -207,7 +150,7 @@ fn judge_file(file: &Named, who: Option<&Who>, to: &mut Findings) {
         }
     };
     let mut is_good = true;
-    if let (Some(who), true) = (who, *again)
+    if let Some(who) = who
         && let Some(part) = who.stopped_by(path, Want::Read)
     {
         is_good = false;
@@ -219,7 +162,7 @@ fn judge_file(file: &Named, who: Option<&Who>, to: &mut Findings) {
         );
     }
     let mode = data.permissions().mode();
-    if *secret && mode & 0o004 != 0 && reachable_by_all(path) {
+    if *is_secret && mode & 0o004 != 0 && reachable_by_all(path) {
         is_good = false;
         let why = "Every user of this machine can read the secret in it.";
         to.problem(
@@ -423,7 +366,7 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             let mut to = Findings::default();
             judge_file(
-                &Named { by: "-Y".to_owned(), path: path.clone(), again: true, secret },
+                &NamedFile { by: "-Y".to_owned(), path: path.clone(), is_secret: secret },
                 None,
                 &mut to,
             );

@@ -48,7 +48,7 @@ const GROUPS: [(Group, &str); 10] = [
 ];
 
 /// What a reply is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Format {
     /// The text format of Prometheus, for who asks for nothing else.
     Prometheus,

@@ -1,5 +1,6 @@
 //! The pages: what each path answers.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,8 +14,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use super::guard::{Refusal, judge};
+use super::metrics::Format;
 use super::{Site, Stage, json, metrics};
 use crate::log;
+use crate::ready::reasons_against;
 use crate::state::Shared;
 use crate::stats::Group;
 
@@ -24,14 +27,25 @@ const SHARE: u32 = 10;
 /// The site, and when the next page may be made.
 pub(super) struct Pages {
     site: Arc<Site>,
-    next: Mutex<Option<Instant>>,
+    pace: Mutex<Pace>,
+    /// A clone for each request that waits for its page.
+    waiting: Arc<()>,
+}
+
+/// How fast pages are made.
+#[derive(Default)]
+struct Pace {
+    /// The next page is made then at the earliest.
+    next: Option<Instant>,
+    /// Pages that were made while requests wait, and when each was begun: requests from before take the same one.
+    made: HashMap<Page, (Instant, Response<Full<Bytes>>)>,
 }
 
 /// A page, before it is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Page {
     List,
-    Metrics,
+    Metrics(Format),
     Health,
     Readiness,
     Group(Group),
@@ -43,7 +57,7 @@ enum Page {
 /// All paths, each with what the list says of it.
 const PATHS: &[(&str, Page, &str)] = &[
     ("/", Page::List, "this list"),
-    ("/metrics", Page::Metrics, "all figures, for Prometheus and what reads its formats"),
+    ("/metrics", Page::Metrics(Format::Prometheus), "all figures, for Prometheus and what reads its formats"),
     ("/healthz", Page::Health, "200 while the process answers"),
     (
         "/readyz",
@@ -66,7 +80,7 @@ const PATHS: &[(&str, Page, &str)] = &[
 
 impl Pages {
     pub(super) fn new(site: Arc<Site>) -> Self {
-        Self { site, next: Mutex::new(None) }
+        Self { site, pace: Mutex::default(), waiting: Arc::default() }
     }
 
     /// What new connections are encrypted with.
@@ -74,16 +88,33 @@ impl Pages {
         self.site.secrets.tls()
     }
 
-    /// Makes a page when its time has come.
-    async fn paced<T>(&self, make: impl FnOnce() -> T) -> T {
-        let mut next = self.next.lock().await;
-        if let Some(at) = *next {
-            sleep_until(at).await;
+    /// Makes a page when its time has come, unless it was made while this request waited.
+    async fn paced(
+        &self,
+        which: Page,
+        make: impl FnOnce() -> Response<Full<Bytes>>,
+    ) -> Response<Full<Bytes>> {
+        let (asked, own) = (Instant::now(), Arc::clone(&self.waiting));
+        let mut pace = self.pace.lock().await;
+        let reply = match pace.made.get(&which) {
+            Some((began, reply)) if *began >= asked => reply.clone(),
+            _ => {
+                if let Some(at) = pace.next {
+                    sleep_until(at).await;
+                }
+                let began = Instant::now();
+                let reply = make();
+                pace.next = Some(began + began.elapsed() * SHARE);
+                pace.made.insert(which, (began, reply.clone()));
+                reply
+            }
+        };
+        drop(own);
+        // Only the one of `self`: no request waits.
+        if Arc::strong_count(&self.waiting) == 1 {
+            pace.made.clear();
         }
-        let began = Instant::now();
-        let page = make();
-        *next = Some(began + began.elapsed() * SHARE);
-        page
+        reply
     }
 }
 
@@ -105,19 +136,22 @@ pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> 
         (Page::List, _) => return plain(StatusCode::OK, list()),
         (Page::Health, _) => return plain(StatusCode::OK, "ok\n".to_owned()),
         (Page::Readiness, _) => return readiness(&stage),
-        (_, Stage::Serving(shared) | Stage::Draining(shared)) => shared,
+        (_, Stage::Serving(shared)) => shared,
         (_, Stage::Starting) => return plain(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned()),
         (_, Stage::Gone) => return plain(StatusCode::SERVICE_UNAVAILABLE, "leaving\n".to_owned()),
     };
-    pages.paced(|| made(*page, shared, request)).await
+    let page = match page {
+        Page::Metrics(_) => Page::Metrics(Format::of(request.headers.get_all(ACCEPT).iter())),
+        other => *other,
+    };
+    pages.paced(page, || made(page, shared)).await
 }
 
 /// A page that reads figures.
-fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
+fn made(page: Page, shared: &Shared) -> Response<Full<Bytes>> {
     let now = shared.now_at(shared.clock.now());
     match page {
-        Page::Metrics => {
-            let format = metrics::Format::of(request.headers.get_all(ACCEPT).iter());
+        Page::Metrics(format) => {
             reply(StatusCode::OK, format.content_type(), metrics::text(shared, now, format))
         }
         Page::Leases => reply(StatusCode::OK, JSON, json::leases(shared, now)),
@@ -130,18 +164,15 @@ fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
 
 /// Whether clients may come, and if not why.
 fn readiness(stage: &Stage) -> Response<Full<Bytes>> {
-    let not = |why: String| plain(StatusCode::SERVICE_UNAVAILABLE, why);
-    match stage {
-        Stage::Starting => not("starting\n".to_owned()),
-        Stage::Draining(_) | Stage::Gone => not("draining\n".to_owned()),
-        Stage::Serving(shared) => {
-            let views = shared.loaders.views();
-            let failing = views.iter().filter(|view| view.pool.template_missing > 0);
-            let lines: Vec<_> =
-                failing.map(|view| format!("loader {}: its template has failed\n", view.name)).collect();
-            let lines = lines.concat();
-            if lines.is_empty() { plain(StatusCode::OK, "ready\n".to_owned()) } else { not(lines) }
-        }
+    let against = match stage {
+        Stage::Starting => vec!["starting".to_owned()],
+        Stage::Gone => vec!["draining".to_owned()],
+        Stage::Serving(shared) => reasons_against(shared),
+    };
+    if against.is_empty() {
+        plain(StatusCode::OK, "ready\n".to_owned())
+    } else {
+        plain(StatusCode::SERVICE_UNAVAILABLE, against.join("\n") + "\n")
     }
 }
 

@@ -7,6 +7,7 @@ use cattlegrid_engine::{HerdUsage, Now};
 use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
 use super::general::Snapshot;
 use crate::log::Counts as LogCounts;
+use crate::ready::reasons_against;
 use crate::state::Shared;
 
 /// What `stats cattlegrid` is read from.
@@ -30,6 +31,12 @@ impl Own {
 pub(super) static ROWS: &[Row<Own>] = &[
     text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
         .export(Export::As("server_version")),
+    gauge(
+        "ready",
+        Unit::Count,
+        "1 while clients may come, as `/readyz` says it: 0 from SIGTERM on, and while a loader's template has failed.",
+        |shared, _| u64::from(reasons_against(shared).is_empty()),
+    ),
     gauge(
         "reload_generation",
         Unit::Count,

@@ -1,0 +1,15 @@
+//! Whether clients may come, for those who send them: `/readyz`, and `ready` in `stats cattlegrid`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::state::Shared;
+
+/// Why clients should go elsewhere, a line each; empty: they may come.
+pub(crate) fn reasons_against(shared: &Shared) -> Vec<String> {
+    if shared.gauges.leaving.load(Relaxed) {
+        return vec!["draining".to_owned()];
+    }
+    let views = shared.loaders.views();
+    let failing = views.iter().filter(|view| view.pool.template_missing > 0);
+    failing.map(|view| format!("loader {}: its template has failed", view.name)).collect()
+}
