@@ -174,7 +174,7 @@ mod tests {
                 assert_eq!(value.held_bytes(), len.next_multiple_of(PAGE_BYTES));
                 let huge = value.finish();
                 assert_eq!(memory.arriving_bytes(), 0);
-                assert_eq!((huge.len(), huge.held_bytes()), (len, len.next_multiple_of(PAGE_BYTES)));
+                assert_eq!((huge.len(), huge.held_bytes()), (len, len.next_multiple_of(256)));
                 assert_eq!(huge.slices().flatten().copied().collect::<Vec<u8>>(), bytes);
                 drop(huge);
                 assert_eq!(memory.used_bytes(), before);

@@ -48,12 +48,15 @@ impl StoreConfig {
 
     /// Longest value in bytes that goes into the log; longer ones are huge.
     ///
-    /// A quarter of a segment, 32 KiB at most: from there on it costs less to receive and send a value in its pages than to
-    /// copy it, and the part of its last page that stays empty is a sixteenth of it on average.
+    /// An eighth of a segment, so that a segment's end which is too short for the next one is a sixteenth of it on average; 4 KiB at
+    /// least and 32 KiB at most: from there on it costs less to receive and send a value in its pages than to copy it. In its pages a value
+    /// takes 256 bytes more than it has, at most, and what an item has.
     pub fn inline_max(&self) -> usize {
-        (self.segment_bytes / 4).min(LONGEST_INLINE)
+        (self.segment_bytes / 8).clamp(SHORTEST_HUGE, LONGEST_INLINE)
     }
 }
 
+/// See [`StoreConfig::inline_max`]. Each huge value has a whole page, so that its eviction makes room for another.
+const SHORTEST_HUGE: usize = 4 << 10;
 /// See [`StoreConfig::inline_max`].
 const LONGEST_INLINE: usize = 32 << 10;

@@ -20,9 +20,11 @@ use crate::pages::Pages;
 use crate::policy::Common;
 use crate::shares::{ObjectNames, Room, Share, ShareBounds, ShareSet, Shares};
 
+mod divided;
 mod page_set;
 mod runs;
 
+use divided::{Divided, Units};
 pub(crate) use page_set::{Page, PageSet};
 pub use runs::Runs;
 
@@ -35,6 +37,8 @@ pub struct Memory {
     reserved_pages: usize,
     /// Held for a short search, and by [`Memory::purge`] for a walk over the bitmaps.
     pages: Mutex<Pages>,
+    /// Pages that several values share.
+    divided: Mutex<Divided>,
     used: AtomicUsize,
     limit: AtomicUsize,
     /// Bytes of large values that have left the store and are still being sent.
@@ -102,6 +106,7 @@ impl Memory {
             base,
             reserved_pages,
             pages: Mutex::new(Pages::new(reserved_pages)),
+            divided: Mutex::default(),
             used: AtomicUsize::new(0),
             limit: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
@@ -420,6 +425,24 @@ impl Memory {
         self.hold_limit(&mut all);
         self.used.fetch_add(count, Relaxed);
         true
+    }
+
+    fn divided(&self) -> MutexGuard<'_, Divided> {
+        self.divided.lock().expect("nobody panics with the lock of divided pages held")
+    }
+
+    /// Bytes of divided pages that no large value has.
+    pub fn divided_free_bytes(&self) -> usize {
+        self.divided().free_bytes()
+    }
+
+    /// Gives back units that are taken of a divided page.
+    fn give_units(&self, units: Units) {
+        let is_whole = self.divided().give(units);
+        if is_whole {
+            self.lock().mark(units.page as usize, 1, true);
+            self.used.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Gives the memory of pages that were free at the last call and still are back to the system.

@@ -294,7 +294,7 @@ mod tests {
         assert_eq!((table.get(a).unwrap().value_len(), table.get(b).unwrap().value_len()), (5_000, 0));
         assert_eq!(
             (table.get(a).unwrap().held_bytes(), table.get(a).unwrap().tree_bytes()),
-            (2 * PAGE_BYTES, 0)
+            (5_000_usize.next_multiple_of(256), 0)
         );
         assert!(table.take(a).is_some() && table.take(a).is_none());
         assert_eq!((table.insert(huge(), 3), table.verify()), (a, 2));
@@ -326,7 +326,7 @@ mod tests {
         assert!(table.heads(ShareSet::ALL, Queue::Blind).next().is_none());
         table.list(0, (0, Queue::Main), 22);
         let mains = table.heads(ShareSet::ALL, Queue::Main).map(|(share, head)| (share, head.held_bytes));
-        assert_eq!(mains.collect::<Vec<_>>(), [(0, 2 * PAGE_BYTES)]);
+        assert_eq!(mains.collect::<Vec<_>>(), [(0, 5_000_usize.next_multiple_of(256))]);
         assert_eq!(heads(&table, Queue::Main), []);
     }
 }

@@ -107,6 +107,12 @@ pub(super) static ROWS: &[Row<Own>] = &[
         s.base.usage.huge_bytes
     }),
     gauge(
+        "huge_free_bytes",
+        Unit::Bytes,
+        "Bytes that are free in pages which the ends of such values share. Another one's end takes them; nothing else does.",
+        |shared, _| shared.engine.memory().divided_free_bytes() as u64,
+    ),
+    gauge(
         "pinned_bytes",
         Unit::Bytes,
         "Bytes of values too large for a segment that are no longer stored and still have to be sent to clients.",

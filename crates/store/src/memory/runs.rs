@@ -1,12 +1,13 @@
-//! Pages in several runs, used as one row of bytes: a large value's.
+//! Pages in several runs, used as one row of bytes: a large value's. Its last part may share a page with those of others.
 //!
 //! # Invariants
-//! * The pages of all runs belong to these runs alone (`Memory::take_runs`) until they are given back.
+//! * The pages of all runs belong to these runs alone (`Memory::take_runs`) until they are given back; so do the units of the tail.
 //! * `before` of each run is the number of pages of the runs before it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::divided::{UNIT_BYTES, Units};
 use super::{Memory, PAGE_BYTES};
 
 /// Pages in several runs that belong to their owner alone, as one row of bytes. Their first content is arbitrary.
@@ -16,6 +17,8 @@ pub struct Runs {
     first: Span,
     rest: Vec<Span>,
     pages: usize,
+    /// What comes behind the pages.
+    tail: [Units; 2],
 }
 
 /// A run of pages.
@@ -30,28 +33,41 @@ struct Span {
 impl Runs {
     /// Without pages.
     pub fn new(memory: &Arc<Memory>) -> Self {
-        Self { memory: Arc::clone(memory), first: Span::default(), rest: Vec::new(), pages: 0 }
+        Self {
+            memory: Arc::clone(memory),
+            first: Span::default(),
+            rest: Vec::new(),
+            pages: 0,
+            tail: [Units::default(); 2],
+        }
     }
 
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.pages * PAGE_BYTES
+        self.pages * PAGE_BYTES + self.tail_len()
     }
 
-    /// Whether there are no pages.
+    /// Bytes behind the pages.
+    #[inline]
+    fn tail_len(&self) -> usize {
+        self.tail[0].len() + self.tail[1].len()
+    }
+
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.pages == 0
+        self.len() == 0
     }
 
-    /// Number of runs.
-    pub fn count(&self) -> usize {
+    /// Number of runs of pages.
+    pub(super) fn count(&self) -> usize {
         if self.pages == 0 { 0 } else { 1 + self.rest.len() }
     }
 
-    /// Adds pages at the end that hold `bytes`; false, and none, when fewer are free.
+    /// Adds pages at the end that hold `bytes`; false, and none, when fewer are free. Not after [`Runs::settle`].
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let Self { memory, first, rest, pages } = self;
+        debug_assert!(self.tail[0].is_empty(), "settled runs do not grow");
+        let Self { memory, first, rest, pages, .. } = self;
         let count = bytes.div_ceil(PAGE_BYTES);
         if u32::try_from(*pages + count).is_err() {
             return false;
@@ -91,11 +107,58 @@ impl Runs {
         self.pages = wanted;
     }
 
-    /// The bytes from `offset` on, in pieces: one for each run.
+    /// Gives back what the first `bytes` bytes do not need: pages at the end, and units of the last one. They grow no more.
+    pub fn settle(&mut self, bytes: usize) {
+        self.truncate(bytes);
+        let part = bytes % PAGE_BYTES;
+        if !self.tail[0].is_empty() || part == 0 || part > PAGE_BYTES - UNIT_BYTES || self.len() < bytes {
+            return;
+        }
+        let (page, _, count) = self.span(self.count() - 1);
+        let last = page + count - 1;
+        // Until the part has moved: others may take what is free of the last page once it is divided.
+        let mut divided = self.memory.divided();
+        self.tail = divided.place(last as u32, part);
+        let [beginning, end] = self.tail;
+        let moves = beginning.page as usize != last;
+        // SAFETY: all are mapped and belong to these runs alone, the last page and the units of other pages, which are divided.
+        unsafe {
+            let base = self.memory.base.as_ptr();
+            let from = base.add(last * PAGE_BYTES);
+            let len = part.min(beginning.len());
+            if moves {
+                std::ptr::copy_nonoverlapping(from, base.add(beginning.offset()), len);
+            }
+            std::ptr::copy_nonoverlapping(from.add(len), base.add(end.offset()), part - len);
+        }
+        drop(divided);
+        if moves {
+            self.truncate(bytes - part);
+        } else {
+            self.pages -= 1;
+            self.rest.retain(|span| (span.before as usize) < self.pages);
+        }
+    }
+
+    /// The bytes from `offset` on, in pieces: one for each run, and the tail.
     #[inline]
     pub fn from(&self, offset: usize) -> impl Iterator<Item = &[u8]> {
         let (first, mut skip) = self.place_of(offset);
-        (first..self.count()).map(move |number| {
+        let pages = self.pages * PAGE_BYTES;
+        let mut in_tail = offset.saturating_sub(pages);
+        let tail = self.tail.into_iter().filter_map(move |units| {
+            let skipped = in_tail.min(units.len());
+            in_tail -= skipped;
+            if skipped == units.len() {
+                return None;
+            }
+            // SAFETY: the units are mapped and belong to these runs alone (`Memory::take_units`), and `self` is borrowed.
+            unsafe {
+                let at = self.memory.base.as_ptr().add(units.offset() + skipped);
+                Some(std::slice::from_raw_parts(at, units.len() - skipped))
+            }
+        });
+        let runs = (first..self.count()).map(move |number| {
             let (page, _, count) = self.span(number);
             let skipped = std::mem::take(&mut skip);
             let at = page * PAGE_BYTES + skipped;
@@ -103,11 +166,13 @@ impl Runs {
             unsafe {
                 std::slice::from_raw_parts(self.memory.base.as_ptr().add(at), count * PAGE_BYTES - skipped)
             }
-        })
+        });
+        runs.chain(tail)
     }
 
-    /// The same, to write.
+    /// The same, to write, before they are settled.
     pub fn from_mut(&mut self, offset: usize) -> impl Iterator<Item = &mut [u8]> {
+        debug_assert!(self.tail[0].is_empty(), "settled runs are not written");
         let (first, mut skip) = self.place_of(offset);
         let runs = &*self;
         (first..runs.count()).map(move |number| {
@@ -124,9 +189,12 @@ impl Runs {
         })
     }
 
-    /// The run that has the byte at `offset`, or the last one, and the bytes before it in that run.
+    /// The run that has the byte at `offset`, or the last one, and the bytes before it in that run; behind the last one if it is in the tail.
     #[inline]
     fn place_of(&self, offset: usize) -> (usize, usize) {
+        if offset >= self.pages * PAGE_BYTES && !self.tail[0].is_empty() {
+            return (self.count(), 0);
+        }
         let page = offset / PAGE_BYTES;
         let number = self.rest.partition_point(|span| span.before as usize <= page);
         let (_, before, count) = self.span(number);
@@ -144,6 +212,9 @@ impl Runs {
 
 impl Drop for Runs {
     fn drop(&mut self) {
+        for units in std::mem::take(&mut self.tail).into_iter().filter(|units| !units.is_empty()) {
+            self.memory.give_units(units);
+        }
         self.truncate(0);
     }
 }

@@ -139,7 +139,7 @@ fn a_value_becomes_a_tree_and_bytes_again() {
         matches!(one.store.item(found).value(), Value::Huge(_))
             && one.store.tree_mut(found, |_| ()).is_none()
     );
-    assert_eq!(usage(&one).huge_bytes as usize, 100_000_usize.next_multiple_of(PAGE_BYTES));
+    assert_eq!(usage(&one).huge_bytes as usize, 100_000_usize.next_multiple_of(256));
     one.store.verify();
     one.store.remove(one.hasher.hash_object(&key), found);
     while one.store.tick() {}

@@ -111,16 +111,21 @@ impl Model {
     /// Ends it: what the tree held is given back.
     pub(crate) fn end(self) {
         let held = self.tree.held_bytes();
-        let used = self.memory.used_bytes();
+        let used = self.held();
         drop(self.tree);
-        assert_eq!(self.memory.used_bytes(), used - held);
+        assert_eq!(self.memory.used_bytes() - self.memory.divided_free_bytes(), used - held);
+    }
+
+    /// Bytes that have an owner.
+    fn held(&self) -> usize {
+        self.memory.used_bytes() - self.memory.divided_free_bytes()
     }
 
     fn account(&self) {
         assert_eq!(self.tree.len(), self.map.len() as u64);
         assert_eq!(self.tree.bytes(), self.bytes);
         let others: usize = self.others.iter().map(Runs::len).sum();
-        assert_eq!(self.memory.used_bytes(), self.tree.held_bytes() + others);
+        assert_eq!(self.held(), self.tree.held_bytes() + others);
         assert_eq!(self.memory.pinned_bytes(), 0);
     }
 
