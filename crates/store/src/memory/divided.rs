@@ -186,7 +186,8 @@ mod tests {
         for round in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let number = (random >> 33) as usize;
-            let grows = if round / 2000 % 2 == 0 { number % 4 > 0 } else { number % 4 == 0 };
+            let is_fourth = number.is_multiple_of(4);
+            let grows = is_fourth != (round / 2000_u32).is_multiple_of(2);
             if grows || taken.is_empty() {
                 let bytes = 1 + number / 4 % (15 * UNIT_BYTES);
                 let own = whole.pop().unwrap_or_else(|| {
