@@ -60,6 +60,7 @@ mod section;
 mod settings;
 mod shares;
 mod table;
+mod top_command;
 mod toml_value;
 mod trial;
 mod usage;
@@ -91,5 +92,6 @@ pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types,
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use shares::{SHARES_MAX, ShareSettings};
 pub use trial::Trial;
+pub use top_command::{TOP_VIEWS, TopCommand};
 pub use usage::{OptionUsage, SUBCOMMANDS, Standing, option_usages};
 pub use users::UserSettings;
