@@ -91,8 +91,9 @@ impl Counts {
         }
         let Some(key) = key.filter(|_| matches!(kind, "item_get" | "item_store")) else { return };
         self.seen += 1;
-        for (sketch, text) in [(&mut self.keys, key), (&mut self.shapes, shape(key.as_bytes()).as_str())] {
-            let counted = sketch.count(text.as_bytes(), 1);
+        let key = decoded(key.as_bytes());
+        for (sketch, text) in [(&mut self.keys, &key[..]), (&mut self.shapes, shape(&key).as_bytes())] {
+            let counted = sketch.count(text, 1);
             let is_get = kind == "item_get";
             counted.gets += u64::from(is_get);
             counted.misses += u64::from(is_get && status != "found");
@@ -127,6 +128,26 @@ impl Counts {
         };
         Hottest { keys: list(&self.keys), shapes: list(&self.shapes), seen: self.seen, skipped: self.skipped }
     }
+}
+
+/// A key as it was before the server wrote it into a line.
+fn decoded(key: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(key.len());
+    let mut rest = key;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|digits| str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if first == b'%' => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
 }
 
 /// Watches over this connection until `is_over`, which is asked after each line and each time that nothing comes.
@@ -172,7 +193,7 @@ mod tests {
             "ts=1795936228.1 gid=1 type=item_get key=page%3A1 status=found clsid=1 cfd=20 size=100",
             "ts=1795936228.2 gid=2 type=item_get key=page%3A1 status=not_found clsid=0 cfd=20 size=0",
             "ts=1795936228.3 gid=3 type=item_store key=page%3A1 status=stored cmd=set ttl=0 clsid=1 cfd=20 size=50",
-            "ts=1795936228.4 gid=4 type=item_get key=b\x1b[2J status=found cfd=1 size=1",
+            "ts=1795936228.4 gid=4 type=item_get key=b%1B%5B2J status=found cfd=1 size=1",
             "skipped=4",
             "ts=1 gid=5 type=conn_new cfd=3",
         ] {
@@ -182,9 +203,11 @@ mod tests {
         assert_eq!((hottest.seen, hottest.skipped), (4, 4));
         let [first, second] = &hottest.keys[..] else { panic!("{hottest:?}") };
         // Half of all lines were left out, and they came in two seconds.
-        assert_eq!((first.key.as_str(), first.requests, first.gets), ("page%3A1", 3.0, 2.0));
+        assert_eq!((first.key.as_str(), first.requests, first.gets), ("page:1", 3.0, 2.0));
         assert_eq!((first.misses, first.stores, first.bytes), (1.0, 1.0, 150.0));
         assert_eq!(second.key, "b%1B[2J");
+        assert_eq!(hottest.shapes[0].key, "page:{}");
+        assert_eq!(decoded(b"a%%41%zz%4"), b"a%A%zz%4");
         counts.begin();
         assert_eq!(counts.end(1.0).keys[0].requests, 0.5, "one of three, halved, in two seconds");
     }

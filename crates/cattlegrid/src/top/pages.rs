@@ -92,6 +92,8 @@ struct Page<'m> {
     shown: Shown,
 }
 
+/// Gets that got a value, those that were held for it included, as in `get_hits`.
+const HITS: [&str; 3] = ["hits", "held_filled", "held_old"];
 const RULES: [(&str, &[&str]); 14] = [
     ("made", &MADE),
     ("saved", &["computes_saved"]),
@@ -146,6 +148,7 @@ impl Page<'_> {
     fn nothing(&self, ask: Ask, nothing: &str) -> String {
         match self.model.refused(ask) {
             Some(said) => format!("{}: {said}", ask.command()),
+            None if self.model.group(Ask::Stats).is_none() => "no answer yet".to_owned(),
             None if self.model.group(ask).is_none() && self.model.is_cattlegrid() => "not asked yet".to_owned(),
             None if self.model.group(ask).is_none() => "this server has none".to_owned(),
             None => nothing.to_owned(),
@@ -169,13 +172,11 @@ impl Page<'_> {
         for label in labels {
             let pattern = self.model.text(Ask::Rules, label, "match").unwrap_or("-");
             let prefix = self.model.text(Ask::Rules, label, "prefix").unwrap_or_default();
-            let hits = if self.shown.totals {
-                let of = |name| self.model.number(Ask::Rules, label, name);
-                of("hits").zip(of("gets"))
-            } else {
-                let of = |name| self.model.rate(Ask::Rules, label, name);
-                of("hits").zip(of("gets"))
+            let of = |names: &[&str]| {
+                let model = self.model;
+                if self.shown.totals { model.sum(Ask::Rules, label, names) } else { model.rates(Ask::Rules, label, names) }
             };
+            let hits = of(&HITS).zip(of(&["gets"]));
             let hits = hits.filter(|(_, gets)| *gets > 0.0).map(|(hits, gets)| (hits / gets * 100.0).min(100.0));
             let mut cells = vec![
                 Cell::number(label.to_owned(), label.parse().ok()),
@@ -405,7 +406,7 @@ impl Page<'_> {
             ("index", Ask::Stats, "hash_bytes"),
             ("evicted keys remembered", Ask::Cattlegrid, "ghost_bytes"),
             ("for rules", Ask::Cattlegrid, "memory_for_rules"),
-            ("tags, in that", Ask::Tags, "memory_bytes"),
+            ("tags", Ask::Tags, "memory_bytes"),
             ("uploads", Ask::Cattlegrid, "partial_bytes"),
             ("replies not taken", Ask::Cattlegrid, "unsent_bytes"),
             ("receive buffers", Ask::Stats, "read_buf_bytes"),
@@ -523,7 +524,7 @@ impl Page<'_> {
             number("p99.9"),
             number("longest"),
         ];
-        let title = "time in the server by family of commands, upper bounds, since start; one request in 64";
+        let title = "time in the server since start, upper bounds; one request in 64 is timed";
         let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Latency, "no request was sampled"));
         for block in self.model.group(Ask::Latency).into_iter().flat_map(|group| &group.blocks) {
             let mut bounds: Vec<(f64, f64)> = Vec::new();

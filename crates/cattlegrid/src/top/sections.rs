@@ -159,7 +159,7 @@ fn memory(model: &Model, hand: Hand) -> Table {
     for (name, ask, line) in [
         ("limit", Ask::Stats, "limit_maxbytes"),
         ("used", Ask::Cattlegrid, "memory_used"),
-        ("items and values", Ask::Stats, "bytes"),
+        ("item bytes", Ask::Stats, "bytes"),
         ("index", Ask::Stats, "hash_bytes"),
     ] {
         if let Some(bytes) = model.text(ask, "", line) {
@@ -205,7 +205,7 @@ pub(super) fn drops(model: &Model, hand: Hand) -> Table {
         ("misses not noted", Ask::Rules, "total", "misses_lost"),
         ("holds expired", Ask::Rules, "total", "hold_expired"),
         ("uploads refused", Ask::Cattlegrid, "", "uploads_refused"),
-        ("replies not taken", Ask::Cattlegrid, "", "unsent_displaced"),
+        ("replies dropped", Ask::Cattlegrid, "", "unsent_displaced"),
         ("not allowed", Ask::Cattlegrid, "", "not_allowed"),
         ("log lines", Ask::Cattlegrid, "", "log_lines_dropped"),
         ("logins refused", Ask::Stats, "", "auth_errors"),
@@ -303,11 +303,11 @@ const SECTION: usize = 38;
 /// A section as wide as its column, with its numbers at the same place in all of them.
 fn of_width(table: &Table, width: usize, hand: Hand) -> Vec<Line> {
     let mut wide = table.clone();
-    let pad = width.saturating_sub(24);
+    let pad = width.saturating_sub(22);
     for row in &mut wide.rows {
         row.cells[0].text = format!("{:<pad$}", row.cells[0].text);
-        row.cells[1].text = format!("{:>10}", row.cells[1].text);
-        row.cells[2].text = format!("{:>10}", row.cells[2].text);
+        row.cells[1].text = format!("{:>9}", row.cells[1].text);
+        row.cells[2].text = format!("{:>9}", row.cells[2].text);
     }
     wide.lines(width, None, hand).0
 }

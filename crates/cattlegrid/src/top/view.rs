@@ -19,6 +19,8 @@ const WIDTH_MIN: u16 = 60;
 const HEIGHT_MIN: u16 = 12;
 /// An answer that takes longer is worth saying, in milliseconds.
 const SLOW_MS: u64 = 250;
+/// Rows of a table below the main view.
+const BELOW_MAX: usize = 12;
 
 const HELP: &[&str] = &[
     "1 to 9, 0      a view; Tab, arrows left and right: the next one",
@@ -166,13 +168,15 @@ fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: Paint) {
         put(buffer, area, row, 0, &format!("show rows with: {}_", ui.filter), Style::new().add_modifier(Modifier::BOLD));
         return;
     }
-    let mut text = String::from("? help  q quit  p pause  +/- interval");
-    if ui.view != View::Main {
+    let mut text = String::from("? help  q quit  p pause");
+    if ui.view == View::Main {
+        text += "  +/- interval";
+    } else {
         text += "  s sort  r reverse  / filter";
         text += if ui.totals { "  t per second" } else { "  t totals" };
     }
     if ui.view == View::Rules && ui.rule.is_none() {
-        text += "  Enter";
+        text += "  Enter lines";
     }
     if !ui.filter.is_empty() {
         text = format!("only rows with {:?} (Esc: all)  {text}", ui.filter);
@@ -190,6 +194,9 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
         lines.push(Line::new("", Tone::Plain));
         let left = height.saturating_sub(lines.len());
         lines.extend(side_by_side(&tables, width, left, hand));
+        for view in [View::Rules, View::Loaders] {
+            below(model, view, Shown { hand, totals: false }, width, height, &mut lines);
+        }
         ui.columns = 0;
         return lines;
     }
@@ -224,6 +231,20 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
     }
     lines.extend(rest.into_iter().skip(ui.first).take(ui.room));
     lines
+}
+
+/// The table of another view, where the main one leaves room for it.
+fn below(model: &Model, view: View, shown: Shown, width: usize, height: usize, lines: &mut Vec<Line>) {
+    let Some(mut table) = page(model, view, None, shown).into_iter().next() else { return };
+    if table.rows.is_empty() || height < lines.len() + 6 {
+        return;
+    }
+    view.sort().into_iter().for_each(|sort| table.sort(sort));
+    lines.push(Line::new("", Tone::Plain));
+    let room = (height - lines.len()).min(2 + BELOW_MAX);
+    // Without ids: nothing of it can be selected here.
+    let own = table.lines(width, view.sort(), shown.hand).0.into_iter().take(room);
+    lines.extend(own.map(|line| Line { id: None, ..line }));
 }
 
 fn style_of(tone: Tone, is_selected: bool, is_old: bool, paint: Paint) -> Style {
