@@ -55,7 +55,10 @@ impl Tls {
     ///
     /// # Errors
     /// The settings of TLS do not fit each other.
-    pub fn stream<S: Read + Write + Send + 'static>(&self, socket: S) -> io::Result<impl Read + Write + Send + 'static> {
+    pub fn stream<S: Read + Write + Send + 'static>(
+        &self,
+        socket: S,
+    ) -> io::Result<impl Read + Write + Send + 'static> {
         let connection = ClientConnection::new(Arc::new(self.config.clone()), self.name.clone());
         Ok(StreamOwned::new(connection.map_err(io::Error::other)?, socket))
     }

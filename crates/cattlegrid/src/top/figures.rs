@@ -28,6 +28,8 @@ impl Hand {
 
     /// Of a computed number.
     pub(super) fn number(self, number: f64) -> String {
+        // A sum of nothing is -0.
+        let number = number + 0.0;
         if self.exact || number.abs() <= WHOLE_MAX { format!("{number:.0}") } else { short(number) }
     }
 
@@ -118,8 +120,11 @@ pub(super) fn time_of_day(unix_seconds: u64) -> String {
 pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, hand: Hand) -> String {
     let shown = &points[points.len().saturating_sub(width)..];
     let most = most.unwrap_or_else(|| shown.iter().flatten().copied().fold(0.0, f64::max));
-    let levels: &[char] =
-        if hand.ascii { &['_', '.', '-', '=', '+', '*', '%', '#'] } else { &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'] };
+    let levels: &[char] = if hand.ascii {
+        &['_', '.', '-', '=', '+', '*', '%', '#']
+    } else {
+        &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+    };
     let of = |point: &Option<f64>| match point {
         None => ' ',
         Some(point) if most > 0.0 => levels[((point / most).clamp(0.0, 1.0) * 7.0).round() as usize],
@@ -146,7 +151,11 @@ mod tests {
         assert_eq!(SCREEN.count(Some("9999999")), "9999999");
         assert_eq!(SCREEN.count(Some("10000000")), "10M");
         assert_eq!(SCREEN.count(Some("18446744073709551615")), "18447P");
-        assert_eq!(Hand { exact: true, ..SCREEN }.count(Some("18446744073709551615")), "18446744073709551615");
+        assert_eq!(
+            Hand { exact: true, ..SCREEN }.count(Some("18446744073709551615")),
+            "18446744073709551615"
+        );
+        assert_eq!(SCREEN.number(-0.0), "0");
         assert_eq!(SCREEN.count(None), "-");
         assert_eq!(SCREEN.count(Some("auto")), "auto");
         assert_eq!([0.0, 0.26, 9.94, 9.96, 1234.4].map(|r| rate(Some(r))), ["0", "0.3", "9.9", "10", "1234"]);
@@ -156,10 +165,14 @@ mod tests {
 
     #[test]
     fn sizes_times_and_shares() {
-        assert_eq!([0.0, 999.0, 1023.0, 1_048_576.0, 1e15].map(size), [
-            "0 B", "999 B", "1.0 KiB", "1.0 MiB", "909.5 TiB"
-        ]);
-        assert_eq!([0, 59, 61, 3600, 90_061].map(seconds), ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]);
+        assert_eq!(
+            [0.0, 999.0, 1023.0, 1_048_576.0, 1e15].map(size),
+            ["0 B", "999 B", "1.0 KiB", "1.0 MiB", "909.5 TiB"]
+        );
+        assert_eq!(
+            [0, 59, 61, 3600, 90_061].map(seconds),
+            ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
+        );
         assert_eq!([0.016, 1.5, 620.0, 61_000.0].map(millis), ["16 us", "1.5 ms", "620 ms", "1 min 1 s"]);
         assert_eq!(share(Some(0.9876)), "98.8 %");
         assert_eq!(time_of_day(1_795_936_228), "07:10:28 UTC");

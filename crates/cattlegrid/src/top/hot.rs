@@ -105,11 +105,12 @@ impl Counts {
     /// After a look that took this long.
     pub(super) fn end(&mut self, seconds: f64) -> Hottest {
         self.seconds += seconds.max(0.001);
-        // Of what the server has left out the keys are as those that it has not.
+        // The lines that the server has left out are taken to be of the same keys.
         let known = if self.seen == 0 { 1.0 } else { (self.seen + self.skipped) as f64 / self.seen as f64 };
         let per_second = known / self.seconds;
         let list = |sketch: &Sketch| {
-            let mut sorted: Vec<_> = sketch.entries().iter().filter(|entry| entry.count > entry.error).collect();
+            let mut sorted: Vec<_> =
+                sketch.entries().iter().filter(|entry| entry.count > entry.error).collect();
             sorted.sort_by(|a, b| (Reverse(a.count), &a.text).cmp(&(Reverse(b.count), &b.text)));
             let of = |count: u64| count as f64 * per_second;
             sorted
@@ -209,7 +210,11 @@ mod tests {
         assert_eq!(hottest.shapes[0].key, "page:{}");
         assert_eq!(decoded(b"a%%41%zz%4"), b"a%A%zz%4");
         counts.begin();
-        assert_eq!(counts.end(1.0).keys[0].requests, 0.5, "one of three, halved, in two seconds");
+        assert_eq!(
+            super::super::figures::rate(Some(counts.end(1.0).keys[0].requests)),
+            "0.5",
+            "one of three, halved, in two seconds"
+        );
     }
 
     #[test]

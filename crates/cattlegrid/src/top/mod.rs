@@ -3,6 +3,12 @@
 //! [`source`] asks the server from a thread of its own; [`model`] keeps what it has said and works out rates; [`pages`] and [`sections`] make tables of that, which
 //! [`view`] draws and `--once` prints; [`ui`] is what the keys do, [`screen`] the terminal.
 
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a screen shows a few digits of numbers, and those that are cast are not negative; what is exact is text"
+)]
+
 mod figures;
 mod hot;
 mod model;
@@ -38,7 +44,7 @@ const REDRAW_MS: u64 = 1000;
 /// Replies that wait to be taken.
 const WAITING: usize = 64;
 
-/// Shows the server until a key or a signal ends it, or with `--once` what is to be printed.
+/// Shows the server until a key or a signal ends it, or with `--once` returns the text to print.
 ///
 /// # Errors
 /// There is no terminal, it has gone, or the server gives no answer to `--once`.
@@ -47,7 +53,7 @@ pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
     let place = command.view.and_then(|name| TOP_VIEWS.iter().position(|own| *own == name));
     let view = place.map(|place| View::ALL[place]);
     if command.once {
-        return once(command, target, view).map(Some);
+        return once(command, &target, view).map(Some);
     }
     if !screen::is_terminal() {
         return Err("standard output is no terminal; --once prints what there is as text".to_owned());
@@ -61,10 +67,10 @@ pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
 }
 
 /// What there is, as text.
-fn once(command: &TopCommand, target: Arc<Target>, view: Option<View>) -> Result<String, String> {
+fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Result<String, String> {
     let mut model = Model::new(&command.address);
     let failed = |error: io::Error| format!("{}: {}", command.address, words(&error));
-    let mut poller = Poller::new(Arc::clone(&target));
+    let mut poller = Poller::new(Arc::clone(target));
     let interval_ms = command.interval.as_millis() as u64;
     let all: &'static [Ask] = &Ask::ALL;
     let order = |asks| Order { interval_ms, paused: false, asks };
@@ -74,7 +80,7 @@ fn once(command: &TopCommand, target: Arc<Target>, view: Option<View>) -> Result
     if view == Some(View::Keys) {
         let (_wanted, never) = channel();
         let mut is_on = true;
-        model.take(match look(&target, &mut Counts::new(), &never, &mut is_on) {
+        model.take(match look(target, &mut Counts::new(), &never, &mut is_on) {
             Ok(update) => update,
             Err(error) => Update::Unwatched(words(&error)),
         });
@@ -95,14 +101,14 @@ impl Live {
     fn start(target: &Arc<Target>, address: &str, ui: Ui) -> Self {
         let (sender, updates) = sync_channel(WAITING);
         let (orders, ordered) = channel();
-        let (watches, watched) = channel();
+        let (watches, on_or_off) = channel();
         let poller = Poller::new(Arc::clone(target));
         let live = Self { model: Model::new(address), ui, updates, orders, watches };
         let order = live.order();
         let to_screen = sender.clone();
         thread::spawn(move || run(poller, order, &ordered, &to_screen));
         let target = Arc::clone(target);
-        thread::spawn(move || run_hot(&target, &watched, &sender));
+        thread::spawn(move || run_hot(&target, &on_or_off, &sender));
         live.ask();
         live
     }

@@ -21,11 +21,23 @@ const HISTORY: usize = 600;
 #[derive(Debug)]
 pub(super) enum Update {
     /// A reply that came at this time, in milliseconds of a clock that never goes back. `own_gets`: gets that were sent before, in all.
-    Reply { ask: Ask, at_ms: u64, reply: Reply, own_gets: u64 },
+    Reply {
+        ask: Ask,
+        at_ms: u64,
+        reply: Reply,
+        own_gets: u64,
+    },
     /// All that was due has been answered within this time.
-    Done { took_ms: u64 },
+    Done {
+        took_ms: u64,
+    },
     /// No answer; the next attempt is `again_ms` later. `unix_seconds`: the time of day.
-    Lost { at_ms: u64, unix_seconds: u64, why: String, again_ms: u64 },
+    Lost {
+        at_ms: u64,
+        unix_seconds: u64,
+        why: String,
+        again_ms: u64,
+    },
     Hot(Hottest),
     /// Requests cannot be watched.
     Unwatched(String),
@@ -54,7 +66,12 @@ pub(super) enum Link {
     /// It has not answered yet.
     New,
     Up,
-    Lost { at_ms: u64, unix_seconds: u64, why: String, again_at_ms: u64 },
+    Lost {
+        at_ms: u64,
+        unix_seconds: u64,
+        why: String,
+        again_at_ms: u64,
+    },
 }
 
 /// A slow computation, load or call.
@@ -102,7 +119,7 @@ pub(super) struct Model {
 }
 
 /// Counters of `stats` that only a start or a reset makes smaller.
-const STEADY: [&str; 5] = ["uptime", "cmd_get", "cmd_set", "total_items", "bytes_read"];
+const STEADY: [&str; 4] = ["cmd_get", "cmd_set", "total_items", "bytes_read"];
 /// Counters of requests, by command; `stats` has no other that is in none of these.
 pub(super) const REQUESTS: [&str; 12] = [
     "cmd_get",
@@ -175,7 +192,8 @@ impl Model {
                 known.before = known.now.replace(Taken { at_ms, group, own_gets });
                 match ask {
                     Ask::Stats => {
-                        let (hits, misses) = (self.rate(ask, "", "get_hits"), self.rate(ask, "", "get_misses"));
+                        let (hits, misses) =
+                            (self.rate(ask, "", "get_hits"), self.rate(ask, "", "get_misses"));
                         let ratio = hits.zip(misses).and_then(|(hits, misses)| ratio(hits, misses));
                         self.hit_ratio.push(ratio);
                         self.requests.push(self.request_rate());
@@ -209,8 +227,9 @@ impl Model {
     fn compare_runs(&mut self, new: &Group) {
         let Some(old) = self.group(Ask::Stats) else { return };
         let of = |group: &Group, name: &str| group.get("", name).and_then(|text| text.parse::<u64>().ok());
-        let is_other = of(old, "pid") != of(new, "pid") || of(new, "uptime") < of(old, "uptime");
-        let is_less = STEADY.iter().any(|name| of(new, name) < of(old, name));
+        let is_less = |name: &str| of(new, name).zip(of(old, name)).is_some_and(|(new, old)| new < old);
+        let is_other = of(old, "pid") != of(new, "pid") || is_less("uptime");
+        let is_less = STEADY.into_iter().any(is_less);
         if is_other || is_less {
             self.begun_anew = Some(if is_other { "the server has started" } else { "stats reset" });
             for known in self.known.values_mut() {
@@ -271,7 +290,13 @@ impl Model {
         Some(grown * 1000.0 / ms as f64)
     }
 
-    /// The same of several counters together: of those that are known.
+    /// The time that rates of a group are of, in milliseconds.
+    pub(super) fn span_ms(&self, ask: Ask) -> Option<u64> {
+        let known = self.known.get(&ask)?;
+        known.now.as_ref()?.at_ms.checked_sub(known.before.as_ref()?.at_ms)
+    }
+
+    /// The rate of several counters together: of those that are known.
     pub(super) fn rates(&self, ask: Ask, label: &str, names: &[&str]) -> Option<f64> {
         let rates = names.iter().filter_map(|name| self.rate(ask, label, name));
         rates.fold(None, |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate))

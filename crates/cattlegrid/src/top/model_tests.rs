@@ -7,8 +7,13 @@ fn update(ask: Ask, at_ms: u64, own_gets: u64, text: &str) -> Update {
 }
 
 fn stats(at_ms: u64, pid: u32, uptime: u32, lines: &str) -> Update {
-    let lines: String = lines.split(' ').map(|line| format!("STAT {}\r\n", line.replace('=', " "))).collect();
-    update(Ask::Stats, at_ms, 0, &format!("STAT pid {pid}\r\nSTAT uptime {uptime}\r\n{lines}END\r\n"))
+    let lines = lines.replace(' ', "\r\nSTAT ").replace('=', " ");
+    update(
+        Ask::Stats,
+        at_ms,
+        0,
+        &format!("STAT pid {pid}\r\nSTAT uptime {uptime}\r\nSTAT {lines}\r\nEND\r\n"),
+    )
 }
 
 #[test]
@@ -32,7 +37,9 @@ fn rates_are_of_the_time_between_two_replies() {
 #[test]
 fn a_start_and_a_reset_give_no_rate() {
     let mut model = Model::new("x");
-    let rules = |at_ms, gets| update(Ask::Rules, at_ms, 0, &format!("STAT 1:match a\r\nSTAT 1:gets {gets}\r\nEND\r\n"));
+    let rules = |at_ms, gets| {
+        update(Ask::Rules, at_ms, 0, &format!("STAT 1:match a\r\nSTAT 1:gets {gets}\r\nEND\r\n"))
+    };
     model.take(stats(1000, 7, 10, "cmd_get=1000"));
     model.take(rules(1000, 50));
     // Another process, whose counters are larger already.
@@ -76,7 +83,11 @@ fn a_rule_of_another_pattern_has_no_rate() {
 #[test]
 fn own_gets_are_in_no_rate() {
     let mut model = Model::new("x");
-    let text = |gets| format!("STAT pid 1\r\nSTAT uptime 1\r\nSTAT cmd_get {gets}\r\nSTAT get_hits {gets}\r\nSTAT get_misses 0\r\nEND\r\n");
+    let text = |gets| {
+        format!(
+            "STAT pid 1\r\nSTAT uptime 1\r\nSTAT cmd_get {gets}\r\nSTAT get_hits {gets}\r\nSTAT get_misses 0\r\nEND\r\n"
+        )
+    };
     model.take(update(Ask::Stats, 0, 3, &text(10)));
     model.take(update(Ask::Stats, 1000, 5, &text(12)));
     assert_eq!(model.rate(Ask::Stats, "", "cmd_get"), Some(0.0));
@@ -88,7 +99,12 @@ fn the_banner_has_the_first_failure_and_a_reply_ends_it() {
     let mut model = Model::new("x");
     model.take(stats(0, 7, 1, "cmd_get=1"));
     model.take(Update::Done { took_ms: 3 });
-    let lost = |at_ms, unix_seconds| Update::Lost { at_ms, unix_seconds, why: "refused\x1b[1m".to_owned(), again_ms: 1000 };
+    let lost = |at_ms, unix_seconds| Update::Lost {
+        at_ms,
+        unix_seconds,
+        why: "refused\x1b[1m".to_owned(),
+        again_ms: 1000,
+    };
     model.take(lost(1000, 50));
     model.take(lost(2000, 51));
     let Link::Lost { at_ms, unix_seconds, why, again_at_ms } = &model.link else { panic!() };

@@ -132,7 +132,10 @@ impl Page<'_> {
     }
 
     fn bytes(&self, ask: Ask, label: &str, name: &str) -> Cell {
-        Cell::number(self.shown.hand.bytes(self.model.text(ask, label, name)), self.model.number(ask, label, name))
+        Cell::number(
+            self.shown.hand.bytes(self.model.text(ask, label, name)),
+            self.model.number(ask, label, name),
+        )
     }
 
     fn ms(&self, ask: Ask, label: &str, name: &str, in_a_ms: f64) -> Cell {
@@ -149,14 +152,21 @@ impl Page<'_> {
         match self.model.refused(ask) {
             Some(said) => format!("{}: {said}", ask.command()),
             None if self.model.group(Ask::Stats).is_none() => "no answer yet".to_owned(),
-            None if self.model.group(ask).is_none() && self.model.is_cattlegrid() => "not asked yet".to_owned(),
+            None if self.model.group(ask).is_none() && self.model.is_cattlegrid() => {
+                "not asked yet".to_owned()
+            }
             None if self.model.group(ask).is_none() => "this server has none".to_owned(),
             None => nothing.to_owned(),
         }
     }
 
-    fn counted(&self) -> &'static str {
-        if self.shown.totals { "since start" } else { "per second" }
+    /// What counters of a group are of.
+    fn counted(&self, ask: Ask) -> String {
+        match self.model.span_ms(ask) {
+            _ if self.shown.totals => "since start".to_owned(),
+            Some(ms) if ms >= 1500 => format!("per second, over {}", seconds((ms + 500) / 1000)),
+            _ => "per second".to_owned(),
+        }
     }
 
     fn rules(&self) -> Table {
@@ -166,18 +176,30 @@ impl Page<'_> {
         columns.extend(RULES[4..].iter().map(|(name, _)| number(name)));
         columns.push(number("lease"));
         let labels: Vec<&str> = self.model.labels(Ask::Rules).filter(|label| *label != "total").collect();
-        let matched = labels.iter().filter(|label| self.model.text(Ask::Rules, label, "matched") == Some("1"));
-        let title = format!("rules: {}, of which {} have matched; {}", labels.len(), matched.count(), self.counted());
-        let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Rules, "no rule file (--config FILE)"));
+        let matched =
+            labels.iter().filter(|label| self.model.text(Ask::Rules, label, "matched") == Some("1"));
+        let title = format!(
+            "rules: {}, of which {} have matched; {}",
+            labels.len(),
+            matched.count(),
+            self.counted(Ask::Rules)
+        );
+        let mut table =
+            Table::new(title, &columns).or_say(&self.nothing(Ask::Rules, "no rule file (--config FILE)"));
         for label in labels {
             let pattern = self.model.text(Ask::Rules, label, "match").unwrap_or("-");
             let prefix = self.model.text(Ask::Rules, label, "prefix").unwrap_or_default();
             let of = |names: &[&str]| {
                 let model = self.model;
-                if self.shown.totals { model.sum(Ask::Rules, label, names) } else { model.rates(Ask::Rules, label, names) }
+                if self.shown.totals {
+                    model.sum(Ask::Rules, label, names)
+                } else {
+                    model.rates(Ask::Rules, label, names)
+                }
             };
             let hits = of(&HITS).zip(of(&["gets"]));
-            let hits = hits.filter(|(_, gets)| *gets > 0.0).map(|(hits, gets)| (hits / gets * 100.0).min(100.0));
+            let hits =
+                hits.filter(|(_, gets)| *gets > 0.0).map(|(hits, gets)| (hits / gets * 100.0).min(100.0));
             let mut cells = vec![
                 Cell::number(label.to_owned(), label.parse().ok()),
                 Cell::text(format!("{prefix}{pattern}")),
@@ -208,7 +230,10 @@ impl Page<'_> {
         }
         let top = self.model.group(Ask::Rules).map(|group| &group.top);
         for (name, hint) in top.into_iter().flatten().filter(|(name, _)| name.starts_with("hint_")) {
-            table.push(name.to_string(), vec![Cell::number("-".to_owned(), None), Cell::text(hint.to_string())]);
+            table.push(
+                name.to_string(),
+                vec![Cell::number("-".to_owned(), None), Cell::text(hint.to_string())],
+            );
         }
         table
     }
@@ -217,7 +242,8 @@ impl Page<'_> {
     fn rule(&self, label: &str) -> Table {
         let pattern = self.model.text(Ask::Rules, label, "match").unwrap_or("-");
         let columns = [text("line"), number("per s"), number("value")];
-        let mut table = Table::new(format!("rule {label}: {pattern} (Esc: back)"), &columns).or_say("there is no such rule");
+        let mut table = Table::new(format!("rule {label}: {pattern} (Esc: back)"), &columns)
+            .or_say("there is no such rule");
         let lines = self.model.group(Ask::Rules).and_then(|group| group.block(label));
         for (name, value) in lines.into_iter().flat_map(|block| &block.lines) {
             table.push(name.to_string(), self.line(Ask::Rules, label, name, value));
@@ -242,12 +268,15 @@ impl Page<'_> {
         columns.extend(COUNTERS.map(number));
         columns.extend(MORE.map(number));
         columns.extend([number("bytes"), text("mode")]);
-        let title = format!("loaders, jobs {}", self.counted());
+        let title = format!("loaders, jobs {}", self.counted(Ask::Loaders));
         let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Loaders, "no loader"));
         for label in self.model.labels(Ask::Loaders) {
             let mut cells = vec![Cell::text(label)];
             cells.extend(GAUGES.map(|name| self.gauge(Ask::Loaders, label, name)));
-            cells.extend(["run_p50_us", "run_p99_us", "wait_p99_us"].map(|name| self.ms(Ask::Loaders, label, name, 1000.0)));
+            cells.extend(
+                ["run_p50_us", "run_p99_us", "wait_p99_us"]
+                    .map(|name| self.ms(Ask::Loaders, label, name, 1000.0)),
+            );
             cells.extend(COUNTERS.map(|name| self.count(Ask::Loaders, label, &[name])));
             cells.extend(MORE.map(|name| self.gauge(Ask::Loaders, label, name)));
             cells.push(self.bytes(Ask::Loaders, label, "bytes"));
@@ -266,12 +295,14 @@ impl Page<'_> {
         let mut columns = vec![text("method")];
         columns.extend(COUNTERS.map(number));
         columns.extend([number("mean"), number("longest"), number("bytes")]);
-        let title = format!("methods that were called, calls {}", self.counted());
+        let title = format!("methods that were called, calls {}", self.counted(Ask::Objects));
         let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Objects, "no call"));
         for label in self.model.labels(Ask::Objects).filter(|label| label.contains(':')) {
             let mut cells = vec![Cell::text(label)];
             cells.extend(COUNTERS.map(|name| self.count(Ask::Objects, label, &[name])));
-            cells.extend(["time_avg_us", "time_max_us"].map(|name| self.ms(Ask::Objects, label, name, 1000.0)));
+            cells.extend(
+                ["time_avg_us", "time_max_us"].map(|name| self.ms(Ask::Objects, label, name, 1000.0)),
+            );
             cells.push(self.bytes(Ask::Objects, label, "bytes"));
             table.push(label, cells);
         }
@@ -281,7 +312,8 @@ impl Page<'_> {
     fn types(&self) -> Table {
         let columns = [text("type"), number("objects"), number("bytes"), number("in trees")];
         let mut table = Table::new("types with objects", &columns);
-        let has = |label: &&str| self.model.number(Ask::Objects, label, "items").is_some_and(|items| items > 0.0);
+        let has =
+            |label: &&str| self.model.number(Ask::Objects, label, "items").is_some_and(|items| items > 0.0);
         for label in self.model.labels(Ask::Objects).filter(has) {
             let cells = vec![
                 Cell::text(label),
@@ -305,10 +337,21 @@ impl Page<'_> {
         };
         let title = |what: &str| {
             let all = hot.seen + hot.skipped;
-            format!("{what} per second; 1 s of 4 is watched, {} of {all} requests were seen in the last", hot.seen)
+            format!(
+                "{what} per second; 1 s of 4 is watched, {} of {all} requests were seen in the last",
+                hot.seen
+            )
         };
         let columns = |name| {
-            [text(name), number("requests"), number("gets"), number("miss %"), number("stores"), number("bytes"), number("error")]
+            [
+                text(name),
+                number("requests"),
+                number("gets"),
+                number("miss %"),
+                number("stores"),
+                number("bytes"),
+                number("error"),
+            ]
         };
         let table = |title: String, name, prefix: &str, keys: &[super::hot::HotKey]| {
             let mut table = Table::new(title, &columns(name)).or_say(&said);
@@ -319,7 +362,10 @@ impl Page<'_> {
                     Cell::text(key.key.as_str()),
                     of(key.requests),
                     of(key.gets),
-                    Cell::number(misses.map_or_else(|| "-".to_owned(), |misses| format!("{misses:.1}")), misses),
+                    Cell::number(
+                        misses.map_or_else(|| "-".to_owned(), |misses| format!("{misses:.1}")),
+                        misses,
+                    ),
                     of(key.stores),
                     Cell::number(rate_of_bytes(Some(key.bytes)), Some(key.bytes)),
                     of(key.error),
@@ -357,7 +403,8 @@ impl Page<'_> {
     }
 
     fn leases(&self) -> Table {
-        let columns = [text("key"), number("waiters"), number("age"), number("left"), text("kind"), text("holder")];
+        let columns =
+            [text("key"), number("waiters"), number("age"), number("left"), text("kind"), text("holder")];
         let mut table = Table::new("being computed now", &columns);
         if let Some(said) = self.model.refused(Ask::Leases) {
             table = table.or_say(&format!("stats leases: {said}"));
@@ -368,7 +415,10 @@ impl Page<'_> {
             let of = |name: &str| {
                 let begin = line.find(&format!("{name}="))? + name.len() + 1;
                 let rest = &line[begin..];
-                Some(rest.split_once('=').map_or(rest, |(value, _)| value.rsplit_once(' ').map_or("", |(value, _)| value)))
+                Some(
+                    rest.split_once('=')
+                        .map_or(rest, |(value, _)| value.rsplit_once(' ').map_or("", |(value, _)| value)),
+                )
             };
             let ms = |name: &str| {
                 let ms = of(name).and_then(|ms| ms.parse().ok());
@@ -420,12 +470,21 @@ impl Page<'_> {
     }
 
     fn shares(&self) -> Table {
-        let columns = [text("share"), number("items"), number("bytes"), number("at least"), number("at most"), number("evicted")];
-        let mut table = Table::new(format!("shares, evictions {}", self.counted()), &columns);
+        let columns = [
+            text("share"),
+            number("items"),
+            number("bytes"),
+            number("at least"),
+            number("at most"),
+            number("evicted"),
+        ];
+        let mut table = Table::new(format!("shares, evictions {}", self.counted(Ask::Shares)), &columns);
         for label in self.model.labels(Ask::Shares) {
             let prefix = self.model.text(Ask::Shares, label, "prefix").unwrap_or("(no share)");
             let mut cells = vec![Cell::text(prefix), self.gauge(Ask::Shares, label, "items")];
-            cells.extend(["bytes", "at_least_bytes", "at_most_bytes"].map(|name| self.bytes(Ask::Shares, label, name)));
+            cells.extend(
+                ["bytes", "at_least_bytes", "at_most_bytes"].map(|name| self.bytes(Ask::Shares, label, name)),
+            );
             cells.push(self.count(Ask::Shares, label, &["evictions"]));
             table.push(format!("share {label}"), cells);
         }
@@ -444,7 +503,7 @@ impl Page<'_> {
             number("age"),
             number("no memory"),
         ];
-        let mut table = Table::new(format!("slab classes, evictions {}", self.counted()), &columns);
+        let mut table = Table::new(format!("slab classes, evictions {}", self.counted(Ask::Items)), &columns);
         if self.model.is_cattlegrid() {
             return table;
         }
@@ -453,7 +512,9 @@ impl Page<'_> {
             let age = self.model.number(Ask::Items, &items, "age");
             let mut cells = vec![Cell::number(label.to_owned(), label.parse().ok())];
             cells.push(self.bytes(Ask::Slabs, label, "chunk_size"));
-            cells.extend(["total_pages", "used_chunks", "free_chunks"].map(|name| self.gauge(Ask::Slabs, label, name)));
+            cells.extend(
+                ["total_pages", "used_chunks", "free_chunks"].map(|name| self.gauge(Ask::Slabs, label, name)),
+            );
             cells.push(self.count(Ask::Items, &items, &["evicted"]));
             cells.push(Cell::number(age.map_or_else(|| "-".to_owned(), |age| seconds(age as u64)), age));
             cells.push(self.count(Ask::Items, &items, &["outofmemory"]));
@@ -474,7 +535,7 @@ impl Page<'_> {
             number("behind"),
             text("what is wrong"),
         ];
-        let title = format!("followed logs, bumps {}", self.counted());
+        let title = format!("followed logs, bumps {}", self.counted(Ask::Follow));
         let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Follow, "no log is followed"));
         for label in self.model.labels(Ask::Follow) {
             let wrong = ["lost", "missing"].iter().find_map(|name| self.model.text(Ask::Follow, label, name));
@@ -525,11 +586,13 @@ impl Page<'_> {
             number("longest"),
         ];
         let title = "time in the server since start, upper bounds; one request in 64 is timed";
-        let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Latency, "no request was sampled"));
+        let mut table =
+            Table::new(title, &columns).or_say(&self.nothing(Ask::Latency, "no request was sampled"));
         for block in self.model.group(Ask::Latency).into_iter().flat_map(|group| &group.blocks) {
             let mut bounds: Vec<(f64, f64)> = Vec::new();
             for (name, count) in &block.lines {
-                let most = name.strip_prefix("samples_to_").and_then(|most| most.strip_suffix("us")?.parse().ok());
+                let most =
+                    name.strip_prefix("samples_to_").and_then(|most| most.strip_suffix("us")?.parse().ok());
                 let most = if &**name == "samples_longer" { Some(f64::INFINITY) } else { most };
                 if let Some((most, count)) = most.zip(count.parse().ok()) {
                     bounds.push((most, count));
@@ -547,8 +610,15 @@ impl Page<'_> {
                 };
                 Cell::number(text, ms)
             };
-            let mut cells = vec![Cell::text(&*block.label), Cell::number(self.shown.hand.number(all), Some(all)), cell(mean)];
-            cells.extend([0.5, 0.9, 0.99, 0.999, 1.0].map(|part| cell(percentile(&bounds, part).map(|us| us / 1000.0))));
+            let mut cells = vec![
+                Cell::text(&*block.label),
+                Cell::number(self.shown.hand.number(all), Some(all)),
+                cell(mean),
+            ];
+            cells.extend(
+                [0.5, 0.9, 0.99, 0.999, 1.0]
+                    .map(|part| cell(percentile(&bounds, part).map(|us| us / 1000.0))),
+            );
             table.push(&*block.label, cells);
         }
         table
@@ -582,7 +652,8 @@ fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
 /// A text for people and scripts: all views, or one, with whole numbers since the start.
 pub(super) fn printed(model: &Model, view: Option<View>) -> String {
     let shown = Shown { hand: Hand { exact: true, ascii: true }, totals: true };
-    let views: Vec<View> = view.map_or_else(|| View::ALL.into_iter().filter(|view| *view != View::All).collect(), |view| vec![view]);
+    let views: Vec<View> = view
+        .map_or_else(|| View::ALL.into_iter().filter(|view| *view != View::All).collect(), |view| vec![view]);
     let mut text = format!("{}\n", super::view::title(model));
     for view in views {
         if view == View::Keys && model.hot.is_none() && model.unwatched.is_none() {
@@ -613,7 +684,10 @@ mod tests {
     fn percentiles_are_the_bound_that_they_are_within() {
         let bounds = [(10.0, 50.0), (20.0, 49.0), (40.0, 0.0), (f64::INFINITY, 1.0)];
         let of = |part| percentile(&bounds, part);
-        assert_eq!([of(0.5), of(0.51), of(0.99), of(1.0)], [Some(10.0), Some(20.0), Some(20.0), Some(f64::INFINITY)]);
+        assert_eq!(
+            [of(0.5), of(0.51), of(0.99), of(1.0)],
+            [Some(10.0), Some(20.0), Some(20.0), Some(f64::INFINITY)]
+        );
         assert_eq!(percentile(&[], 0.5), None);
     }
 }

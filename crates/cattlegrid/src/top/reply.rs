@@ -141,7 +141,7 @@ pub(super) enum Reply {
 /// Reads the reply to a command, and how many bytes it has.
 ///
 /// # Errors
-/// The reader's; `InvalidData` for what is no reply; `UnexpectedEof` if the connection ends.
+/// The reader's; `InvalidData` for anything that is not a reply; `UnexpectedEof` if the connection ends.
 pub(super) fn read_reply(reader: &mut impl BufRead, ask: Ask) -> io::Result<(Reply, usize)> {
     let mut group = Group::default();
     let mut value = None;
@@ -155,20 +155,22 @@ pub(super) fn read_reply(reader: &mut impl BufRead, ask: Ask) -> io::Result<(Rep
         let text = plain(&line);
         let mut words = text.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
-            ("END", None, _) if ask.is_get() => return Ok((value.map_or(Reply::Absent, Reply::Value), bytes)),
+            ("END", None, _) if ask.is_get() => {
+                return Ok((value.map_or(Reply::Absent, Reply::Value), bytes));
+            }
             ("END", None, _) => return Ok((Reply::Lines(group), bytes)),
-            ("ERROR", None, _) => return Ok((Reply::Absent, bytes)),
+            ("ERROR", None, _) | ("SERVER_ERROR", ..) => return Ok((Reply::Absent, bytes)),
             // `get @nodes` without a log of etcd.
             ("CLIENT_ERROR", Some(first), rest) => {
                 let said = format!("{first} {}", rest.unwrap_or_default());
                 let is_right = said.starts_with("not allowed") || said.starts_with("unauthenticated");
                 return Ok((if is_right { Reply::Refused(said) } else { Reply::Absent }, bytes));
             }
-            ("SERVER_ERROR", ..) => return Ok((Reply::Absent, bytes)),
             ("STAT", Some(name), value) => group.insert(ask, name, value.unwrap_or_default()),
             ("VALUE", Some(_), Some(rest)) if ask.is_get() => {
                 let length = rest.split(' ').nth(1).and_then(|length| length.parse().ok());
-                let length: usize = length.filter(|length| *length <= REPLY_MAX).ok_or_else(|| wrong(&text))?;
+                let length: usize =
+                    length.filter(|length| *length <= REPLY_MAX).ok_or_else(|| wrong(&text))?;
                 let mut data = vec![0; length + 2];
                 reader.read_exact(&mut data)?;
                 data.truncate(length);
@@ -241,7 +243,8 @@ mod tests {
         assert_eq!(rules.get("1", "match"), Some("page:{id}"));
         assert_eq!((rules.get("2", "gets"), rules.get("3", "gets")), (Some("9"), None));
         assert_eq!(rules.get("", "hint_1"), Some("x:y z"));
-        let objects = group(Ask::Objects, "STAT set:items 1\r\nSTAT set:add:calls 3\r\nSTAT busy 0\r\nEND\r\n");
+        let objects =
+            group(Ask::Objects, "STAT set:items 1\r\nSTAT set:add:calls 3\r\nSTAT busy 0\r\nEND\r\n");
         assert_eq!((objects.get("set:add", "calls"), objects.get("", "busy")), (Some("3"), Some("0")));
         assert_eq!(group(Ask::Stats, "STAT pid\r\nEND\r\n").get("", "pid"), Some(""));
         let leases = group(Ask::Leases, "STAT a:b token=1 kind=absent\r\nEND\r\n");
@@ -251,11 +254,16 @@ mod tests {
     #[test]
     fn other_servers_and_users_without_rights() {
         assert!(matches!(reply(Ask::Cattlegrid, "ERROR\r\n"), Ok(Reply::Absent)));
-        assert!(matches!(reply(Ask::Nodes, "CLIENT_ERROR no log of etcd is followed\r\n"), Ok(Reply::Absent)));
+        assert!(matches!(
+            reply(Ask::Nodes, "CLIENT_ERROR no log of etcd is followed\r\n"),
+            Ok(Reply::Absent)
+        ));
         let Ok(Reply::Refused(said)) = reply(Ask::Rules, "CLIENT_ERROR not allowed\r\n") else { panic!() };
         assert_eq!(said.trim(), "not allowed");
         assert!(matches!(reply(Ask::Stats, "CLIENT_ERROR unauthenticated\r\n"), Ok(Reply::Refused(_))));
-        let Ok(Reply::Value(value)) = reply(Ask::Slow, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n") else { panic!() };
+        let Ok(Reply::Value(value)) = reply(Ask::Slow, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n") else {
+            panic!()
+        };
         assert_eq!(value, b"END\r\nx");
         assert!(matches!(reply(Ask::Slow, "END\r\n"), Ok(Reply::Absent)));
     }

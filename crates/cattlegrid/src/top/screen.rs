@@ -35,10 +35,13 @@ pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> R
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     let term = variable("TERM").unwrap_or_default();
     if term.is_empty() || term == "dumb" || term == "unknown" {
-        return Err(format!("TERM={term}: this terminal cannot be drawn on; --once prints what there is as text"));
+        return Err(format!(
+            "TERM={term}: this terminal cannot be drawn on; --once prints what there is as text"
+        ));
     }
     // The first that is set counts, as everywhere.
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
+    let locale =
+        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
     let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
     let is_mono = term.starts_with("vt") || term.ends_with("-m") || term.ends_with("-mono");
     Ok(Paint {
@@ -212,9 +215,8 @@ mod tests {
     use super::*;
 
     fn with(ascii: bool, variables: &[(&str, &str)]) -> Result<(bool, bool), String> {
-        let variable = |name: &str| {
-            variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned())
-        };
+        let variable =
+            |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
         paint(ascii, variable).map(|paint| (paint.hand.ascii, paint.colours))
     }
 

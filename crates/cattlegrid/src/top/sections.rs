@@ -9,13 +9,8 @@ use super::table::{Cell, Column, Line, Table, Tone, cut, number, text};
 
 /// Computations that clients or loaders were given.
 pub(super) const MADE: [&str; 3] = ["leases", "leases_stale", "leases_early"];
-pub(super) const PROMOTED: [&str; 5] = [
-    "promoted_close",
-    "promoted_deadline",
-    "promoted_invalidated",
-    "promoted_gave_up",
-    "promoted_slot",
-];
+pub(super) const PROMOTED: [&str; 5] =
+    ["promoted_close", "promoted_deadline", "promoted_invalidated", "promoted_gave_up", "promoted_slot"];
 pub(super) const BUSY: [&str; 9] = [
     "busy_waiters",
     "busy_all_waiters",
@@ -144,7 +139,9 @@ fn connections(model: &Model, hand: Hand) -> Table {
 
 fn tags(model: &Model, hand: Hand) -> Table {
     let mut section = Section::new(model, hand, "tags");
-    for (name, line) in [("hard bumps", "hard_bumps"), ("soft bumps", "soft_bumps"), ("gradual purges", "gradual_purges")] {
+    for (name, line) in
+        [("hard bumps", "hard_bumps"), ("soft bumps", "soft_bumps"), ("gradual purges", "gradual_purges")]
+    {
         section.counter(name, Ask::Tags, "", &[line]);
     }
     if model.group(Ask::Tags).is_some() {
@@ -167,7 +164,12 @@ fn memory(model: &Model, hand: Hand) -> Table {
         }
     }
     section.now("items", Ask::Stats, "", "curr_items");
-    for (name, line) in [("stored", "total_items"), ("evicted", "evictions"), ("died", "reclaimed"), ("expired unread", "expired_unfetched")] {
+    for (name, line) in [
+        ("stored", "total_items"),
+        ("evicted", "evictions"),
+        ("died", "reclaimed"),
+        ("expired unread", "expired_unfetched"),
+    ] {
         section.counter(name, Ask::Stats, "", &[line]);
     }
     section.table
@@ -179,11 +181,20 @@ fn loaders(model: &Model, hand: Hand) -> Table {
     if labels.is_empty() {
         return section.table;
     }
-    let sum = |name: &str| labels.iter().filter_map(|label| model.number(Ask::Loaders, label, name)).sum::<f64>();
-    for (name, line) in [("workers", "workers"), ("busy", "busy"), ("queued", "queued"), ("running", "running")] {
+    let sum =
+        |name: &str| labels.iter().filter_map(|label| model.number(Ask::Loaders, label, name)).sum::<f64>();
+    for (name, line) in
+        [("workers", "workers"), ("busy", "busy"), ("queued", "queued"), ("running", "running")]
+    {
         section.row(name, String::new(), hand.number(sum(line)));
     }
-    for (name, line) in [("jobs", "jobs"), ("values", "values"), ("errors", "errors"), ("timeouts", "timeouts"), ("lost", "lost")] {
+    for (name, line) in [
+        ("jobs", "jobs"),
+        ("values", "values"),
+        ("errors", "errors"),
+        ("timeouts", "timeouts"),
+        ("lost", "lost"),
+    ] {
         let rates = labels.iter().filter_map(|label| model.rate(Ask::Loaders, label, line));
         let rates = rates.fold(None, |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate));
         section.row(name, rate(rates), hand.number(sum(line)));
@@ -269,8 +280,9 @@ pub(super) fn side_by_side(tables: &[Table], width: usize, height: usize, hand: 
     for table in tables {
         let lines = of_width(table, own, hand);
         let least = (0..count).min_by_key(|at| columns[*at].len()).unwrap_or(0);
-        // The first column that has room for all of it, else the emptiest for a part.
-        let room = |at: &usize| columns[*at].len() + usize::from(!columns[*at].is_empty()) + lines.len() <= height;
+        // The first column that has room for all of it, otherwise the emptiest one, for a part.
+        let room =
+            |at: &usize| columns[*at].len() + usize::from(!columns[*at].is_empty()) + lines.len() <= height;
         let at = (0..count).filter(room).min_by_key(|at| columns[*at].len()).unwrap_or(least);
         if height < columns[at].len() + 4 {
             continue;

@@ -142,7 +142,8 @@ impl Table {
             }
             return (lines, 0);
         }
-        let heads: Vec<String> = self.columns.iter().enumerate().map(|(at, column)| head(column, at, sort, hand)).collect();
+        let heads: Vec<String> =
+            self.columns.iter().enumerate().map(|(at, column)| head(column, at, sort, hand)).collect();
         let widths = self.fit(&heads, width);
         let is_named = heads.iter().any(|head| !head.is_empty());
         if is_named {
@@ -172,7 +173,8 @@ impl Table {
             let least = if Some(at) == grows { (*own).min(GROWING_MIN) } else { *own };
             let gap = if at == 0 { 0 } else { 2 };
             // A long text in the last place is cut.
-            let least = if at + 1 == wanted.len() && self.columns[at].is_text { least.min(20) } else { least };
+            let least =
+                if at + 1 == wanted.len() && self.columns[at].is_text { least.min(20) } else { least };
             if gap + least > left {
                 break;
             }
@@ -242,7 +244,9 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::new("rules", &[number("#"), text("match"), number("gets"), number("saved")]);
-        for (number, pattern, gets) in [(1, "page:{id}:html:with:a:long:name", 5.0), (2, "b", 70.0), (10, "c", 6.0)] {
+        for (number, pattern, gets) in
+            [(1, "page:{id}:html:with:a:long:name", 5.0), (2, "b", 70.0), (10, "c", 6.0)]
+        {
             let gets = Cell::number(format!("{gets}"), Some(gets));
             let number = Cell::number(number.to_string(), Some(f64::from(number)));
             let saved = Cell::number("-".to_owned(), None);
@@ -261,8 +265,8 @@ mod tests {
         let mut table = table();
         assert_eq!(texts(&table, 60)[1], " #  match                            getsv  saved");
         assert_eq!(texts(&table, 60)[2], " 1  page:{id}:html:with:a:long:name      5      -");
-        assert_eq!(texts(&table, 35)[2], " 1  page:{id}:html:wi~      5      -");
-        assert_eq!(texts(&table, 24)[2], " 1  page:{id}:h~      5");
+        assert_eq!(texts(&table, 35)[2], " 1  page:{id}:html:w~      5      -");
+        assert_eq!(texts(&table, 24)[2], " 1  page:{id}:ht~      5");
         assert_eq!(table.lines(24, None, HAND).1, 3);
         for width in 0..70 {
             assert!(texts(&table, width).iter().all(|line| line.chars().count() <= width), "{width}");

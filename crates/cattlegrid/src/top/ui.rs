@@ -41,6 +41,7 @@ pub(super) enum Does {
 
 /// What is shown, and how.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own key")]
 pub(super) struct Ui {
     pub(super) view: View,
     sorts: [Option<Sort>; 10],
@@ -119,7 +120,9 @@ impl Ui {
             Key::BackTab | Key::Left => return self.go((self.place() + 9) % 10),
             Key::Char('s') => self.next_sort(),
             Key::Char('r') => {
-                if let Some(sort) = &mut self.sorts[View::ALL.iter().position(|view| *view == self.view).unwrap_or(0)] {
+                if let Some(sort) =
+                    &mut self.sorts[View::ALL.iter().position(|view| *view == self.view).unwrap_or(0)]
+                {
                     sort.falls = !sort.falls;
                 }
             }
@@ -154,7 +157,9 @@ impl Ui {
             Key::Backspace => {
                 self.filter.pop();
             }
-            Key::Char(letter) if !letter.is_control() && self.filter.len() < FILTER_MAX => self.filter.push(letter),
+            Key::Char(letter) if !letter.is_control() && self.filter.len() < FILTER_MAX => {
+                self.filter.push(letter);
+            }
             _ => {}
         }
         (self.first, self.selected) = (0, None);
@@ -215,7 +220,8 @@ impl Ui {
             None if by == i64::MAX => last,
             None if by > 1 => usize::try_from(by).unwrap_or(0).min(last),
             None => 0,
-            Some(at) => i64::try_from(at).unwrap_or(0).saturating_add(by).clamp(0, i64::try_from(last).unwrap_or(0)) as usize,
+            Some(at) if by < 0 => at.saturating_sub(usize::try_from(by.unsigned_abs()).unwrap_or(usize::MAX)),
+            Some(at) => at.saturating_add(usize::try_from(by).unwrap_or(usize::MAX)).min(last),
         };
         self.selected = self.rows.get(next).cloned();
     }
@@ -258,7 +264,10 @@ mod tests {
             assert_eq!((ui.press(key), ui.view), (Does::Ask, view));
         }
         assert_eq!(ui.press(Key::Char('q')), Does::Quit);
-        assert_eq!([Key::Interrupt, Key::Stop, Key::Redraw].map(|key| ui.press(key)), [Does::Quit, Does::Stop, Does::Redraw]);
+        assert_eq!(
+            [Key::Interrupt, Key::Stop, Key::Redraw].map(|key| ui.press(key)),
+            [Does::Quit, Does::Stop, Does::Redraw]
+        );
     }
 
     #[test]

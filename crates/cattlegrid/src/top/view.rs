@@ -14,7 +14,7 @@ use super::table::{Line, Tone, cut};
 use super::ui::Ui;
 use cattlegrid_config::TOP_VIEWS;
 
-/// A smaller terminal is told so.
+/// A smaller terminal shows only that it is too small.
 const WIDTH_MIN: u16 = 60;
 const HEIGHT_MIN: u16 = 12;
 /// An answer that takes longer is worth saying, in milliseconds.
@@ -68,7 +68,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
     if let Some(said) = &banner {
         let style = if paint.colours { Style::new().fg(Color::White).bg(Color::Red) } else { Style::new() };
         let said = format!("{:<width$}", cut(said, width));
-        put(buffer, area, top, 0, &said, style.add_modifier(Modifier::BOLD | Modifier::REVERSED.intersection(reversed(paint))));
+        put(
+            buffer,
+            area,
+            top,
+            0,
+            &said,
+            style.add_modifier(Modifier::BOLD | Modifier::REVERSED.intersection(reversed(paint))),
+        );
         top += 1;
     }
     let body = Rect { y: top, height: area.height - top - 1, ..area };
@@ -82,12 +89,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
         for (row, line) in lines.iter().enumerate().take(usize::from(body.height)) {
             let is_selected = line.id.is_some() && line.id == ui.selected;
             let style = style_of(line.tone, is_selected, is_old, paint);
-            let text = if is_selected || line.tone == Tone::Head { format!("{:<width$}", line.text) } else { line.text.clone() };
+            let text = if is_selected || line.tone == Tone::Head {
+                format!("{:<width$}", line.text)
+            } else {
+                line.text.clone()
+            };
             put(buffer, body, row as u16, 0, &text, style);
             for (begin, length) in &line.heads {
                 let part: String = text.chars().skip(*begin).take(*length).collect();
                 let part = format!("{part:<length$}");
-                put(buffer, body, row as u16, *begin as u16, &part, style_of(Tone::Head, false, is_old, paint));
+                put(
+                    buffer,
+                    body,
+                    row as u16,
+                    *begin as u16,
+                    &part,
+                    style_of(Tone::Head, false, is_old, paint),
+                );
             }
         }
     }
@@ -100,27 +118,26 @@ fn reversed(paint: Paint) -> Modifier {
 
 /// Name, address, version and age of the server.
 pub(super) fn title(model: &Model) -> String {
-    let mut text = format!("cattlegrid top  {}", model.address);
     let own = model.text(Ask::Cattlegrid, "", "version");
-    match (own, model.text(Ask::Stats, "", "version")) {
-        (Some(own), _) => text += &format!("  Cattlegrid {own}"),
-        (None, Some(version)) if model.is_cattlegrid() => text += &format!("  Cattlegrid (as memcached {version})"),
-        (None, Some(version)) => text += &format!("  memcached {version}"),
-        (None, None) => {}
-    }
-    if let Some(uptime) = model.number(Ask::Stats, "", "uptime") {
-        text += &format!("  up {}", seconds(uptime as u64));
-    }
-    text
+    let version = match (own, model.text(Ask::Stats, "", "version")) {
+        (Some(own), _) => format!("  Cattlegrid {own}"),
+        (None, Some(version)) if model.is_cattlegrid() => format!("  Cattlegrid (as memcached {version})"),
+        (None, Some(version)) => format!("  memcached {version}"),
+        (None, None) => String::new(),
+    };
+    let uptime = model.number(Ask::Stats, "", "uptime");
+    let uptime = uptime.map_or_else(String::new, |uptime| format!("  up {}", seconds(uptime as u64)));
+    format!("cattlegrid top  {}{version}{uptime}", model.address)
 }
 
 fn head(buffer: &mut Buffer, area: Rect, model: &Model, ui: &Ui, paint: Paint) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let width = usize::from(area.width);
-    let mut right = format!("every {}", millis(ui.interval_ms as f64).replace("1000 ms", "1 s"));
-    if ui.interval_ms.is_multiple_of(1000) {
-        right = format!("every {}", seconds(ui.interval_ms / 1000));
-    }
+    let mut right = if ui.interval_ms.is_multiple_of(1000) {
+        format!("every {}", seconds(ui.interval_ms / 1000))
+    } else {
+        format!("every {}", millis(ui.interval_ms as f64))
+    };
     if model.took_ms > SLOW_MS {
         right = format!("answer took {}  {right}", millis(model.took_ms as f64));
     }
@@ -152,7 +169,11 @@ fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
             let since = now_ms.saturating_sub(*at_ms) / 1000;
             let again = again_at_ms.saturating_sub(now_ms).div_ceil(1000);
             let next = if again == 0 { "asking again".to_owned() } else { format!("again in {again} s") };
-            Some(format!(" no answer since {} ({}): {why}; {next}", time_of_day(*unix_seconds), seconds(since)))
+            Some(format!(
+                " no answer since {} ({}): {why}; {next}",
+                time_of_day(*unix_seconds),
+                seconds(since)
+            ))
         }
         Link::New => Some(" connecting ...".to_owned()),
         Link::Up if ui.view == View::Main && model.refused(Ask::Cattlegrid).is_some() => {
@@ -165,7 +186,14 @@ fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
 fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: Paint) {
     let row = area.height - 1;
     if ui.editing {
-        put(buffer, area, row, 0, &format!("show rows with: {}_", ui.filter), Style::new().add_modifier(Modifier::BOLD));
+        put(
+            buffer,
+            area,
+            row,
+            0,
+            &format!("show rows with: {}_", ui.filter),
+            Style::new().add_modifier(Modifier::BOLD),
+        );
         return;
     }
     let mut text = String::from("? help  q quit  p pause");
@@ -222,7 +250,8 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
     // The heads of the first table stay where they are.
     let rest = lines.split_off(heads.min(lines.len()));
     ui.room = height.saturating_sub(heads).max(1);
-    let selected = ui.selected.as_ref().and_then(|id| rest.iter().position(|line| line.id.as_ref() == Some(id)));
+    let selected =
+        ui.selected.as_ref().and_then(|id| rest.iter().position(|line| line.id.as_ref() == Some(id)));
     ui.scroll(rest.len(), selected);
     if ui.first > 0
         && let Some(first) = lines.first_mut()
@@ -250,11 +279,10 @@ fn below(model: &Model, view: View, shown: Shown, width: usize, height: usize, l
 fn style_of(tone: Tone, is_selected: bool, is_old: bool, paint: Paint) -> Style {
     let style = match tone {
         Tone::Plain => Style::new(),
-        Tone::Title => Style::new().add_modifier(Modifier::BOLD),
         Tone::Head if paint.colours => Style::new().fg(Color::Black).bg(Color::Cyan),
         Tone::Head => Style::new().add_modifier(Modifier::UNDERLINED),
         Tone::Bad if paint.colours => Style::new().fg(Color::Red),
-        Tone::Bad => Style::new().add_modifier(Modifier::BOLD),
+        Tone::Title | Tone::Bad => Style::new().add_modifier(Modifier::BOLD),
         Tone::Faint => Style::new().add_modifier(Modifier::DIM),
     };
     let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
