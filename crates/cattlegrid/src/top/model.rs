@@ -106,7 +106,7 @@ pub(super) struct Model {
     pub(super) address: String,
     pub(super) link: Link,
     known: BTreeMap<Ask, Known>,
-    /// The first time of day at which a restart or reset was seen, if one was.
+    /// What the last start of counters from 0 was, if there was one.
     pub(super) begun_anew: Option<&'static str>,
     pub(super) took_ms: u64,
     pub(super) hit_ratio: History,
@@ -288,6 +288,12 @@ impl Model {
             _ => Some(new.parse::<f64>().ok()? - old.parse::<f64>().ok()?).filter(|grown| *grown >= 0.0)?,
         };
         Some(grown * 1000.0 / ms as f64)
+    }
+
+    /// How old the last reply to `stats` is, in milliseconds; 0 without one.
+    pub(super) fn age_ms(&self, now_ms: u64) -> u64 {
+        let last = self.known.get(&Ask::Stats).and_then(|known| known.now.as_ref());
+        last.map_or(0, |taken| now_ms.saturating_sub(taken.at_ms))
     }
 
     /// The time that rates of a group are of, in milliseconds.

@@ -86,7 +86,6 @@ impl Screen {
         let signals = || Arc::new(AtomicBool::new(false));
         let (ends, stops, goes_on) = (signals(), signals(), signals());
         for signal in [SIGTERM, SIGINT, SIGHUP] {
-            flag::register_conditional_default(signal, Arc::clone(&ends))?;
             flag::register(signal, Arc::clone(&ends))?;
         }
         flag::register(SIGTSTP, Arc::clone(&stops))?;

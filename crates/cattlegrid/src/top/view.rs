@@ -19,6 +19,8 @@ const WIDTH_MIN: u16 = 60;
 const HEIGHT_MIN: u16 = 12;
 /// An answer that takes longer is worth saying, in milliseconds.
 const SLOW_MS: u64 = 250;
+/// An answer that is later than this is missed, in milliseconds.
+const LATE_MS: u64 = 2500;
 /// Rows of a table below the main view.
 const BELOW_MAX: usize = 12;
 
@@ -176,6 +178,12 @@ fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
             ))
         }
         Link::New => Some(" connecting ...".to_owned()),
+        Link::Up if !ui.paused && model.age_ms(now_ms) > ui.interval_ms + LATE_MS => {
+            Some(format!(" no answer for {}", seconds(model.age_ms(now_ms) / 1000)))
+        }
+        Link::Up if model.span_ms(Ask::Stats).is_none() && model.begun_anew.is_some() => {
+            model.begun_anew.map(|what| format!(" {what}: rates begin anew"))
+        }
         Link::Up if ui.view == View::Main && model.refused(Ask::Cattlegrid).is_some() => {
             Some(" this user may see totals only; more needs the right admin".to_owned())
         }

@@ -131,7 +131,7 @@ fn memcached() -> Model {
 
 fn screen(model: &Model, ui: &mut Ui, width: u16, height: u16, paint: Paint) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, model, ui, paint, 13_000)).unwrap();
+    terminal.draw(|frame| draw(frame, model, ui, paint, 4000)).unwrap();
     let buffer = terminal.backend().buffer().clone();
     let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
     (0..height).map(row).collect()
@@ -280,6 +280,22 @@ fn a_lost_server_has_a_banner_and_its_last_figures_faint() {
     terminal.draw(|frame| draw(frame, &model, &mut Ui::new(View::Main, 1000), colours, 13_000)).unwrap();
     let buffer = terminal.backend().buffer();
     assert_eq!((buffer[(0, 2)].bg, buffer[(0, 9)].fg), (Color::Red, Color::DarkGray));
+}
+
+#[test]
+fn a_late_answer_and_a_new_start_are_said() {
+    let mut model = cattlegrid();
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    let mut banner = |model: &Model, now_ms| {
+        terminal.draw(|frame| draw(frame, model, &mut Ui::new(View::Main, 1000), PAINT, now_ms)).unwrap();
+        let buffer = terminal.backend().buffer();
+        (0..80).map(|x| buffer[(x, 2)].symbol()).collect::<String>().trim().to_owned()
+    };
+    assert_eq!(banner(&model, 8000), "no answer for 5 s");
+    take(&mut model, Ask::Stats, 8000, &lines(&[("pid", 8), ("uptime", 1), ("cmd_get", 5)]));
+    assert_eq!(banner(&model, 8000), "the server has started: rates begin anew");
+    take(&mut model, Ask::Stats, 9000, &lines(&[("pid", 8), ("uptime", 2), ("cmd_get", 5)]));
+    assert!(banner(&model, 9000).starts_with("hit ratio"));
 }
 
 #[test]
