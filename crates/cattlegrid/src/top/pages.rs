@@ -330,7 +330,7 @@ impl Page<'_> {
         let said = match (&self.model.unwatched, &self.model.hot) {
             (Some(why), _) => format!("requests cannot be watched: {why}"),
             (None, None) => "watching for a second ...".to_owned(),
-            (None, Some(_)) => "no request was seen".to_owned(),
+            (None, Some(_)) => "no key is asked for more than others".to_owned(),
         };
         let Some(hot) = self.model.hot.as_ref().filter(|_| self.model.unwatched.is_none()) else {
             return vec![Table::new("hot keys", &[]).or_say(&said)];
