@@ -60,9 +60,9 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
             };
             let words: &[&str] = match name {
                 "objects" => &["list", "call", "test", "lint", "bench"],
-                "help" => {
-                    &["demo", "bench", "check", "advise", "doctor", "top", "nodes", "ping", "follow", "objects"]
-                }
+                "help" => &[
+                    "demo", "bench", "check", "advise", "doctor", "top", "nodes", "ping", "follow", "objects",
+                ],
                 _ => &[],
             };
             Ok(Subcommand { name, brief, flags: flags(&help), help, words })
