@@ -102,6 +102,11 @@ impl Counts {
         }
     }
 
+    /// Requests of this look of which there was no line.
+    pub(super) fn left_out(&mut self, requests: u64) {
+        self.skipped += requests;
+    }
+
     /// After a look that took this long.
     pub(super) fn end(&mut self, seconds: f64) -> Hottest {
         self.seconds += seconds.max(0.001);
@@ -201,6 +206,7 @@ mod tests {
         ] {
             counts.note(line);
         }
+        counts.left_out(0);
         let hottest = counts.end(2.0);
         assert_eq!((hottest.seen, hottest.skipped), (4, 4));
         let [first, second] = &hottest.keys[..] else { panic!("{hottest:?}") };

@@ -386,7 +386,9 @@ pub(super) fn look(
     wanted: &Receiver<bool>,
     is_on: &mut bool,
 ) -> io::Result<Update> {
-    let Connection { reader, until } = target.connect()?;
+    let mut connection = target.connect()?;
+    let dropped = dropped(&mut connection)?;
+    let Connection { reader, until } = connection;
     until.set(ANSWER);
     counts.begin();
     let begun = nanos();
@@ -398,7 +400,19 @@ pub(super) fn look(
         }
         !*is_on || nanos() - begun >= WATCHED.as_nanos() as u64
     })?;
-    Ok(Update::Hot(counts.end((nanos() - begun) as f64 / 1e9)))
+    let seconds = (nanos() - begun) as f64 / 1e9;
+    // A connection that watches takes no other command.
+    counts.left_out(self::dropped(&mut target.connect()?)?.saturating_sub(dropped));
+    Ok(Update::Hot(counts.end(seconds)))
+}
+
+/// How many events the server has not even written, since its queues were full; 0 if it does not say.
+fn dropped(connection: &mut Connection) -> io::Result<u64> {
+    connection.until.set(ANSWER);
+    connection.reader.get_mut().write_all(b"stats\r\n")?;
+    connection.reader.get_mut().flush()?;
+    let Reply::Lines(group) = read_reply(&mut connection.reader, Ask::Stats)?.0 else { return Ok(0) };
+    Ok(group.get("", "log_worker_dropped").and_then(|count| count.parse().ok()).unwrap_or(0))
 }
 
 #[cfg(test)]
