@@ -38,7 +38,7 @@ _cattlegrid() {
 _cattlegrid_all() {
     [[ $at -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
     if [[ $at -eq 1 && $before$cur != -* ]]; then
-        _cattlegrid_words 'serve demo bench check advise doctor nodes ping follow objects help version'
+        _cattlegrid_words 'serve demo bench check advise doctor top nodes ping follow objects help version'
         return
     fi
     case $command in
@@ -141,6 +141,15 @@ _cattlegrid_all() {
         esac
         words='--seconds -h --help'
         ;;
+    top)
+        case $prev in
+        --view) return ;;
+        -n|--interval) return ;;
+        --login) _cattlegrid_files -f ''; return ;;
+        --tls-ca) _cattlegrid_files -f ''; return ;;
+        esac
+        words='--once --view -n --interval --login --tls --tls-ca --ascii -h --help'
+        ;;
     nodes)
         case $prev in
         esac
@@ -177,7 +186,7 @@ _cattlegrid_all() {
         case $prev in
         esac
         words=''
-        [[ $at -eq 2 ]] && words+=' demo bench check advise doctor nodes ping follow objects'
+        [[ $at -eq 2 ]] && words+=' demo bench check advise doctor top nodes ping follow objects'
         ;;
     version)
         case $prev in

@@ -25,6 +25,7 @@ complete -c cattlegrid -n __cattlegrid_first -a bench -d 'load a server, verify 
 complete -c cattlegrid -n __cattlegrid_first -a check -d 'what a rule file means'
 complete -c cattlegrid -n __cattlegrid_first -a advise -d 'the rule file that fits a server\'s traffic'
 complete -c cattlegrid -n __cattlegrid_first -a doctor -d 'what to change on this machine'
+complete -c cattlegrid -n __cattlegrid_first -a top -d 'a live view of a server, in the terminal'
 complete -c cattlegrid -n __cattlegrid_first -a nodes -d 'the nodes of a server\'s fleet'
 complete -c cattlegrid -n __cattlegrid_first -a ping -d 'whether a server answers'
 complete -c cattlegrid -n __cattlegrid_first -a follow -d 'rows change: keys go from memcached'
@@ -131,6 +132,15 @@ complete -c cattlegrid -n '__cattlegrid_is doctor' -l json
 complete -c cattlegrid -n '__cattlegrid_is doctor' -s h -l help
 complete -c cattlegrid -n '__cattlegrid_is doctor' -F
 
+complete -c cattlegrid -n '__cattlegrid_is top' -l once
+complete -c cattlegrid -n '__cattlegrid_is top' -l view -x
+complete -c cattlegrid -n '__cattlegrid_is top' -s n -l interval -x
+complete -c cattlegrid -n '__cattlegrid_is top' -l login -r -F
+complete -c cattlegrid -n '__cattlegrid_is top' -l tls
+complete -c cattlegrid -n '__cattlegrid_is top' -l tls-ca -r -F
+complete -c cattlegrid -n '__cattlegrid_is top' -l ascii
+complete -c cattlegrid -n '__cattlegrid_is top' -s h -l help
+
 complete -c cattlegrid -n '__cattlegrid_is nodes' -s h -l help
 
 complete -c cattlegrid -n '__cattlegrid_is ping' -s h -l help
@@ -153,5 +163,5 @@ complete -c cattlegrid -n '__cattlegrid_is objects' -l config -r -F
 complete -c cattlegrid -n '__cattlegrid_is objects' -a 'list call test lint bench'
 complete -c cattlegrid -n '__cattlegrid_is objects' -F
 
-complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise doctor nodes ping follow objects'
+complete -c cattlegrid -n '__cattlegrid_is help' -a 'demo bench check advise doctor top nodes ping follow objects'
 

@@ -7,6 +7,7 @@ mod nodes;
 mod objects;
 mod ping;
 mod running;
+mod top;
 mod trial;
 
 use std::io::{self, Write as _};
@@ -61,6 +62,13 @@ fn act(command: Command, first: &str) -> ExitCode {
                 if diagnosis.is_good { printed } else { ExitCode::FAILURE }
             }
             Err(error) => usage_error(&format_args!("doctor {error}")),
+        },
+        Command::Top(command) => match top::top(&command) {
+            Ok(text) => text.map_or(ExitCode::SUCCESS, |text| print(&text)),
+            Err(error) => {
+                log::error(format_args!("top: {error}"));
+                ExitCode::FAILURE
+            }
         },
         Command::Nodes { server } => match nodes::table(&server) {
             Ok(text) => print(&text),

@@ -23,6 +23,7 @@ use crate::options_file::OptionsFile;
 use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
+use crate::top_command::{TopCommand, parse_top};
 use crate::usage::SUBCOMMANDS;
 
 /// What the command line asks for.
@@ -78,6 +79,8 @@ pub enum Command {
     },
     /// Say what to change on this machine, or for a running server.
     Doctor(Box<DoctorCommand>),
+    /// Show what a server does, live.
+    Top(Box<TopCommand>),
     /// Show types of objects, or make calls without a server.
     Objects(ObjectsCommand),
     /// `-h`, `help`: print this and leave with status 0.
@@ -120,6 +123,7 @@ where
         Some("check") => parse_check(&words[1..]),
         Some("advise") => parse_advise(&words[1..]),
         Some("doctor") => parse_doctor(&words[1..]),
+        Some("top") => parse_top(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
         Some("ping") => parse_ping(&words[1..]),
         Some("follow") => parse_follow(&words[1..]),
@@ -150,6 +154,7 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
         Some("check") => Topic::Check,
         Some("advise") => Topic::Advise,
         Some("doctor") => Topic::Doctor,
+        Some("top") => Topic::Top,
         Some("nodes") => Topic::Nodes,
         Some("ping") => Topic::Ping,
         Some("follow") => Topic::Follow,

@@ -25,6 +25,8 @@ pub enum Topic {
     Advise,
     /// `doctor`.
     Doctor,
+    /// `top`.
+    Top,
     /// `nodes`.
     Nodes,
     /// `ping`.
@@ -45,6 +47,7 @@ impl Topic {
             Self::Check => CHECK.to_owned(),
             Self::Advise => ADVISE.to_owned(),
             Self::Doctor => DOCTOR.to_owned(),
+            Self::Top => TOP.to_owned(),
             Self::Nodes => NODES.to_owned(),
             Self::Ping => PING.to_owned(),
             Self::Follow => FOLLOW.to_owned(),
@@ -66,6 +69,7 @@ fn help() -> String {
          \x20      cattlegrid check FILE [--key KEY]  what a rule file means\n\
          \x20      cattlegrid advise ADDR             the rule file that fits its traffic\n\
          \x20      cattlegrid doctor [FILE] [OPTION]  what to change on this machine\n\
+         \x20      cattlegrid top [ADDR]              a live view of a server\n\
          \x20      cattlegrid nodes ADDR              the nodes of a server's fleet\n\
          \x20      cattlegrid ping ADDR               whether a server answers\n\
          \x20      cattlegrid follow FILE --to ADDRS  rows change: keys go from memcached\n\
@@ -214,6 +218,29 @@ As root it can name the process that has a port.
 Status: 0 without a problem, 1 with one, 2 for options or a file with mistakes.
 ";
 
+const TOP: &str = "\
+Usage: cattlegrid top [ADDR] [OPTION]...
+
+Shows what a running Cattlegrid or memcached does, live, in the terminal: hit
+ratio, requests by command, memory, and of Cattlegrid computations made and
+saved, rules, loaders, objects, hot keys, slow computations and nodes. ADDR is
+host:port or the path of a unix socket; 127.0.0.1:11211 by default. It asks
+with stats and reads only. ? shows the keys.
+
+      --once         print all views as text once, and end
+      --view NAME    the first view, or with --once the only one: main, rules,
+                     loaders, objects, keys, slow, memory, fleet, times, all
+  -n, --interval SECONDS
+                     between two looks, 0.2 to 60; 1 by default
+      --login FILE   log in: the first line of the file is user:password
+      --tls          speak TLS, and accept any certificate
+      --tls-ca FILE  accept only those of the authorities in this PEM file
+      --ascii        draw with ASCII only, as without a locale of UTF-8
+  -h, --help         print this
+
+Status: 0, 1 without a terminal, or if --once gets no answer.
+";
+
 const NODES: &str = "\
 Usage: cattlegrid nodes ADDR
 
@@ -309,6 +336,7 @@ mod tests {
             Topic::Check,
             Topic::Advise,
             Topic::Doctor,
+            Topic::Top,
             Topic::Nodes,
             Topic::Ping,
             Topic::Follow,

@@ -15,6 +15,7 @@ pub const SUBCOMMANDS: &[(&str, &str)] = &[
     ("check", "what a rule file means"),
     ("advise", "the rule file that fits a server's traffic"),
     ("doctor", "what to change on this machine"),
+    ("top", "a live view of a server, in the terminal"),
     ("nodes", "the nodes of a server's fleet"),
     ("ping", "whether a server answers"),
     ("follow", "rows change: keys go from memcached"),

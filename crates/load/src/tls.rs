@@ -1,5 +1,6 @@
 //! How a client speaks TLS: whom it trusts, and whether it resumes sessions.
 
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::BenchError;
 
@@ -48,6 +49,18 @@ impl Tls {
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         Ok(Self { config, name, resumes })
+    }
+
+    /// Speaks TLS over a socket that blocks, or has timeouts; the handshake takes place with the first write.
+    ///
+    /// # Errors
+    /// The settings of TLS do not fit each other.
+    pub fn stream<S: Read + Write + Send + 'static>(
+        &self,
+        socket: S,
+    ) -> io::Result<impl Read + Write + Send + 'static> {
+        let connection = ClientConnection::new(Arc::new(self.config.clone()), self.name.clone());
+        Ok(StreamOwned::new(connection.map_err(io::Error::other)?, socket))
     }
 }
 

@@ -85,37 +85,45 @@ impl TurnSampler {
 
 /// What is counted of one key or shape.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counted {
-    pub(crate) text: Box<[u8]>,
+pub struct Counted {
+    /// The key, or its shape.
+    pub text: Box<[u8]>,
     /// What the sketch goes by: requests or bytes.
-    pub(crate) count: u64,
+    pub count: u64,
     /// By how much `count` may be too large.
-    pub(crate) error: u64,
-    pub(crate) gets: u64,
-    pub(crate) misses: u64,
-    pub(crate) stores: u64,
-    pub(crate) bytes: u64,
+    pub error: u64,
+    /// Gets of it.
+    pub gets: u64,
+    /// Gets that missed.
+    pub misses: u64,
+    /// Values stored.
+    pub stores: u64,
+    /// Bytes read and stored.
+    pub bytes: u64,
     /// Misses that came behind another connection's within [`HERD_MS`], before the key was stored.
-    pub(crate) herd_misses: u64,
+    pub herd_misses: u64,
     /// The last miss, until the key is stored: when, and on which connection.
     missed: Option<(u64, i32)>,
 }
 
-/// Space-Saving, see the module's text.
+/// Space-Saving: counters for the most frequent of many keys.
+///
+/// A key of more than one part in as many as there are counters has one; its count is too large by its error at most, and never too small.
 #[derive(Debug)]
-struct Sketch {
+pub struct Sketch {
     entries: Vec<Counted>,
     places: HashMap<Box<[u8]>, usize>,
     most: usize,
 }
 
 impl Sketch {
-    fn new(most: usize) -> Self {
+    /// With this many counters, at least 1.
+    pub fn new(most: usize) -> Self {
         Self { entries: Vec::new(), places: HashMap::new(), most }
     }
 
     /// The counter of a key, `weight` larger.
-    fn count(&mut self, text: &[u8], weight: u64) -> &mut Counted {
+    pub fn count(&mut self, text: &[u8], weight: u64) -> &mut Counted {
         let at = match self.places.get(text) {
             Some(at) => *at,
             None => self.take(text),
@@ -143,7 +151,13 @@ impl Sketch {
         at
     }
 
-    fn halve(&mut self) {
+    /// All counters, in no order.
+    pub fn entries(&self) -> &[Counted] {
+        &self.entries
+    }
+
+    /// Halves all counts, so that what was frequent long ago gives way.
+    pub fn halve(&mut self) {
         for entry in &mut self.entries {
             let Counted { count, error, gets, misses, stores, bytes, herd_misses, .. } = entry;
             for number in [count, error, gets, misses, stores, bytes, herd_misses] {

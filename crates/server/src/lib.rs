@@ -65,7 +65,7 @@ pub use deletes::{DeletesError, delete_keys};
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::{check_logs, log_lacks};
-pub use hot::shape;
+pub use hot::{Counted, Sketch, shape};
 pub use loading::log_loader;
 pub use serve::{descriptors_at_most, memory_at_most, serve};
 

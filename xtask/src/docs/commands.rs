@@ -49,6 +49,7 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
                 "check" => Topic::Check.text(),
                 "advise" => Topic::Advise.text(),
                 "doctor" => Topic::Doctor.text(),
+                "top" => Topic::Top.text(),
                 "nodes" => Topic::Nodes.text(),
                 "ping" => Topic::Ping.text(),
                 "follow" => Topic::Follow.text(),
@@ -59,9 +60,9 @@ pub(super) fn subcommands() -> Result<Vec<Subcommand>, String> {
             };
             let words: &[&str] = match name {
                 "objects" => &["list", "call", "test", "lint", "bench"],
-                "help" => {
-                    &["demo", "bench", "check", "advise", "doctor", "nodes", "ping", "follow", "objects"]
-                }
+                "help" => &[
+                    "demo", "bench", "check", "advise", "doctor", "top", "nodes", "ping", "follow", "objects",
+                ],
                 _ => &[],
             };
             Ok(Subcommand { name, brief, flags: flags(&help), help, words })

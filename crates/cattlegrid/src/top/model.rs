@@ -1,0 +1,363 @@
+//! What is known of the server: its last replies, those before them, and what follows from both.
+//!
+//! Sans-io: the caller passes [`Update`]s, with the time at which they came.
+//!
+//! # Invariants
+//! * A rate is of two replies of the same run of the server, the counter not smaller in the second one: a start or `stats reset` in between
+//!   gives no rate, never a negative or a huge one.
+//! * Its own gets of control keys are in no rate.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::Value;
+
+use super::hot::Hottest;
+use super::reply::{Ask, Group, Reply, plain};
+
+/// Points of a history: ten minutes at one a second.
+const HISTORY: usize = 600;
+
+/// What comes from the server.
+#[derive(Debug)]
+pub(super) enum Update {
+    /// A reply that came at this time, in milliseconds of a clock that never goes back. `own_gets`: gets that were sent before, in all.
+    Reply {
+        ask: Ask,
+        at_ms: u64,
+        reply: Reply,
+        own_gets: u64,
+    },
+    /// All that was due has been answered within this time.
+    Done {
+        took_ms: u64,
+    },
+    /// No answer; the next attempt is `again_ms` later. `unix_seconds`: the time of day.
+    Lost {
+        at_ms: u64,
+        unix_seconds: u64,
+        why: String,
+        again_ms: u64,
+    },
+    Hot(Hottest),
+    /// Requests cannot be watched.
+    Unwatched(String),
+}
+
+/// A reply, and when it came.
+#[derive(Debug)]
+struct Taken {
+    at_ms: u64,
+    group: Group,
+    own_gets: u64,
+}
+
+/// What is known of a group.
+#[derive(Debug, Default)]
+struct Known {
+    now: Option<Taken>,
+    before: Option<Taken>,
+    /// Why there is none.
+    refused: Option<String>,
+}
+
+/// Whether the server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Link {
+    /// It has not answered yet.
+    New,
+    Up,
+    Lost {
+        at_ms: u64,
+        unix_seconds: u64,
+        why: String,
+        again_at_ms: u64,
+    },
+}
+
+/// A slow computation, load or call.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Slow {
+    pub(super) kind: String,
+    pub(super) shape: String,
+    pub(super) ms: f64,
+    pub(super) ago_ms: f64,
+}
+
+/// Values of the past, the newest last; None: not known.
+#[derive(Debug, Default)]
+pub(super) struct History(VecDeque<Option<f64>>);
+
+impl History {
+    fn push(&mut self, point: Option<f64>) {
+        if self.0.len() == HISTORY {
+            self.0.pop_front();
+        }
+        self.0.push_back(point);
+    }
+
+    pub(super) fn points(&self) -> Vec<Option<f64>> {
+        self.0.iter().copied().collect()
+    }
+}
+
+/// Everything that is shown.
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) address: String,
+    pub(super) link: Link,
+    known: BTreeMap<Ask, Known>,
+    /// What the last start of counters from 0 was, if there was one.
+    pub(super) begun_anew: Option<&'static str>,
+    pub(super) took_ms: u64,
+    pub(super) hit_ratio: History,
+    pub(super) requests: History,
+    pub(super) saved: History,
+    pub(super) slow: Vec<Slow>,
+    pub(super) nodes: Vec<BTreeMap<String, String>>,
+    pub(super) hot: Option<Hottest>,
+    pub(super) unwatched: Option<String>,
+}
+
+/// Counters of `stats` that only a start or a reset makes smaller.
+const STEADY: [&str; 4] = ["cmd_get", "cmd_set", "total_items", "bytes_read"];
+/// Counters of requests, by command; `stats` has no other that is in none of these.
+pub(super) const REQUESTS: [&str; 12] = [
+    "cmd_get",
+    "cmd_set",
+    "delete_hits",
+    "delete_misses",
+    "incr_hits",
+    "incr_misses",
+    "decr_hits",
+    "decr_misses",
+    "cmd_touch",
+    "cmd_flush",
+    "auth_cmds",
+    "cas_misses",
+];
+
+impl Model {
+    pub(super) fn new(address: &str) -> Self {
+        Self {
+            address: plain(address.as_bytes()),
+            link: Link::New,
+            known: BTreeMap::new(),
+            begun_anew: None,
+            took_ms: 0,
+            hit_ratio: History::default(),
+            requests: History::default(),
+            saved: History::default(),
+            slow: Vec::new(),
+            nodes: Vec::new(),
+            hot: None,
+            unwatched: None,
+        }
+    }
+
+    pub(super) fn take(&mut self, update: Update) {
+        match update {
+            Update::Reply { ask, at_ms, reply, own_gets } => self.take_reply(ask, at_ms, reply, own_gets),
+            Update::Done { took_ms } => {
+                self.took_ms = took_ms;
+                self.link = Link::Up;
+            }
+            Update::Lost { at_ms, unix_seconds, why, again_ms } => {
+                let again_at_ms = at_ms + again_ms;
+                let (at_ms, unix_seconds) = match self.link {
+                    Link::Lost { at_ms, unix_seconds, .. } => (at_ms, unix_seconds),
+                    _ => (at_ms, unix_seconds),
+                };
+                self.link = Link::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
+                for known in self.known.values_mut() {
+                    // Another server may come, with other rights.
+                    known.refused = None;
+                }
+            }
+            Update::Hot(hottest) => {
+                self.unwatched = None;
+                self.hot = Some(hottest);
+            }
+            Update::Unwatched(why) => self.unwatched = Some(plain(why.as_bytes())),
+        }
+    }
+
+    fn take_reply(&mut self, ask: Ask, at_ms: u64, reply: Reply, own_gets: u64) {
+        match reply {
+            Reply::Lines(group) => {
+                if ask == Ask::Stats {
+                    self.compare_runs(&group);
+                }
+                let known = self.known.entry(ask).or_default();
+                known.refused = None;
+                known.before = known.now.replace(Taken { at_ms, group, own_gets });
+                match ask {
+                    Ask::Stats => {
+                        let (hits, misses) =
+                            (self.rate(ask, "", "get_hits"), self.rate(ask, "", "get_misses"));
+                        let ratio = hits.zip(misses).and_then(|(hits, misses)| ratio(hits, misses));
+                        self.hit_ratio.push(ratio);
+                        self.requests.push(self.request_rate());
+                    }
+                    Ask::Rules => self.saved.push(self.rate(ask, "total", "computes_saved")),
+                    _ => {}
+                }
+            }
+            Reply::Value(value) => {
+                let parsed = serde_json::from_slice::<Value>(&value).unwrap_or(Value::Null);
+                match ask {
+                    Ask::Slow => self.slow = slow_of(&parsed),
+                    _ => self.nodes = nodes_of(&parsed),
+                }
+            }
+            Reply::Absent => {
+                self.known.remove(&ask);
+                match ask {
+                    Ask::Slow => self.slow.clear(),
+                    Ask::Nodes => self.nodes.clear(),
+                    _ => {}
+                }
+            }
+            Reply::Refused(why) => {
+                self.known.insert(ask, Known { refused: Some(why), ..Known::default() });
+            }
+        }
+    }
+
+    /// Forgets what was before if the server has begun anew.
+    fn compare_runs(&mut self, new: &Group) {
+        let Some(old) = self.group(Ask::Stats) else { return };
+        let of = |group: &Group, name: &str| group.get("", name).and_then(|text| text.parse::<u64>().ok());
+        let is_less = |name: &str| of(new, name).zip(of(old, name)).is_some_and(|(new, old)| new < old);
+        let is_other = of(old, "pid") != of(new, "pid") || is_less("uptime");
+        let is_less = STEADY.into_iter().any(is_less);
+        if is_other || is_less {
+            self.begun_anew = Some(if is_other { "the server has started" } else { "stats reset" });
+            for known in self.known.values_mut() {
+                (known.now, known.before) = (None, None);
+            }
+        }
+    }
+
+    /// The last reply.
+    pub(super) fn group(&self, ask: Ask) -> Option<&Group> {
+        self.known.get(&ask)?.now.as_ref().map(|taken| &taken.group)
+    }
+
+    /// What the server says to a user that may not see it.
+    pub(super) fn refused(&self, ask: Ask) -> Option<&str> {
+        self.known.get(&ask)?.refused.as_deref()
+    }
+
+    /// Whether the server is a Cattlegrid.
+    pub(super) fn is_cattlegrid(&self) -> bool {
+        self.group(Ask::Cattlegrid).is_some() || self.refused(Ask::Cattlegrid).is_some()
+    }
+
+    /// A line of the last reply, without a label if that is empty.
+    pub(super) fn text(&self, ask: Ask, label: &str, name: &str) -> Option<&str> {
+        self.group(ask)?.get(label, name)
+    }
+
+    pub(super) fn number(&self, ask: Ask, label: &str, name: &str) -> Option<f64> {
+        self.text(ask, label, name)?.parse().ok()
+    }
+
+    /// The sum of lines that there are; None without any.
+    pub(super) fn sum(&self, ask: Ask, label: &str, names: &[&str]) -> Option<f64> {
+        let group = self.group(ask)?;
+        let numbers = names.iter().filter_map(|name| group.get(label, name)?.parse::<f64>().ok());
+        numbers.fold(None, |sum: Option<f64>, number| Some(sum.unwrap_or(0.0) + number))
+    }
+
+    /// By how much a counter has grown in a second, between the last two replies.
+    pub(super) fn rate(&self, ask: Ask, label: &str, name: &str) -> Option<f64> {
+        let known = self.known.get(&ask)?;
+        let (now, before) = (known.now.as_ref()?, known.before.as_ref()?);
+        let ms = now.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)?;
+        // After a reload another rule may have this number.
+        if ask == Ask::Rules && now.group.get(label, "match") != before.group.get(label, "match") {
+            return None;
+        }
+        let (new, old) = (now.group.get(label, name)?, before.group.get(label, name)?);
+        let own = match name {
+            "cmd_get" | "get_hits" if ask == Ask::Stats => now.own_gets - before.own_gets,
+            _ => 0,
+        };
+        let grown = match (new.parse::<u64>(), old.parse::<u64>()) {
+            (Ok(new), Ok(old)) => new.checked_sub(old)?.saturating_sub(own) as f64,
+            _ => Some(new.parse::<f64>().ok()? - old.parse::<f64>().ok()?).filter(|grown| *grown >= 0.0)?,
+        };
+        Some(grown * 1000.0 / ms as f64)
+    }
+
+    /// How old the last reply to `stats` is, in milliseconds; 0 without one.
+    pub(super) fn age_ms(&self, now_ms: u64) -> u64 {
+        let last = self.known.get(&Ask::Stats).and_then(|known| known.now.as_ref());
+        last.map_or(0, |taken| now_ms.saturating_sub(taken.at_ms))
+    }
+
+    /// The time that rates of a group are of, in milliseconds.
+    pub(super) fn span_ms(&self, ask: Ask) -> Option<u64> {
+        let known = self.known.get(&ask)?;
+        known.now.as_ref()?.at_ms.checked_sub(known.before.as_ref()?.at_ms)
+    }
+
+    /// The rate of several counters together: of those that are known.
+    pub(super) fn rates(&self, ask: Ask, label: &str, names: &[&str]) -> Option<f64> {
+        let rates = names.iter().filter_map(|name| self.rate(ask, label, name));
+        rates.fold(None, |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate))
+    }
+
+    pub(super) fn request_rate(&self) -> Option<f64> {
+        self.rates(Ask::Stats, "", &REQUESTS[..10])
+    }
+
+    /// Share of hits among gets: between the last two replies, and since the start.
+    pub(super) fn hit_ratios(&self) -> (Option<f64>, Option<f64>) {
+        let now = self
+            .rate(Ask::Stats, "", "get_hits")
+            .zip(self.rate(Ask::Stats, "", "get_misses"))
+            .and_then(|(hits, misses)| ratio(hits, misses));
+        let all = self
+            .number(Ask::Stats, "", "get_hits")
+            .zip(self.number(Ask::Stats, "", "get_misses"))
+            .and_then(|(hits, misses)| ratio(hits, misses));
+        (now, all)
+    }
+
+    /// Labels of a group, in the server's order.
+    pub(super) fn labels(&self, ask: Ask) -> impl Iterator<Item = &str> {
+        self.group(ask).into_iter().flat_map(|group| group.blocks.iter().map(|block| &*block.label))
+    }
+}
+
+fn ratio(hits: f64, misses: f64) -> Option<f64> {
+    (hits + misses > 0.0).then(|| hits / (hits + misses))
+}
+
+fn slow_of(parsed: &Value) -> Vec<Slow> {
+    let text = |entry: &Value, name: &str| plain(entry[name].as_str().unwrap_or_default().as_bytes());
+    let number = |entry: &Value, name: &str| entry[name].as_f64().unwrap_or(0.0);
+    let entries = parsed["slow"].as_array().map_or(&[][..], Vec::as_slice);
+    let one = |entry: &Value| Slow {
+        kind: text(entry, "kind"),
+        shape: text(entry, "shape"),
+        ms: number(entry, "ms"),
+        ago_ms: number(entry, "ago_ms"),
+    };
+    entries.iter().map(one).collect()
+}
+
+fn nodes_of(parsed: &Value) -> Vec<BTreeMap<String, String>> {
+    let text = |value: &Value| match value {
+        Value::String(text) => plain(text.as_bytes()),
+        Value::Null => "-".to_owned(),
+        other => plain(other.to_string().as_bytes()),
+    };
+    let nodes = parsed.as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_object);
+    nodes.map(|node| node.iter().map(|(name, value)| (name.clone(), text(value))).collect()).collect()
+}
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+//! The terminal: taken over, given back, and its keys.
+//!
+//! # Invariants
+//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. Only SIGKILL leaves it as it is.
+
+use std::io::{self, IsTerminal as _, Stdout, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, raise};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::flag;
+
+use super::figures::Hand;
+use super::ui::Key;
+use super::view::Paint;
+
+/// The terminal has been taken over.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// What a terminal can do, by the environment.
+///
+/// # Errors
+/// There is no terminal that could be drawn on; the text says what to do.
+pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Result<Paint, String> {
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let term = variable("TERM").unwrap_or_default();
+    if term.is_empty() || term == "dumb" || term == "unknown" {
+        return Err(format!(
+            "TERM={term}: this terminal cannot be drawn on; --once prints what there is as text"
+        ));
+    }
+    // The first that is set counts, as everywhere.
+    let locale =
+        ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
+    let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
+    let is_mono = term.starts_with("vt") || term.ends_with("-m") || term.ends_with("-mono");
+    Ok(Paint {
+        hand: Hand { exact: false, ascii: ascii || !is_utf8 },
+        colours: variable("NO_COLOR").is_none() && !is_mono,
+    })
+}
+
+/// Whether standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// A terminal that has been taken over, until it is dropped.
+pub(super) struct Screen {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    ends: Arc<AtomicBool>,
+    stops: Arc<AtomicBool>,
+    goes_on: Arc<AtomicBool>,
+}
+
+/// What comes from the terminal or the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    Key(Key),
+    Resized,
+    /// A signal asks for the end.
+    Ended,
+    /// A signal asks to stop, as Ctrl-Z does.
+    Stopped,
+    /// The program goes on after it was stopped, and the terminal may be another's work.
+    GoesOn,
+    Nothing,
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn take() -> io::Result<Self> {
+        let signals = || Arc::new(AtomicBool::new(false));
+        let (ends, stops, goes_on) = (signals(), signals(), signals());
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            flag::register(signal, Arc::clone(&ends))?;
+        }
+        flag::register(SIGTSTP, Arc::clone(&stops))?;
+        flag::register(SIGCONT, Arc::clone(&goes_on))?;
+        let before = std::panic::take_hook();
+        cattlegrid_panic::print_with(move |panic| {
+            give_back();
+            before(panic);
+        });
+        enter()?;
+        let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
+        Ok(Self { terminal, ends, stops, goes_on })
+    }
+
+    /// Draws.
+    ///
+    /// # Errors
+    /// The system's: the terminal is gone.
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(draw).map(|_| ())
+    }
+
+    /// What comes next, within this time.
+    ///
+    /// # Errors
+    /// The system's: the terminal is gone.
+    pub(super) fn input(&self, wait: Duration) -> io::Result<Input> {
+        if self.ends.load(Ordering::Relaxed) {
+            return Ok(Input::Ended);
+        }
+        if self.stops.swap(false, Ordering::Relaxed) {
+            return Ok(Input::Stopped);
+        }
+        if self.goes_on.swap(false, Ordering::Relaxed) {
+            return Ok(Input::GoesOn);
+        }
+        if !event::poll(wait)? {
+            return Ok(Input::Nothing);
+        }
+        Ok(match event::read()? {
+            Event::Key(key) => key_of(key).map_or(Input::Nothing, Input::Key),
+            Event::Resize(..) => Input::Resized,
+            _ => Input::Nothing,
+        })
+    }
+
+    /// Gives the terminal back and stops, until SIGCONT comes.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn stop(&mut self) -> io::Result<()> {
+        give_back();
+        raise(Signal::SIGSTOP)?;
+        self.redraw()
+    }
+
+    /// Takes the terminal over again, and draws all of it the next time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn redraw(&mut self) -> io::Result<()> {
+        self.goes_on.store(false, Ordering::Relaxed);
+        enter()?;
+        // Not `Terminal::clear`, which asks the terminal where its cursor is and waits for the reply.
+        execute!(io::stdout(), Clear(ClearType::All))?;
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    IS_TAKEN.store(true, Ordering::SeqCst);
+    execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())
+}
+
+/// Gives the terminal back; again does nothing. What fails here has nobody to hear of it.
+fn give_back() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
+        let mut out = io::stdout();
+        execute!(out, LeaveAlternateScreen, Show).unwrap_or_default();
+        out.flush().unwrap_or_default();
+        disable_raw_mode().unwrap_or_default();
+    }
+}
+
+fn key_of(key: KeyEvent) -> Option<Key> {
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c') => Some(Key::Interrupt),
+            KeyCode::Char('z') => Some(Key::Stop),
+            KeyCode::Char('l') => Some(Key::Redraw),
+            _ => None,
+        };
+    }
+    Some(match key.code {
+        KeyCode::Char(letter) => Key::Char(letter),
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Esc,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Tab => Key::Tab,
+        KeyCode::BackTab => Key::BackTab,
+        KeyCode::Left => Key::Left,
+        KeyCode::Right => Key::Right,
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(ascii: bool, variables: &[(&str, &str)]) -> Result<(bool, bool), String> {
+        let variable =
+            |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+        paint(ascii, variable).map(|paint| (paint.hand.ascii, paint.colours))
+    }
+
+    #[test]
+    fn the_environment_says_what_a_terminal_can() {
+        let utf8 = ("LANG", "de_DE.UTF-8");
+        assert_eq!(with(false, &[("TERM", "xterm-256color"), utf8]), Ok((false, true)));
+        assert_eq!(with(true, &[("TERM", "xterm"), utf8]), Ok((true, true)));
+        assert_eq!(with(false, &[("TERM", "xterm"), utf8, ("NO_COLOR", "1")]), Ok((false, false)));
+        assert_eq!(with(false, &[("TERM", "xterm"), utf8, ("NO_COLOR", "")]), Ok((false, true)));
+        assert_eq!(with(false, &[("TERM", "xterm"), utf8, ("LC_ALL", "C")]), Ok((true, true)));
+        assert_eq!(with(false, &[("TERM", "xterm"), utf8, ("LC_ALL", "")]), Ok((false, true)));
+        assert_eq!(with(false, &[("TERM", "vt100"), ("LC_CTYPE", "C.utf8")]), Ok((false, false)));
+        assert_eq!(with(false, &[("TERM", "xterm")]), Ok((true, true)));
+        for term in ["dumb", ""] {
+            assert!(with(false, &[("TERM", term), utf8]).unwrap_err().contains("--once"));
+        }
+    }
+
+    #[test]
+    fn keys_of_terminals_are_ours() {
+        let of = |code, modifiers| key_of(KeyEvent::new(code, modifiers));
+        assert_eq!(of(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Key::Interrupt));
+        assert_eq!(of(KeyCode::Char('+'), KeyModifiers::SHIFT), Some(Key::Char('+')));
+        assert_eq!(of(KeyCode::F(1), KeyModifiers::NONE), None);
+    }
+}
