@@ -3,17 +3,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+    WWW_AUTHENTICATE,
+};
 use hyper::http::request::Parts;
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use rustls::ServerConfig;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use super::connections::Line;
+use super::events::{Body, Events};
 use super::guard::{Refusal, judge};
-use super::{Site, Stage, json, metrics};
+use super::{Site, Stage, dashboard, json, metrics};
 use crate::log;
 use crate::state::Shared;
 use crate::stats::Group;
@@ -23,13 +26,16 @@ const SHARE: u32 = 10;
 
 /// The site, and when the next page may be made.
 pub(super) struct Pages {
-    site: Arc<Site>,
+    pub(super) site: Arc<Site>,
+    pub(super) events: Events,
     next: Mutex<Option<Instant>>,
 }
 
 /// A page, before it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Page {
+    Dashboard,
+    Events,
     List,
     Metrics,
     Health,
@@ -38,11 +44,15 @@ enum Page {
     Leases,
     Slow,
     Hot,
+    Nodes,
+    Advice,
 }
 
 /// All paths, each with what the list says of it.
 const PATHS: &[(&str, Page, &str)] = &[
-    ("/", Page::List, "this list"),
+    ("/", Page::Dashboard, "the dashboard, for browsers"),
+    ("/pages", Page::List, "this list"),
+    ("/events", Page::Events, "server-sent events: the figures of the dashboard, once a second"),
     ("/metrics", Page::Metrics, "all figures, for Prometheus and what reads its formats"),
     ("/healthz", Page::Health, "200 while the process answers"),
     (
@@ -56,6 +66,8 @@ const PATHS: &[(&str, Page, &str)] = &[
     ("/leases", Page::Leases, "JSON: stats leases"),
     ("/slow", Page::Slow, "JSON: get @slow"),
     ("/hot", Page::Hot, "JSON: keys and shapes of keys that are asked for most, by a sample"),
+    ("/advice", Page::Advice, "JSON: what to change in the rule file, by what was counted"),
+    ("/nodes", Page::Nodes, "JSON: get @nodes"),
     ("/tags", Page::Group(Group::Tags), "JSON: stats tags"),
     ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
     ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
@@ -66,7 +78,7 @@ const PATHS: &[(&str, Page, &str)] = &[
 
 impl Pages {
     pub(super) fn new(site: Arc<Site>) -> Self {
-        Self { site, next: Mutex::new(None) }
+        Self { site, events: Events::default(), next: Mutex::new(None) }
     }
 
     /// What new connections are encrypted with.
@@ -75,7 +87,7 @@ impl Pages {
     }
 
     /// Makes a page when its time has come.
-    async fn paced<T>(&self, make: impl FnOnce() -> T) -> T {
+    pub(super) async fn paced<T>(&self, make: impl FnOnce() -> T) -> T {
         let mut next = self.next.lock().await;
         if let Some(at) = *next {
             sleep_until(at).await;
@@ -88,7 +100,12 @@ impl Pages {
 }
 
 /// The reply to a request of `peer`.
-pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> Response<Full<Bytes>> {
+pub(super) async fn answer(
+    pages: &Arc<Pages>,
+    request: &Parts,
+    peer: SocketAddr,
+    line: &Arc<Line>,
+) -> Response<Body> {
     if let Err(Refusal { status, text }) = judge(request, &pages.site.hosts, &pages.site.secrets) {
         if status == StatusCode::UNAUTHORIZED {
             log::warning(format_args!("admin: {peer} has asked without the right token"));
@@ -97,8 +114,11 @@ pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> 
         }
         return plain(status, format!("{text}\n"));
     }
+    if let Some(file) = dashboard::file(request.uri.path()) {
+        return dashboard_file(file, takes_gzip(request));
+    }
     let Some((_, page, _)) = PATHS.iter().find(|(path, ..)| *path == request.uri.path()) else {
-        return plain(StatusCode::NOT_FOUND, "no such page; / lists them\n".to_owned());
+        return plain(StatusCode::NOT_FOUND, "no such page; /pages lists them\n".to_owned());
     };
     let stage = pages.site.now();
     let shared = match (page, &stage) {
@@ -109,11 +129,58 @@ pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> 
         (_, Stage::Starting) => return plain(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned()),
         (_, Stage::Gone) => return plain(StatusCode::SERVICE_UNAVAILABLE, "leaving\n".to_owned()),
     };
+    if *page == Page::Events {
+        return events(pages, &stage, request, line);
+    }
     pages.paced(|| made(*page, shared, request)).await
 }
 
+/// The stream of a dashboard.
+fn events(pages: &Arc<Pages>, stage: &Stage, request: &Parts, line: &Arc<Line>) -> Response<Body> {
+    if matches!(stage, Stage::Draining(_)) {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+    }
+    let packed = takes_gzip(request);
+    let body = if request.method == Method::HEAD {
+        Some(Body::from(String::new()))
+    } else {
+        super::events::subscribe(pages, line, packed)
+    };
+    match body {
+        Some(body) => encoded(reply(StatusCode::OK, "text/event-stream", body), packed),
+        None => plain(StatusCode::SERVICE_UNAVAILABLE, "as many dashboards as there may be are open\n".to_owned()),
+    }
+}
+
+fn dashboard_file(file: &dashboard::File, packed: bool) -> Response<Body> {
+    let bytes = if packed { file.packed() } else { file.plain() };
+    let mut reply = encoded(reply(StatusCode::OK, file.content_type, bytes), packed);
+    reply.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(dashboard::POLICY));
+    reply
+}
+
+/// The same, said to be compressed if it is.
+fn encoded(mut reply: Response<Body>, packed: bool) -> Response<Body> {
+    let headers = reply.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    if packed {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    reply
+}
+
+/// Whether the reply may be compressed.
+fn takes_gzip(request: &Parts) -> bool {
+    let values = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| {
+        let (name, quality) = one.split_once(';').unwrap_or((one, ""));
+        let is_refused = quality.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+        name.trim().eq_ignore_ascii_case("gzip") && !is_refused
+    })
+}
+
 /// A page that reads figures.
-fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
+fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Body> {
     let now = shared.now_at(shared.clock.now());
     match page {
         Page::Metrics => {
@@ -124,12 +191,17 @@ fn made(page: Page, shared: &Shared, request: &Parts) -> Response<Full<Bytes>> {
         Page::Hot => reply(StatusCode::OK, JSON, json::hot(shared)),
         Page::Slow => reply(StatusCode::OK, JSON, shared.engine.shared().slow().json(now.ms) + "\n"),
         Page::Group(group) => reply(StatusCode::OK, JSON, json::group(group, shared, now)),
-        Page::List | Page::Health | Page::Readiness => plain(StatusCode::OK, String::new()),
+        Page::Nodes => reply(StatusCode::OK, JSON, shared.engine.shared().nodes_json(now.ms) + "\n"),
+        Page::Advice => reply(StatusCode::OK, JSON, json::advice(shared)),
+        // Answered before.
+        Page::Dashboard | Page::Events | Page::List | Page::Health | Page::Readiness => {
+            plain(StatusCode::OK, String::new())
+        }
     }
 }
 
 /// Whether clients may come, and if not why.
-fn readiness(stage: &Stage) -> Response<Full<Bytes>> {
+fn readiness(stage: &Stage) -> Response<Body> {
     let not = |why: String| plain(StatusCode::SERVICE_UNAVAILABLE, why);
     match stage {
         Stage::Starting => not("starting\n".to_owned()),
@@ -151,7 +223,7 @@ fn list() -> String {
 
 const JSON: &str = "application/json";
 
-fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+fn plain(status: StatusCode, text: String) -> Response<Body> {
     reply(status, "text/plain; charset=utf-8", text)
 }
 
@@ -161,11 +233,12 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("x-content-type-options"), "nosniff"),
     (HeaderName::from_static("x-frame-options"), "DENY"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    (HeaderName::from_static("content-security-policy"), "default-src 'none'; frame-ancestors 'none'"),
+    (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
 ];
+const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
-fn reply(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut reply = Response::new(Full::new(Bytes::from(text)));
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut reply = Response::new(body.into());
     *reply.status_mut() = status;
     let headers = reply.headers_mut();
     for (name, value) in HEADERS {
