@@ -119,7 +119,13 @@ pub(crate) fn of_server(shared: &Shared) -> Vec<Advice> {
     for view in shared.loaders.views() {
         let (jobs, refused) = (view.counts.jobs.load(Relaxed), view.counts.refused.load(Relaxed));
         let [wait, run] = [&view.pool.wait, &view.pool.run].map(|times| times.quantile(0.99));
-        all.extend(of_loader(&view.name, view.settings.max as u64, jobs, refused, [wait, run].map(|time| time.as_millis())));
+        all.extend(of_loader(
+            &view.name,
+            view.settings.max as u64,
+            jobs,
+            refused,
+            [wait, run].map(|time| time.as_millis()),
+        ));
     }
     all
 }
@@ -128,7 +134,9 @@ pub(crate) fn of_server(shared: &Shared) -> Vec<Advice> {
 fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [u128; 2]) -> Option<Advice> {
     let toml = Some(format!("max = {}", (max * 2).max(2)));
     let what = if counts(refused, jobs) {
-        format!("loader {name}: {refused} of {jobs} jobs were refused: its {max} workers do not keep up; raise max in [loader.{name}]")
+        format!(
+            "loader {name}: {refused} of {jobs} jobs were refused: its {max} workers do not keep up; raise max in [loader.{name}]"
+        )
     } else if jobs >= ONE_IN && wait_ms > run_ms {
         format!(
             "loader {name}: jobs wait for a worker for longer (p99 = {wait_ms} ms) than they run (p99 = {run_ms} ms): raise max in \
@@ -152,7 +160,10 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<
     if counts(seen.misses_lost, seen.leases) {
         all.push(Advice {
             about: "ledger_memory",
-            what: format!("{} misses were not recorded for lack of room: raise ledger_memory in [server]", seen.misses_lost),
+            what: format!(
+                "{} misses were not recorded for lack of room: raise ledger_memory in [server]",
+                seen.misses_lost
+            ),
             toml: None,
         });
     }
@@ -173,23 +184,42 @@ fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mu
     let (what, toml) = match p99_ms {
         Some(p99_ms) => {
             let longer = Some(roomy(p99_ms)).filter(|ms| *ms <= HOLD_MAX_MS);
-            let what = format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
+            let what =
+                format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
             match (longer, grace) {
-                (Some(longer), Some(grace)) => {
-                    (format!("{what}: raise it to {}, or add {grace}", toml_time(longer)), Some(format!("{key} = \"{}\"", toml_time(longer))))
+                (Some(longer), Some(grace)) => (
+                    format!("{what}: raise it to {}, or add {grace}", toml_time(longer)),
+                    Some(format!("{key} = \"{}\"", toml_time(longer))),
+                ),
+                (Some(longer), None) => (
+                    format!("{what}: raise it to {}", toml_time(longer)),
+                    Some(format!("{key} = \"{}\"", toml_time(longer))),
+                ),
+                (None, Some(grace)) => {
+                    (format!("{what}, which no hold can be: add {grace}"), Some(grace.to_owned()))
                 }
-                (Some(longer), None) => {
-                    (format!("{what}: raise it to {}", toml_time(longer)), Some(format!("{key} = \"{}\"", toml_time(longer))))
-                }
-                (None, Some(grace)) => (format!("{what}, which no hold can be: add {grace}"), Some(grace.to_owned())),
-                (None, None) => (format!("{what}, which no hold can be: let a loader compute the values before they expire"), None),
+                (None, None) => (
+                    format!(
+                        "{what}, which no hold can be: let a loader compute the values before they expire"
+                    ),
+                    None,
+                ),
             }
         }
         None => {
-            let what = format!("{} % of the gets that should wait got no value within {key} = {}", percent(missed, seen.held + seen.predicted), time(ms));
+            let what = format!(
+                "{} % of the gets that should wait got no value within {key} = {}",
+                percent(missed, seen.held + seen.predicted),
+                time(ms)
+            );
             match grace {
-                Some(grace) => (format!("{what}: serve the old value meanwhile, add {grace}"), Some(grace.to_owned())),
-                None => (format!("{what}: raise {key}"), Some(format!("{key} = \"{}\"", toml_time(roomy(ms.saturating_mul(2)).min(HOLD_MAX_MS))))),
+                Some(grace) => {
+                    (format!("{what}: serve the old value meanwhile, add {grace}"), Some(grace.to_owned()))
+                }
+                None => (
+                    format!("{what}: raise {key}"),
+                    Some(format!("{key} = \"{}\"", toml_time(roomy(ms.saturating_mul(2)).min(HOLD_MAX_MS)))),
+                ),
             }
         }
     };
@@ -239,7 +269,10 @@ fn of_slots(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
     if counts(seen.too_many_waiters, seen.held) {
         all.push(Advice {
             about: "max_waiters",
-            what: format!("{} gets were not held because max_waiters = {} waited for their key", seen.too_many_waiters, policy.max_waiters),
+            what: format!(
+                "{} gets were not held because max_waiters = {} waited for their key",
+                seen.too_many_waiters, policy.max_waiters
+            ),
             toml: Some(format!("max_waiters = {}", policy.max_waiters.saturating_mul(2))),
         });
     }
@@ -250,7 +283,10 @@ fn of_fills(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
     if counts(seen.failures, seen.leases) && policy.grace_on_error_s.max(policy.grace_s) == 0 {
         all.push(Advice {
             about: "grace_on_error",
-            what: format!("{} % of the computations failed: serve the old value meanwhile", percent(seen.failures, seen.leases)),
+            what: format!(
+                "{} % of the computations failed: serve the old value meanwhile",
+                percent(seen.failures, seen.leases)
+            ),
             toml: Some("grace_on_error = \"5m\"".to_owned()),
         });
     }
@@ -308,13 +344,41 @@ mod tests {
         let seen = Counts { held: 100, expired: 100, leases: 1, ..Counts::default() };
         let graced = Policy { grace_s: 30, ..plain };
         for (policy, p99_ms, expected) in [
-            (plain, Some(620), "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms, or add grace = \"30s\": hold = \"800ms\""),
-            (graced, Some(620), "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms: hold = \"800ms\""),
-            (graced, Some(1300), "hold = 400 ms is shorter than p99 = 1.3 s of the computations: raise it to 2s: hold = \"2s\""),
-            (plain, Some(59_000), "hold = 400 ms is shorter than p99 = 59 s of the computations, which no hold can be: add grace = \"30s\": grace = \"30s\""),
-            (graced, Some(u32::MAX), "hold = 400 ms is shorter than p99 = 4294967.3 s of the computations, which no hold can be: let a loader compute the values before they expire"),
-            (plain, Some(400), "100 % of the gets that should wait got no value within hold = 400 ms: serve the old value meanwhile, add grace = \"30s\": grace = \"30s\""),
-            (graced, None, "100 % of the gets that should wait got no value within hold = 400 ms: raise hold: hold = \"1s\""),
+            (
+                plain,
+                Some(620),
+                "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms, or add grace = \"30s\": hold = \"800ms\"",
+            ),
+            (
+                graced,
+                Some(620),
+                "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms: hold = \"800ms\"",
+            ),
+            (
+                graced,
+                Some(1300),
+                "hold = 400 ms is shorter than p99 = 1.3 s of the computations: raise it to 2s: hold = \"2s\"",
+            ),
+            (
+                plain,
+                Some(59_000),
+                "hold = 400 ms is shorter than p99 = 59 s of the computations, which no hold can be: add grace = \"30s\": grace = \"30s\"",
+            ),
+            (
+                graced,
+                Some(u32::MAX),
+                "hold = 400 ms is shorter than p99 = 4294967.3 s of the computations, which no hold can be: let a loader compute the values before they expire",
+            ),
+            (
+                plain,
+                Some(400),
+                "100 % of the gets that should wait got no value within hold = 400 ms: serve the old value meanwhile, add grace = \"30s\": grace = \"30s\"",
+            ),
+            (
+                graced,
+                None,
+                "100 % of the gets that should wait got no value within hold = 400 ms: raise hold: hold = \"1s\"",
+            ),
         ] {
             assert_eq!(lines(policy, p99_ms, seen), [expected]);
         }
@@ -328,7 +392,9 @@ mod tests {
     #[test]
     fn chance_is_no_reason() {
         let plain = Policy::default();
-        for (held, expired, is_said) in [(9, 9, false), (10, 10, true), (1000, 10, true), (1001, 10, false), (0, 0, false)] {
+        for (held, expired, is_said) in
+            [(9, 9, false), (10, 10, true), (1000, 10, true), (1001, 10, false), (0, 0, false)]
+        {
             let seen = Counts { held, expired, ..Counts::default() };
             assert_eq!(!lines(plain, Some(620), seen).is_empty(), is_said, "{expired} of {held}");
         }
@@ -365,7 +431,8 @@ mod tests {
 
     #[test]
     fn a_loader_that_does_not_keep_up_is_named() {
-        let line = |jobs, refused, times| of_loader("pages", 4, jobs, refused, times).map(|advice| advice.line());
+        let line =
+            |jobs, refused, times| of_loader("pages", 4, jobs, refused, times).map(|advice| advice.line());
         assert_eq!(line(0, 0, [0, 0]), None);
         assert_eq!(line(99, 0, [9, 5]), None, "too few");
         assert_eq!(line(100, 0, [5, 5]), None);
@@ -376,7 +443,10 @@ mod tests {
 
     #[test]
     fn times_are_round() {
-        assert_eq!([0, 1, 8, 80, 620, 799, 801, u32::MAX].map(roomy), [1, 1, 10, 100, 800, 1000, 2000, u32::MAX]);
+        assert_eq!(
+            [0, 1, 8, 80, 620, 799, 801, u32::MAX].map(roomy),
+            [1, 1, 10, 100, 800, 1000, 2000, u32::MAX]
+        );
         assert_eq!([800, 1000, 1500].map(toml_time), ["800ms", "1s", "1500ms"]);
     }
 }

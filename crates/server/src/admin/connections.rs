@@ -53,7 +53,7 @@ const HEADER_BYTES: usize = 16 << 10;
 /// Most headers.
 const HEADERS: usize = 64;
 
-/// The pause after a connection has taken the place of another, and after a failed accept.
+/// The pause before a connection takes the place of another, and after a failed accept.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Descriptors that are kept for connections when there are no others.
@@ -157,16 +157,26 @@ impl Gate {
         }
     }
 
-    async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
+    /// Gives the places of those that have ended back; whether there is one.
+    fn has_room(&mut self) -> bool {
         self.open.retain(|open| !open.task.is_finished());
-        let own = || self.open.iter().enumerate().filter(|(_, open)| !open.line.streams());
-        if own().count() >= CONNECTIONS {
+        self.open.iter().filter(|open| !open.line.streams()).count() < CONNECTIONS
+    }
+
+    async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
+        if !self.has_room() {
+            // Meanwhile those that came in the same moment are answered, as all dashboards after a restart.
+            sleep(PAUSE).await;
+        }
+        if !self.has_room() {
+            let own = || self.open.iter().enumerate().filter(|(_, open)| !open.line.streams());
             let oldest = own().find(|(_, open)| !open.line.asked.load(Relaxed));
             // All have asked: the oldest gives way, since it may be one that does not read.
-            if let Some(open) = oldest.or_else(|| own().next()).map(|(at, _)| at).and_then(|at| self.open.remove(at)) {
+            if let Some((at, _)) = oldest.or_else(|| own().next())
+                && let Some(open) = self.open.remove(at)
+            {
                 open.task.abort();
             }
-            sleep(PAUSE).await;
         }
         let line = Arc::new(Line::default());
         let (pages, own, reserve) = (Arc::clone(&self.pages), Arc::clone(&line), Arc::clone(&self.reserve));

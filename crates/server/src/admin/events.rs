@@ -59,7 +59,8 @@ fn deflated(bytes: &[u8]) -> Vec<u8> {
         let before = compress.total_in() as usize;
         let state = compress.compress_vec(&bytes[before..], &mut packed, FlushCompress::Sync);
         // There was room left, so all of it is out.
-        if state.is_err() || (compress.total_in() as usize == bytes.len() && packed.len() < packed.capacity()) {
+        if state.is_err() || (compress.total_in() as usize == bytes.len() && packed.len() < packed.capacity())
+        {
             return packed;
         }
         packed.reserve(packed.capacity().max(64));
@@ -236,7 +237,9 @@ impl HttpBody for Body {
             return Poll::Ready(None);
         }
         let bytes = match std::task::ready!(stream.from.poll_recv(cx)) {
-            Some(event) => stream.gzip.as_mut().map_or_else(|| event.plain.clone(), |gzip| gzip.event(&event)),
+            Some(event) => {
+                stream.gzip.as_mut().map_or_else(|| event.plain.clone(), |gzip| gzip.event(&event))
+            }
             None => {
                 stream.is_over = true;
                 let Some(gzip) = &stream.gzip else { return Poll::Ready(None) };
@@ -272,7 +275,8 @@ mod tests {
     /// Each event can be read when it has come, and the whole is a gzip file.
     #[test]
     fn events_that_are_compressed_once_are_one_gzip_file() {
-        let texts = ["{}".to_owned(), "x".repeat(100_000), (0..20_000_u32).map(|n| format!("{n:x},")).collect()];
+        let texts =
+            ["{}".to_owned(), "x".repeat(100_000), (0..20_000_u32).map(|n| format!("{n:x},")).collect()];
         let events = texts.map(|text| Event::new("patch", &text));
         let mut gzip = Gzip::default();
         let (mut file, mut plain) = (Vec::new(), Vec::new());

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
-    WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue,
+    VARY, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -148,7 +148,9 @@ fn events(pages: &Arc<Pages>, stage: &Stage, request: &Parts, line: &Arc<Line>) 
     };
     match body {
         Some(body) => encoded(reply(StatusCode::OK, "text/event-stream", body), packed),
-        None => plain(StatusCode::SERVICE_UNAVAILABLE, "as many dashboards as there may be are open\n".to_owned()),
+        None => {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "as many dashboards as there may be are open\n".to_owned())
+        }
     }
 }
 
@@ -255,4 +257,39 @@ fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Body>) 
         _ => {}
     }
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    /// A browser finds all pages, those without a script as well.
+    #[test]
+    fn the_dashboard_links_to_every_page() {
+        let page = dashboard::file("/").unwrap().plain();
+        let page = std::str::from_utf8(&page).unwrap();
+        for (path, ..) in PATHS {
+            assert!(page.contains(&format!("<a href=\"{path}\">{path}</a>")), "{path}");
+        }
+        assert_eq!(page.matches("<footer>").count(), 1);
+        let (_, footer) = page.split_once("<footer>").unwrap();
+        assert_eq!(footer.matches("<a href=").count(), PATHS.len());
+    }
+
+    #[test]
+    fn replies_are_compressed_where_that_is_understood() {
+        for (accept, expected) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.000", false),
+            ("br, deflate", false),
+            ("", false),
+        ] {
+            let request = Request::builder().header(ACCEPT_ENCODING, accept).body(()).unwrap();
+            assert_eq!(takes_gzip(&request.into_parts().0), expected, "{accept}");
+        }
+    }
 }

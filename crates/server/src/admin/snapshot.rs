@@ -70,7 +70,8 @@ fn most_used(shared: &Shared) -> Vec<u32> {
 fn all_advice(shared: &Shared) -> Json {
     let list = |of: &[advice::Advice]| Json::from_iter(of.iter().map(json::advice_value));
     let of_rules = advice::of_rules(shared).into_iter().take(SHOWN);
-    let mut all: Map<_, _> = of_rules.map(|(rule, advice)| (rule.number.to_string(), list(&advice))).collect();
+    let mut all: Map<_, _> =
+        of_rules.map(|(rule, advice)| (rule.number.to_string(), list(&advice))).collect();
     let of_server = advice::of_server(shared);
     if !of_server.is_empty() {
         all.insert("server".to_owned(), list(&of_server));
@@ -90,21 +91,28 @@ fn by_label(page: &mut Json, list: &str, labels: &[&str]) -> Json {
     all.into_iter().take(SHOWN).map(|one| (name(&one), one)).collect::<Map<_, _>>().into()
 }
 
-/// What was slow lately, the slowest first. In the place of its age stands when it ended, which does not change.
+/// What was slow lately, of each kind and shape the longest, how often, and when the last one ended; the slowest first.
 fn slowest(shared: &Shared, now: Now) -> Json {
     let mut page = parsed(&shared.engine.shared().slow().json(now.ms));
     let Some(Json::Array(mut all)) = page.as_object_mut().and_then(|page| page.remove("slow")) else {
         return json!([]);
     };
-    for one in &mut all {
-        if let Some(ago_ms) = one["ago_ms"].as_u64() {
-            one["at_ms"] = now.ms.saturating_sub(ago_ms).into();
+    let ms = |one: &Json| one["ms"].as_f64().unwrap_or_default();
+    all.sort_by(|one, other| ms(other).total_cmp(&ms(one)));
+    let mut kinds: Vec<Json> = Vec::new();
+    for one in all {
+        let at_ms = now.ms.saturating_sub(one["ago_ms"].as_u64().unwrap_or_default());
+        let is_same = |own: &&mut Json| own["kind"] == one["kind"] && own["shape"] == one["shape"];
+        if let Some(own) = kinds.iter_mut().find(is_same) {
+            own["times"] = (own["times"].as_u64().unwrap_or_default() + 1).into();
+            own["at_ms"] = own["at_ms"].as_u64().unwrap_or_default().max(at_ms).into();
+        } else {
+            let (kind, shape, ms) = (&one["kind"], &one["shape"], &one["ms"]);
+            kinds.push(json!({ "kind": kind, "shape": shape, "ms": ms, "at_ms": at_ms, "times": 1 }));
         }
-        one.as_object_mut().map(|one| one.remove("ago_ms"));
     }
-    all.sort_by(|one, other| other["ms"].as_f64().partial_cmp(&one["ms"].as_f64()).unwrap_or(std::cmp::Ordering::Equal));
-    all.truncate(SLOWEST);
-    all.into()
+    kinds.truncate(SLOWEST);
+    kinds.into()
 }
 
 fn parsed(text: &str) -> Json {
@@ -137,6 +145,9 @@ mod tests {
         let old = json!({"a": 1, "b": {"c": [1, 2], "d": "x"}, "gone": {"e": 1}});
         assert_eq!(patch(&old, &old), None);
         let new = json!({"a": 2, "b": {"c": [1, 2], "d": "y"}, "new": {"f": null}});
-        assert_eq!(patch(&old, &new), Some(json!({"a": 2, "b": {"d": "y"}, "gone": null, "new": {"f": null}})));
+        assert_eq!(
+            patch(&old, &new),
+            Some(json!({"a": 2, "b": {"d": "y"}, "gone": null, "new": {"f": null}}))
+        );
     }
 }

@@ -90,13 +90,24 @@ const ratio = (part, all) => (all > 0 ? part / all : null);
 
 // --- figures: each has the name that `stats` has for it, and its exact value ---------------------------------------------
 
-// A list of figures: [label, names of lines whose sum it is, format].
+// A key as a person reads it, if all of it can be read.
+function plain(key) {
+  try {
+    const text = decodeURIComponent(key);
+    return /^[\x20-\x7e]*$/.test(text) ? text : key;
+  } catch {
+    return key;
+  }
+}
+
+// A list of figures: [label, names of lines whose sum it is, format, what is shown in the place of one that is not there].
 function rows(parent, group, values, list) {
   const dl = parent.querySelector(":scope > dl.rows") || parent.appendChild(make("dl", { class: "rows" }));
-  const shown = list.filter(([, names]) => [names].flat().some((name) => values[name] !== undefined));
+  const shown = list.filter(([, names, , absent]) => absent || [names].flat().some((name) => values[name] !== undefined));
   keyed(dl, shown.map(([label]) => label), (label) => make("div", {}, make("dt", {}, label), make("dd", {})));
-  shown.forEach(([, names, format], at) => {
+  shown.forEach(([, names, format, absent], at) => {
     const lines = [names].flat().filter((name) => values[name] !== undefined);
+    if (!lines.length) return setText(dl.children[at].lastChild, absent);
     const value = lines.length === 1 ? values[lines[0]] : lines.reduce((sum, name) => sum + values[name], 0);
     figure(dl.children[at].lastChild, lines.map((name) => `${group} ${name}`).join("+"), value, format || count);
   });
@@ -227,7 +238,7 @@ const DROPS = [
   ["expired, never read", "expired_unfetched"], ["gets of expired values", "get_expired"], ["gets of flushed values", "get_flushed"],
 ];
 const TAGS = [
-  ["bumps", "hard_bumps"], ["soft bumps", "soft_bumps"], ["false stale", "false_stale", share], ["gradual purges running", "gradual"],
+  ["bumps", "hard_bumps"], ["soft bumps", "soft_bumps"], ["false stale", "false_stale", share, "not measured yet"], ["gradual purges running", "gradual"],
   ["own tag bumped by a cascade", "self_bumped"], ["left out, since no item has the tag", "left_out"], ["memory", "memory_bytes", bytes],
 ];
 const LOADER = [
@@ -362,11 +373,11 @@ function list(parent, heads, lines, none) {
 }
 
 function lists() {
-  const hot = (all, name) => all.map((one) => [one[name], count(one.count), count(one.misses), count(one.herd_misses)]);
+  const hot = (all, name) => all.map((one) => [plain(one[name]), count(one.count), count(one.misses), count(one.herd_misses)]);
   list("keys-body", ["key", "requests", "misses", "in herds"], hot(state.hot.by_requests, "key"), "None yet.");
   list("shapes-body", ["shape", "requests", "misses", "in herds"], hot(state.hot.shapes, "shape"), "None yet.");
-  const slow = state.slow.map((one) => [`${one.kind} ${one.shape}`, ms(one.ms), `${span(Math.max(0, state.time_ms - one.at_ms) / 1000)} ago`]);
-  list("slow-body", ["what", "took", "ended"], slow, "None above the times of --slow-log.");
+  const slow = state.slow.map((one) => [`${one.kind} ${one.shape}`, ms(one.ms), count(one.times), `${span(Math.max(0, state.time_ms - one.at_ms) / 1000)} ago`]);
+  list("slow-body", ["what", "longest", "times", "last"], slow, "None above the times of --slow-log.");
 }
 
 function others() {
