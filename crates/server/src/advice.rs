@@ -254,7 +254,7 @@ fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &m
     });
 }
 
-/// Caps on those who compute and those who wait.
+/// Caps on clients that compute and clients that wait.
 fn of_slots(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
     if let Some(slots) = policy.rule_computers.filter(|_| counts(seen.slots, seen.held)) {
         all.push(Advice {

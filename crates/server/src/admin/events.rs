@@ -1,4 +1,4 @@
-//! The stream of the dashboard: server-sent events, one a second, made once for all who read.
+//! The stream of the dashboard: server-sent events, one a second, made once for all readers.
 //!
 //! ```text
 //!   event: full    a snapshot: the first event of a stream

@@ -8,7 +8,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 let state = null; // the last snapshot, with all patches
 let previous = null; // figures of the second before
-let history = {}; // name of a rate to its last values
+let series = {}; // name of a rate to its last values
 let control = null; // of the stream that is open
 let retry = 0; // the timer of the next try
 let lostSince = null;
@@ -100,7 +100,7 @@ function plain(key) {
   }
 }
 
-// A list of figures: [label, names of lines whose sum it is, format, what is shown in the place of one that is not there].
+// A list of figures: [label, names of lines whose sum it is, format, what is shown where there is no such line].
 function rows(parent, group, values, list) {
   const dl = parent.querySelector(":scope > dl.rows") || parent.appendChild(make("dl", { class: "rows" }));
   const shown = list.filter(([, names, , absent]) => absent || [names].flat().some((name) => values[name] !== undefined));
@@ -151,7 +151,7 @@ function spark(svg, label, values, format) {
 }
 
 const TILES = [
-  ["hit ratio", "share", share, (s) => `since the start: ${share(ratio(s.stats.get_hits, s.stats.cmd_get))}`],
+  ["hit ratio", "share", share, (s) => `since the start: ${share(ratio(s.stats.get_hits, answered(s)))}`],
   ["operations/s", "operations", rate, (s) => `gets: ${rate(last("gets"))}/s`],
   ["computations made/s", "made", rate, (s) => `since the start: ${count(made(s))}`],
   ["computations saved/s", "saved", rate, (s) => `since the start: ${count(total(s).computes_saved || 0)}`],
@@ -163,13 +163,15 @@ const TILES = [
 
 const total = (s) => s.total || {};
 const sum = (of, names) => names.reduce((all, name) => all + (of[name] || 0), 0);
+// Not `cmd_get`: held gets are in it before they are answered.
+const answered = (s) => s.stats.get_hits + s.stats.get_misses;
 const made = (s) => sum(total(s), ["leases", "leases_stale", "leases_early"]);
-const last = (name) => (history[name] && history[name].length ? history[name][history[name].length - 1] : 0);
+const last = (name) => (series[name] && series[name].length ? series[name][series[name].length - 1] : 0);
 
 function counters(s) {
   const operations = ["cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits", "decr_misses"];
   return {
-    ms: s.time_ms, pid: s.stats.pid, gets: s.stats.cmd_get, hits: s.stats.get_hits, operations: sum(s.stats, operations), made: made(s),
+    ms: s.time_ms, pid: s.stats.pid, gets: s.stats.cmd_get, hits: s.stats.get_hits, answered: answered(s), operations: sum(s.stats, operations), made: made(s),
     saved: total(s).computes_saved || 0, stale: total(s).stale_served || 0, evictions: s.stats.evictions,
   };
 }
@@ -177,7 +179,7 @@ function counters(s) {
 function note(s) {
   const now = counters(s);
   const add = (name, value) => {
-    history[name] = [...(history[name] || []), value].slice(-KEPT);
+    series[name] = [...(series[name] || []), value].slice(-KEPT);
   };
   add("held", s.cattlegrid.held);
   add("memory", ratio(s.cattlegrid.memory_used, s.cattlegrid.memory_limit) || 0);
@@ -187,9 +189,9 @@ function note(s) {
     // After `stats reset` counters begin at 0.
     const since = (name) => Math.max(0, now[name] - previous[name]);
     for (const name of ["gets", "operations", "made", "saved", "stale", "evictions"]) add(name, since(name) / seconds);
-    add("share", since("gets") ? since("hits") / since("gets") : last("share"));
+    add("share", since("answered") ? since("hits") / since("answered") : last("share"));
   } else {
-    add("share", ratio(now.hits, now.gets) || 0);
+    add("share", ratio(now.hits, now.answered) || 0);
   }
   previous = now;
 }
@@ -201,9 +203,9 @@ function tiles() {
   });
   TILES.forEach(([title, name, format, small], at) => {
     const [, big, svg, line] = boxes[at].children;
-    const isRatio = name === "share" && !state.stats.cmd_get;
+    const isRatio = name === "share" && !answered(state);
     setText(big, isRatio ? "–" : format(last(name)));
-    spark(svg, title, history[name] || [], format);
+    spark(svg, title, series[name] || [], format);
     setText(line, small(state));
   });
   const [connections, held] = [boxes[7].children[1], boxes[4].children[1]];
@@ -308,8 +310,9 @@ function rules() {
     const body = card.lastChild;
     if (!body.firstChild) body.append(make("p", { class: "note" }), make("div", {}), make("div", {}));
     const [line, list, figures] = body.children;
-    const answered = ratio(rule.hits + (rule.held_filled || 0) + (rule.held_old || 0), rule.gets);
-    setText(line, rule.gets ? `${share(answered)} of its gets got a value` : rule.matched ? "no gets yet" : "no key has matched it yet");
+    // Hits and gets of a rule may be counted in samples.
+    const found = Math.min(1, ratio(rule.hits + rule.held_filled + rule.held_old, rule.gets));
+    setText(line, rule.gets ? `${share(found)} of its gets got a value` : rule.matched ? "no gets yet" : "no key has matched it yet");
     say(list, state.advice[name] || []);
     rows(figures, `stats rules ${name}:`, rule, RULE.filter(([, names]) => [names].flat().some((one) => rule[one])));
     more(body, "All its figures", (into) => all(into, `stats rules ${name}:`, rule, ["rule", "match", "advice"]));
@@ -446,7 +449,7 @@ function heard(kind, data) {
   state = merge(kind === "full" ? null : state, JSON.parse(data));
   if (kind === "full") {
     previous = null;
-    if (before && before.stats.pid !== state.stats.pid) history = {};
+    if (before && before.stats.pid !== state.stats.pid) series = {};
   }
   failures = 0;
   note(state);
