@@ -100,7 +100,8 @@ pub(crate) fn rule_advice(state: &RuleState) -> Vec<Advice> {
     if let Some(what) = stats::advice(state) {
         let owner = "owner = \"connection\"";
         let toml = what.contains(owner).then(|| owner.to_owned());
-        all.push(Advice { about: "owner", what, toml });
+        // First: values that are dropped cost more than waits that do not help.
+        all.insert(0, Advice { about: "owner", what, toml });
     }
     all
 }
@@ -182,48 +183,38 @@ fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mu
     let grace = (policy.grace_s == 0).then_some("grace = \"30s\"");
     let p99_ms = learned_ms.map(|[_, _, p99_ms]| p99_ms).filter(|p99_ms| *p99_ms > ms);
     let (what, toml) = match p99_ms {
-        Some(p99_ms) => {
-            let longer = Some(roomy(p99_ms)).filter(|ms| *ms <= HOLD_MAX_MS);
-            let what =
-                format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
-            match (longer, grace) {
-                (Some(longer), Some(grace)) => (
-                    format!("{what}: raise it to {}, or add {grace}", toml_time(longer)),
-                    Some(format!("{key} = \"{}\"", toml_time(longer))),
-                ),
-                (Some(longer), None) => (
-                    format!("{what}: raise it to {}", toml_time(longer)),
-                    Some(format!("{key} = \"{}\"", toml_time(longer))),
-                ),
-                (None, Some(grace)) => {
-                    (format!("{what}, which no hold can be: add {grace}"), Some(grace.to_owned()))
-                }
-                (None, None) => (
-                    format!(
-                        "{what}, which no hold can be: let a loader compute the values before they expire"
-                    ),
-                    None,
-                ),
-            }
-        }
-        None => {
-            let what = format!(
-                "{} % of the gets that should wait got no value within {key} = {}",
-                percent(missed, seen.held + seen.predicted),
-                time(ms)
-            );
-            match grace {
-                Some(grace) => {
-                    (format!("{what}: serve the old value meanwhile, add {grace}"), Some(grace.to_owned()))
-                }
-                None => (
-                    format!("{what}: raise {key}"),
-                    Some(format!("{key} = \"{}\"", toml_time(roomy(ms.saturating_mul(2)).min(HOLD_MAX_MS)))),
-                ),
-            }
-        }
+        Some(p99_ms) => too_short(key, ms, p99_ms, grace),
+        None => no_value(key, ms, percent(missed, seen.held + seen.predicted), grace),
     };
     all.push(Advice { about: key, what, toml });
+}
+
+/// A hold that is shorter than the computations: a sentence, and a line.
+fn too_short(key: &str, ms: u32, p99_ms: u32, grace: Option<&str>) -> (String, Option<String>) {
+    let what = format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
+    let longer = Some(roomy(p99_ms)).filter(|ms| *ms <= HOLD_MAX_MS).map(toml_time);
+    match (longer, grace) {
+        (Some(longer), grace) => {
+            let or = grace.map(|grace| format!(", or add {grace}")).unwrap_or_default();
+            (format!("{what}: raise it to {longer}{or}"), Some(format!("{key} = \"{longer}\"")))
+        }
+        (None, Some(grace)) => (format!("{what}, which no hold can be: add {grace}"), Some(grace.to_owned())),
+        (None, None) => (
+            format!("{what}, which no hold can be: let a loader compute the values before they expire"),
+            None,
+        ),
+    }
+}
+
+/// A hold that ends without the value, though computations are not known to take longer: a sentence, and a line.
+fn no_value(key: &str, ms: u32, percent: u64, grace: Option<&str>) -> (String, Option<String>) {
+    let what = format!("{percent} % of the gets that should wait got no value within {key} = {}", time(ms));
+    if let Some(grace) = grace {
+        (format!("{what}: serve the old value meanwhile, add {grace}"), Some(grace.to_owned()))
+    } else {
+        let longer = toml_time(roomy(ms.saturating_mul(2)).min(HOLD_MAX_MS));
+        (format!("{what}: raise {key}"), Some(format!("{key} = \"{longer}\"")))
+    }
 }
 
 /// Leases that end while their holders still compute.

@@ -210,7 +210,7 @@ impl Gate {
 async fn over(line: &Line) {
     sleep(TIME).await;
     if line.streams() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

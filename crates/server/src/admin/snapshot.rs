@@ -68,7 +68,7 @@ fn most_used(shared: &Shared) -> Vec<u32> {
 
 /// By the number of the rule; that of the server under "server".
 fn all_advice(shared: &Shared) -> Json {
-    let list = |of: &[advice::Advice]| Json::from_iter(of.iter().map(json::advice_value));
+    let list = |of: &[advice::Advice]| of.iter().map(json::advice_value).collect::<Json>();
     let of_rules = advice::of_rules(shared).into_iter().take(SHOWN);
     let mut all: Map<_, _> =
         of_rules.map(|(rule, advice)| (rule.number.to_string(), list(&advice))).collect();
