@@ -17,7 +17,8 @@ import pytest
 from admin import Admin, without_checks
 from browser import Browser
 from crowd import write_rules
-from harness import PROMPT, ROOT, wait_until
+from harness import PROMPT, wait_until
+from loaders import of_loader, of_rule
 from test_operations import make_certificate
 
 pytestmark = pytest.mark.only_cattlegrid
@@ -49,6 +50,9 @@ at_most = "50%"
 [objects]
 types = ["counter", "quota"]
 """
+SCRIPT = """echo '{"ready":true}'; while read -r line; do case $line in *'"type":"job"'*) echo '{"value":"x"}';; *retire*) exit 0;;
+*ping*) echo '{"pong":true}';; esac; done"""
+RULES += of_rule("cold:{id}", "shell", terms="") + of_loader("shell", command=["/bin/sh", "-c", SCRIPT], mode="jsonl", dir="/")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,7 @@ def use(server):
             raw.set(b"key:%d" % (n % 40), b"x" * 500)
             raw.get(b"key:%d" % (n % 40))
         raw.get(b"absent")
+        assert raw.get(b"cold:1") == b"x"
         raw.set(b"huge", b"x" * 900_000)
         for n in range(12):
             # More slowly than the hold of the rule.
@@ -164,7 +169,7 @@ def test_every_figure_is_that_of_stats(served, page):
     moving |= {"curr_connections", "read_buf_bytes", "log_lines_written", "reload_time", "peers", "cmd_meta", "lock_waits", "misses_outstanding"}
     lines, same = {}, None
     for _ in range(10):
-        for group in ("", "cattlegrid", "rules", "tags", "objects", "shares"):
+        for group in ("", "cattlegrid", "rules", "tags", "objects", "shares", "loaders"):
             lines |= {(f"stats {group}".strip(), name): value for name, value in server.stats(group).items()}
         same = set()
         wrong = []
@@ -191,6 +196,7 @@ def test_every_figure_is_that_of_stats(served, page):
     assert not wrong, wrong
     assert len(same) > 150, len(same)
     text = one.text("main")
+    assert {name.split()[-2] for name in same if name.startswith("stats loaders")} == {"shell:"} and one.text("#loaders")
     for word in ("computations saved", "held now", "promotions", "stale served", "bumps", "false stale", "evictions", "Hot keys", "Slowest"):
         assert word.lower() in text.lower(), word
     assert not one.complaints()
