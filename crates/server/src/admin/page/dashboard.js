@@ -2,7 +2,7 @@
 "use strict";
 
 const KEPT = 120; // seconds of history
-const SILENT_MS = 5000; // an event comes each second
+const SILENT_MS = 10000; // an event comes each second
 const TOKEN = "cattlegrid-token";
 const SVG = "http://www.w3.org/2000/svg";
 
