@@ -322,7 +322,7 @@ def test_pages_in_json(served):
     objects = admin.json("/objects")
     assert {"type": "counter", "method": "add", "calls": 1}.items() <= next(m for m in objects["methods"] if m["method"] == "add").items()
     assert admin.json("/stats")["curr_items"] == int(server.stats()["curr_items"])
-    assert "/metrics" in admin.text("/")
+    assert "/metrics" in admin.text("/pages") and "/metrics" in admin.text("/")
 
 
 def test_what_is_refused(served):

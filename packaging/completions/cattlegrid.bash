@@ -95,7 +95,7 @@ _cattlegrid_all() {
         case $prev in
         --picture) _cattlegrid_files -f ''; return ;;
         esac
-        words='--keep --picture -h --help'
+        words='--keep --open --picture -h --help'
         ;;
     bench)
         case $prev in

@@ -82,6 +82,7 @@ complete -c cattlegrid -n '__cattlegrid_is serve doctor' -s N -l napi_ids -x -d 
 complete -c cattlegrid -n '__cattlegrid_is serve' -l help-all -d 'print the help with all options'
 
 complete -c cattlegrid -n '__cattlegrid_is demo' -l keep
+complete -c cattlegrid -n '__cattlegrid_is demo' -l open
 complete -c cattlegrid -n '__cattlegrid_is demo' -l picture -r -F
 complete -c cattlegrid -n '__cattlegrid_is demo' -s h -l help
 

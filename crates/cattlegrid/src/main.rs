@@ -46,7 +46,7 @@ fn act(command: Command, first: &str) -> ExitCode {
                 flushed(ExitCode::from(error.exit_status()))
             }
         },
-        Command::Demo { keep, picture } => done(demo::demo(keep, picture.as_deref())),
+        Command::Demo { keep, open, picture } => done(demo::demo(keep, open, picture.as_deref())),
         Command::Bench(words) => match bench(&words) {
             Ok(text) => print(&text),
             Err(error @ BenchError::Usage(_)) => usage_error(&format_args!("bench: {error}")),

@@ -35,6 +35,8 @@ pub enum Command {
     Demo {
         /// Leave the server of the tour running at its end.
         keep: bool,
+        /// Print the address of its dashboard, and go on with loads for it.
+        open: bool,
         /// Write a picture of the stampedes, SVG, to this file.
         picture: Option<PathBuf>,
     },
@@ -166,11 +168,12 @@ fn parse_help(words: &[String]) -> Result<Command, UsageError> {
 }
 
 fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
-    let (mut keep, mut picture) = (false, None);
+    let (mut keep, mut open, mut picture) = (false, false, None);
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--keep" => keep = true,
+            "--open" => open = true,
             "--picture" => {
                 let file = words.next().ok_or_else(|| UsageError::new("demo --picture: needs a file"))?;
                 picture = Some(PathBuf::from(file));
@@ -178,12 +181,12 @@ fn parse_demo(words: &[String]) -> Result<Command, UsageError> {
             "-h" | "--help" => return Ok(Command::Help(Topic::Demo)),
             _ => {
                 return Err(UsageError::new(format!(
-                    "demo {word}: unknown option; demo takes only --keep and --picture FILE"
+                    "demo {word}: unknown option; demo takes only --keep, --open and --picture FILE"
                 )));
             }
         }
     }
-    Ok(Command::Demo { keep, picture })
+    Ok(Command::Demo { keep, open, picture })
 }
 
 /// `ADDR`.

@@ -155,7 +155,7 @@ Status: 0, or 1 if the server cannot be watched.
 ";
 
 const DEMO: &str = "\
-Usage: cattlegrid demo [--keep] [--picture FILE]
+Usage: cattlegrid demo [--keep] [--open] [--picture FILE]
 
 Starts two servers on free ports of this machine, puts loads on them that show
 what a rule file is good for, and prints what happened: herd protection,
@@ -164,6 +164,8 @@ scene checks what is promised. It takes about a minute; Ctrl-C ends it.
 
       --keep           leave the server with rules running at the end, and say
                        how to try it and how to stop it
+      --open           print the address of the server's dashboard, and go on at
+                       the end with a stampede every few seconds, until Ctrl-C
       --picture FILE   draw the first scene as an SVG
   -h, --help           print this
 

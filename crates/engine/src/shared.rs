@@ -258,6 +258,11 @@ impl Shared {
         self.bump_log.get().map(|log| &**log).filter(|log| log.is_on())
     }
 
+    /// What `get @nodes` says: the nodes of this server's fleet, an array in JSON; empty without one.
+    pub fn nodes_json(&self, now_ms: u64) -> String {
+        self.bump_log().map_or_else(|| "[]".to_owned(), |log| log.nodes(now_ms))
+    }
+
     /// Leaves a bump that has been obeyed here for the other nodes. Returns its ticket; 0: there is no log.
     pub(crate) fn send_bump(&self, bump: &SentBump<'_>) -> u64 {
         self.bump_log().map_or(0, |log| log.push(bump))

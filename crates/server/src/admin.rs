@@ -5,16 +5,19 @@
 //!                    10 s each, one request        who may read                      │
 //!                                                                                   ▼
 //!                                         the definitions of statistics, read as `stats` reads them
+//!                                                                                   │ once a second for all
+//!   dashboards ──▶ at most 64 further connections, each a stream of events ◀── snapshot, and what has changed since
 //! ```
 //! The thread reads what `stats` reads and takes the same locks as short; it serves no client of the cache, and no lane waits for it. It makes
 //! pages for a tenth of its time at most: who asks more often waits.
 //!
 //! # Invariants
 //! * Nothing here changes anything.
-//! * Beyond loopback only `/healthz` and `/readyz` are answered without the token, and nothing without TLS.
+//! * Beyond loopback only `/healthz`, `/readyz` and the files of the dashboard, which hold no figures, are answered without the token, and nothing without TLS.
 //! * Connections, their time, the sizes of their headers, and with them memory and descriptors have bounds.
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,11 +31,14 @@ use crate::log;
 use crate::state::Shared;
 
 mod connections;
+mod dashboard;
+mod events;
 mod guard;
 mod json;
 mod metrics;
 mod pages;
 mod secrets;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +47,7 @@ use guard::Hosts;
 pub(crate) use secrets::Secrets;
 
 /// Descriptors that the thread has open at most: connections, listeners, and those of its runtime.
-pub(crate) const DESCRIPTORS: usize = connections::CONNECTIONS + 24;
+pub(crate) const DESCRIPTORS: usize = connections::CONNECTIONS + events::STREAMS + 24;
 
 /// The port of an address that names none.
 pub(crate) const PORT: u16 = 11280;
@@ -75,6 +81,17 @@ enum Stage {
     Serving(Arc<Shared>),
     /// It has left; what was shared must go.
     Gone,
+}
+
+impl Stage {
+    /// It takes no new connection any more.
+    fn is_leaving(&self) -> bool {
+        match self {
+            Self::Starting => false,
+            Self::Serving(shared) => shared.gauges.leaving.load(Relaxed),
+            Self::Gone => true,
+        }
+    }
 }
 
 impl Bound {

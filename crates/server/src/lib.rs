@@ -1,6 +1,7 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
 mod admin;
+mod advice;
 pub mod auth;
 mod calls;
 mod commands;

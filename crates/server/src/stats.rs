@@ -38,7 +38,7 @@ pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Val
 
 pub(crate) use leases::each as each_lease;
 pub use reference::reference_markdown;
-pub(crate) use rules::advice;
+pub(crate) use rules::{advice, collect as collect_rules};
 #[cfg(test)]
 pub(crate) use tests::every_definition;
 
@@ -95,7 +95,7 @@ pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Si
         Group::Slabs => items::collect_slabs(shared, now, sink),
         Group::Sizes => sink.put(&items::SIZES, &[], &Value::text("disabled")),
         Group::Conns => conns::collect(shared, now, sink),
-        Group::Rules => rules::collect(shared, sink),
+        Group::Rules => rules::collect(shared, None, sink),
         Group::Tags => tags::collect(shared, now, sink),
         Group::Loaders => loaders::collect(shared, sink),
         Group::Follow => follow::collect(shared, now, sink),

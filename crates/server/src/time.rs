@@ -47,6 +47,11 @@ pub fn nanos() -> u64 {
     u64::try_from(read(rustix::time::ClockId::Monotonic).as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The processor's time of this thread so far.
+pub(crate) fn thread_cpu() -> Duration {
+    read(rustix::time::ClockId::ThreadCPUTime)
+}
+
 fn read(clock: rustix::time::ClockId) -> Duration {
     let time = rustix::time::clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -311,6 +311,7 @@ pub(super) const STAGES: &[Stage] = &[
                 "--ignore-glob=*test_via*.py",
                 "--ignore-glob=*test_documents.py",
                 "--ignore-glob=*test_doctor.py",
+                "--ignore-glob=*test_dashboard.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",
@@ -336,6 +337,29 @@ pub(super) const STAGES: &[Stage] = &[
                 "--rerun-show-tracebacks",
             ])
         }],
+    },
+    Stage {
+        name: "dashboard",
+        shows: "the dashboard in Chromium: figures, keyboard, token, restarts, a phone, and what axe finds",
+        minutes: 6,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1500,
+        steps: &[
+            // Not with the other packages: it is large, and where it cannot be installed only this stage fails.
+            unless(&["chromium", "--version"], &["conformance/chromium.sh"]),
+            Step {
+                env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+                ..step(&[
+                    "conformance/run.sh",
+                    "test_dashboard.py",
+                    "--reruns",
+                    "2",
+                    "--rerun-show-tracebacks",
+                ])
+            },
+        ],
     },
     Stage {
         name: "package",

@@ -10,6 +10,7 @@ mod database;
 mod fleet;
 mod invalidation;
 mod loading;
+mod opened;
 mod picture;
 mod plain;
 mod protection;
@@ -59,6 +60,11 @@ pub(crate) enum DemoError {
 }
 
 impl DemoError {
+    /// Whether Ctrl-C has ended it.
+    fn is_interruption(&self) -> bool {
+        matches!(self, Self::Load(BenchError::Interrupted))
+    }
+
     fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| Self::Io { what, error }
     }
@@ -101,17 +107,23 @@ const RULES: &str = include_str!("rules.toml");
 const CONNECTIONS_MAX: usize = 2200;
 const STEP: Duration = Duration::from_millis(100);
 
-/// Runs the tour; `keep` leaves its server with rules running, `picture` is a file for that of the stampedes.
-pub(crate) fn demo(keep: bool, picture: Option<&Path>) -> Result<(), DemoError> {
+/// Runs the tour; `keep` leaves its server with rules running, `open` goes on with loads for its dashboard until Ctrl-C, `picture` is a file
+/// for that of the stampedes.
+pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(), DemoError> {
     // Not after a minute.
     let mut picture = picture.map(File::create).transpose().map_err(DemoError::io("the picture"))?;
     // Before the first thread, which inherits it.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
-    let ruled = server::start(CONNECTIONS_MAX, Some(RULES))?;
+    let admin = if open { Some(server::free_address()?) } else { None };
+    let ruled = server::start(CONNECTIONS_MAX, Some(RULES), admin.as_deref())?;
     let mut screen = Screen::new();
     Screen::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));
-    let loaded = server::start(CONNECTIONS_MAX, None)?;
+    let dashboard = admin.map(|admin| format!("dashboard: http://{admin}/"));
+    if let Some(dashboard) = &dashboard {
+        Screen::line(dashboard);
+    }
+    let loaded = server::start(CONNECTIONS_MAX, None, None)?;
 
     let meter = Arc::new(Meter::default());
     let mut stage = Stage::new(&ruled, &loaded, Arc::clone(&meter))?;
@@ -134,10 +146,22 @@ pub(crate) fn demo(keep: bool, picture: Option<&Path>) -> Result<(), DemoError> 
     if let (Some(file), [without, with]) = (&mut picture, &stage.stampedes[..]) {
         file.write_all(picture::svg(without, with).as_bytes()).map_err(DemoError::io("the picture"))?;
     }
-    drop(stage);
     let notes: Vec<String> = notes.iter().map(|note| table::wrapped(note)).collect();
     Screen::line(&format!("{text}\n{}", notes.join("\n")));
     loaded.stop();
+    if let Some(dashboard) = &dashboard {
+        Screen::line(&format!("\nA stampede every few seconds, until Ctrl-C. {dashboard}"));
+        let ended = thread::scope(|scope| {
+            let running = scope.spawn(|| opened::run(&stage));
+            watch(running, &mut screen, &mut signals, &meter, "the demo goes on")
+        });
+        if let Err(error) = ended
+            && !error.is_interruption()
+        {
+            return Err(error);
+        }
+    }
+    drop(stage);
     if keep {
         Screen::line(&server::keep(ruled));
     } else {

@@ -1,5 +1,6 @@
 //! The demo's servers: this program, in processes of their own.
 
+use std::net::TcpListener;
 use std::path::Path;
 
 use cattlegrid_load::harness::{Server, Start, StartError};
@@ -10,8 +11,12 @@ use super::{DemoError, worker};
 pub(super) const MEMORY_MIB: u32 = 64;
 
 /// Starts one on a free port of 127.0.0.1, with a rule file of this text, whose last table is its loader's: the command of
-/// the loader, which is this program, is added.
-pub(super) fn start(connections: usize, rules: Option<&str>) -> Result<Server, DemoError> {
+/// the loader, which is this program, is added. `admin`: the address of its dashboard, host and port.
+pub(super) fn start(
+    connections: usize,
+    rules: Option<&str>,
+    admin: Option<&str>,
+) -> Result<Server, DemoError> {
     let program = std::env::current_exe().map_err(DemoError::io("this program cannot be found"))?;
     let rules = match rules {
         Some(rules) => {
@@ -21,18 +26,33 @@ pub(super) fn start(connections: usize, rules: Option<&str>) -> Result<Server, D
         }
         None => None,
     };
-    run(&program, connections, rules.as_deref())
+    run(&program, connections, rules.as_deref(), admin)
 }
 
 /// The same with a rule file of this text, without a loader.
 pub(super) fn start_with(connections: usize, rules: &str) -> Result<Server, DemoError> {
     let program = std::env::current_exe().map_err(DemoError::io("this program cannot be found"))?;
-    run(&program, connections, Some(rules))
+    run(&program, connections, Some(rules), None)
 }
 
-fn run(program: &Path, connections: usize, rules: Option<&str>) -> Result<Server, DemoError> {
+/// A free port of 127.0.0.1, as an address.
+pub(super) fn free_address() -> Result<String, DemoError> {
+    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    Ok(address.map_err(DemoError::io("no free port"))?.to_string())
+}
+
+fn run(
+    program: &Path,
+    connections: usize,
+    rules: Option<&str>,
+    admin: Option<&str>,
+) -> Result<Server, DemoError> {
     let (memory, connections) = (MEMORY_MIB.to_string(), connections.to_string());
-    let words = ["serve", "-p", "-1", "-l", "127.0.0.1", "-m", &memory, "-t", "1", "-c", &connections];
+    let mut words =
+        vec!["serve", "-p", "-1", "-l", "127.0.0.1", "-m", &memory, "-t", "1", "-c", &connections];
+    if let Some(admin) = admin {
+        words.extend(["--admin", admin]);
+    }
     // Ctrl-C is for the demo, which stops its servers or leaves one running.
     let start = Start { rules, own_group: true, ..Start::new(program, &words) };
     Server::start(&start).map_err(|error| match error {

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -106,4 +107,21 @@ fn a_kept_server_goes_on() {
     assert!(runs(server));
     assert!(text.contains(&format!("kill {server}")), "{text}");
     send(server, Signal::SIGTERM);
+}
+
+#[test]
+fn the_dashboard_is_there_from_the_beginning() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, mut output, server) = start(&["--open"], temporary.path());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let address = line.strip_prefix("dashboard: http://").unwrap().trim_end().trim_end_matches('/');
+    let mut page = TcpStream::connect(address).unwrap();
+    page.write_all(format!("GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).unwrap();
+    let mut text = String::new();
+    page.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("<title>Cattlegrid</title>"), "{text}");
+    send(child.id(), Signal::SIGINT);
+    child.wait().unwrap();
+    assert!(!runs(server));
 }

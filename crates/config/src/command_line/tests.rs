@@ -496,11 +496,12 @@ fn the_other_commands() {
     assert!(matches!(command(&["version"]), Command::Version));
     assert!(matches!(command(&["serve", "-V"]), Command::Version));
     assert!(matches!(command(&["-i"]), Command::License));
-    assert!(matches!(command(&["demo"]), Command::Demo { keep: false, picture: None }));
-    assert!(matches!(command(&["demo", "--keep"]), Command::Demo { keep: true, picture: None }));
+    assert!(matches!(command(&["demo"]), Command::Demo { keep: false, open: false, picture: None }));
+    assert!(matches!(command(&["demo", "--open"]), Command::Demo { keep: false, open: true, picture: None }));
+    assert!(matches!(command(&["demo", "--keep"]), Command::Demo { keep: true, open: false, picture: None }));
     assert!(matches!(
         command(&["demo", "--picture", "a.svg"]),
-        Command::Demo { keep: false, picture: Some(file) } if file.as_os_str() == "a.svg"
+        Command::Demo { keep: false, open: false, picture: Some(file) } if file.as_os_str() == "a.svg"
     ));
     let refused = parse_args(["demo", "--picture"]).unwrap_err().to_string();
     assert!(refused.ends_with("demo --picture: needs a file"), "{refused}");

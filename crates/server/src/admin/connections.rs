@@ -4,6 +4,9 @@
 //! direction, costs a slot for that long. When all slots are taken a new connection takes the place of the oldest one that has not sent a
 //! whole request yet; if all have, of the oldest. Who comes faster than that waits in the kernel's backlog.
 //!
+//! A connection whose reply is the stream of a dashboard has no end of its own. It gives its slot back, and takes one of those of
+//! [`super::events`], so that probes and scrapes always find one.
+//!
 //! When clients of the cache have all descriptors of the process, there are [`RESERVED`] more for this thread: a probe must not take a server for
 //! dead that serves.
 
@@ -16,8 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -25,11 +27,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
+use super::events::Body;
 use super::pages::Pages;
 use super::{Site, pages};
 use crate::log;
@@ -50,7 +53,7 @@ const HEADER_BYTES: usize = 16 << 10;
 /// Most headers.
 const HEADERS: usize = 64;
 
-/// The pause after a connection has taken the place of another, and after a failed accept.
+/// The pause before a connection takes the place of another, and after a failed accept.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Descriptors that are kept for connections when there are no others.
@@ -87,8 +90,33 @@ pub(super) struct Gate {
 /// A connection.
 struct Open {
     task: JoinHandle<()>,
+    line: Arc<Line>,
+}
+
+/// What is known of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Line {
     /// Its request is there.
-    asked: Arc<AtomicBool>,
+    asked: AtomicBool,
+    /// Its reply is a stream.
+    streams: AtomicBool,
+    /// It is closed, whether its peer reads or not.
+    cut: Notify,
+}
+
+impl Line {
+    /// Its reply has no end of its own.
+    pub(super) fn stream(&self) {
+        self.streams.store(true, Relaxed);
+    }
+
+    pub(super) fn cut(&self) {
+        self.cut.notify_one();
+    }
+
+    fn streams(&self) -> bool {
+        self.streams.load(Relaxed)
+    }
 }
 
 impl Gate {
@@ -129,40 +157,60 @@ impl Gate {
         }
     }
 
-    async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
+    /// Gives the places of those that have ended back; whether there is one.
+    fn has_room(&mut self) -> bool {
         self.open.retain(|open| !open.task.is_finished());
-        if self.open.len() >= CONNECTIONS {
-            let oldest = self.open.iter().position(|open| !open.asked.load(Relaxed));
-            // All have asked: the oldest gives way, since it may be one that does not read.
-            if let Some(open) = self.open.remove(oldest.unwrap_or(0)) {
-                open.task.abort();
-            }
+        self.open.iter().filter(|open| !open.line.streams()).count() < CONNECTIONS
+    }
+
+    async fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
+        if !self.has_room() {
+            // Meanwhile those that came in the same moment are answered, as all dashboards after a restart.
             sleep(PAUSE).await;
         }
-        let asked = Arc::new(AtomicBool::new(false));
-        let (pages, noted, reserve) =
-            (Arc::clone(&self.pages), Arc::clone(&asked), Arc::clone(&self.reserve));
+        if !self.has_room() {
+            let own = || self.open.iter().enumerate().filter(|(_, open)| !open.line.streams());
+            let oldest = own().find(|(_, open)| !open.line.asked.load(Relaxed));
+            // All have asked: the oldest gives way, since it may be one that does not read.
+            if let Some((at, _)) = oldest.or_else(|| own().next())
+                && let Some(open) = self.open.remove(at)
+            {
+                open.task.abort();
+            }
+        }
+        let line = Arc::new(Line::default());
+        let (pages, own, reserve) = (Arc::clone(&self.pages), Arc::clone(&line), Arc::clone(&self.reserve));
         let tls = if self.is_encrypted { pages.tls() } else { None };
         let is_encrypted = self.is_encrypted;
         let task = tokio::spawn(async move {
             let conversation = async {
                 match (is_encrypted, tls) {
-                    (false, _) => converse(stream, peer, pages, noted).await,
+                    (false, _) => converse(stream, peer, pages, &own).await,
                     // A handshake that fails concerns its peer only.
                     (true, Some(config)) => match TlsAcceptor::from(config).accept(stream).await {
-                        Ok(stream) => converse(stream, peer, pages, noted).await,
+                        Ok(stream) => converse(stream, peer, pages, &own).await,
                         Err(error) => log::debug(format_args!("admin: {peer}: TLS: {error}")),
                     },
                     (true, None) => {}
                 }
             };
-            if timeout(TIME, conversation).await.is_err() {
-                log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs()));
+            tokio::select! {
+                () = conversation => {}
+                () = over(&own) => log::debug(format_args!("admin: {peer}: closed after {} s", TIME.as_secs())),
+                () = own.cut.notified() => log::debug(format_args!("admin: {peer}: closed, since it does not read")),
             }
             // Before a client of the cache takes the connection's.
             reserve.fill();
         });
-        self.open.push_back(Open { task, asked });
+        self.open.push_back(Open { task, line });
+    }
+}
+
+/// Until the time of a connection is over; never of a stream.
+async fn over(line: &Line) {
+    sleep(TIME).await;
+    if line.streams() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -185,18 +233,18 @@ async fn accept(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)
 }
 
 /// One request and its reply.
-async fn converse<S>(stream: S, peer: SocketAddr, pages: Arc<Pages>, asked: Arc<AtomicBool>)
+async fn converse<S>(stream: S, peer: SocketAddr, pages: Arc<Pages>, line: &Arc<Line>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let answer = service_fn(move |request: Request<Incoming>| {
-        asked.store(true, Relaxed);
-        let pages = Arc::clone(&pages);
+        line.asked.store(true, Relaxed);
+        let (pages, line) = (Arc::clone(&pages), Arc::clone(line));
         async move {
             let (parts, body) = request.into_parts();
             // What comes behind the headers is not read: the connection ends with the reply.
             drop(body);
-            Ok::<Response<Full<Bytes>>, Infallible>(pages::answer(&pages, &parts, peer).await)
+            Ok::<Response<Body>, Infallible>(pages::answer(&pages, &parts, peer, &line).await)
         }
     });
     let served = http1::Builder::new()

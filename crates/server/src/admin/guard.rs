@@ -9,12 +9,14 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode, Version};
 
+use super::dashboard;
 use super::secrets::Secrets;
 
 /// Pages that tell only whether the server is well: probes have no token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// What `Host` may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,10 +95,11 @@ pub(super) fn judge(request: &Parts, hosts: &Hosts, secrets: &Secrets) -> Result
             );
         }
     }
-    if is_cross_site(&request.headers, host) {
+    let is_static = dashboard::has(request.uri.path());
+    if is_cross_site(&request.headers, host) && !(is_static && is_link(&request.headers)) {
         return refuse(StatusCode::FORBIDDEN, "pages of other sites may not read this");
     }
-    if secrets.wants_token() && !OPEN.contains(&request.uri.path()) {
+    if secrets.wants_token() && !is_static && !OPEN.contains(&request.uri.path()) {
         let given = only(&request.headers, &AUTHORIZATION).ok().flatten().and_then(bearer);
         if !given.is_some_and(|token| secrets.is_token(token.as_bytes())) {
             return refuse(
@@ -134,6 +137,11 @@ fn is_cross_site(headers: &HeaderMap, host: Option<&str>) -> bool {
         (Ok(site), Ok(origin)) => site.is_some_and(is_foreign) || origin.is_some_and(is_other),
         _ => true,
     }
+}
+
+/// Whether a person has followed a link to here: no page sees the reply.
+fn is_link(headers: &HeaderMap) -> bool {
+    matches!(only(headers, &SEC_FETCH_MODE), Ok(Some("navigate"))) && !headers.contains_key(ORIGIN)
 }
 
 #[cfg(test)]
@@ -199,6 +207,24 @@ mod tests {
         ] {
             assert_eq!(status(&hosts, "GET", &[own, header]), expected, "{header:?}");
         }
+    }
+
+    /// A link in a chat to the dashboard; figures are not for other sites, and the page is not for their scripts.
+    #[test]
+    fn the_dashboard_can_be_linked_to() {
+        let judged = |path: &str, headers: &[(&str, &str)]| {
+            let mut request = Request::builder().uri(path).header("host", "localhost:1");
+            for (name, value) in [("sec-fetch-site", "cross-site")].iter().chain(headers) {
+                request = request.header(*name, *value);
+            }
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            judge(&parts, &Hosts::local("127.0.0.1"), &Secrets::default()).is_ok()
+        };
+        let link = ("sec-fetch-mode", "navigate");
+        assert!(judged("/", &[link]));
+        assert!(!judged("/", &[]) && !judged("/", &[("sec-fetch-mode", "no-cors")]));
+        assert!(!judged("/", &[link, ("origin", "https://evil.example")]));
+        assert!(!judged("/stats", &[link]) && !judged("/events", &[link]));
     }
 
     #[test]

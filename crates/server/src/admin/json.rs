@@ -8,19 +8,36 @@
 //! ```
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use cattlegrid_engine::Now;
+use cattlegrid_engine::rules::Rule;
 use serde_json::{Map, Value as Json, json};
 
+use crate::advice::{self, Advice};
 use crate::hot::{Counted, EVERY, Hottest};
 use crate::state::Shared;
-use crate::stats::{Definition, Group, Sink, Value, collect, each_lease};
+use crate::stats::{Definition, Group, Sink, Value, collect, collect_rules, each_lease};
 
 /// Longest list of leases, in bytes, as that of `stats leases`.
 const LEASES_BYTES: usize = 2 << 20;
 
-/// A group.
+/// A group, as text.
 pub(super) fn group(group: Group, shared: &Shared, now: Now) -> String {
+    text(&group_value(group, shared, now))
+}
+
+/// A group.
+pub(super) fn group_value(group: Group, shared: &Shared, now: Now) -> Json {
+    collected(group, |tree| collect(group, shared, now, tree))
+}
+
+/// The same of rules, of which only those that `keep` names, by their numbers, are there; `total` counts all.
+pub(super) fn rules_value(shared: &Shared, keep: &[u32]) -> Json {
+    collected(Group::Rules, |tree| collect_rules(shared, Some(keep), tree))
+}
+
+fn collected(group: Group, collect: impl FnOnce(&mut Tree)) -> Json {
     let mut tree = Tree::default();
     // There, whether it has anything or not.
     let list = match group {
@@ -33,8 +50,33 @@ pub(super) fn group(group: Group, shared: &Shared, now: Now) -> String {
         _ => None,
     };
     tree.lists.extend(list.map(|list| (list, Vec::new())));
-    collect(group, shared, now, &mut tree);
+    collect(&mut tree);
     tree.finish()
+}
+
+/// A page.
+fn text(page: &Json) -> String {
+    page.to_string() + "\n"
+}
+
+/// What each rule, and the server, should have otherwise.
+pub(super) fn advice(shared: &Shared) -> String {
+    let of_rule = |(rule, list): (Arc<Rule>, Vec<Advice>)| -> Vec<Json> {
+        let one = |advice: &Advice| {
+            json!({
+                "rule": rule.number.to_string(), "match": rule.pattern.text(), "about": advice.about, "what": advice.what,
+                "toml": advice.toml,
+            })
+        };
+        list.iter().map(one).collect()
+    };
+    let mut all: Vec<Json> = advice::of_rules(shared).into_iter().flat_map(of_rule).collect();
+    all.extend(advice::of_server(shared).iter().map(advice_value));
+    text(&json!({ "advice": all }))
+}
+
+pub(super) fn advice_value(Advice { about, what, toml }: &Advice) -> Json {
+    json!({ "about": about, "what": what, "toml": toml })
 }
 
 /// The keys that are being computed.
@@ -51,13 +93,18 @@ pub(super) fn leases(shared: &Shared, now: Now) -> String {
         }
         !cut
     });
-    json!({ "leases": all, "cut": cut }).to_string() + "\n"
+    text(&json!({ "leases": all, "cut": cut }))
 }
 
 /// Keys and shapes that are asked for most, move most bytes, and miss most. Figures are estimates.
 pub(super) fn hot(shared: &Shared) -> String {
+    text(&hot_value(shared, HOTTEST))
+}
+
+/// The same with lists of at most this length.
+pub(super) fn hot_value(shared: &Shared, most: usize) -> Json {
     let Hottest { events, by_requests, by_bytes, shapes } =
-        Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), HOTTEST);
+        Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), most);
     let list = |of: Vec<Counted>, name: &str| -> Vec<Json> {
         let one = |counted: &Counted| {
             let Counted { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
@@ -74,14 +121,13 @@ pub(super) fn hot(shared: &Shared) -> String {
         };
         of.iter().map(one).collect()
     };
-    let page = json!({
+    json!({
         "sampled": events,
         "one_turn_in": EVERY,
         "by_requests": list(by_requests, "key"),
         "by_bytes": list(by_bytes, "key"),
         "shapes": list(shapes, "shape"),
-    });
-    page.to_string() + "\n"
+    })
 }
 
 /// Keys and shapes of each list.
@@ -135,7 +181,7 @@ impl Sink for Tree {
 }
 
 impl Tree {
-    fn finish(mut self) -> String {
+    fn finish(mut self) -> Json {
         for (label, list) in self.lists {
             let name = match label {
                 "class" => "classes".to_owned(),
@@ -146,7 +192,7 @@ impl Tree {
             let objects: Vec<Json> = list.into_iter().map(|(_, members)| members.into()).collect();
             self.members.insert(name, objects.into());
         }
-        Json::Object(self.members).to_string() + "\n"
+        Json::Object(self.members)
     }
 }
 

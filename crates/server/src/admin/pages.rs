@@ -4,46 +4,61 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue,
+    VARY, WWW_AUTHENTICATE,
+};
 use hyper::http::request::Parts;
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use rustls::ServerConfig;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use super::connections::Line;
+use super::events::{Body, Events};
 use super::guard::{Refusal, judge};
 use super::metrics::Format;
-use super::{Site, Stage, json, metrics};
+use super::{Site, Stage, dashboard, json, metrics};
 use crate::log;
 use crate::ready::reasons_against;
 use crate::state::Shared;
 use crate::stats::Group;
+use crate::time::thread_cpu;
 
 /// Making pages takes at most one part in this many of the thread's time.
 const SHARE: u32 = 10;
 
 /// The site, and when the next page may be made.
 pub(super) struct Pages {
-    site: Arc<Site>,
-    pace: Mutex<Pace>,
+    pub(super) site: Arc<Site>,
+    pub(super) events: Events,
+    maker: Mutex<Maker>,
     /// A clone for each request that waits for its page.
     waiting: Arc<()>,
 }
 
-/// How fast pages are made.
+/// How fast pages are made, and those that others take as well.
 #[derive(Default)]
-struct Pace {
+struct Maker {
     /// The next page is made then at the earliest.
     next: Option<Instant>,
     /// Pages that were made while requests wait, and when each was begun: requests from before take the same one.
-    made: HashMap<Page, (Instant, Response<Full<Bytes>>)>,
+    ready: HashMap<Page, (Instant, Made)>,
+}
+
+/// A page, made.
+#[derive(Clone)]
+struct Made {
+    content_type: &'static str,
+    text: Bytes,
 }
 
 /// A page, before it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Page {
+    Dashboard,
+    Events,
     List,
     Metrics(Format),
     Health,
@@ -52,11 +67,15 @@ enum Page {
     Leases,
     Slow,
     Hot,
+    Nodes,
+    Advice,
 }
 
 /// All paths, each with what the list says of it.
 const PATHS: &[(&str, Page, &str)] = &[
-    ("/", Page::List, "this list"),
+    ("/", Page::Dashboard, "the dashboard, for browsers"),
+    ("/pages", Page::List, "this list"),
+    ("/events", Page::Events, "server-sent events: the figures of the dashboard, once a second"),
     ("/metrics", Page::Metrics(Format::Prometheus), "all figures, for Prometheus and what reads its formats"),
     ("/healthz", Page::Health, "200 while the process answers"),
     (
@@ -70,6 +89,8 @@ const PATHS: &[(&str, Page, &str)] = &[
     ("/leases", Page::Leases, "JSON: stats leases"),
     ("/slow", Page::Slow, "JSON: get @slow"),
     ("/hot", Page::Hot, "JSON: keys and shapes of keys that are asked for most, by a sample"),
+    ("/advice", Page::Advice, "JSON: what to change in the rule file, by what was counted"),
+    ("/nodes", Page::Nodes, "JSON: get @nodes"),
     ("/tags", Page::Group(Group::Tags), "JSON: stats tags"),
     ("/loaders", Page::Group(Group::Loaders), "JSON: stats loaders"),
     ("/objects", Page::Group(Group::Objects), "JSON: stats objects"),
@@ -80,7 +101,7 @@ const PATHS: &[(&str, Page, &str)] = &[
 
 impl Pages {
     pub(super) fn new(site: Arc<Site>) -> Self {
-        Self { site, pace: Mutex::default(), waiting: Arc::default() }
+        Self { site, events: Events::default(), maker: Mutex::default(), waiting: Arc::default() }
     }
 
     /// What new connections are encrypted with.
@@ -88,38 +109,52 @@ impl Pages {
         self.site.secrets.tls()
     }
 
+    /// Makes something when its time has come.
+    pub(super) async fn paced<T>(&self, make: impl FnOnce() -> T) -> T {
+        self.maker.lock().await.when_due(make).await
+    }
+
     /// Makes a page when its time has come, unless it was made while this request waited.
-    async fn paced(
-        &self,
-        which: Page,
-        make: impl FnOnce() -> Response<Full<Bytes>>,
-    ) -> Response<Full<Bytes>> {
+    async fn once(&self, which: Page, make: impl FnOnce() -> Made) -> Made {
         let (asked, own) = (Instant::now(), Arc::clone(&self.waiting));
-        let mut pace = self.pace.lock().await;
-        let reply = match pace.made.get(&which) {
+        let mut maker = self.maker.lock().await;
+        let reply = match maker.ready.get(&which) {
             Some((began, reply)) if *began >= asked => reply.clone(),
             _ => {
-                if let Some(at) = pace.next {
-                    sleep_until(at).await;
-                }
-                let began = Instant::now();
-                let reply = make();
-                pace.next = Some(began + began.elapsed() * SHARE);
-                pace.made.insert(which, (began, reply.clone()));
+                let (began, reply) = maker.when_due(|| (Instant::now(), make())).await;
+                maker.ready.insert(which, (began, reply.clone()));
                 reply
             }
         };
         drop(own);
         // Only the one of `self`: no request waits.
         if Arc::strong_count(&self.waiting) == 1 {
-            pace.made.clear();
+            maker.ready.clear();
         }
         reply
     }
 }
 
+impl Maker {
+    async fn when_due<T>(&mut self, make: impl FnOnce() -> T) -> T {
+        if let Some(at) = self.next {
+            sleep_until(at).await;
+        }
+        // Not the time that passes: where others have the processor, pages would be rare as well.
+        let before = thread_cpu();
+        let result = make();
+        self.next = Some(Instant::now() + thread_cpu().saturating_sub(before) * (SHARE - 1));
+        result
+    }
+}
+
 /// The reply to a request of `peer`.
-pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> Response<Full<Bytes>> {
+pub(super) async fn answer(
+    pages: &Arc<Pages>,
+    request: &Parts,
+    peer: SocketAddr,
+    line: &Arc<Line>,
+) -> Response<Body> {
     if let Err(Refusal { status, text }) = judge(request, &pages.site.hosts, &pages.site.secrets) {
         if status == StatusCode::UNAUTHORIZED {
             log::warning(format_args!("admin: {peer} has asked without the right token"));
@@ -128,8 +163,11 @@ pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> 
         }
         return plain(status, format!("{text}\n"));
     }
+    if let Some(file) = dashboard::file(request.uri.path()) {
+        return dashboard_file(file, takes_gzip(request));
+    }
     let Some((_, page, _)) = PATHS.iter().find(|(path, ..)| *path == request.uri.path()) else {
-        return plain(StatusCode::NOT_FOUND, "no such page; / lists them\n".to_owned());
+        return plain(StatusCode::NOT_FOUND, "no such page; /pages lists them\n".to_owned());
     };
     let stage = pages.site.now();
     let shared = match (page, &stage) {
@@ -140,30 +178,83 @@ pub(super) async fn answer(pages: &Pages, request: &Parts, peer: SocketAddr) -> 
         (_, Stage::Starting) => return plain(StatusCode::SERVICE_UNAVAILABLE, "starting\n".to_owned()),
         (_, Stage::Gone) => return plain(StatusCode::SERVICE_UNAVAILABLE, "leaving\n".to_owned()),
     };
+    if *page == Page::Events {
+        return events(pages, &stage, request, line);
+    }
     let page = match page {
         Page::Metrics(_) => Page::Metrics(Format::of(request.headers.get_all(ACCEPT).iter())),
         other => *other,
     };
-    pages.paced(page, || made(page, shared)).await
+    let Made { content_type, text } = pages.once(page, || made(page, shared)).await;
+    reply(StatusCode::OK, content_type, text)
 }
 
-/// A page that reads figures.
-fn made(page: Page, shared: &Shared) -> Response<Full<Bytes>> {
-    let now = shared.now_at(shared.clock.now());
-    match page {
-        Page::Metrics(format) => {
-            reply(StatusCode::OK, format.content_type(), metrics::text(shared, now, format))
+/// The stream of a dashboard.
+fn events(pages: &Arc<Pages>, stage: &Stage, request: &Parts, line: &Arc<Line>) -> Response<Body> {
+    if stage.is_leaving() {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned());
+    }
+    let packed = takes_gzip(request);
+    let body = if request.method == Method::HEAD {
+        Some(Body::from(String::new()))
+    } else {
+        super::events::subscribe(pages, line, packed)
+    };
+    match body {
+        Some(body) => encoded(reply(StatusCode::OK, "text/event-stream", body), packed),
+        None => {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "as many dashboards as there may be are open\n".to_owned())
         }
-        Page::Leases => reply(StatusCode::OK, JSON, json::leases(shared, now)),
-        Page::Hot => reply(StatusCode::OK, JSON, json::hot(shared)),
-        Page::Slow => reply(StatusCode::OK, JSON, shared.engine.shared().slow().json(now.ms) + "\n"),
-        Page::Group(group) => reply(StatusCode::OK, JSON, json::group(group, shared, now)),
-        Page::List | Page::Health | Page::Readiness => plain(StatusCode::OK, String::new()),
     }
 }
 
+fn dashboard_file(file: &dashboard::File, packed: bool) -> Response<Body> {
+    let bytes = if packed { file.packed() } else { file.plain() };
+    let mut reply = encoded(reply(StatusCode::OK, file.content_type, bytes), packed);
+    reply.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(dashboard::POLICY));
+    reply
+}
+
+/// The same, said to be compressed if it is.
+fn encoded(mut reply: Response<Body>, packed: bool) -> Response<Body> {
+    let headers = reply.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    if packed {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    reply
+}
+
+/// Whether the reply may be compressed.
+fn takes_gzip(request: &Parts) -> bool {
+    let values = request.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|one| {
+        let (name, quality) = one.split_once(';').unwrap_or((one, ""));
+        let is_refused = quality.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0_f32));
+        name.trim().eq_ignore_ascii_case("gzip") && !is_refused
+    })
+}
+
+/// A page that reads figures.
+fn made(page: Page, shared: &Shared) -> Made {
+    let now = shared.now_at(shared.clock.now());
+    let text = match page {
+        Page::Metrics(format) => metrics::text(shared, now, format),
+        Page::Leases => json::leases(shared, now),
+        Page::Hot => json::hot(shared),
+        Page::Slow => shared.engine.shared().slow().json(now.ms) + "\n",
+        Page::Group(group) => json::group(group, shared, now),
+        Page::Nodes => shared.engine.shared().nodes_json(now.ms) + "\n",
+        Page::Advice => json::advice(shared),
+        // Answered before.
+        Page::Dashboard | Page::Events | Page::List | Page::Health | Page::Readiness => String::new(),
+    };
+    let content_type = if let Page::Metrics(format) = page { format.content_type() } else { JSON };
+    Made { content_type, text: text.into() }
+}
+
 /// Whether clients may come, and if not why.
-fn readiness(stage: &Stage) -> Response<Full<Bytes>> {
+fn readiness(stage: &Stage) -> Response<Body> {
     let against = match stage {
         Stage::Starting => vec!["starting".to_owned()],
         Stage::Gone => vec!["draining".to_owned()],
@@ -182,7 +273,7 @@ fn list() -> String {
 
 const JSON: &str = "application/json";
 
-fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+fn plain(status: StatusCode, text: String) -> Response<Body> {
     reply(status, "text/plain; charset=utf-8", text)
 }
 
@@ -192,11 +283,12 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("x-content-type-options"), "nosniff"),
     (HeaderName::from_static("x-frame-options"), "DENY"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-    (HeaderName::from_static("content-security-policy"), "default-src 'none'; frame-ancestors 'none'"),
+    (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
 ];
+const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
-fn reply(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut reply = Response::new(Full::new(Bytes::from(text)));
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut reply = Response::new(body.into());
     *reply.status_mut() = status;
     let headers = reply.headers_mut();
     for (name, value) in HEADERS {
@@ -213,4 +305,39 @@ fn reply(status: StatusCode, content_type: &'static str, text: String) -> Respon
         _ => {}
     }
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    /// A browser finds all pages, those without a script as well.
+    #[test]
+    fn the_dashboard_links_to_every_page() {
+        let page = dashboard::file("/").unwrap().plain();
+        let page = std::str::from_utf8(&page).unwrap();
+        for (path, ..) in PATHS {
+            assert!(page.contains(&format!("<a href=\"{path}\">{path}</a>")), "{path}");
+        }
+        assert_eq!(page.matches("<footer>").count(), 1);
+        let (_, footer) = page.split_once("<footer>").unwrap();
+        assert_eq!(footer.matches("<a href=").count(), PATHS.len());
+    }
+
+    #[test]
+    fn replies_are_compressed_where_that_is_understood() {
+        for (accept, expected) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1.0, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.000", false),
+            ("br, deflate", false),
+            ("", false),
+        ] {
+            let request = Request::builder().header(ACCEPT_ENCODING, accept).body(()).unwrap();
+            assert_eq!(takes_gzip(&request.into_parts().0), expected, "{accept}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use cattlegrid_config::{Settings, read_file};
@@ -23,6 +24,8 @@ const TOKEN_SHORT: usize = 16;
 pub(crate) struct Secrets {
     token: Option<Token>,
     tls: Option<TlsAcceptor>,
+    /// How often they were replaced.
+    generation: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl Secrets {
             Ok::<_, ServeError>(Token { path: path.clone(), text: ArcSwap::from_pointee(text) })
         });
         let tls = settings.admin_tls.as_ref().map(TlsAcceptor::new).transpose()?;
-        Ok(Self { token: token.transpose()?, tls })
+        Ok(Self { token: token.transpose()?, tls, generation: AtomicU64::new(0) })
     }
 
     /// The options that would be needed beyond loopback and are not there.
@@ -84,6 +87,11 @@ impl Secrets {
         self.tls.as_ref().map(TlsAcceptor::config)
     }
 
+    /// Another number after each [`Secrets::replace`]: who has shown the token before may not know it any more.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Relaxed)
+    }
+
     /// Reads the files again; nothing changes before [`Secrets::replace`].
     pub(crate) fn read_again(&self) -> Result<Newer, ServeError> {
         let token = self.token.as_ref().map(|token| read_token(&token.path)).transpose()?;
@@ -100,6 +108,7 @@ impl Secrets {
         if let (Some(tls), Some(config)) = (&self.tls, newer.tls) {
             tls.replace(config);
         }
+        self.generation.fetch_add(1, Relaxed);
     }
 }
 

@@ -12,6 +12,7 @@ use cattlegrid_herd::{LeaseTime, RuleCounters, RuleState, UNCROSSED, WAIT_BUCKET
 use super::definition::{
     Definition, Export, Histogram, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value,
 };
+use crate::advice::rule_advice;
 use crate::state::Shared;
 
 /// What a rule's lines are read from.
@@ -20,18 +21,24 @@ pub(super) struct OneRule {
     state: Arc<RuleState>,
 }
 
-/// Of each rule in force, then of all; nothing without a rule file.
-pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {
+/// Of each rule in force, or of those that `keep` names by their numbers in ascending order, then of all; nothing without a rule file.
+pub(crate) fn collect(shared: &Shared, keep: Option<&[u32]>, sink: &mut dyn Sink) {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return };
     let mut sums = [0_u64; COUNTERS.len()];
     for (rule, state) in active.each() {
         let labels: &[&dyn Display] = &[&rule.number];
         let one = OneRule { rule: Arc::clone(rule), state: Arc::clone(state) };
-        put_all(TERMS, labels, shared, &one, sink);
-        for ((definition, count), sum) in COUNTERS.iter().zip(state.counters().values()).zip(&mut sums) {
-            sink.put(definition, labels, &count.into());
+        let counts = state.counters().values();
+        for (count, sum) in counts.iter().zip(&mut sums) {
             *sum += count;
+        }
+        if keep.is_some_and(|keep| keep.binary_search(&rule.number).is_err()) {
+            continue;
+        }
+        put_all(TERMS, labels, shared, &one, sink);
+        for (definition, count) in COUNTERS.iter().zip(counts) {
+            sink.put(definition, labels, &count.into());
         }
         collect_waits(state, &rule.number, sink);
     }
@@ -109,8 +116,9 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
     )),
     of_rule(text(
         "advice",
-        "What to change, because values are dropped though they may be newer than the last invalidation.",
-        |_, one| advice(&one.state).map(Value::text),
+        "What to change in the rule, the first of what the page `/advice` of the admin address has: values are dropped though they may \
+         be newer than the last invalidation, or waiting does not help.",
+        |_, one| rule_advice(&one.state).first().map(|advice| Value::text(advice.line())),
     ))
     .when("when there is something to change"),
 ];

@@ -1,0 +1,443 @@
+//! What to change in the rule file, by what was counted: a sentence, and the line of TOML.
+//!
+//! ```text
+//!   terms and counters of a rule ──▶ of_terms ──▶ sentences, the most pressing first ──▶ `stats rules`, the page `/advice`, the dashboard
+//! ```
+//! [`of_terms`] is a pure function. It says nothing of what happened fewer than [`LEAST`] times, or in less than one case in [`ONE_IN`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use cattlegrid_engine::rules::Rule;
+use cattlegrid_herd::{LeaseTime, Policy, RuleCounters, RuleState};
+
+use crate::state::Shared;
+use crate::stats;
+
+/// What happened fewer times may be chance.
+const LEAST: u64 = 10;
+/// Of this many cases one must have been so.
+const ONE_IN: u64 = 100;
+/// Longest `hold` of a rule file, in milliseconds.
+const HOLD_MAX_MS: u32 = 60_000;
+
+/// A piece of advice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// The key of the rule file that it is about, or a word for what it is about.
+    pub(crate) about: &'static str,
+    /// A sentence: what was seen, and what to change.
+    pub(crate) what: String,
+    /// The line of TOML, if one helps.
+    pub(crate) toml: Option<String>,
+}
+
+impl Advice {
+    /// On one line.
+    pub(crate) fn line(&self) -> String {
+        match &self.toml {
+            Some(toml) => format!("{}: {toml}", self.what),
+            None => self.what.clone(),
+        }
+    }
+}
+
+/// What was counted of a rule, as far as advice is made of it.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    leases: u64,
+    held: u64,
+    expired: u64,
+    expired_many: u64,
+    predicted: u64,
+    predicted_many: u64,
+    slots: u64,
+    too_many_waiters: u64,
+    unset: u64,
+    failures: u64,
+    promoted_deadline: u64,
+    misses_lost: u64,
+    loads: u64,
+}
+
+impl Counts {
+    fn of(counters: &RuleCounters) -> Self {
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        Self {
+            leases: load(&counters.leases) + load(&counters.leases_stale) + load(&counters.leases_early),
+            held: load(&counters.held),
+            expired: load(&counters.hold_expired),
+            expired_many: load(&counters.hold_expired_many),
+            predicted: load(&counters.busy_prediction),
+            predicted_many: load(&counters.busy_prediction_many),
+            slots: load(&counters.busy_slots),
+            too_many_waiters: load(&counters.busy_waiters),
+            unset: load(&counters.unset),
+            failures: load(&counters.failures),
+            promoted_deadline: load(&counters.promoted_deadline),
+            misses_lost: load(&counters.misses_lost),
+            loads: load(&counters.loads),
+        }
+    }
+}
+
+/// Whether `part` of `all` is worth a sentence.
+fn counts(part: u64, all: u64) -> bool {
+    part >= LEAST && part.saturating_mul(ONE_IN) >= all
+}
+
+/// Of each rule in force that has some, in the order of the rule file.
+pub(crate) fn of_rules(shared: &Shared) -> Vec<(Arc<Rule>, Vec<Advice>)> {
+    let active = shared.engine.shared().rules();
+    let Some(active) = active.as_ref() else { return Vec::new() };
+    let each = active.each().map(|(rule, state)| (Arc::clone(rule), rule_advice(state)));
+    each.filter(|(_, advice)| !advice.is_empty()).collect()
+}
+
+/// Of one rule.
+pub(crate) fn rule_advice(state: &RuleState) -> Vec<Advice> {
+    let mut all = of_terms(state.policy(), state.learned_ms(), Counts::of(state.counters()));
+    if let Some(what) = stats::advice(state) {
+        let owner = "owner = \"connection\"";
+        let toml = what.contains(owner).then(|| owner.to_owned());
+        // First: values that are dropped cost more than waits that do not help.
+        all.insert(0, Advice { about: "owner", what, toml });
+    }
+    all
+}
+
+/// Of the server as a whole.
+pub(crate) fn of_server(shared: &Shared) -> Vec<Advice> {
+    let tags = shared.engine.shared().tags().stats();
+    let mut all = Vec::new();
+    if let Some(share) = tags.false_stale.filter(|_| tags.is_crowded()) {
+        all.push(Advice {
+            about: "tag_memory",
+            what: format!("{:.0} % of the looks at tags take a tag for invalidated that was not: raise tag_memory in [server]", share * 100.0),
+            toml: Some(format!("tag_memory = \"{}\"", mebibytes(tags.memory_bytes as u64 * 2))),
+        });
+    }
+    for view in shared.loaders.views() {
+        let (jobs, refused) = (view.counts.jobs.load(Relaxed), view.counts.refused.load(Relaxed));
+        let [wait, run] = [&view.pool.wait, &view.pool.run].map(|times| times.quantile(0.99));
+        all.extend(of_loader(
+            &view.name,
+            view.settings.max as u64,
+            jobs,
+            refused,
+            [wait, run].map(|time| time.as_millis()),
+        ));
+    }
+    all
+}
+
+/// Of a loader, whose jobs waited and ran for these times, p99, in milliseconds.
+fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [u128; 2]) -> Option<Advice> {
+    let toml = Some(format!("max = {}", (max * 2).max(2)));
+    let what = if counts(refused, jobs) {
+        format!(
+            "loader {name}: {refused} of {jobs} jobs were refused: its {max} workers do not keep up; raise max in [loader.{name}]"
+        )
+    } else if jobs >= ONE_IN && wait_ms > run_ms {
+        format!(
+            "loader {name}: jobs wait for a worker for longer (p99 = {wait_ms} ms) than they run (p99 = {run_ms} ms): raise max in \
+             [loader.{name}] if the backend allows it"
+        )
+    } else {
+        return None;
+    };
+    Some(Advice { about: "loader", what, toml })
+}
+
+/// Of a rule with these terms. `learned_ms`: p50, p90 and p99 of its computations.
+fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<Advice> {
+    let mut all = Vec::new();
+    if policy.leases {
+        of_slots(policy, seen, &mut all);
+        of_hold(policy, learned_ms, seen, &mut all);
+        of_lease(policy, learned_ms, seen, &mut all);
+        of_fills(policy, seen, &mut all);
+    }
+    if counts(seen.misses_lost, seen.leases) {
+        all.push(Advice {
+            about: "ledger_memory",
+            what: format!(
+                "{} misses were not recorded for lack of room: raise ledger_memory in [server]",
+                seen.misses_lost
+            ),
+            toml: None,
+        });
+    }
+    all
+}
+
+/// Holds that end without the value.
+fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mut Vec<Advice>) {
+    let missed = seen.expired + seen.predicted;
+    // Those were for lack of a slot.
+    if !counts(missed, seen.held + seen.predicted) || seen.slots * 2 > missed {
+        return;
+    }
+    let only_many = seen.expired_many + seen.predicted_many >= missed;
+    let (key, ms) = if only_many { ("hold_many", policy.hold_many_ms) } else { ("hold", policy.hold_ms) };
+    let grace = (policy.grace_s == 0).then_some("grace = \"30s\"");
+    let p99_ms = learned_ms.map(|[_, _, p99_ms]| p99_ms).filter(|p99_ms| *p99_ms > ms);
+    let (what, toml) = match p99_ms {
+        Some(p99_ms) => too_short(key, ms, p99_ms, grace),
+        None => no_value(key, ms, percent(missed, seen.held + seen.predicted), grace),
+    };
+    all.push(Advice { about: key, what, toml });
+}
+
+/// A hold that is shorter than the computations: a sentence, and a line.
+fn too_short(key: &str, ms: u32, p99_ms: u32, grace: Option<&str>) -> (String, Option<String>) {
+    let what = format!("{key} = {} is shorter than p99 = {} of the computations", time(ms), time(p99_ms));
+    let longer = Some(roomy(p99_ms)).filter(|ms| *ms <= HOLD_MAX_MS).map(toml_time);
+    match (longer, grace) {
+        (Some(longer), grace) => {
+            let or = grace.map(|grace| format!(", or add {grace}")).unwrap_or_default();
+            (format!("{what}: raise it to {longer}{or}"), Some(format!("{key} = \"{longer}\"")))
+        }
+        (None, Some(grace)) => (format!("{what}, which no hold can be: add {grace}"), Some(grace.to_owned())),
+        (None, None) => (
+            format!("{what}, which no hold can be: let a loader compute the values before they expire"),
+            None,
+        ),
+    }
+}
+
+/// A hold that ends without the value, though computations are not known to take longer: a sentence, and a line.
+fn no_value(key: &str, ms: u32, percent: u64, grace: Option<&str>) -> (String, Option<String>) {
+    let what = format!("{percent} % of the gets that should wait got no value within {key} = {}", time(ms));
+    if let Some(grace) = grace {
+        (format!("{what}: serve the old value meanwhile, add {grace}"), Some(grace.to_owned()))
+    } else {
+        let longer = toml_time(roomy(ms.saturating_mul(2)).min(HOLD_MAX_MS));
+        (format!("{what}: raise {key}"), Some(format!("{key} = \"{longer}\"")))
+    }
+}
+
+/// Leases that end while their holders still compute.
+fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mut Vec<Advice>) {
+    let LeaseTime::Fixed(lease_ms) = policy.lease else { return };
+    let Some([_, _, p99_ms]) = learned_ms.filter(|[_, _, p99_ms]| *p99_ms > lease_ms) else {
+        if counts(seen.promoted_deadline, seen.leases) {
+            all.push(Advice {
+                about: "lease",
+                what: format!(
+                    "{} % of the leases ended by lease = {} with the computation unfinished: let the server learn how long it takes",
+                    percent(seen.promoted_deadline, seen.leases),
+                    time(lease_ms)
+                ),
+                toml: Some("lease = \"auto\"".to_owned()),
+            });
+        }
+        return;
+    };
+    all.push(Advice {
+        about: "lease",
+        what: format!(
+            "lease = {} is shorter than p99 = {} of the computations, so that others compute the same: let the server learn it",
+            time(lease_ms),
+            time(p99_ms)
+        ),
+        toml: Some("lease = \"auto\"".to_owned()),
+    });
+}
+
+/// Caps on clients that compute and clients that wait.
+fn of_slots(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
+    if let Some(slots) = policy.rule_computers.filter(|_| counts(seen.slots, seen.held)) {
+        all.push(Advice {
+            about: "rule_computers",
+            what: format!(
+                "{} % of the held gets found no free slot of rule_computers = {slots}: raise it if the backend allows it",
+                percent(seen.slots, seen.held)
+            ),
+            toml: Some(format!("rule_computers = {}", slots.saturating_mul(2))),
+        });
+    }
+    if counts(seen.too_many_waiters, seen.held) {
+        all.push(Advice {
+            about: "max_waiters",
+            what: format!(
+                "{} gets were not held because max_waiters = {} waited for their key",
+                seen.too_many_waiters, policy.max_waiters
+            ),
+            toml: Some(format!("max_waiters = {}", policy.max_waiters.saturating_mul(2))),
+        });
+    }
+}
+
+/// Computations that store nothing.
+fn of_fills(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
+    if counts(seen.failures, seen.leases) && policy.grace_on_error_s.max(policy.grace_s) == 0 {
+        all.push(Advice {
+            about: "grace_on_error",
+            what: format!(
+                "{} % of the computations failed: serve the old value meanwhile",
+                percent(seen.failures, seen.leases)
+            ),
+            toml: Some("grace_on_error = \"5m\"".to_owned()),
+        });
+    }
+    // Of a loader they are failures.
+    if !policy.loader && seen.loads == 0 && seen.unset >= LEAST && seen.unset * 2 >= seen.leases {
+        all.push(Advice {
+            about: "fills",
+            what: format!(
+                "{} % of the computations stored nothing: clients that miss must set the key, or say that it has no value (negative \
+                 answers)",
+                percent(seen.unset, seen.leases)
+            ),
+            toml: None,
+        });
+    }
+}
+
+/// A quarter more, as people say it: 620 gives 800.
+fn roomy(ms: u32) -> u32 {
+    let wanted = ms.saturating_add(ms / 4).max(1);
+    let step = 10_u32.pow(wanted.ilog10());
+    wanted.div_ceil(step).saturating_mul(step)
+}
+
+/// As people say it: 620 ms, 1.2 s.
+fn time(ms: u32) -> String {
+    if ms < 1000 { format!("{ms} ms") } else { format!("{} s", f64::from(ms.div_ceil(100)) / 10.0) }
+}
+
+/// As a rule file has it: 800ms, 2s.
+fn toml_time(ms: u32) -> String {
+    if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{}MiB", bytes.div_ceil(1 << 20))
+}
+
+/// 1..=100.
+fn percent(part: u64, all: u64) -> u64 {
+    (part.saturating_mul(100) / all.max(1)).clamp(1, 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(policy: Policy, p99_ms: Option<u32>, seen: Counts) -> Vec<String> {
+        of_terms(&policy, p99_ms.map(|p99_ms| [1, 2, p99_ms]), seen).iter().map(Advice::line).collect()
+    }
+
+    #[test]
+    fn a_hold_that_is_too_short_is_named_with_one_that_is_not() {
+        let plain = Policy::default();
+        let seen = Counts { held: 100, expired: 100, leases: 1, ..Counts::default() };
+        let graced = Policy { grace_s: 30, ..plain };
+        for (policy, p99_ms, expected) in [
+            (
+                plain,
+                Some(620),
+                "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms, or add grace = \"30s\": hold = \"800ms\"",
+            ),
+            (
+                graced,
+                Some(620),
+                "hold = 400 ms is shorter than p99 = 620 ms of the computations: raise it to 800ms: hold = \"800ms\"",
+            ),
+            (
+                graced,
+                Some(1300),
+                "hold = 400 ms is shorter than p99 = 1.3 s of the computations: raise it to 2s: hold = \"2s\"",
+            ),
+            (
+                plain,
+                Some(59_000),
+                "hold = 400 ms is shorter than p99 = 59 s of the computations, which no hold can be: add grace = \"30s\": grace = \"30s\"",
+            ),
+            (
+                graced,
+                Some(u32::MAX),
+                "hold = 400 ms is shorter than p99 = 4294967.3 s of the computations, which no hold can be: let a loader compute the values before they expire",
+            ),
+            (
+                plain,
+                Some(400),
+                "100 % of the gets that should wait got no value within hold = 400 ms: serve the old value meanwhile, add grace = \"30s\": grace = \"30s\"",
+            ),
+            (
+                graced,
+                None,
+                "100 % of the gets that should wait got no value within hold = 400 ms: raise hold: hold = \"1s\"",
+            ),
+        ] {
+            assert_eq!(lines(policy, p99_ms, seen), [expected]);
+        }
+        let many = Counts { expired_many: 100, ..seen };
+        assert!(lines(graced, Some(620), many)[0].ends_with("hold_many = \"800ms\""));
+        let unleased = Policy { leases: false, ..plain };
+        assert!(lines(unleased, Some(620), seen).is_empty());
+    }
+
+    /// Neither a few cases nor a small part of many.
+    #[test]
+    fn chance_is_no_reason() {
+        let plain = Policy::default();
+        for (held, expired, is_said) in
+            [(9, 9, false), (10, 10, true), (1000, 10, true), (1001, 10, false), (0, 0, false)]
+        {
+            let seen = Counts { held, expired, ..Counts::default() };
+            assert_eq!(!lines(plain, Some(620), seen).is_empty(), is_said, "{expired} of {held}");
+        }
+    }
+
+    #[test]
+    fn each_limit_is_named_with_a_line() {
+        let plain = Policy::default();
+        let fixed = Policy { lease: LeaseTime::Fixed(500), ..plain };
+        let slots = Policy { rule_computers: Some(4), ..plain };
+        let some = Counts { leases: 100, held: 100, ..Counts::default() };
+        for (policy, p99_ms, seen, expected) in [
+            (fixed, Some(501), some, "lease = \"auto\""),
+            (fixed, Some(500), Counts { promoted_deadline: 10, ..some }, "lease = \"auto\""),
+            (slots, None, Counts { slots: 50, expired: 50, ..some }, "rule_computers = 8"),
+            (plain, None, Counts { too_many_waiters: 20, ..some }, "max_waiters = 2048"),
+            (plain, None, Counts { failures: 20, ..some }, "grace_on_error = \"5m\""),
+            (plain, None, Counts { unset: 60, ..some }, "negative answers)"),
+            (plain, None, Counts { misses_lost: 60, ..some }, "raise ledger_memory in [server]"),
+        ] {
+            let said = lines(policy, p99_ms, seen);
+            assert!(said.len() == 1 && said[0].ends_with(expected), "{said:?}");
+        }
+        let calm = [
+            (fixed, Some(500), Counts { promoted_deadline: 9, ..some }),
+            (plain, None, Counts { unset: 49, ..some }),
+            (Policy { loader: true, ..plain }, None, Counts { unset: 60, loads: 60, ..some }),
+            (Policy { grace_on_error_s: 1, ..plain }, None, Counts { failures: 60, ..some }),
+        ];
+        for (policy, p99_ms, seen) in calm {
+            assert!(lines(policy, p99_ms, seen).is_empty(), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_loader_that_does_not_keep_up_is_named() {
+        let line =
+            |jobs, refused, times| of_loader("pages", 4, jobs, refused, times).map(|advice| advice.line());
+        assert_eq!(line(0, 0, [0, 0]), None);
+        assert_eq!(line(99, 0, [9, 5]), None, "too few");
+        assert_eq!(line(100, 0, [5, 5]), None);
+        assert!(line(100, 0, [6, 5]).unwrap().ends_with("max = 8"));
+        assert_eq!(line(100, 9, [5, 5]), None);
+        assert!(line(100, 10, [5, 5]).unwrap().contains("10 of 100 jobs were refused"));
+    }
+
+    #[test]
+    fn times_are_round() {
+        assert_eq!(
+            [0, 1, 8, 80, 620, 799, 801, u32::MAX].map(roomy),
+            [1, 1, 10, 100, 800, 1000, 2000, u32::MAX]
+        );
+        assert_eq!([800, 1000, 1500].map(toml_time), ["800ms", "1s", "1500ms"]);
+    }
+}
