@@ -1,5 +1,6 @@
 //! How a client speaks TLS: whom it trusts, and whether it resumes sessions.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::BenchError;
 
@@ -48,6 +49,16 @@ impl Tls {
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         Ok(Self { config, name, resumes })
+    }
+
+    /// TLS over a stream that blocks. The handshake takes place with the first bytes.
+    ///
+    /// # Errors
+    /// The settings of TLS do not fit each other.
+    pub fn over<S: io::Read + io::Write>(&self, stream: S) -> io::Result<StreamOwned<ClientConnection, S>> {
+        let config = Arc::new(self.config.clone());
+        let connection = ClientConnection::new(config, self.name.clone()).map_err(io::Error::other)?;
+        Ok(StreamOwned::new(connection, stream))
     }
 }
 
