@@ -29,7 +29,7 @@ use tap::Tap;
 /// How often it is looked whether a signal has come.
 const LOOK: Duration = Duration::from_millis(200);
 /// The same with a shadow, whose commands come at their time.
-const TURN: Duration = Duration::from_millis(2);
+const TURN: Duration = Duration::from_millis(1);
 /// How long a dump is read at the end after a signal.
 const SHORT: Duration = Duration::from_secs(2);
 /// How late a line may come, in microseconds.

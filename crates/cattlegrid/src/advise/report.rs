@@ -595,7 +595,7 @@ mod tests {
     fn the_more_literal_rule_comes_first() {
         let mut seen = Seen::default();
         herds(&mut seen, |n| format!("page:{n}"));
-        herds(&mut seen, |n| format!("page:{n}-{n}"));
+        herds(&mut seen, |n| format!("page:{n}/print"));
         herds(&mut seen, |_| "page:list".to_owned());
         let text = report(&seen, &context());
         assert_eq!(text.matches("[[rule]]").count(), 3, "{text}");

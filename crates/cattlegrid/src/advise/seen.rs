@@ -361,7 +361,7 @@ impl Seen {
 }
 
 /// What a framework has put before a key: Django's prefix and version (`:1:`, `shop:1:`).
-fn head(key: &[u8]) -> Option<&str> {
+pub(super) fn head(key: &[u8]) -> Option<&str> {
     let mut parts = key.splitn(3, |byte| *byte == b':');
     let (first, version, _) = (parts.next()?, parts.next()?, parts.next()?);
     let is_prefix = first.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(byte));

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use cattlegrid_server::shape;
 
+use super::seen::head;
+
 /// A delete that comes later behind the last one, in microseconds, begins another burst.
 const GAP_US: u64 = 20_000;
 /// Keys of a burst at most.
@@ -86,30 +88,28 @@ impl Together {
         let mut by_value: BTreeMap<&str, (BTreeSet<Place>, BTreeSet<&str>, String)> = BTreeMap::new();
         for key in keys {
             let name = shape(key.as_bytes());
-            for (place, value) in captures(&name, key).into_iter().enumerate() {
+            // Django's version, which all keys share.
+            let before = usize::from(key.starts_with(':') && head(key.as_bytes()).is_some());
+            for (place, value) in captures(&name, key).into_iter().enumerate().skip(before) {
                 let (places, own, _) =
                     by_value.entry(value).or_insert_with(|| (BTreeSet::new(), BTreeSet::new(), name.clone()));
                 places.insert((name.clone(), place));
                 own.insert(key);
             }
         }
-        // What most keys share; of equals the first.
-        let most =
-            by_value.into_iter().max_by_key(|(value, (_, own, _))| (own.len(), std::cmp::Reverse(*value)));
-        let Some((value, (places, own, first))) = most.filter(|(_, (_, own, _))| own.len() > 1) else {
-            return;
-        };
-        if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&places) {
-            return;
+        for (value, (places, own, first)) in by_value {
+            let has_room = self.groups.len() < GROUPS_MAX || self.groups.contains_key(&places);
+            if own.len() > 1 && has_room {
+                let group = self.groups.entry(places.clone()).or_default();
+                group.places = places;
+                group.bursts += 1;
+                group.deletes += own.len() as u64;
+                if group.values.len() < VALUES_MAX {
+                    group.values.insert(value.to_owned());
+                }
+                *group.firsts.entry(first).or_default() += 1;
+            }
         }
-        let group = self.groups.entry(places.clone()).or_default();
-        group.places = places;
-        group.bursts += 1;
-        group.deletes += own.len() as u64;
-        if group.values.len() < VALUES_MAX {
-            group.values.insert(value.to_owned());
-        }
-        *group.firsts.entry(first).or_default() += 1;
     }
 
     /// The groups that tags could replace, those with most deletes first. Keys that were not there have no line, so that
@@ -134,6 +134,17 @@ impl Together {
             all.push(sum);
         }
         all.retain(|group| group.bursts >= BURSTS_MIN && group.values.len() >= VALUES_MIN);
+        // Keys can share several parts: what differs most between bursts is what they are about.
+        let names =
+            |group: &Group| group.places.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
+        let rivals: Vec<(BTreeSet<String>, usize, BTreeSet<Place>)> =
+            all.iter().map(|group| (names(group), group.values.len(), group.places.clone())).collect();
+        all.retain(|group| {
+            !rivals.iter().any(|(other, values, places)| {
+                let is_better = (*values, places) > (group.values.len(), &group.places);
+                is_better && !other.is_disjoint(&names(group))
+            })
+        });
         all.sort_by_key(|group| (std::cmp::Reverse(group.deletes), group.places.first().cloned()));
         all
     }

@@ -106,7 +106,7 @@ impl Shadow {
         let begun = nanos();
         let is_cattlegrid = watched.stats(" cattlegrid").is_ok_and(|stats| !stats.text("version").is_empty());
         let now = self.before.number("time");
-        let mut items: Vec<(u64, Box<[u8]>, u32, u32)> = Vec::new();
+        let mut items: Vec<(u64, Box<[u8]>, u32, u32, bool)> = Vec::new();
         let mut left_out = 0_u64;
         let read = dump::read(watched, dump::TIME_MAX, &mut stops, |item| {
             if items.len() >= PRELOAD_MAX {
@@ -126,6 +126,7 @@ impl Shadow {
                 key,
                 u32::try_from(size).unwrap_or(0),
                 u32::try_from(ttl).unwrap_or(0),
+                item.fetched,
             ));
         });
         let extent = match read {
@@ -137,9 +138,9 @@ impl Shadow {
         };
         items.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let (count, expires_from_us) = (items.len(), now * 1_000_000);
-        for (_, key, size, ttl) in items {
+        for (_, key, size, ttl, fetched) in items {
             let expires_us = if ttl == 0 { u64::MAX } else { expires_from_us + u64::from(ttl) * 1_000_000 };
-            self.replay.preloaded(&key, size, ttl, expires_us);
+            self.replay.preloaded(&key, ttl, expires_us);
             let value = replay::Value { size, ttl, is_add: false };
             // As the shadow takes them.
             while self.problem.is_none() && self.pipes.open() > 2_000 {
@@ -149,9 +150,13 @@ impl Shadow {
             if self.problem.is_some() || stops() {
                 break;
             }
-            let send = replay::Send { connection: 0, key, what: What::Store(value) };
-            if let Err(error) = self.pipes.send(send) {
-                self.problem = Some(error.to_string());
+            // Servers keep what was fetched longer than what never was.
+            let fetch = fetched.then(|| replay::Send { connection: 0, key: key.clone(), what: What::Fetch });
+            let store = replay::Send { connection: 0, key, what: What::Store(value) };
+            for send in [Some(store), fetch].into_iter().flatten() {
+                if let Err(error) = self.pipes.send(send, nanos()) {
+                    self.problem = Some(error.to_string());
+                }
             }
         }
         while self.problem.is_none() && self.pipes.open() > 0 && !stops() {
@@ -200,12 +205,12 @@ impl Shadow {
             return;
         }
         let Self { pipes, replay, .. } = self;
-        let mut result = Ok(());
+        let (mut result, now) = (Ok(()), nanos());
         let mut lost = 0;
         replay.due(until_us, &mut |send| {
             if result.is_ok() {
                 let is_get = matches!(send.what, What::Get(_));
-                match pipes.send(send) {
+                match pipes.send(send, now) {
                     Ok(is_sent) => lost += u64::from(is_get && !is_sent),
                     Err(error) => result = Err(error),
                 }
@@ -221,7 +226,7 @@ impl Shadow {
     fn pump(&mut self) {
         let now_us = self.clock_us().map_or(0, |now_us| now_us.saturating_sub(DELAY_US));
         let Self { pipes, replay, .. } = self;
-        if let Err(error) = pipes.turn(|key, id, is_hit| replay.answered(key, id, is_hit, now_us)) {
+        if let Err(error) = pipes.turn(nanos(), |key, id, is_hit| replay.answered(key, id, is_hit, now_us)) {
             self.problem = Some(error.to_string());
         }
     }
