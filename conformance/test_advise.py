@@ -179,10 +179,11 @@ def crowd(address, rounds, clients=30, key=b"story:%d"):
 def test_the_demos_stampede(start, binary, open_dir):
     servers = [start("-t", "2"), harness.Server(tool("memcached"), "memcached", ["-t", "2"])]
     try:
-        watchers = [begin(binary, server.address, "--seconds", "3") for server in servers]
+        watchers = [begin(binary, server.address, "--seconds", "4") for server in servers]
         time.sleep(0.5)
-        for server, watcher in zip(servers, watchers):
+        for server in servers:
             server.computed = crowd(("127.0.0.1", server.port), 8)
+        for server, watcher in zip(servers, watchers):
             server.advice, _ = watcher.communicate(timeout=60)
     finally:
         servers[1].clean()
@@ -226,7 +227,7 @@ def test_what_is_deleted_together_gets_a_tag_and_a_cascade(start, binary, open_d
             for user in range(110, 122):
                 fill(raw, prefix, user)
                 for part in parts:
-                    assert raw.ask(b"delete %suser:%d:%s\r\n" % (prefix, user, part)) == b"DELETED"
+                    assert raw.ask(b"delete %suser:%d:%s\r\n" % (prefix, user, part)) == b"DELETED\r\n"
                 for n in range(5):
                     raw.get(b"%spage:%d" % (prefix, n))
                 time.sleep(0.03)
@@ -238,7 +239,7 @@ def test_what_is_deleted_together_gets_a_tag_and_a_cascade(start, binary, open_d
             fill(raw, prefix, 7)
             fill(raw, prefix, 8)
             first = re.search(r"\[\[cascade\]\]\non = .*\nmatch = \"user:\{user\}:(\w+)\"", text).group(1).encode()
-            assert raw.ask(b"delete %suser:7:%s\r\n" % (prefix, first)) == b"DELETED"
+            assert raw.ask(b"delete %suser:7:%s\r\n" % (prefix, first)) == b"DELETED\r\n"
             assert [raw.get(prefix + b"user:7:" + part) for part in parts] == [None] * 3, text
             assert None not in [raw.get(prefix + b"user:8:" + part) for part in parts]
 
@@ -265,7 +266,7 @@ def test_what_is_stored_and_never_fetched(start, binary):
 
 
 def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
-    make_certificate(open_dir)
+    make_certificate(open_dir, issuer=make_certificate(open_dir, "ca-"))
     users, password, wrong = f"{open_dir}/users", f"{open_dir}/password", f"{open_dir}/wrong"
     for file, text in ((users, "ann:secret\n"), (password, "secret\n"), (wrong, "other\n")):
         with open(file, "w") as f:
@@ -277,7 +278,8 @@ def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
     try:
         for words, said in (
             ([both.address, "--tls", *login], None),
-            ([f"localhost:{both.port}", "--tls", "--tls-ca", f"{open_dir}/cert.pem", *login], None),
+            ([both.address, "--tls", "--tls-ca", f"{open_dir}/ca-cert.pem", *login], None),
+            ([f"localhost:{both.port}", "--tls", "--tls-ca", f"{open_dir}/ca-cert.pem", *login], "invalid peer certificate"),
             ([both.address, "--tls", "--tls-ca", users, *login], "--tls-ca"),
             ([both.address, "--tls", "--user", "ann", "--password-file", wrong], "it refuses the login: CLIENT_ERROR authentication failure"),
             ([both.address, "--tls"], "it does not let itself be watched: CLIENT_ERROR unauthenticated"),

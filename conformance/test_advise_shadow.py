@@ -83,12 +83,12 @@ def test_its_hit_ratio_is_the_real_one(binary, kind):
         everyone = [reader for _, _, _, readers in scenes for reader in readers]
         [reader.start() for reader in everyone]
         # The first is full by then.
-        time.sleep(4)
-        watchers = [begin(binary, real.address, "--seconds", "6", "--shadow", shadow.address) for _, real, shadow, _ in scenes]
+        time.sleep(3)
+        watchers = [begin(binary, real.address, "--seconds", "5", "--shadow", shadow.address) for _, real, shadow, _ in scenes]
         time.sleep(2.2)
         for reader in everyone:
             reader.counts = True
-        time.sleep(5)
+        time.sleep(4)
         for reader in everyone:
             reader.counts = False
         said = [watcher.communicate(timeout=60) for watcher in watchers]
@@ -145,13 +145,13 @@ def test_what_a_rule_saves_is_seen_in_the_shadow(start, binary, open_dir):
 def test_keys_of_all_kinds_and_commands_that_change(start, binary):
     real, shadow = start(), start()
     watcher = begin(binary, real.address, "--seconds", "3", "--shadow", shadow.address)
-    time.sleep(1.9)
+    time.sleep(2.5)
     with real.raw() as raw:
         long = b"k" * 250
         for key, size in ((long, 10), (b"a%25b", 20), ("schl\u00fcssel".encode(), 30)):
             raw.get(key)
             raw.set(key, b"v" * size)
-        assert raw.ask(b"ms aGVsbG8gdw== 40 b\r\n%s\r\n" % (b"v" * 40)) == b"HD"
+        assert raw.ask(b"ms aGVsbG8gdw== 40 b\r\n%s\r\n" % (b"v" * 40)) == b"HD\r\n"
         raw.set(b"counter", b"1")
         raw.ask(b"incr counter 99\r\n")
         raw.ask(b"append a%25b 0 0 5\r\nvvvvv\r\n")
@@ -165,13 +165,17 @@ def test_keys_of_all_kinds_and_commands_that_change(start, binary):
         assert raw.line() == b"HD s40"
 
 
-def test_shadows_that_are_none(start, binary):
+def test_shadows_that_are_none(start, binary, open_dir):
+    users = f"{open_dir}/users"
+    with open(users, "w") as f:
+        f.write("ann:secret\n")
+
     def said(*words):
         done = subprocess.run([binary, "advise", *words, "--seconds", "1"], capture_output=True, text=True, timeout=60)
         assert not done.stdout and done.stderr.count("\n") == 1, done
         return done.returncode, done.stderr
 
-    real, full, locked = start("-l", "127.0.0.1,::1"), start(), start("-Y", __file__)
+    real, full, locked = start("-l", "127.0.0.1,::1"), start(), start("-Y", users)
     with full.raw() as raw:
         raw.set(b"a", b"1")
     before = real.stats()
@@ -212,14 +216,21 @@ def test_a_shadow_that_goes(start, binary):
 
 class Replay:
     """The recorded commands of a Django site, at their times, each connection of its own. Whoever gets a value does not compute: the store that was
-    recorded behind such a get is left out."""
+    recorded behind such a get is left out. Who misses what was a hit in the record computes as well."""
 
     def __init__(self, server, lines):
         self.server, self.computed, self.begun = server, 0, time.monotonic()
-        connections = {}
+        self.values, self.together, connections = {}, {}, {}
         for line in lines:
-            ms, number, *rest = line.split()
-            connections.setdefault(number, []).append((int(ms), *rest))
+            ms, number, command, key, size, ttl = line.split()
+            connections.setdefault(number, []).append((int(ms), command, key.encode(), size.encode(), ttl.encode()))
+            if command in ("set", "add"):
+                self.values[key.encode()] = (command, size.encode(), ttl.encode())
+        for commands in connections.values():
+            # Django's pages are two values, which are stored one behind the other.
+            for one, next_one in zip(commands, commands[1:]):
+                if one[1] == next_one[1] == "set":
+                    self.together[one[2]] = self.together[next_one[2]] = (one[2], next_one[2])
         threads = []
         for commands in connections.values():
             time.sleep(max(0, self.begun + commands[0][0] / 1000 - time.monotonic()))
@@ -227,34 +238,48 @@ class Replay:
             threads[-1].start()
         [thread.join() for thread in threads]
 
+    def wait(self, ms):
+        time.sleep(max(0, self.begun + ms / 1000 - time.monotonic()))
+
     def connection(self, commands):
         with self.server.raw() as raw:
             found, leaves_out = {}, False
-            for ms, command, key, size, ttl in commands:
-                name = key.encode()
+            for at, (ms, command, key, size, ttl) in enumerate(commands):
                 if command == "get":
-                    time.sleep(max(0, self.begun + ms / 1000 - time.monotonic()))
-                    found[key] = raw.get(name) is not None
-                    leaves_out = False
+                    self.wait(ms)
+                    found[key], leaves_out = raw.get(key) is not None, False
+                    was_hit = not any(rest[1] in ("set", "add") and rest[2] == key for rest in commands[at:])
+                    if not found[key] and was_hit and key in self.values:
+                        time.sleep(0.12)
+                        for one in self.together.get(key, (key,)):
+                            self.store(raw, one, *self.values[one])
+                        self.computed += 1
+                        found[key] = True
                 elif command == "delete":
-                    raw.ask(b"delete %s\r\n" % name)
+                    raw.ask(b"delete %s\r\n" % key)
                 elif command == "touch":
-                    raw.ask(b"touch %s %s\r\n" % (name, ttl.encode()))
-                elif not (found.get(key) or leaves_out and key not in found):
-                    time.sleep(max(0, self.begun + ms / 1000 - time.monotonic()))
-                    raw.ask(b"%s %s 0 %s %s\r\n%s\r\n" % (command.encode(), name, ttl.encode(), size.encode(), b"x" * int(size)))
+                    raw.ask(b"touch %s %s\r\n" % (key, ttl))
+                elif found.get(key) or leaves_out and key not in found:
+                    leaves_out = True
+                else:
+                    self.wait(ms)
+                    self.store(raw, key, command, size, ttl)
                     self.computed += found.get(key) is False
                     found[key], leaves_out = True, False
-                else:
-                    leaves_out = True
+
+    @staticmethod
+    def store(raw, key, command, size, ttl):
+        raw.ask(b"%s %s 0 %s %s\r\n%s\r\n" % (command.encode(), key, ttl, size, b"x" * int(size)))
 
 
 def test_a_recorded_django_site(start, binary, open_dir):
     with open(SESSION, "rb") as f:
         lines = zstandard.ZstdDecompressor().decompress(f.read()).decode().splitlines()
+    # The first six of nine seconds.
+    lines = [line for line in lines if int(line.split()[0]) < 6000]
     servers = [start("-t", "2"), harness.Server(tool("memcached"), "memcached", ["-t", "2"])]
     try:
-        watchers = [begin(binary, server.address, "--seconds", "10") for server in servers]
+        watchers = [begin(binary, server.address, "--seconds", "7") for server in servers]
         time.sleep(0.5)
         replays = [threading.Thread(target=lambda server=server: setattr(server, "replay", Replay(server, lines))) for server in servers]
         [replay.start() for replay in replays]
@@ -282,4 +307,5 @@ def test_a_recorded_django_site(start, binary, open_dir):
         really = int(rules.stats("rules")["total:computes_saved"])
         share, really_share = saved / of, really / (really + rules.replay.computed)
         print(f"{server.kind}: would have saved {saved} of {of} ({share:.2f}); {computed} computed before, {rules.replay.computed} under the rules, {really} saved ({really_share:.2f})")
-        assert abs(saved - really) < 0.2 * really, (saved, really)
+        # Clients that wait do not store once more, so that values expire sooner: the loads differ, their shares do not.
+        assert abs(share - really_share) < 0.2 * really_share, (share, really_share)

@@ -1,6 +1,6 @@
 //! Connections to the servers: TCP or a Unix socket, TLS, a login.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -198,18 +198,20 @@ impl Server {
     /// What `stats` says, by name.
     pub(super) fn stats(&self, group: &str) -> io::Result<Stats> {
         let mut stream = self.connect()?;
-        stream.write_all(format!("stats{group}\r\nquit\r\n").as_bytes())?;
+        stream.write_all(format!("stats{group}\r\n").as_bytes())?;
         stream.flush()?;
-        let mut reply = Vec::new();
-        match stream.take(STATS_MAX).read_to_end(&mut reply) {
-            // Some servers end TLS without saying so.
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            _ => {}
-        }
-        let reply = String::from_utf8_lossy(&reply);
-        if reply.lines().last() != Some("END") {
-            let line = reply.lines().next().unwrap_or("nothing");
-            return Err(io::Error::other(format!("it answers `stats` with: {line}")));
+        let mut reader = BufReader::new(stream.take(STATS_MAX));
+        let (mut reply, mut line) = (String::new(), String::new());
+        loop {
+            line.clear();
+            if reader.read_line(&mut line)? == 0 {
+                return Err(io::Error::other("it closes the connection"));
+            }
+            match line.trim_end() {
+                "END" => break,
+                stat if stat.starts_with("STAT ") => reply.push_str(&line),
+                other => return Err(io::Error::other(format!("it answers `stats` with: {other}"))),
+            }
         }
         let pair = |line: &str| {
             let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;

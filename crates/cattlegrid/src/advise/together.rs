@@ -85,17 +85,15 @@ impl Together {
         if keys.len() < 2 {
             return;
         }
-        let mut by_value: BTreeMap<&str, (BTreeSet<Place>, BTreeSet<&str>, String)> = BTreeMap::new();
-        for key in keys {
-            let name = shape(key.as_bytes());
-            // Django's version, which all keys share.
-            let before = usize::from(key.starts_with(':') && head(key.as_bytes()).is_some());
-            for (place, value) in captures(&name, key).into_iter().enumerate().skip(before) {
-                let (places, own, _) =
-                    by_value.entry(value).or_insert_with(|| (BTreeSet::new(), BTreeSet::new(), name.clone()));
-                places.insert((name.clone(), place));
-                own.insert(key);
-            }
+        // What a framework puts before all keys they share anyway.
+        let heads: BTreeSet<Option<&str>> = keys.iter().map(|key| head(key.as_bytes())).collect();
+        let before = match heads.first() {
+            Some(Some(head)) if heads.len() == 1 => shape(head.as_bytes()).matches("{}").count(),
+            _ => 0,
+        };
+        let mut by_value = shared(keys, before);
+        if before > 0 && by_value.values().all(|(_, own, _)| own.len() < 2) {
+            by_value = shared(keys, 0);
         }
         for (value, (places, own, first)) in by_value {
             let has_room = self.groups.len() < GROUPS_MAX || self.groups.contains_key(&places);
@@ -148,6 +146,24 @@ impl Together {
         all.sort_by_key(|group| (std::cmp::Reverse(group.deletes), group.places.first().cloned()));
         all
     }
+}
+
+/// What keys share: the places where a value stands, the keys, and the shape of the first of them.
+type Shared<'k> = BTreeMap<&'k str, (BTreeSet<Place>, BTreeSet<&'k str>, String)>;
+
+/// Values in the places of the keys, behind this many of them.
+fn shared(keys: &[String], before: usize) -> Shared<'_> {
+    let mut by_value = Shared::new();
+    for key in keys {
+        let name = shape(key.as_bytes());
+        for (place, value) in captures(&name, key).into_iter().enumerate().skip(before) {
+            let (places, own, _) =
+                by_value.entry(value).or_insert_with(|| (BTreeSet::new(), BTreeSet::new(), name.clone()));
+            places.insert((name.clone(), place));
+            own.insert(key);
+        }
+    }
+    by_value
 }
 
 /// What stands in the key in the places of its shape.
@@ -222,5 +238,21 @@ mod tests {
         }
         together.end();
         assert!(together.groups().is_empty() && together.deletes == 100);
+    }
+
+    #[test]
+    fn what_a_framework_puts_before_them_is_not_what_they_share() {
+        for prefix in [":1:", "shop:1:"] {
+            let mut together = Together::default();
+            for n in 0..12_u64 {
+                for what in ["name", "cart", "feed"] {
+                    together.deleted(1, n * 1_000_000, format!("{prefix}user:{}:{what}", n % 4).as_bytes());
+                }
+            }
+            together.end();
+            let groups = together.groups();
+            assert_eq!((groups.len(), groups[0].bursts, groups[0].deletes), (1, 12, 36), "{groups:?}");
+            assert!(groups[0].places.iter().all(|(_, place)| *place == 1), "{groups:?}");
+        }
     }
 }

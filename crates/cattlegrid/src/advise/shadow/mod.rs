@@ -20,6 +20,11 @@ use replay::{Replay, Tally, What};
 
 /// How long after it happened a line is repeated, in microseconds: lines come late, and out of order.
 const DELAY_US: u64 = 1_500_000;
+/// Lines of so many microseconds are sent before their replies are looked at, for how long that goes on, in nanoseconds, and how often it is
+/// looked whether the replies have come.
+const STEP_US: u64 = 1_000;
+const TURN_MAX: u64 = 20_000_000;
+const TRIES_MAX: u32 = 30;
 /// Items that the shadow is given before, at most.
 const PRELOAD_MAX: usize = 1_000_000;
 /// How long replies that are held are waited for at the end, in microseconds.
@@ -38,6 +43,8 @@ pub(super) struct Shadow {
     replay: Replay,
     /// The local clock less the server's, in microseconds: the least that was seen.
     offset_us: Option<i128>,
+    /// Until when lines were sent.
+    sent_us: u64,
     before: Stats,
     preloaded: String,
     /// What ended the comparison.
@@ -66,6 +73,7 @@ impl Shadow {
             pipes: Pipes::new(address),
             replay: Replay::new(),
             offset_us: None,
+            sent_us: 0,
             before,
             preloaded: String::new(),
             problem: None,
@@ -195,9 +203,22 @@ impl Shadow {
 
     /// Sends what is due, and takes replies.
     pub(super) fn turn(&mut self) {
-        if let Some(now_us) = self.clock_us() {
-            self.turn_to(now_us.saturating_sub(DELAY_US));
+        let Some(until_us) = self.clock_us().map(|now_us| now_us.saturating_sub(DELAY_US)) else { return };
+        let end = nanos().saturating_add(TURN_MAX);
+        // In steps, each with its replies: who misses a key stores it before others look later.
+        while self.sent_us < until_us && self.problem.is_none() {
+            let next_us = self.replay.next_us().map_or(until_us, |us| us.saturating_add(STEP_US));
+            let is_late = nanos() >= end;
+            self.sent_us = if is_late { until_us } else { next_us.min(until_us) };
+            self.turn_to(self.sent_us);
+            let mut tries = 0;
+            while !is_late && tries < TRIES_MAX && self.problem.is_none() && self.pipes.is_waiting(nanos()) {
+                self.rest(Duration::from_micros(30));
+                self.pump();
+                tries += 1;
+            }
         }
+        self.pump();
     }
 
     fn turn_to(&mut self, until_us: u64) {
@@ -224,7 +245,7 @@ impl Shadow {
     }
 
     fn pump(&mut self) {
-        let now_us = self.clock_us().map_or(0, |now_us| now_us.saturating_sub(DELAY_US));
+        let now_us = self.sent_us;
         let Self { pipes, replay, .. } = self;
         if let Err(error) = pipes.turn(nanos(), |key, id, is_hit| replay.answered(key, id, is_hit, now_us)) {
             self.problem = Some(error.to_string());

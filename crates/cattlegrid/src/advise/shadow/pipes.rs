@@ -106,6 +106,11 @@ impl Pipes {
         self.open
     }
 
+    /// Whether replies are to come soon: of commands that are not held.
+    pub(super) fn is_waiting(&self, now: u64) -> bool {
+        self.pipes.values().any(|pipe| !pipe.asked.is_empty() && !pipe.is_held(now))
+    }
+
     /// Sends and receives what can be; each reply to a look-up is given to `answered` with its key, its number and whether it is a hit.
     ///
     /// # Errors
@@ -176,13 +181,16 @@ impl Pipe {
         Self { socket, unsent, received, skip: 0, asked: VecDeque::new(), later: VecDeque::new() }
     }
 
-    /// Whether its client would send this now: it has the reply to a look-up that is held, and a look-up sees what was written before.
-    fn may_send(&self, send: &Send, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
-        let is_held = match self.asked.front() {
+    fn is_held(&self, now: u64) -> bool {
+        match self.asked.front() {
             Some(Asked::Get { sent, .. }) => now.saturating_sub(*sent) > HELD,
             _ => false,
-        };
-        !is_held && !(matches!(send.what, What::Get(_)) && writing.contains_key(&send.key))
+        }
+    }
+
+    /// Whether its client would send this now: it has the reply to a look-up that is held, and a look-up sees what was written before.
+    fn may_send(&self, send: &Send, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
+        !self.is_held(now) && !(matches!(send.what, What::Get(_)) && writing.contains_key(&send.key))
     }
 
     /// The bytes that it adds.

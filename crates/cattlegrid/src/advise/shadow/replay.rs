@@ -159,6 +159,13 @@ impl Replay {
         self.clean.len()
     }
 
+    /// When the next line or fill is due.
+    pub(super) fn next_us(&self) -> Option<u64> {
+        let line = self.clean.iter().flatten().next().map(|event| event.at.0);
+        let fill = self.fills.first_key_value().map(|((us, _), _)| *us);
+        line.into_iter().chain(fill).min()
+    }
+
     /// The watched server has this item: `expires_us` is [`u64::MAX`] without a time to live.
     pub(super) fn preloaded(&mut self, key: &[u8], ttl: u32, expires_us: u64) {
         self.know(key, Known { expires_us, ttl });
@@ -318,7 +325,15 @@ impl Replay {
             let expires_us = if value.ttl == 0 { u64::MAX } else { us.saturating_add(ttl_us) };
             self.know(&key, Known { expires_us, ttl: value.ttl });
         }
-        let asks = self.asks.get_mut(&key);
+        let mut asks = self.asks.get_mut(&key);
+        // What changes a value that is still to be stored.
+        let waiting = asks.as_mut().and_then(|asks| {
+            asks.iter_mut().find(|ask| ask.connection == connection).and_then(|ask| ask.store.as_mut())
+        });
+        if let Some((before, _)) = waiting {
+            *before = Value { is_add: before.is_add, ..value };
+            return;
+        }
         // Of a pool any connection may store.
         let place = asks.as_ref().and_then(|asks| {
             let misses = || asks.iter().enumerate().filter(|(_, ask)| !ask.real_hit && ask.store.is_none());
