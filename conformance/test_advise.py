@@ -14,7 +14,7 @@ from harness import tool, wait_until
 from test_operations import make_certificate
 
 pytestmark = pytest.mark.only_cattlegrid
-CLIENTS, KEYS, SECONDS, COMPUTES = 12, 4, 6, 0.15
+CLIENTS, KEYS, SECONDS, COMPUTES = 12, 4, 5, 0.15
 """Clients that read a few keys, each of which expires after a second and takes this long to compute."""
 
 
@@ -245,24 +245,26 @@ def test_what_is_deleted_together_gets_a_tag_and_a_cascade(start, binary, open_d
 
 
 def test_what_is_stored_and_never_fetched(start, binary):
-    for server in (start(), start("-X"), harness.Server(tool("memcached"), "memcached"), harness.Server(tool("memcached"), "memcached", ["-X"])):
-        try:
+    servers = [start(), start("-X"), harness.Server(tool("memcached"), "memcached"), harness.Server(tool("memcached"), "memcached", ["-X"])]
+    try:
+        for server in servers:
             with server.raw() as raw:
                 for n in range(200):
                     raw.set(b"report:%d:pdf" % n, b"x" * 1000, exptime=300 if n < 100 else 0)
                     raw.set(b"page:%d" % n, b"x" * 1000)
                     raw.get(b"page:%d" % n)
                 assert raw.get(b"report:0:pdf")
-            done = subprocess.run([binary, "advise", server.address, "--seconds", "1"], capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, done.stderr
+        for server, watcher in [(server, begin(binary, server.address, "--seconds", "1")) for server in servers]:
+            text, errors = watcher.communicate(timeout=60)
+            assert watcher.returncode == 0 and not errors, errors
             if "-X" in server.command:
-                assert "What is stored is not known: the server answers `lru_crawler metadump all` with: ERROR metadump not allowed" in done.stdout
+                assert "What is stored is not known: the server answers `lru_crawler metadump all` with: ERROR metadump not allowed" in text
             else:
-                assert re.search(r"# Stored: 400 items, \d+ KiB with headers and keys \(all\); never fetched: 199 of them", done.stdout), done.stdout
+                assert re.search(r"# Stored: 400 items, \d+ KiB with headers and keys \(all\); never fetched: 199 of them", text), text
                 line = r"# report:\{\}:pdf: 199 of 200 items never fetched, \d+ KiB \((49|50) % of what is stored\), stored \d s ago .*; 100 never expire"
-                assert re.search(line, done.stdout), done.stdout
-        finally:
-            server.clean()
+                assert re.search(line, text), text
+    finally:
+        [server.clean() for server in servers]
 
 
 def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
@@ -276,7 +278,7 @@ def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
     both, ipv6, unix = start(*tls, "-Y", users), start("-l", "::1"), start("-s", f"{open_dir}/socket")
     memcached = harness.Server(tool("memcached"), "memcached", ["-Y", users])
     try:
-        for words, said in (
+        cases = (
             ([both.address, "--tls", *login], None),
             ([both.address, "--tls", "--tls-ca", f"{open_dir}/ca-cert.pem", *login], None),
             ([f"localhost:{both.port}", "--tls", "--tls-ca", f"{open_dir}/ca-cert.pem", *login], "invalid peer certificate"),
@@ -290,11 +292,12 @@ def test_tls_logins_ipv6_and_unix_sockets(start, binary, open_dir):
             (["/none"], "/none: No such file"),
             ([memcached.address, *login], None),
             ([memcached.address], "CLIENT_ERROR unauthenticated"),
-        ):
-            done = subprocess.run([binary, "advise", *words, "--seconds", "1"], capture_output=True, text=True, timeout=60)
+        )
+        for (words, said), watcher in [(case, begin(binary, *case[0], "--seconds", "1")) for case in cases]:
+            text, errors = watcher.communicate(timeout=60)
             if said is None:
-                assert done.returncode == 0 and "no rule would have saved" in done.stdout and "# Stored: 0 items" in done.stdout, done
+                assert watcher.returncode == 0 and "no rule would have saved" in text and "# Stored: 0 items" in text, (words, text, errors)
             else:
-                assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, done
+                assert watcher.returncode == 1 and said in errors and errors.count("\n") == 1 and not text, (words, text, errors)
     finally:
         memcached.clean()

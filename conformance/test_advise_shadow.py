@@ -83,12 +83,12 @@ def test_its_hit_ratio_is_the_real_one(binary, kind):
         everyone = [reader for _, _, _, readers in scenes for reader in readers]
         [reader.start() for reader in everyone]
         # The first is full by then.
-        time.sleep(3)
-        watchers = [begin(binary, real.address, "--seconds", "5", "--shadow", shadow.address) for _, real, shadow, _ in scenes]
+        time.sleep(2.5)
+        watchers = [begin(binary, real.address, "--seconds", "4", "--shadow", shadow.address) for _, real, shadow, _ in scenes]
         time.sleep(2.2)
         for reader in everyone:
             reader.counts = True
-        time.sleep(4)
+        time.sleep(3)
         for reader in everyone:
             reader.counts = False
         said = [watcher.communicate(timeout=60) for watcher in watchers]
@@ -144,8 +144,8 @@ def test_what_a_rule_saves_is_seen_in_the_shadow(start, binary, open_dir):
 
 def test_keys_of_all_kinds_and_commands_that_change(start, binary):
     real, shadow = start(), start()
-    watcher = begin(binary, real.address, "--seconds", "3", "--shadow", shadow.address)
-    time.sleep(2.5)
+    watcher = begin(binary, real.address, "--seconds", "2", "--shadow", shadow.address)
+    time.sleep(2.1)
     with real.raw() as raw:
         long = b"k" * 250
         for key, size in ((long, 10), (b"a%25b", 20), ("schl\u00fcssel".encode(), 30)):
@@ -215,8 +215,8 @@ def test_a_shadow_that_goes(start, binary):
 
 
 class Replay:
-    """The recorded commands of a Django site, at their times, each connection of its own. Whoever gets a value does not compute: the store that was
-    recorded behind such a get is left out. Who misses what was a hit in the record computes as well."""
+    """The recorded commands of a Django site, at their times, each connection of its own. A client that gets a value does not compute: the store that was
+    recorded behind such a get is left out. A client that misses what was a hit in the record computes as well."""
 
     def __init__(self, server, lines):
         self.server, self.computed, self.begun = server, 0, time.monotonic()
@@ -275,11 +275,11 @@ class Replay:
 def test_a_recorded_django_site(start, binary, open_dir):
     with open(SESSION, "rb") as f:
         lines = zstandard.ZstdDecompressor().decompress(f.read()).decode().splitlines()
-    # The first six of nine seconds.
-    lines = [line for line in lines if int(line.split()[0]) < 6000]
+    # The first five of nine seconds.
+    lines = [line for line in lines if int(line.split()[0]) < 5000]
     servers = [start("-t", "2"), harness.Server(tool("memcached"), "memcached", ["-t", "2"])]
     try:
-        watchers = [begin(binary, server.address, "--seconds", "7") for server in servers]
+        watchers = [begin(binary, server.address, "--seconds", "6") for server in servers]
         time.sleep(0.5)
         replays = [threading.Thread(target=lambda server=server: setattr(server, "replay", Replay(server, lines))) for server in servers]
         [replay.start() for replay in replays]

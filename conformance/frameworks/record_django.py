@@ -1,4 +1,4 @@
-"""Records what a Django site asks of its cache: `python record_django.py BACKEND SERVER_PORT FILE` with Django and the client library installed, and a
+"""Records what a Django site asks of its cache: `python record_django.py BACKEND SERVER_PORT FILE` with Django and the client library installed, and an empty
 memcached at the port. The file, compressed by zstd, has a line for each command: milliseconds, connection, command, key, size and time to live.
 
 The site has pages under `cache_page`, sessions in the cache, `get_or_set`, and users whose three values are deleted together when they change.

@@ -3,10 +3,9 @@
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use cattlegrid_config::AdviseLogin;
+use cattlegrid_config::{AdviseLogin, AdviseTls};
 use cattlegrid_load::Tls;
 
 /// For how long a server may take to be reached and to answer.
@@ -156,10 +155,10 @@ impl Server {
     /// A file cannot be used; says which.
     pub(super) fn new(
         address: &str,
-        ca: Option<Option<&PathBuf>>,
+        tls: Option<&AdviseTls>,
         login: Option<&AdviseLogin>,
     ) -> Result<Self, String> {
-        let tls = ca.map(|ca| Tls::new(address, ca.map(PathBuf::as_path), false));
+        let tls = tls.map(|tls| Tls::new(address, tls.ca.as_deref(), false));
         let tls = tls.transpose().map_err(|error| error.to_string())?;
         let login = login.map(|AdviseLogin { user, password_file }| {
             let wrong = |what: &str| format!("--password-file {}: {what}", password_file.display());

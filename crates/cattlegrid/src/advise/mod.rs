@@ -54,8 +54,7 @@ impl Advice {
 /// end of the connection.
 pub(crate) fn advise(command: &AdviseCommand) -> Advice {
     let address = &command.address;
-    let ca = command.tls.as_ref().map(|tls| tls.ca.as_ref());
-    let server = match Server::new(address, ca, command.login.as_ref()) {
+    let server = match Server::new(address, command.tls.as_ref(), command.login.as_ref()) {
         Ok(server) => server,
         Err(problem) => return Advice::none(problem),
     };

@@ -18,7 +18,7 @@ const PREFIXES_MAX: usize = 32;
 /// Keys from which on what stands before them is a prefix, and shapes behind it, where it has a name.
 const PREFIX_KEYS_MIN: u64 = 10;
 const RESTS_MIN: usize = 3;
-/// A shape whose keys begin in so many ways has no prefix.
+/// A shape whose keys begin in this many ways has no prefix.
 const HEADS_OF_ONE: usize = 4;
 /// Hits for each computation from which on a key expires under load.
 const HOT_MIN: u64 = 10;
@@ -452,7 +452,7 @@ mod tests {
         Context { address: "a".to_owned(), seconds: 1, shows_deletes: true, stored: None }
     }
 
-    /// The file is one that the server takes.
+    /// The server takes the file.
     fn check(text: &str) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();

@@ -13,7 +13,7 @@ const PIECES: usize = 256;
 const PIECE_MAX: usize = 64 << 10;
 /// Longest line: keys are 250 bytes, escaped three times as many.
 const LINE_MAX: usize = 4096;
-/// How often the thread looks whether it is to end.
+/// How often the thread looks whether it should end.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A connection that watches.

@@ -20,8 +20,8 @@ use replay::{Replay, Tally, What};
 
 /// How long after it happened a line is repeated, in microseconds: lines come late, and out of order.
 const DELAY_US: u64 = 1_500_000;
-/// Lines of so many microseconds are sent before their replies are looked at, for how long that goes on, in nanoseconds, and how often it is
-/// looked whether the replies have come.
+/// For how long lines are sent before their replies are looked at, in microseconds; for how long that goes on, in nanoseconds; and how often it
+/// is looked whether the replies have come.
 const STEP_US: u64 = 1_000;
 const TURN_MAX: u64 = 20_000_000;
 const TRIES_MAX: u32 = 30;
@@ -49,6 +49,16 @@ pub(super) struct Shadow {
     preloaded: String,
     /// What ended the comparison.
     problem: Option<String>,
+}
+
+/// An item that the shadow is given before.
+struct Preload {
+    accessed: u64,
+    key: Box<[u8]>,
+    size: u32,
+    /// What is left, in seconds; 0: it does not expire.
+    ttl: u32,
+    fetched: bool,
 }
 
 impl Shadow {
@@ -114,7 +124,7 @@ impl Shadow {
         let begun = nanos();
         let is_cattlegrid = watched.stats(" cattlegrid").is_ok_and(|stats| !stats.text("version").is_empty());
         let now = self.before.number("time");
-        let mut items: Vec<(u64, Box<[u8]>, u32, u32, bool)> = Vec::new();
+        let mut items: Vec<Preload> = Vec::new();
         let mut left_out = 0_u64;
         let read = dump::read(watched, dump::TIME_MAX, &mut stops, |item| {
             if items.len() >= PRELOAD_MAX {
@@ -129,13 +139,13 @@ impl Shadow {
                 Some(expires) if expires > now => expires - now,
                 Some(_) => return,
             };
-            items.push((
-                item.accessed,
+            items.push(Preload {
+                accessed: item.accessed,
                 key,
-                u32::try_from(size).unwrap_or(0),
-                u32::try_from(ttl).unwrap_or(0),
-                item.fetched,
-            ));
+                size: u32::try_from(size).unwrap_or(0),
+                ttl: u32::try_from(ttl).unwrap_or(0),
+                fetched: item.fetched,
+            });
         });
         let extent = match read {
             Ok(extent) => extent,
@@ -144,9 +154,9 @@ impl Shadow {
                 return;
             }
         };
-        items.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        items.sort_unstable_by_key(|item| item.accessed);
         let (count, expires_from_us) = (items.len(), now * 1_000_000);
-        for (_, key, size, ttl, fetched) in items {
+        for Preload { key, size, ttl, fetched, .. } in items {
             let expires_us = if ttl == 0 { u64::MAX } else { expires_from_us + u64::from(ttl) * 1_000_000 };
             self.replay.preloaded(&key, ttl, expires_us);
             let value = replay::Value { size, ttl, is_add: false };
@@ -292,7 +302,10 @@ impl Shadow {
             // Writing to a string cannot fail.
             let _ok = writeln!(text, "# {name:<22} {real:>16} {own:>16}");
         };
-        let percent = |hits: u64, gets: u64| format!("{:.2} %", hits as f64 * 100.0 / gets.max(1) as f64);
+        let percent = |hits: u64, gets: u64| {
+            let hundredths = hits.saturating_mul(10_000) / gets.max(1);
+            format!("{}.{:02} %", hundredths / 100, hundredths % 100)
+        };
         row("", "watched".to_owned(), "shadow".to_owned());
         row("gets", tally.real_gets.to_string(), tally.gets.to_string());
         row("hits", tally.real_hits.to_string(), tally.hits.to_string());

@@ -48,7 +48,7 @@ struct Pipe {
 #[derive(Debug)]
 pub(super) struct Pipes {
     address: String,
-    pipes: HashMap<u64, Pipe>,
+    all: HashMap<u64, Pipe>,
     buffer: Vec<u8>,
     open: usize,
     unsent: usize,
@@ -65,7 +65,7 @@ impl Pipes {
     pub(super) fn new(address: &str) -> Self {
         Self {
             address: address.to_owned(),
-            pipes: HashMap::new(),
+            all: HashMap::new(),
             buffer: vec![0; 64 << 10],
             open: 0,
             unsent: 0,
@@ -86,12 +86,12 @@ impl Pipes {
             return Ok(false);
         }
         let slot = send.connection % PIPES_MAX;
-        if !self.pipes.contains_key(&slot) {
+        if !self.all.contains_key(&slot) {
             let socket = TcpOrUnix::connect(&self.address)?;
             socket.do_not_wait()?;
-            self.pipes.insert(slot, Pipe::new(socket));
+            self.all.insert(slot, Pipe::new(socket));
         }
-        let Some(pipe) = self.pipes.get_mut(&slot) else { return Ok(false) };
+        let Some(pipe) = self.all.get_mut(&slot) else { return Ok(false) };
         self.open += 1;
         if pipe.later.is_empty() && pipe.may_send(&send, now, &self.writing) {
             self.unsent += pipe.queue(send, now, &mut self.writing);
@@ -106,9 +106,9 @@ impl Pipes {
         self.open
     }
 
-    /// Whether replies are to come soon: of commands that are not held.
+    /// Whether replies will come soon: of commands that are not held.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
-        self.pipes.values().any(|pipe| !pipe.asked.is_empty() && !pipe.is_held(now))
+        self.all.values().any(|pipe| !pipe.asked.is_empty() && !pipe.is_held(now))
     }
 
     /// Sends and receives what can be; each reply to a look-up is given to `answered` with its key, its number and whether it is a hit.
@@ -116,7 +116,7 @@ impl Pipes {
     /// # Errors
     /// A connection has ended.
     pub(super) fn turn(&mut self, now: u64, mut answered: impl FnMut(&[u8], u64, bool)) -> io::Result<()> {
-        for pipe in self.pipes.values_mut() {
+        for pipe in self.all.values_mut() {
             self.unsent -= pipe.write()?;
             if pipe.asked.is_empty() {
                 continue;
@@ -151,7 +151,7 @@ impl Pipes {
                 })?;
             }
         }
-        for pipe in self.pipes.values_mut().filter(|pipe| !pipe.later.is_empty()) {
+        for pipe in self.all.values_mut().filter(|pipe| !pipe.later.is_empty()) {
             while let Some(next) = pipe.later.front()
                 && pipe.may_send(next, now, &self.writing)
             {
@@ -190,7 +190,8 @@ impl Pipe {
 
     /// Whether its client would send this now: it has the reply to a look-up that is held, and a look-up sees what was written before.
     fn may_send(&self, send: &Send, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
-        !self.is_held(now) && !(matches!(send.what, What::Get(_)) && writing.contains_key(&send.key))
+        let is_early = matches!(send.what, What::Get(_)) && writing.contains_key(&send.key);
+        !self.is_held(now) && !is_early
     }
 
     /// The bytes that it adds.

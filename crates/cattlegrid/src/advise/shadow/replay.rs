@@ -20,7 +20,7 @@ use cattlegrid_server::shape;
 use super::super::seen::{Event, Kind, decoded};
 
 /// Keys whose state in the watched server is followed.
-const KNOWN_MAX: usize = 2_000_000;
+const KNOWN_MAX: usize = 1_000_000;
 /// Look-ups whose store is still to come.
 const ASKS_MAX: usize = 200_000;
 /// After this time no store comes any more.
@@ -445,7 +445,9 @@ mod tests {
     impl World {
         fn of(events: Vec<Event>) -> Self {
             let mut replay = Replay::new();
-            events.into_iter().for_each(|event| replay.push(event));
+            for event in events {
+                replay.push(event);
+            }
             Self { replay, sent: Vec::new() }
         }
 
