@@ -49,7 +49,9 @@ class Reader(threading.Thread):
         self.hits += counts and value is not None
         if value is None:
             time.sleep(0.003)
-            self.raw.set(key, b"x" * self.choice.randrange(self.size // 2, self.size), exptime=self.ttl)
+            # Of various lengths, or all would expire at once, and a window of a few seconds would see one such moment more or less.
+            ttl = self.ttl and self.choice.randrange(self.ttl, 2 * self.ttl + 1)
+            self.raw.set(key, b"x" * self.choice.randrange(self.size // 2, self.size), exptime=ttl)
             self.computed += counts
 
 
@@ -103,7 +105,8 @@ def test_its_hit_ratio_is_the_real_one(binary, kind):
             print(f"{kind}, {name}: clients {truth:.2f} %, advise {ratio}, gets {rows['gets']}, computed {rows['computations']}, items {rows['curr_items']}")
             print("   ", "\n    ".join(re.findall(r"^# (?:The shadow|\d+ ).*", text, re.M)))
             assert rows["gets"][0] > 1000 and rows["gets"][0] == rows["gets"][1], text
-            assert abs(own - truth) < 2 and abs(own - ratio[0]) < 2, (truth, text)
+            # The clients' own count is of a part of that time.
+            assert abs(own - truth) < 2 and abs(own - ratio[0]) < 2, (name, truth, text)
             assert abs(rows["computations"][1] - rows["computations"][0]) < 0.12 * rows["gets"][0], text
             if "-m" in WORKLOADS[name][1]:
                 assert real.stats()["evictions"] != "0" and shadow.stats()["evictions"] != "0"
