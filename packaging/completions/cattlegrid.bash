@@ -138,8 +138,12 @@ _cattlegrid_all() {
     advise)
         case $prev in
         --seconds) return ;;
+        --shadow) return ;;
+        --tls-ca) _cattlegrid_files -f ''; return ;;
+        --user) return ;;
+        --password-file) _cattlegrid_files -f ''; return ;;
         esac
-        words='--seconds -h --help'
+        words='--seconds --shadow --no-dump --tls --tls-ca --user --password-file -h --help'
         ;;
     top)
         case $prev in

@@ -126,6 +126,12 @@ complete -c cattlegrid -n '__cattlegrid_is check' -s h -l help
 complete -c cattlegrid -n '__cattlegrid_is check' -F
 
 complete -c cattlegrid -n '__cattlegrid_is advise' -l seconds -x
+complete -c cattlegrid -n '__cattlegrid_is advise' -l shadow -x
+complete -c cattlegrid -n '__cattlegrid_is advise' -l no-dump
+complete -c cattlegrid -n '__cattlegrid_is advise' -l tls
+complete -c cattlegrid -n '__cattlegrid_is advise' -l tls-ca -r -F
+complete -c cattlegrid -n '__cattlegrid_is advise' -l user -x
+complete -c cattlegrid -n '__cattlegrid_is advise' -l password-file -r -F
 complete -c cattlegrid -n '__cattlegrid_is advise' -s h -l help
 
 complete -c cattlegrid -n '__cattlegrid_is doctor' -l pid -x

@@ -95,8 +95,8 @@ fn act(command: Command, first: &str) -> ExitCode {
             },
             Err(error) => usage_error(&error),
         },
-        Command::Advise { address, seconds } => {
-            let advice = advise::advise(&address, seconds);
+        Command::Advise(command) => {
+            let advice = advise::advise(&command);
             let printed = if advice.text.is_empty() { ExitCode::SUCCESS } else { print(&advice.text) };
             match advice.problem {
                 None => printed,

@@ -11,6 +11,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use crate::advise_command::{AdviseCommand, parse_advise};
 use crate::apply::{Stop, apply, missing, unknown};
 use crate::doctor_command::{DoctorCommand, parse_doctor};
 use crate::error::UsageError;
@@ -73,12 +74,7 @@ pub enum Command {
         key: String,
     },
     /// Watch a server, and print the rule file that fits its traffic.
-    Advise {
-        /// The server's host:port.
-        address: String,
-        /// For how long, in seconds.
-        seconds: u64,
-    },
+    Advise(Box<AdviseCommand>),
     /// Say what to change on this machine, or for a running server.
     Doctor(Box<DoctorCommand>),
     /// Show what a server does, live.
@@ -272,39 +268,6 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
             Err(UsageError::new("check: needs a rule file: check <file> [--key <key> | --try <key>]"))
         }
     }
-}
-
-/// `ADDR [--seconds N]`, in either order.
-fn parse_advise(words: &[String]) -> Result<Command, UsageError> {
-    let (mut address, mut seconds) = (None, 60);
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(Topic::Advise)),
-            "--seconds" => {
-                let given = words
-                    .next()
-                    .ok_or_else(|| UsageError::new("advise --seconds: needs a value: a number"))?;
-                seconds =
-                    given.parse().ok().filter(|seconds| (1..=86_400).contains(seconds)).ok_or_else(|| {
-                        UsageError::new(format!(
-                            "advise --seconds {given}: must be a whole number, 1 to 86400"
-                        ))
-                    })?;
-            }
-            word if word.starts_with('-') => {
-                return Err(UsageError::new(format!(
-                    "advise {word}: unknown option; there is --seconds <number>"
-                )));
-            }
-            _ if address.is_some() => {
-                return Err(UsageError::new(format!("advise {word}: unexpected; advise takes one address")));
-            }
-            word => address = Some(word.to_owned()),
-        }
-    }
-    let missing = || UsageError::new("advise: needs an address: advise <host:port> [--seconds <number>]");
-    Ok(Command::Advise { address: address.ok_or_else(missing)?, seconds })
 }
 
 /// What the options say, from weak to strong: the rule file's `[server]`, the options file, the command line.

@@ -140,18 +140,35 @@ pub(crate) fn brief(row: &OptionRow) -> &'static str {
 }
 
 const ADVISE: &str = "\
-Usage: cattlegrid advise ADDR [--seconds N]
+Usage: cattlegrid advise ADDR [OPTION]...
 
-Watches a running memcached or Cattlegrid at ADDR (host:port) and prints a rule
-file that fits its traffic: shapes of keys that several clients compute at the
-same time, how long they take, and how many computations a rule would have
-saved. It reads only, by the command watch, which -W switches off. A reader
-that is too slow is not waited for: the report says what it has not seen.
+Watches a running memcached or Cattlegrid at ADDR (host:port or the path of a
+unix socket) and prints a rule file that fits its traffic: shapes of keys that
+several clients compute at the same time, how long they take, how many
+computations a rule would have saved; what clients put before every key; keys
+that are deleted together; and what is stored and never fetched. It never
+writes to that server. It reads by the commands watch, which -W switches off,
+stats, and lru_crawler metadump, which -X switches off. A reader that is too
+slow is not waited for: the report says what it has not seen.
 
       --seconds N  for how long, 1 to 86400; 60 by default
+      --shadow ADDR
+                   repeat what is seen, by key and size, on the empty
+                   Cattlegrid or memcached at this address, and compare hits,
+                   computations and memory
+      --no-dump    do not look at what is stored
+      --tls        speak TLS to the watched server, and accept any certificate
+      --tls-ca FILE
+                   accept only certificates of the authorities in this PEM file
+                   that are for the host of ADDR
+      --user NAME  log in to the watched server as this user
+      --password-file FILE
+                   a file whose first line is the password
   -h, --help       print this
 
-Status: 0, or 1 if the server cannot be watched.
+Ctrl-C ends it early, with what was seen until then.
+
+Status: 0, or 1 if a server cannot be watched or compared with.
 ";
 
 const DEMO: &str = "\

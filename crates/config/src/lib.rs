@@ -19,6 +19,7 @@
 //! * A value that makes no sense is an error that names the option, what is wrong and what would be right. A rule file is
 //!   taken whole or not at all.
 
+mod advise_command;
 mod apply;
 mod changes;
 mod check;
@@ -68,6 +69,7 @@ mod usage;
 mod users;
 mod value;
 
+pub use advise_command::{AdviseCommand, AdviseLogin, AdviseTls};
 pub use check::{check, explain, parameters};
 pub use command_line::{Command, parse_args};
 pub use doctor_command::DoctorCommand;

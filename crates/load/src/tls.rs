@@ -1,6 +1,6 @@
 //! How a client speaks TLS: whom it trusts, and whether it resumes sessions.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,16 +51,14 @@ impl Tls {
         Ok(Self { config, name, resumes })
     }
 
-    /// Speaks TLS over a socket that blocks, or has timeouts; the handshake takes place with the first write.
+    /// TLS over a stream that blocks. The handshake takes place with the first bytes.
     ///
     /// # Errors
     /// The settings of TLS do not fit each other.
-    pub fn stream<S: Read + Write + Send + 'static>(
-        &self,
-        socket: S,
-    ) -> io::Result<impl Read + Write + Send + 'static> {
-        let connection = ClientConnection::new(Arc::new(self.config.clone()), self.name.clone());
-        Ok(StreamOwned::new(connection.map_err(io::Error::other)?, socket))
+    pub fn over<S: io::Read + io::Write>(&self, stream: S) -> io::Result<StreamOwned<ClientConnection, S>> {
+        let config = Arc::new(self.config.clone());
+        let connection = ClientConnection::new(config, self.name.clone()).map_err(io::Error::other)?;
+        Ok(StreamOwned::new(connection, stream))
     }
 }
 

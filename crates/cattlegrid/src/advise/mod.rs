@@ -1,26 +1,39 @@
 //! `cattlegrid advise`: watches a running server for a while, and prints the rule file that fits its traffic.
 //!
-//! It is a watcher like any other (`watch fetchers mutations`): it changes nothing, and lines for which it is too slow are left out and counted.
+//! It is a watcher like any other (`watch fetchers mutations deletions`), and reads `stats` and `lru_crawler metadump`: it never writes to that
+//! server. Lines for which it is too slow are left out and counted.
 
+mod dump;
+mod link;
 mod report;
 mod seen;
+mod shadow;
+mod tap;
+mod together;
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::io;
 use std::time::Duration;
 
+use cattlegrid_config::AdviseCommand;
 use cattlegrid_server::time::nanos;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use dump::{Extent, Stored};
+use link::{Server, problem_of};
+use report::Context;
 use seen::{Line, Seen, Sorter};
+use shadow::Shadow;
+use tap::Tap;
 
-/// For how long a server may take to be reached and to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest line: keys are 250 bytes, escaped three times as many.
-const LINE_MAX: usize = 4096;
 /// How often it is looked whether a signal has come.
 const LOOK: Duration = Duration::from_millis(200);
+/// The same with a shadow, whose commands come at their time.
+const TURN: Duration = Duration::from_millis(1);
+/// How long a dump is read at the end after a signal.
+const SHORT: Duration = Duration::from_secs(2);
+/// How late a line may come, in microseconds.
+const LATE_US: u64 = 1_200_000;
 
 /// What was advised.
 #[derive(Debug)]
@@ -31,108 +44,161 @@ pub(crate) struct Advice {
     pub(crate) problem: Option<String>,
 }
 
-/// Watches the server for this long, and says what would fit. SIGINT and SIGTERM end it early, with what was seen so far; so does the end of the
-/// connection.
-pub(crate) fn advise(address: &str, seconds: u64) -> Advice {
-    let mut reader = match watch(address) {
-        Ok(reader) => reader,
-        Err(error) => return Advice { text: String::new(), problem: Some(problem_of(address, &error)) },
-    };
-    let (mut seen, mut sorter) = (Seen::default(), Sorter::default());
-    let begun = nanos();
-    let mut problem =
-        gather(&mut reader, begun.saturating_add(seconds.saturating_mul(1_000_000_000)), |line| {
-            sorter.push(line, &mut seen);
-        })
-        .err()
-        .map(|error| problem_of(address, &error));
-    sorter.end(&mut seen);
-    if seen.lines == 0 && problem.is_none() {
-        problem = answers(address).err().map(|error| problem_of(address, &error));
+impl Advice {
+    fn none(problem: String) -> Self {
+        Self { text: String::new(), problem: Some(problem) }
     }
-    let watched = nanos().saturating_sub(begun).div_ceil(1_000_000_000).min(seconds);
-    let text = if seen.lines == 0 && problem.is_some() {
-        String::new()
-    } else {
-        report::report(&seen, address, watched)
+}
+
+/// Watches the server for as long as it is asked, and says what would fit. SIGINT and SIGTERM end it early, with what was seen so far; so does the
+/// end of the connection.
+pub(crate) fn advise(command: &AdviseCommand) -> Advice {
+    let address = &command.address;
+    let server = match Server::new(address, command.tls.as_ref(), command.login.as_ref()) {
+        Ok(server) => server,
+        Err(problem) => return Advice::none(problem),
     };
+    let signals = match signals() {
+        Ok(signals) => signals,
+        Err(error) => return Advice::none(error.to_string()),
+    };
+    let (mut tap, shadow) = match begin(command, &server, &signals) {
+        Ok(both) => both,
+        Err(problem) => return Advice::none(problem),
+    };
+    let mut watching = Watching { seen: Seen::default(), sorter: Sorter::default(), shadow };
+    let begun = nanos();
+    let end = begun.saturating_add(command.seconds.saturating_mul(1_000_000_000));
+    let watched = watching.gather(&mut tap, end, &signals);
+    let seconds = nanos().saturating_sub(begun).div_ceil(1_000_000_000).min(command.seconds);
+    let stopped = nanos() < end;
+    let shows_deletes = tap.shows_deletes;
+    drop(tap);
+    let (seen, shadow) = watching.end(&signals);
+    let mut problem = watched.err().map(|error| problem_of(address, &error));
+    if seen.lines == 0 && problem.is_none() {
+        problem = server.stats("").err().map(|error| problem_of(address, &error));
+    }
+    if seen.lines == 0 && problem.is_some() {
+        return Advice { text: String::new(), problem };
+    }
+    let time_max = if stopped { SHORT } else { dump::TIME_MAX };
+    let stored = (command.dump && problem.is_none()).then(|| stored(&server, time_max, &signals));
+    let context = Context { address: address.clone(), seconds, shows_deletes, stored };
+    let mut text = report::report(&seen, &context);
+    if let Some(shadow) = shadow.filter(|_| problem.is_none()) {
+        let (compared, failed) = shadow.report(&server);
+        text.push_str(&compared);
+        problem = failed;
+    }
     Advice { text, problem }
 }
 
-/// Gives each line to `note` until this time, or until a signal asks for the end.
-fn gather(reader: &mut BufReader<TcpStream>, end: u64, mut note: impl FnMut(Line)) -> io::Result<()> {
+/// Begins to watch, and prepares the shadow.
+fn begin(
+    command: &AdviseCommand,
+    server: &Server,
+    signals: &SignalFd,
+) -> Result<(Tap, Option<Shadow>), String> {
+    let failed = |error: &io::Error| problem_of(&command.address, error);
+    let Some(address) = &command.shadow else {
+        return Ok((Tap::open(server, false).map_err(|error| failed(&error))?, None));
+    };
+    let mut shadow = Shadow::open(address, server)?;
+    let mut probe = Tap::open(server, false).map_err(|error| failed(&error))?;
+    shadow.probe(&mut probe)?;
+    drop(probe);
+    if command.dump {
+        shadow.preload(server, || has_come(signals));
+    }
+    let tap = Tap::open(server, true).map_err(|error| failed(&error))?;
+    Ok((tap, Some(shadow)))
+}
+
+/// SIGINT and SIGTERM, of which no thread is interrupted from now on.
+fn signals() -> io::Result<SignalFd> {
     let asked: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     asked.thread_block()?;
-    let signals = SignalFd::with_flags(&asked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let mut line = Vec::new();
-    loop {
-        let left = end.saturating_sub(nanos());
-        if left == 0 || signals.read_signal()?.is_some() {
-            return Ok(());
-        }
-        let wait = Duration::from_nanos(left).clamp(Duration::from_millis(1), LOOK);
-        reader.get_ref().set_read_timeout(Some(wait))?;
-        match reader.read_until(b'\n', &mut line) {
-            Ok(0) => {
-                return Err(io::Error::other(
-                    "the server has closed the connection: this is what was seen before",
-                ));
+    Ok(SignalFd::with_flags(&asked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+fn has_come(signals: &SignalFd) -> bool {
+    matches!(signals.read_signal(), Ok(Some(_)))
+}
+
+/// What takes the lines.
+struct Watching {
+    seen: Seen,
+    sorter: Sorter,
+    shadow: Option<Shadow>,
+}
+
+impl Watching {
+    /// Takes lines until this time, or until a signal asks for the end.
+    fn gather(&mut self, tap: &mut Tap, end: u64, signals: &SignalFd) -> io::Result<()> {
+        loop {
+            let left = end.saturating_sub(nanos());
+            if left == 0 || signals.read_signal()?.is_some() {
+                return Ok(());
             }
-            Ok(_) => {
-                note(Line::parse(&String::from_utf8_lossy(&line)));
-                line.clear();
-            }
-            // A part of a line stays: its rest comes.
-            Err(error) if is_timeout(&error) && line.len() < LINE_MAX => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Asks the server for its version.
-fn answers(address: &str) -> io::Result<()> {
-    let mut stream = connect(address)?;
-    stream.write_all(b"version\r\n")?;
-    if stream.read(&mut [0])? == 0 { Err(io::Error::other("it closes the connection")) } else { Ok(()) }
-}
-
-fn problem_of(address: &str, error: &io::Error) -> String {
-    if is_timeout(error) {
-        format!("{address}: it does not answer within {} s", PATIENCE.as_secs())
-    } else {
-        format!("{address}: {error}")
-    }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
-}
-
-/// A connection that watches.
-fn watch(address: &str) -> io::Result<BufReader<TcpStream>> {
-    let mut stream = connect(address)?;
-    stream.write_all(b"watch fetchers mutations\r\n")?;
-    let mut reader = BufReader::with_capacity(256 << 10, stream);
-    let mut answer = String::new();
-    reader.read_line(&mut answer)?;
-    match answer.trim_end() {
-        "OK" => Ok(reader),
-        "" => Err(io::Error::other("it closes the connection")),
-        other => Err(io::Error::other(format!("it does not let itself be watched: {other}"))),
-    }
-}
-
-/// A connection whose reads take [`PATIENCE`] at most.
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
+            let most = if self.shadow.is_some() { TURN } else { LOOK };
+            let wait = Duration::from_nanos(left).clamp(Duration::from_millis(1), most);
+            tap.lines(wait, |text| self.take(Line::parse(text)))?;
+            self.turn();
         }
     }
-    Err(last)
+
+    fn take(&mut self, line: Line) {
+        let Self { seen, sorter, shadow } = self;
+        if let Some(shadow) = shadow {
+            shadow.arrives(&line);
+        }
+        if let Line::Skipped(count) = line {
+            seen.skipped += count;
+        }
+        sorter.push(line, &mut note(seen, shadow));
+    }
+
+    fn turn(&mut self) {
+        let Self { seen, sorter, shadow } = self;
+        if let Some(now_us) = shadow.as_ref().and_then(Shadow::clock_us) {
+            sorter.pass(now_us.saturating_sub(LATE_US), &mut note(seen, shadow));
+        }
+        if let Some(shadow) = shadow {
+            shadow.turn();
+        }
+    }
+
+    /// Takes what is left. What the shadow still has to be sent is sent at its time, unless a signal comes.
+    fn end(self, signals: &SignalFd) -> (Seen, Option<Shadow>) {
+        let Self { mut seen, sorter, mut shadow } = self;
+        sorter.end(&mut note(&mut seen, &mut shadow));
+        seen.together.end();
+        if let Some(shadow) = &mut shadow {
+            let ended_us = shadow.clock_us().unwrap_or(0);
+            while !shadow.is_done(ended_us) && !has_come(signals) {
+                shadow.turn();
+                shadow.rest(TURN);
+            }
+        }
+        (seen, shadow)
+    }
+}
+
+fn note(seen: &mut Seen, shadow: &mut Option<Shadow>) -> impl FnMut(seen::Event) {
+    move |event| {
+        if let Some(shadow) = shadow {
+            shadow.push(event.clone());
+        }
+        seen.note(event);
+    }
+}
+
+/// What is stored, by the shapes of keys.
+fn stored(server: &Server, time_max: Duration, signals: &SignalFd) -> Result<Stored, String> {
+    let now = server.stats("").map_err(|error| problem_of(&server.address, &error))?.number("time");
+    let mut stored = Stored::default();
+    let extent = dump::read(server, time_max, || has_come(signals), |item| stored.note(item, now))?;
+    stored.part = extent == Extent::Part;
+    Ok(stored)
 }

@@ -4,9 +4,11 @@
 //! on other connections in that time are a herd: their clients compute the same. What a
 //! rule would have saved are those misses of a herd that would have waited for at most its `hold`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cattlegrid_server::shape;
+
+use super::together::Together;
 
 /// Keys with open misses that are kept; misses of further ones are not followed.
 const OPEN_MAX: usize = 200_000;
@@ -20,6 +22,13 @@ const TIMES_MAX: usize = 20_000;
 const OPEN_US: u64 = 60_000_000;
 /// Lines of several threads of a server come thread by thread: by how much one may be late, in microseconds.
 const LATE_US: u64 = 500_000;
+/// Longest time to live, in seconds.
+const TTL_MAX: u64 = 1 << 31;
+/// Look-ups among which that of a delete is looked for.
+const LOOKS_MAX: usize = 64;
+/// Longest text that clients put before a key, and those that are kept of a shape.
+const HEAD_MAX: usize = 64;
+const HEADS_MAX: usize = 4;
 /// A key that half of its clients have stored sooner than this after their miss, in microseconds, by `add`, is a lock.
 const LOCK_US: u64 = 5_000;
 
@@ -47,8 +56,21 @@ pub(super) struct Event {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Get { hit: bool },
-    Store { stored: bool, is_add: bool, ttl: u64 },
+    /// The size is in bytes; 0 for a miss.
+    Get {
+        hit: bool,
+        size: u32,
+    },
+    /// The time to live is in seconds, 0: none.
+    Store {
+        stored: bool,
+        is_add: bool,
+        ttl: u64,
+        size: u32,
+    },
+    /// The connection is 0 where the server does not say it.
+    Delete,
+    Eviction,
 }
 
 impl Line {
@@ -61,7 +83,7 @@ impl Line {
             return Self::Skipped(count);
         }
         let (mut us, mut kind, mut key, mut status, mut ttl) = (None, "", None, "", 0);
-        let (mut number, mut connection, mut command) = (0, 0, "");
+        let (mut number, mut connection, mut command, mut size) = (0, 0, "", 0);
         for (name, value) in line.split(' ').filter_map(|field| field.split_once('=')) {
             match name {
                 "ts" => us = micros(value),
@@ -72,13 +94,20 @@ impl Line {
                 "gid" => number = value.parse().unwrap_or(0),
                 "cfd" => connection = value.parse().unwrap_or(0),
                 "cmd" => command = value,
+                "size" => size = value.parse().unwrap_or(0),
                 _ => {}
             }
         }
         let (Some(us), Some(key)) = (us, key) else { return Self::Other };
         let kind = match kind {
-            "item_get" => Kind::Get { hit: status == "found" },
-            "item_store" => Kind::Store { stored: status == "stored", is_add: command == "add", ttl },
+            "item_get" => Kind::Get { hit: status == "found", size },
+            "item_store" => {
+                // memcached writes a negative one as a large one: such an item expires at once.
+                let ttl = if ttl > TTL_MAX { 1 } else { ttl };
+                Kind::Store { stored: status == "stored", is_add: command == "add", ttl, size }
+            }
+            "deleted" => Kind::Delete,
+            "eviction" => Kind::Eviction,
             _ => return Self::Other,
         };
         Self::Seen(Event { at: (us, number), connection, key: key.into(), kind })
@@ -102,7 +131,7 @@ pub(super) struct Sorter {
 
 impl Sorter {
     /// Takes a line, and notes those that none can come before any more.
-    pub(super) fn push(&mut self, line: Line, seen: &mut Seen) {
+    pub(super) fn push(&mut self, line: Line, note: &mut impl FnMut(Event)) {
         match line {
             Line::Seen(event) => {
                 let newest = event.at.0;
@@ -111,17 +140,25 @@ impl Sorter {
                 while let Some(first) = self.waiting.first_entry()
                     && first.key().0 + LATE_US < newest
                 {
-                    seen.note(first.remove());
+                    note(first.remove());
                 }
             }
-            Line::Skipped(count) => seen.skipped += count,
-            Line::Other => {}
+            Line::Skipped(_) | Line::Other => {}
+        }
+    }
+
+    /// Notes those that are older than this.
+    pub(super) fn pass(&mut self, until_us: u64, note: &mut impl FnMut(Event)) {
+        while let Some(first) = self.waiting.first_entry()
+            && first.key().0 < until_us
+        {
+            note(first.remove());
         }
     }
 
     /// Notes all that are left.
-    pub(super) fn end(self, seen: &mut Seen) {
-        self.waiting.into_values().for_each(|event| seen.note(event));
+    pub(super) fn end(self, note: &mut impl FnMut(Event)) {
+        self.waiting.into_values().for_each(note);
     }
 }
 
@@ -142,6 +179,12 @@ pub(super) struct Shape {
     pub(super) herds: u64,
     /// Clients of the largest herd.
     pub(super) largest: u64,
+    /// What stands before its keys that looks as if a framework had put it there, and how often, for gets.
+    pub(super) heads: Vec<(Box<str>, u64)>,
+    /// There are more of them, or keys without one.
+    pub(super) many_heads: bool,
+    /// The shape of what follows them.
+    pub(super) rest: String,
 }
 
 /// A key that was missed and not stored yet: the connections on which it was, and when first, in microseconds.
@@ -167,6 +210,9 @@ pub(super) struct Seen {
     open: HashMap<String, Open>,
     /// The last line of each connection, if it was a look-up.
     last: HashMap<u64, Last>,
+    /// The connections of the last look-ups.
+    looks: VecDeque<u64>,
+    pub(super) together: Together,
 }
 
 /// A look-up, behind which nothing has come on its connection.
@@ -183,8 +229,12 @@ impl Seen {
     pub(super) fn note(&mut self, event: Event) {
         let Event { at: (us, _), connection, key, kind } = event;
         match kind {
-            Kind::Get { hit } => {
+            Kind::Get { hit, .. } => {
                 self.lines += 1;
+                self.looks.push_back(connection);
+                if self.looks.len() > LOOKS_MAX {
+                    self.looks.pop_front();
+                }
                 self.gets += 1;
                 let shape = self.shape(&key);
                 shape.gets += 1;
@@ -195,7 +245,18 @@ impl Seen {
                     self.last.insert(connection, Last { key, hit, is_first });
                 }
             }
-            Kind::Store { stored, is_add, ttl } => {
+            Kind::Eviction => {}
+            Kind::Delete => {
+                let is_its = |own: &&u64| self.last.get(*own).is_some_and(|last| last.key == key);
+                let own = self.looks.iter().rev().find(is_its).copied();
+                let connection = if connection == 0 { own.unwrap_or(0) } else { connection };
+                if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
+                    self.take_back(&own);
+                }
+                self.lines += 1;
+                self.together.deleted(connection, us, &decoded(&key));
+            }
+            Kind::Store { stored, is_add, ttl, .. } => {
                 if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
                     self.take_back(&own);
                 }
@@ -266,14 +327,17 @@ impl Seen {
     }
 
     fn shape(&mut self, key: &str) -> &mut Shape {
-        let mut name = shape(&decoded(key));
+        let key = decoded(key);
+        let mut name = shape(&key);
         if self.shapes.len() >= SHAPES_MAX && !self.shapes.contains_key(&name) {
             self.make_room();
             if self.shapes.len() >= SHAPES_MAX {
                 OTHER.clone_into(&mut name);
             }
         }
-        self.shapes.entry(name).or_default()
+        let shape = self.shapes.entry(name).or_default();
+        shape.headed(&key);
+        shape
     }
 
     /// Shapes that are asked for least become part of the others.
@@ -296,8 +360,18 @@ impl Seen {
     }
 }
 
+/// What a framework has put before a key: Django's prefix and version (`:1:`, `shop:1:`).
+pub(super) fn head(key: &[u8]) -> Option<&str> {
+    let mut parts = key.splitn(3, |byte| *byte == b':');
+    let (first, version, _) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_prefix = first.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(byte));
+    let is_version = (1..=2).contains(&version.len()) && version.iter().all(u8::is_ascii_digit);
+    let end = first.len() + version.len() + 2;
+    (is_prefix && is_version && end <= HEAD_MAX).then(|| std::str::from_utf8(&key[..end]).ok())?
+}
+
 /// A key as it is: in lines of `watch` what is not plain stands as `%` and two digits.
-fn decoded(key: &str) -> Vec<u8> {
+pub(super) fn decoded(key: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
     while let Some((first, behind)) = rest.split_first() {
@@ -311,6 +385,25 @@ fn decoded(key: &str) -> Vec<u8> {
 }
 
 impl Shape {
+    fn headed(&mut self, key: &[u8]) {
+        if self.many_heads {
+            return;
+        }
+        let head = head(key);
+        let has_room = self.heads.len() < HEADS_MAX;
+        let known = self.heads.iter_mut().find(|(own, _)| Some(&**own) == head);
+        match (known, head) {
+            (Some((_, count)), _) => *count += 1,
+            (None, Some(head)) if has_room => {
+                if self.heads.is_empty() {
+                    self.rest = shape(&key[head.len()..]);
+                }
+                self.heads.push((head.into(), 1));
+            }
+            (None, _) => self.many_heads = true,
+        }
+    }
+
     /// Time of a computation in milliseconds, that this share of them does not exceed; None: none was seen.
     pub(super) fn time_ms(&self, percent: usize) -> Option<u64> {
         let mut times = self.times_us.clone();
@@ -337,11 +430,16 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn get(key: &str, hit: bool, us: u64) -> Event {
-        Event { at: (us, 0), connection: us, key: key.into(), kind: Kind::Get { hit } }
+        Event {
+            at: (us, 0),
+            connection: us,
+            key: key.into(),
+            kind: Kind::Get { hit, size: if hit { 3 } else { 0 } },
+        }
     }
 
     pub(in super::super) fn store(key: &str, ttl: u64, us: u64) -> Event {
-        let kind = Kind::Store { stored: true, is_add: false, ttl };
+        let kind = Kind::Store { stored: true, is_add: false, ttl, size: 3 };
         Event { at: (us, 1), connection: us, key: key.into(), kind }
     }
 
@@ -360,7 +458,7 @@ pub(super) mod tests {
             "",
             "OK",
             "ts=x type=item_get key=a",
-            "ts=1.000001 type=eviction key=a",
+            "ts=1.000001 type=slab key=a",
             "ts=1.1000000 type=item_get key=a",
         ] {
             assert_eq!(Line::parse(odd), Line::Other, "{odd}");
@@ -436,11 +534,10 @@ pub(super) mod tests {
             get("page:1", false, 400_000),
             get("page:1", true, 2_000_000),
         ] {
-            sorter.push(Line::Seen(event), &mut seen);
+            sorter.push(Line::Seen(event), &mut |event| seen.note(event));
         }
-        sorter.push(Line::Skipped(3), &mut seen);
-        assert_eq!((seen.gets, seen.skipped), (2, 3), "the last one waits");
-        sorter.end(&mut seen);
+        assert_eq!(seen.gets, 2, "the last one waits");
+        sorter.end(&mut |event| seen.note(event));
         assert_eq!(seen.gets, 3);
         assert_eq!(seen.shapes["page:{}"].times_us, [99_999, 100_000]);
     }
@@ -450,7 +547,7 @@ pub(super) mod tests {
         let mut seen = Seen::default();
         for n in 0..10_u64 {
             let add = |key, us| Event {
-                kind: Kind::Store { stored: true, is_add: true, ttl: 1 },
+                kind: Kind::Store { stored: true, is_add: true, ttl: 1, size: 3 },
                 ..store(key, 1, us)
             };
             let at = n * 1_000_000;
@@ -479,6 +576,61 @@ pub(super) mod tests {
         assert_eq!(seen.shapes["page:{}"].gets, 100);
         assert!(seen.shapes.len() <= SHAPES_MAX);
         assert_eq!(seen.shapes.values().map(|shape| shape.gets).sum::<u64>(), seen.gets);
+    }
+
+    #[test]
+    fn deletes_and_evictions_have_lines() {
+        let kind = |text: &str| match Line::parse(text) {
+            Line::Seen(event) => event.kind,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(kind("ts=1.000001 gid=2 type=deleted key=a cmd=delete clsid=1 size=5"), Kind::Delete);
+        assert_eq!(
+            kind("ts=1.000001 gid=2 type=eviction key=a fetch=no ttl=-1 la=3 clsid=1 size=5"),
+            Kind::Eviction
+        );
+        let negative = "ts=1.000001 gid=2 type=item_store key=a status=stored cmd=set ttl=4294967233 clsid=1 cfd=2 size=2";
+        assert_eq!(kind(negative), Kind::Store { stored: true, is_add: false, ttl: 1, size: 2 });
+    }
+
+    #[test]
+    fn the_look_up_of_a_delete_is_no_get() {
+        for connection in [0, 7] {
+            let mut seen = Seen::default();
+            for event in [
+                Event { connection: 7, ..get("user:7:name", true, 0) },
+                Event { connection: 8, ..get("page:1", true, 1) },
+                Event { connection, kind: Kind::Delete, ..get("user:7:name", true, 2) },
+            ] {
+                seen.note(event);
+            }
+            assert_eq!((seen.gets, seen.together.deletes, seen.lines), (1, 1, 2), "{connection}");
+        }
+    }
+
+    #[test]
+    fn what_frameworks_put_before_keys() {
+        for (key, expected) in [
+            (":1:page:7", Some(":1:")),
+            ("shop.prod:12:a", Some("shop.prod:12:")),
+            ("user:123:name", None),
+            ("page:7", None),
+            ("a b:1:c", None),
+            ("", None),
+        ] {
+            assert_eq!(head(key.as_bytes()), expected, "{key}");
+        }
+        let mut seen = Seen::default();
+        for n in 0..100_u64 {
+            seen.note(get(&format!(":1:page:{n}"), true, n));
+            seen.note(get(&format!("user:{n}:name"), true, n));
+        }
+        let shape = &seen.shapes[":{}:page:{}"];
+        assert_eq!(
+            (&shape.rest[..], &shape.heads[..], shape.many_heads),
+            ("page:{}", &[(":1:".into(), 100)][..], false)
+        );
+        assert!(seen.shapes["user:{}:name"].many_heads);
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl Target {
     fn over_tls<S: Socket>(&self, socket: Timed<S>) -> io::Result<Box<dyn Stream>> {
         Ok(match &self.tls {
             None => Box::new(socket),
-            Some(tls) => Box::new(tls.stream(socket)?),
+            Some(tls) => Box::new(tls.over(socket)?),
         })
     }
 }

@@ -1,0 +1,374 @@
+//! Connections to the shadow, one for each client of the watched server: a look-up that the shadow holds keeps no other client waiting.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+
+use super::super::link::TcpOrUnix;
+use super::replay::{Send, What};
+
+/// Connections at most; further clients share them.
+const PIPES_MAX: u64 = 500;
+/// Commands without a reply at most; further ones are left out.
+const OPEN_MAX: usize = 500_000;
+/// Bytes to be sent that wait at most, of all connections.
+const UNSENT_MAX: usize = 64 << 20;
+/// A look-up that has no reply after this time, in nanoseconds, is held.
+const HELD: u64 = 5_000_000;
+/// Longest line of a reply.
+const LINE_MAX: usize = 4096;
+
+/// What a reply is to.
+#[derive(Debug)]
+enum Asked {
+    Get {
+        id: u64,
+        key: Box<[u8]>,
+        is_hit: bool,
+        sent: u64,
+    },
+    /// A store or a delete.
+    Write {
+        key: Box<[u8]>,
+    },
+    Other,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    socket: TcpOrUnix,
+    unsent: Vec<u8>,
+    received: Vec<u8>,
+    /// Bytes of a value that are still to come.
+    skip: usize,
+    asked: VecDeque<Asked>,
+    /// What its client would send later: it waits for a look-up that is held, or for what another client writes.
+    later: VecDeque<Send>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pipes {
+    address: String,
+    all: HashMap<u64, Pipe>,
+    buffer: Vec<u8>,
+    open: usize,
+    unsent: usize,
+    /// Keys that are being written, and how often: who looked afterwards looks when that is done.
+    writing: HashMap<Box<[u8]>, u32>,
+    /// Commands that were left out, since the shadow is too slow.
+    pub(super) left_out: u64,
+    /// Errors that it has answered, and the last of them.
+    pub(super) errors: u64,
+    pub(super) last_error: String,
+}
+
+impl Pipes {
+    pub(super) fn new(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            all: HashMap::new(),
+            buffer: vec![0; 64 << 10],
+            open: 0,
+            unsent: 0,
+            writing: HashMap::new(),
+            left_out: 0,
+            errors: 0,
+            last_error: String::new(),
+        }
+    }
+
+    /// Queues a command, at this time in nanoseconds. False: there is no room for it.
+    ///
+    /// # Errors
+    /// There is no connection for it.
+    pub(super) fn send(&mut self, send: Send, now: u64) -> io::Result<bool> {
+        if self.open >= OPEN_MAX || self.unsent >= UNSENT_MAX {
+            self.left_out += 1;
+            return Ok(false);
+        }
+        let slot = send.connection % PIPES_MAX;
+        if !self.all.contains_key(&slot) {
+            let socket = TcpOrUnix::connect(&self.address)?;
+            socket.do_not_wait()?;
+            self.all.insert(slot, Pipe::new(socket));
+        }
+        let Some(pipe) = self.all.get_mut(&slot) else { return Ok(false) };
+        self.open += 1;
+        if pipe.later.is_empty() && pipe.may_send(&send, now, &self.writing) {
+            self.unsent += pipe.queue(send, now, &mut self.writing);
+        } else {
+            pipe.later.push_back(send);
+        }
+        Ok(true)
+    }
+
+    /// Commands without a reply.
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Whether replies will come soon: of commands that are not held.
+    pub(super) fn is_waiting(&self, now: u64) -> bool {
+        self.all.values().any(|pipe| !pipe.asked.is_empty() && !pipe.is_held(now))
+    }
+
+    /// Sends and receives what can be; each reply to a look-up is given to `answered` with its key, its number and whether it is a hit.
+    ///
+    /// # Errors
+    /// A connection has ended.
+    pub(super) fn turn(&mut self, now: u64, mut answered: impl FnMut(&[u8], u64, bool)) -> io::Result<()> {
+        for pipe in self.all.values_mut() {
+            self.unsent -= pipe.write()?;
+            if pipe.asked.is_empty() {
+                continue;
+            }
+            loop {
+                let count = match pipe.socket.read(&mut self.buffer) {
+                    Ok(0) => return Err(io::Error::other("it has closed a connection")),
+                    Ok(count) => count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                };
+                pipe.take(&self.buffer[..count], &mut |reply| match reply {
+                    Reply::Get(key, id, is_hit) => {
+                        self.open -= 1;
+                        answered(key, id, is_hit);
+                    }
+                    Reply::Write(key) => {
+                        self.open -= 1;
+                        if let Some(count) = self.writing.get_mut(key) {
+                            *count -= 1;
+                            if *count == 0 {
+                                self.writing.remove(key);
+                            }
+                        }
+                    }
+                    Reply::Other => self.open -= 1,
+                    Reply::Error(error) => {
+                        self.errors += 1;
+                        error.clone_into(&mut self.last_error);
+                    }
+                })?;
+            }
+        }
+        for pipe in self.all.values_mut().filter(|pipe| !pipe.later.is_empty()) {
+            while let Some(next) = pipe.later.front()
+                && pipe.may_send(next, now, &self.writing)
+            {
+                if let Some(next) = pipe.later.pop_front() {
+                    self.unsent += pipe.queue(next, now, &mut self.writing);
+                }
+            }
+            self.unsent -= pipe.write()?;
+        }
+        Ok(())
+    }
+}
+
+/// What a line says.
+enum Reply<'a> {
+    /// The key, the number, whether it is a hit.
+    Get(&'a [u8], u64, bool),
+    Write(&'a [u8]),
+    Other,
+    /// Beside one of the others.
+    Error(&'a str),
+}
+
+impl Pipe {
+    fn new(socket: TcpOrUnix) -> Self {
+        let (unsent, received) = (Vec::new(), Vec::new());
+        Self { socket, unsent, received, skip: 0, asked: VecDeque::new(), later: VecDeque::new() }
+    }
+
+    fn is_held(&self, now: u64) -> bool {
+        match self.asked.front() {
+            Some(Asked::Get { sent, .. }) => now.saturating_sub(*sent) > HELD,
+            _ => false,
+        }
+    }
+
+    /// Whether its client would send this now: it has the reply to a look-up that is held, and a look-up sees what was written before.
+    fn may_send(&self, send: &Send, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
+        let is_early = matches!(send.what, What::Get(_)) && writing.contains_key(&send.key);
+        !self.is_held(now) && !is_early
+    }
+
+    /// The bytes that it adds.
+    fn queue(&mut self, send: Send, now: u64, writing: &mut HashMap<Box<[u8]>, u32>) -> usize {
+        let before = self.unsent.len();
+        if matches!(send.what, What::Store(_) | What::Delete) {
+            *writing.entry(send.key.clone()).or_default() += 1;
+        }
+        self.put(send, now);
+        self.unsent.len() - before
+    }
+
+    fn put(&mut self, Send { key, what, .. }: Send, now: u64) {
+        // Keys that a text line cannot have come in Base64, and need meta commands.
+        let is_plain = key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
+        let (name, flag) = if is_plain { (key.to_vec(), "") } else { (base64(&key), " b") };
+        let out = &mut self.unsent;
+        let asked = match what {
+            What::Get(id) => {
+                out.extend_from_slice(if is_plain { b"get " } else { b"mg " });
+                out.extend_from_slice(&name);
+                out.extend_from_slice(if is_plain { b"\r\n" } else { b" b v\r\n" });
+                Asked::Get { id, key, is_hit: false, sent: now }
+            }
+            What::Store(value) => {
+                out.extend_from_slice(b"ms ");
+                out.extend_from_slice(&name);
+                let mode = if value.is_add { " ME" } else { "" };
+                let line = format!(" {}{flag} T{}{mode}\r\n", value.size, value.ttl);
+                out.extend_from_slice(line.as_bytes());
+                out.resize(out.len() + value.size as usize, b'x');
+                out.extend_from_slice(b"\r\n");
+                Asked::Write { key }
+            }
+            What::Delete | What::Fetch => {
+                out.extend_from_slice(if what == What::Delete { b"md " } else { b"mg " });
+                out.extend_from_slice(&name);
+                out.extend_from_slice(flag.as_bytes());
+                out.extend_from_slice(b"\r\n");
+                if what == What::Delete { Asked::Write { key } } else { Asked::Other }
+            }
+        };
+        self.asked.push_back(asked);
+    }
+
+    /// How many bytes were sent.
+    fn write(&mut self) -> io::Result<usize> {
+        let mut done = 0;
+        while done < self.unsent.len() {
+            match self.socket.write(&self.unsent[done..]) {
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent.drain(..done);
+        Ok(done)
+    }
+
+    fn take(&mut self, mut bytes: &[u8], note: &mut impl FnMut(Reply<'_>)) -> io::Result<()> {
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { break };
+            self.received.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.received);
+            self.line(String::from_utf8_lossy(&line).trim_end(), note)?;
+        }
+        self.received.extend_from_slice(bytes);
+        let is_line = self.received.len() <= LINE_MAX;
+        is_line.then_some(()).ok_or_else(|| io::Error::other("it sends a line without an end"))
+    }
+
+    fn line(&mut self, line: &str, note: &mut impl FnMut(Reply<'_>)) -> io::Result<()> {
+        let mut words = line.split(' ');
+        let first = words.next().unwrap_or_default();
+        let is_error = matches!(first, "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR");
+        if is_error {
+            note(Reply::Error(line));
+        }
+        if let Some(Asked::Get { is_hit, .. }) = self.asked.front_mut() {
+            match first {
+                "VALUE" => {
+                    *is_hit = true;
+                    let size: usize = words.nth(2).and_then(|size| size.parse().ok()).unwrap_or(0);
+                    self.skip = size + 2;
+                    return Ok(());
+                }
+                "VA" => {
+                    *is_hit = true;
+                    self.skip = words.next().and_then(|size| size.parse().ok()).unwrap_or(0) + 2;
+                }
+                "END" | "EN" => {}
+                _ if is_error => {}
+                _ => return Err(io::Error::other(format!("it answers a get with {line:?}"))),
+            }
+        }
+        match self.asked.pop_front() {
+            Some(Asked::Get { id, key, is_hit, .. }) => note(Reply::Get(&key, id, is_hit)),
+            Some(Asked::Write { key }) => note(Reply::Write(&key)),
+            Some(Asked::Other) => note(Reply::Other),
+            None => return Err(io::Error::other(format!("it says {line:?} unasked"))),
+        }
+        Ok(())
+    }
+}
+
+fn base64(bytes: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for part in bytes.chunks(3) {
+        let number =
+            part.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(number >> (18 - 6 * place)) as usize & 63];
+            text.push(if place > part.len() { b'=' } else { digit });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_as_in_its_standard() {
+        for (text, code) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("hello w", "aGVsbG8gdw=="),
+        ] {
+            assert_eq!(base64(text.as_bytes()), code.as_bytes());
+        }
+    }
+
+    #[test]
+    fn replies_are_read_however_they_are_cut() {
+        let replies = b"VALUE a 0 5\r\nEND\r\n\r\nEND\r\nHD\r\nEND\r\nVA 2 \r\nhi\r\nSERVER_ERROR busy\r\n";
+        for piece in [1, 2, 3, 7, 100] {
+            let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+            let get = |id| Asked::Get { id, key: Box::from(&b"k"[..]), is_hit: false, sent: 0 };
+            let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
+            pipe.asked = VecDeque::from([get(0), Asked::Other, get(1), get(2), get(3)]);
+            let (mut hits, mut errors) = (vec![], 0);
+            for part in replies.chunks(piece) {
+                let note = &mut |reply: Reply<'_>| match reply {
+                    Reply::Get(_, id, is_hit) => hits.push((id, is_hit)),
+                    Reply::Error(_) => errors += 1,
+                    _ => {}
+                };
+                pipe.take(part, note).unwrap();
+            }
+            assert_eq!((&hits[..], errors), (&[(0, true), (1, false), (2, true), (3, false)][..], 1));
+            assert!(pipe.take(b"HD\r\n", &mut |_| {}).is_err(), "nothing was asked");
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_held_sends_nothing_and_a_look_up_waits_for_the_store_before_it() {
+        let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
+        let mut writing = HashMap::new();
+        let send = |what| Send { connection: 1, key: Box::from(&b"k"[..]), what };
+        assert!(pipe.may_send(&send(What::Get(0)), 0, &writing));
+        pipe.queue(send(What::Get(0)), 0, &mut writing);
+        assert!(pipe.may_send(&send(What::Get(1)), HELD, &writing));
+        assert!(!pipe.may_send(&send(What::Delete), HELD + 1, &writing));
+        pipe.take(b"END\r\n", &mut |_| {}).unwrap();
+        pipe.queue(send(What::Delete), 0, &mut writing);
+        assert!(!pipe.may_send(&send(What::Get(1)), 0, &writing));
+        assert!(pipe.may_send(&send(What::Delete), 0, &writing));
+    }
+}

@@ -1,0 +1,565 @@
+//! What the watched server's clients would have sent to the shadow: decided here, sent by `pipes.rs`.
+//!
+//! ```text
+//!   lines, in order ──▶ clean: without the look-ups of stores ──▶ at their time: commands ──▶ replies ──▶ fills
+//! ```
+//! # Rules
+//! * A look-up is repeated on the connection that stands for its client. Who gets a miss computes, who gets a value does not.
+//! * A miss of both: the store that the client sent is repeated. A miss of the watched server and a hit of the shadow: its store is left out.
+//! * A hit of the watched server and a miss of the shadow: a value of the same size is stored after the time that keys of this shape take.
+//! * What the watched server no longer has, though it has neither expired nor been evicted, was deleted or flushed: it is deleted before the look-up.
+//! * What it still has after its time to live was touched: it is stored once more before the look-up.
+//!
+//! # Invariants
+//! * No I/O, no clock: times are the server's, in microseconds.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use cattlegrid_server::shape;
+
+use super::super::seen::{Event, Kind, decoded};
+
+/// Keys whose state in the watched server is followed.
+const KNOWN_MAX: usize = 1_000_000;
+/// Look-ups whose store is still to come.
+const ASKS_MAX: usize = 200_000;
+/// After this time no store comes any more.
+const ASK_US: u64 = 60_000_000;
+/// By how much an item may outlive its time to live: servers count in whole seconds.
+const SECOND_US: u64 = 1_000_000;
+/// How far before a store or a delete its look-up stands at most.
+const LOOK_UP_US: u64 = 5_000;
+/// A reply that comes sooner was not held.
+const PROMPT_US: u64 = 20_000;
+/// Shapes whose times are kept.
+const SHAPES_MAX: usize = 10_000;
+/// What a computation takes while none of its shape was seen.
+const COMPUTES_US: u64 = 50_000;
+
+/// A command to the shadow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Send {
+    /// The watched server's connection.
+    pub(super) connection: u64,
+    pub(super) key: Box<[u8]>,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// The number comes back with the reply.
+    Get(u64),
+    Store(Value),
+    Delete,
+    /// A look-up that is not counted, and not held.
+    Fetch,
+}
+
+/// A value that is made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) size: u32,
+    /// In seconds; 0: none.
+    pub(super) ttl: u32,
+    pub(super) is_add: bool,
+}
+
+/// What was counted, of the watched server and of the shadow.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) real_gets: u64,
+    pub(super) real_hits: u64,
+    pub(super) real_computed: u64,
+    pub(super) gets: u64,
+    pub(super) hits: u64,
+    pub(super) computed: u64,
+    /// Fills of the above that no client of the watched server made.
+    pub(super) made_up: u64,
+    /// Deletes that were concluded.
+    pub(super) gone: u64,
+    /// Touches that were concluded.
+    pub(super) touched: u64,
+    /// Replies that are still to come.
+    pub(super) open: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    expires_us: u64,
+    ttl: u32,
+}
+
+/// A look-up whose client may store.
+#[derive(Debug)]
+struct Ask {
+    id: u64,
+    connection: u64,
+    at_us: u64,
+    real_hit: bool,
+    size: u32,
+    outcome: Outcome,
+    /// The store that came before the reply, and how long after the look-up.
+    store: Option<(Value, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Waits,
+    Hit,
+    Miss,
+}
+
+/// Of a shape: how long a computation takes, and for how long its values are stored.
+#[derive(Debug, Default, Clone, Copy)]
+struct Habit {
+    us: u64,
+    ttl: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// Lines in order; None: the look-up of a store or delete.
+    clean: VecDeque<Option<Event>>,
+    /// The number of the first of them.
+    first: u64,
+    /// The last look-up of each connection.
+    last: HashMap<u64, u64>,
+    known: HashMap<Box<[u8]>, Known>,
+    asks: HashMap<Box<[u8]>, Vec<Ask>>,
+    asks_count: usize,
+    next_id: u64,
+    habits: HashMap<String, Habit>,
+    fills: BTreeMap<(u64, u64), Send>,
+    swept_us: u64,
+    /// Lines are missing: what has gone is not concluded.
+    pub(super) is_incomplete: bool,
+    pub(super) tally: Tally,
+}
+
+impl Replay {
+    pub(super) fn new() -> Self {
+        Self {
+            clean: VecDeque::new(),
+            first: 0,
+            last: HashMap::new(),
+            known: HashMap::new(),
+            asks: HashMap::new(),
+            asks_count: 0,
+            next_id: 0,
+            habits: HashMap::new(),
+            fills: BTreeMap::new(),
+            swept_us: 0,
+            is_incomplete: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Lines that wait for their time.
+    pub(super) fn waiting(&self) -> usize {
+        self.clean.len()
+    }
+
+    /// When the next line or fill is due.
+    pub(super) fn next_us(&self) -> Option<u64> {
+        let line = self.clean.iter().flatten().next().map(|event| event.at.0);
+        let fill = self.fills.first_key_value().map(|((us, _), _)| *us);
+        line.into_iter().chain(fill).min()
+    }
+
+    /// The watched server has this item: `expires_us` is [`u64::MAX`] without a time to live.
+    pub(super) fn preloaded(&mut self, key: &[u8], ttl: u32, expires_us: u64) {
+        self.know(key, Known { expires_us, ttl });
+    }
+
+    /// Takes the next line.
+    pub(super) fn push(&mut self, event: Event) {
+        let number = self.first + self.clean.len() as u64;
+        match event.kind {
+            Kind::Get { .. } => {
+                if self.last.len() < ASKS_MAX || self.last.contains_key(&event.connection) {
+                    self.last.insert(event.connection, number);
+                }
+            }
+            // memcached does not say whose it is.
+            Kind::Delete if event.connection == 0 => self.forget_look_up(&event),
+            Kind::Store { .. } | Kind::Delete => {
+                if let Some(own) =
+                    self.last.remove(&event.connection).and_then(|own| own.checked_sub(self.first))
+                    && let Some(slot) = self.clean.get_mut(own as usize)
+                    && slot
+                        .as_ref()
+                        .is_some_and(|own| own.key == event.key && own.at.0 + LOOK_UP_US >= event.at.0)
+                {
+                    *slot = None;
+                }
+            }
+            Kind::Eviction => {}
+        }
+        self.clean.push_back(Some(event));
+    }
+
+    fn forget_look_up(&mut self, delete: &Event) {
+        for slot in self.clean.iter_mut().rev() {
+            let Some(event) = slot else { continue };
+            if event.at.0 + LOOK_UP_US < delete.at.0 {
+                return;
+            }
+            if event.key == delete.key && matches!(event.kind, Kind::Get { .. }) {
+                *slot = None;
+                return;
+            }
+        }
+    }
+
+    /// What is due at this time, given to `send` in order.
+    pub(super) fn due(&mut self, until_us: u64, send: &mut impl FnMut(Send)) {
+        loop {
+            let line_us = self.clean.front().map(|slot| slot.as_ref().map_or(0, |event| event.at.0));
+            let fill = self.fills.first_key_value().map(|(key, _)| *key);
+            match (line_us, fill) {
+                (line_us, Some((fill_us, id)))
+                    if fill_us <= until_us && line_us.is_none_or(|us| fill_us < us) =>
+                {
+                    if let Some(fill) = self.fills.remove(&(fill_us, id)) {
+                        send(fill);
+                    }
+                }
+                (Some(line_us), _) if line_us <= until_us => {
+                    self.first += 1;
+                    if let Some(event) = self.clean.pop_front().flatten() {
+                        self.happens(event, send);
+                    }
+                }
+                _ => break,
+            }
+        }
+        if until_us > self.swept_us + 10 * SECOND_US {
+            self.swept_us = until_us;
+            self.sweep(until_us);
+        }
+    }
+
+    fn happens(&mut self, event: Event, send: &mut impl FnMut(Send)) {
+        let Event { at: (us, _), connection, key, kind } = event;
+        let key = decoded(&key).into_boxed_slice();
+        match kind {
+            Kind::Get { hit, size } => self.looks_up(key, connection, us, hit.then_some(size), send),
+            Kind::Store { stored, is_add, ttl, size } => {
+                let value = Value { size, ttl: u32::try_from(ttl).unwrap_or(0), is_add };
+                if stored || is_add {
+                    self.stores(key, connection, us, value, stored, send);
+                }
+            }
+            Kind::Delete => {
+                self.known.remove(&key);
+                send(Send { connection, key, what: What::Delete });
+            }
+            Kind::Eviction => drop(self.known.remove(&key)),
+        }
+    }
+
+    fn looks_up(
+        &mut self,
+        key: Box<[u8]>,
+        connection: u64,
+        us: u64,
+        hit_size: Option<u32>,
+        send: &mut impl FnMut(Send),
+    ) {
+        self.tally.real_gets += 1;
+        self.tally.real_hits += u64::from(hit_size.is_some());
+        match (hit_size, self.known.get(&key).copied()) {
+            (None, Some(known)) => {
+                self.known.remove(&key);
+                if us < known.expires_us.saturating_sub(SECOND_US) && !self.is_incomplete {
+                    self.tally.gone += 1;
+                    send(Send { connection, key: key.clone(), what: What::Delete });
+                }
+            }
+            (Some(size), Some(known)) if us > known.expires_us.saturating_add(SECOND_US) => {
+                self.tally.touched += 1;
+                let value = Value { size, ttl: known.ttl, is_add: false };
+                let expires_us = us.saturating_add(u64::from(known.ttl) * SECOND_US);
+                self.know(&key, Known { expires_us, ..known });
+                send(Send { connection, key: key.clone(), what: What::Store(value) });
+            }
+            (Some(_), None) => self.know(&key, Known { expires_us: u64::MAX, ttl: 0 }),
+            _ => {}
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.tally.open += 1;
+        send(Send { connection, key: key.clone(), what: What::Get(id) });
+        if self.asks_count >= ASKS_MAX {
+            return;
+        }
+        let size = hit_size.unwrap_or(0);
+        let real_hit = hit_size.is_some();
+        let ask = Ask { id, connection, at_us: us, real_hit, size, outcome: Outcome::Waits, store: None };
+        let asks = self.asks.entry(key).or_default();
+        // Who looks once more is no further client.
+        match asks.iter_mut().find(|own| own.connection == connection && own.outcome != Outcome::Waits) {
+            Some(own) if !own.real_hit && !real_hit => {
+                own.id = id;
+                own.outcome = Outcome::Waits;
+            }
+            Some(own) => *own = ask,
+            None => {
+                asks.push(ask);
+                self.asks_count += 1;
+            }
+        }
+    }
+
+    fn stores(
+        &mut self,
+        key: Box<[u8]>,
+        connection: u64,
+        us: u64,
+        value: Value,
+        stored: bool,
+        send: &mut impl FnMut(Send),
+    ) {
+        if stored {
+            let ttl_us = u64::from(value.ttl) * SECOND_US;
+            let expires_us = if value.ttl == 0 { u64::MAX } else { us.saturating_add(ttl_us) };
+            self.know(&key, Known { expires_us, ttl: value.ttl });
+        }
+        let mut asks = self.asks.get_mut(&key);
+        // What changes a value that is still to be stored.
+        let waiting = asks.as_mut().and_then(|asks| {
+            asks.iter_mut().find(|ask| ask.connection == connection).and_then(|ask| ask.store.as_mut())
+        });
+        if let Some((before, _)) = waiting {
+            *before = Value { is_add: before.is_add, ..value };
+            return;
+        }
+        // Of a pool any connection may store.
+        let place = asks.as_ref().and_then(|asks| {
+            let misses = || asks.iter().enumerate().filter(|(_, ask)| !ask.real_hit && ask.store.is_none());
+            let own = misses().find(|(_, ask)| ask.connection == connection);
+            own.or_else(|| misses().next()).map(|(place, _)| place)
+        });
+        let (Some(asks), Some(place)) = (asks, place) else {
+            send(Send { connection, key, what: What::Store(value) });
+            return;
+        };
+        let took_us = us.saturating_sub(asks[place].at_us);
+        let outcome = asks[place].outcome;
+        if outcome == Outcome::Waits {
+            asks[place].store = Some((value, took_us));
+        } else {
+            asks.swap_remove(place);
+            self.asks_count -= 1;
+            if asks.is_empty() {
+                self.asks.remove(&key);
+            }
+        }
+        if stored {
+            self.tally.real_computed += 1;
+            self.learn(&key, took_us, value.ttl);
+        }
+        if outcome == Outcome::Miss {
+            self.tally.computed += 1;
+            send(Send { connection, key, what: What::Store(value) });
+        }
+    }
+
+    /// The reply to a look-up, at this time of the server's.
+    pub(super) fn answered(&mut self, key: &[u8], id: u64, is_hit: bool, now_us: u64) {
+        self.tally.open -= 1;
+        self.tally.gets += 1;
+        self.tally.hits += u64::from(is_hit);
+        let Some(asks) = self.asks.get_mut(key) else { return };
+        let Some(place) = asks.iter().position(|ask| ask.id == id) else { return };
+        let ask = &mut asks[place];
+        ask.outcome = if is_hit { Outcome::Hit } else { Outcome::Miss };
+        if ask.store.is_none() && !ask.real_hit {
+            return;
+        }
+        let ask = asks.swap_remove(place);
+        self.asks_count -= 1;
+        if asks.is_empty() {
+            self.asks.remove(key);
+        }
+        if is_hit {
+            return;
+        }
+        // Its client would compute now.
+        let habit = self.habits.get(&shape(key)).copied();
+        let habit = habit.unwrap_or(Habit { us: COMPUTES_US, ttl: 0 });
+        let (value, after_us) = ask.store.unwrap_or_else(|| {
+            let known = self.known.get(key).filter(|known| known.ttl > 0);
+            let ttl = known.map_or(habit.ttl, |known| known.ttl);
+            self.tally.made_up += 1;
+            (Value { size: ask.size, ttl, is_add: false }, habit.us)
+        });
+        self.tally.computed += 1;
+        let fill = Send { connection: ask.connection, key: key.into(), what: What::Store(value) };
+        // A reply that was not held is seen when the next commands are sent: its client had it at once.
+        let from_us = if now_us < ask.at_us.saturating_add(PROMPT_US) { ask.at_us } else { now_us };
+        self.fills.insert((from_us.saturating_add(after_us), id), fill);
+    }
+
+    fn know(&mut self, key: &[u8], known: Known) {
+        if let Some(own) = self.known.get_mut(key) {
+            *own = known;
+        } else if self.known.len() < KNOWN_MAX {
+            self.known.insert(key.into(), known);
+        }
+    }
+
+    fn learn(&mut self, key: &[u8], us: u64, ttl: u32) {
+        let name = shape(key);
+        if self.habits.len() >= SHAPES_MAX && !self.habits.contains_key(&name) {
+            return;
+        }
+        let habit = self.habits.entry(name).or_insert(Habit { us, ttl });
+        habit.us = (7 * habit.us + us) / 8;
+        habit.ttl = ttl;
+    }
+
+    /// Forgets look-ups whose store does not come.
+    fn sweep(&mut self, now_us: u64) {
+        let mut count = 0;
+        self.asks.retain(|_, asks| {
+            asks.retain(|ask| now_us.saturating_sub(ask.at_us) < ASK_US);
+            count += asks.len();
+            !asks.is_empty()
+        });
+        self.asks_count = count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::seen::tests::{get, store};
+    use super::*;
+
+    /// A replay, and what it has sent.
+    struct World {
+        replay: Replay,
+        sent: Vec<Send>,
+    }
+
+    impl World {
+        fn of(events: Vec<Event>) -> Self {
+            let mut replay = Replay::new();
+            for event in events {
+                replay.push(event);
+            }
+            Self { replay, sent: Vec::new() }
+        }
+
+        /// What is sent until this time.
+        fn until(&mut self, us: u64) -> Vec<What> {
+            let before = self.sent.len();
+            self.replay.due(us, &mut |send| self.sent.push(send));
+            self.sent[before..].iter().map(|send| send.what).collect()
+        }
+
+        fn answer(&mut self, id: u64, is_hit: bool, us: u64) {
+            let asked = self.sent.iter().find(|send| send.what == What::Get(id)).unwrap();
+            let key = asked.key.clone();
+            self.replay.answered(&key, id, is_hit, us);
+        }
+    }
+
+    fn on(connection: u64, event: Event) -> Event {
+        Event { connection, ..event }
+    }
+
+    fn value(size: u32, ttl: u32) -> What {
+        What::Store(Value { size, ttl, is_add: false })
+    }
+
+    #[test]
+    fn only_who_misses_stores() {
+        let mut world = World::of(vec![
+            on(1, get("page:1", false, 0)),
+            on(2, get("page:1", false, 10)),
+            on(1, store("page:1", 60, 100_000)),
+            on(2, store("page:1", 60, 100_010)),
+        ]);
+        assert_eq!(world.until(50), [What::Get(0), What::Get(1)]);
+        world.answer(0, false, 60);
+        assert_eq!(world.until(100_005), [value(3, 60)], "of the client that missed");
+        world.answer(1, true, 100_008);
+        assert_eq!(world.until(200_000), [], "who was held and got the value does not compute");
+        let tally = &world.replay.tally;
+        assert_eq!((tally.real_computed, tally.computed, tally.hits, tally.open), (2, 1, 1, 0));
+    }
+
+    #[test]
+    fn who_is_held_in_vain_computes_then() {
+        let mut world = World::of(vec![on(1, get("page:1", false, 0)), on(1, store("page:1", 60, 100_000))]);
+        world.until(200_000);
+        world.answer(0, false, 400_000);
+        assert_eq!(world.until(499_999), []);
+        assert_eq!(world.until(500_000), [value(3, 60)]);
+        assert_eq!(world.replay.tally.computed, 1);
+    }
+
+    #[test]
+    fn a_hit_that_the_shadow_misses_is_computed_as_others_of_its_shape() {
+        let mut world = World::of(vec![
+            on(1, get("page:1", false, 0)),
+            on(1, store("page:1", 60, 100_000)),
+            on(2, get("page:2", true, 200_000)),
+        ]);
+        world.until(50);
+        world.answer(0, false, 60);
+        assert_eq!(world.until(200_000), [value(3, 60), What::Get(1)]);
+        world.answer(1, false, 200_100);
+        assert_eq!(world.until(299_999), []);
+        assert_eq!(world.until(300_000), [value(3, 60)]);
+        let tally = &world.replay.tally;
+        assert_eq!((tally.real_computed, tally.computed, tally.made_up), (1, 2, 1));
+    }
+
+    #[test]
+    fn look_ups_of_stores_and_deletes_are_none() {
+        let delete = |connection| Event { connection, kind: Kind::Delete, ..get("page:1", true, 20_001) };
+        for connection in [7, 0] {
+            let mut world = World::of(vec![
+                on(7, get("page:1", false, 10_000)),
+                on(7, store("page:1", 60, 10_001)),
+                on(7, get("page:1", true, 20_000)),
+                delete(connection),
+            ]);
+            assert_eq!(world.until(30_000), [value(3, 60), What::Delete]);
+            assert_eq!(world.replay.tally.real_gets, 0);
+        }
+    }
+
+    #[test]
+    fn what_has_gone_early_was_deleted_unless_it_was_evicted() {
+        let kept = |extra: Vec<Event>| {
+            let mut events = vec![store("page:1", 60, 0)];
+            events.extend(extra);
+            events.push(get("page:1", false, 10_000_000));
+            let mut world = World::of(events);
+            let sent = world.until(10_000_000);
+            (sent, world.replay.tally.gone)
+        };
+        assert_eq!(kept(vec![]), (vec![value(3, 60), What::Delete, What::Get(0)], 1));
+        let evicted = Event { kind: Kind::Eviction, ..get("page:1", true, 5_000) };
+        assert_eq!(kept(vec![evicted]), (vec![value(3, 60), What::Get(0)], 0));
+        let mut expired = World::of(vec![store("page:1", 5, 0), get("page:1", false, 5_000_000)]);
+        assert_eq!(expired.until(5_000_000), [value(3, 5), What::Get(0)]);
+    }
+
+    #[test]
+    fn what_outlives_its_time_was_touched() {
+        let mut world = World::of(vec![store("page:1", 5, 0), get("page:1", true, 7_000_000)]);
+        assert_eq!(world.until(7_000_000), [value(3, 5), value(3, 5), What::Get(0)]);
+        assert_eq!(world.replay.tally.touched, 1);
+    }
+
+    #[test]
+    fn what_no_client_has_missed_is_stored_and_an_add_that_failed_is_tried() {
+        let lock = Kind::Store { stored: false, is_add: true, ttl: 9, size: 3 };
+        let mut world = World::of(vec![store("a", 0, 0), Event { kind: lock, ..store("lock:1", 9, 1) }]);
+        assert_eq!(world.until(1), [value(3, 0), What::Store(Value { size: 3, ttl: 9, is_add: true })]);
+    }
+}
