@@ -176,6 +176,8 @@ pub struct Policy {
     pub needs_announced_tags: bool,
     /// What becomes of old values while a log is behind; None: what the log says.
     pub when_behind: Option<WhenBehind>,
+    /// Nothing changes for clients: its keys are as keys without a rule, and what the rule would do is counted ([`crate::Observer`]).
+    pub observe: bool,
 }
 
 impl Policy {
@@ -225,6 +227,7 @@ impl Default for Policy {
             tags_in_value: TagsInValue::No,
             needs_announced_tags: false,
             when_behind: None,
+            observe: false,
         }
     }
 }

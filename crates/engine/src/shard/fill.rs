@@ -622,11 +622,11 @@ fn is_event(fill: Fill, judgement: Judgement) -> bool {
 }
 
 /// A fill and the value that is there, compared when that is needed.
-struct Compared<'a> {
-    store: &'a Store,
-    write: &'a Write<'a>,
-    tags: &'a TagList,
-    shown: Option<Found>,
+pub(crate) struct Compared<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) write: &'a Write<'a>,
+    pub(crate) tags: &'a TagList,
+    pub(crate) shown: Option<Found>,
 }
 
 impl Values for Compared<'_> {
