@@ -148,7 +148,7 @@ def test_switched_on_and_back_under_load(start, open_dir):
             modes.append((now["mode"], now["computes_saved"]))
             assert now["gets"] < load.gets + 100 or n == 0
     assert [mode for mode, _ in modes] == ["on", "observe"] * 4
-    assert load.slowest_s < 5, "nobody waits for ever"
+    assert load.slowest_s < 5, "no client waits for ever"
     counted = stats(server)
     assert counted["held"] - sum(counted[end] for end in HELD_ENDS) <= Load.KEYS * Load.THREADS
     assert server.stats("cattlegrid")["held"] == "0"

@@ -275,7 +275,7 @@ impl Rules {
         self.with_observing.is_some()
     }
 
-    /// The rule that observes a key: the first one that matches, if that is one that observes. A key may have a rule as well, behind
+    /// The rule that observes a key: the first one that matches, if it observes. A key may have a rule as well, behind
     /// it.
     pub fn find_observing<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let (prefix, name) = self.prefixes.split(key);

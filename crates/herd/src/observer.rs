@@ -228,7 +228,7 @@ impl Observer {
         self.number
     }
 
-    /// A get was answered as a miss. True: this connection would have the lease, and [`Observer::closed`] is to be called when it closes.
+    /// A get was answered as a miss. True: this connection would have the lease, and [`Observer::closed`] must be called when it closes.
     pub fn missed(&mut self, missed: &Missed<'_>) -> bool {
         let Missed { hash, rule, now_ms, .. } = *missed;
         let policy = rule.policy();
@@ -395,7 +395,7 @@ impl Observer {
         }
     }
 
-    /// The key has a value now, whoever stored it: held gets would get it.
+    /// The key has a value now: held gets would get it.
     fn end_filled(&mut self, hash: u64, now_ms: u64) {
         let Some(key) = self.keys.get_mut(&hash) else { return };
         let Some(mut lease) = key.lease.take() else { return };
@@ -414,7 +414,7 @@ impl Observer {
         }
     }
 
-    /// The key was deleted, or changed by a command that is no fill (`is_value`: it has a value now).
+    /// The key was deleted, or changed by a command that cannot be a fill (`is_value`: it has a value now).
     pub fn changed(&mut self, hash: u64, is_value: bool, clock: u64, now_ms: u64) {
         self.settle_key(hash, clock, now_ms);
         let number = self.next_number(clock);

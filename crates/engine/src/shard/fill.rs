@@ -128,6 +128,7 @@ impl Shard {
     }
 
     /// Notes a computation that took long. Loads are noted when they end.
+    #[inline]
     fn note_slow(&self, write: &Write<'_>, fill: Fill, judged: &Judged, ruled: &Ruled, now: Now) {
         let ms = match fill {
             Fill::No => None,
@@ -136,10 +137,18 @@ impl Shard {
                 self.herd.as_ref().and_then(|herd| herd.computing_ms(write.hash, now.ms))
             }
         };
-        let Some(ms) = ms.filter(|_| !ruled.state.policy().loader) else { return };
-        self.shared.slow().note(SlowKind::Computation, ms * 1000, now.ms, || {
+        let us = ms.unwrap_or(0) * 1000;
+        if self.shared.slow().is_slow(SlowKind::Computation, us) && !ruled.state.policy().loader {
+            self.keep_slow(write.key, us, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_slow(&self, key: &[u8], us: u64, now: Now) {
+        self.shared.slow().note(SlowKind::Computation, us, now.ms, || {
             let active = self.shared.rules();
-            let found = active.as_ref().and_then(|active| active.find(write.key));
+            let found = active.as_ref().and_then(|active| active.find(key));
             found.map_or_else(Box::default, |found| found.rule.pattern.text().into())
         });
     }
