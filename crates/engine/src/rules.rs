@@ -79,7 +79,8 @@ impl Rule {
     /// observes leaves its keys to later rules.
     pub fn covers(&self, later: &Self) -> bool {
         (!self.policy.observe || later.policy.observe)
-            && (self.prefix.is_none() || self.prefix == later.prefix) && self.pattern.covers(&later.pattern)
+            && (self.prefix.is_none() || self.prefix == later.prefix)
+            && self.pattern.covers(&later.pattern)
     }
 }
 
@@ -199,8 +200,9 @@ impl Rules {
     /// Rules in their order, of which the first that matches applies, and cascades. Rules that observe never apply.
     pub fn new(rules: Vec<Rule>, cascades: Vec<Cascade>) -> Self {
         let patterns = || rules.iter().enumerate().map(|(place, rule)| (place, &rule.pattern));
-        let index =
-            Index::of_some(&patterns().filter(|(place, _)| !rules[*place].policy.observe).collect::<Vec<_>>());
+        let index = Index::of_some(
+            &patterns().filter(|(place, _)| !rules[*place].policy.observe).collect::<Vec<_>>(),
+        );
         let observes = rules.iter().any(|rule| rule.policy.observe);
         let with_observing = observes.then(|| Index::of_some(&patterns().collect::<Vec<_>>()));
         let (cascades, flush_cascades): (Vec<_>, Vec<_>) =
@@ -296,16 +298,14 @@ impl Rules {
         name: &'k [u8],
     ) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let traits = KeyTraits::of(name);
-        index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(
-            |candidate| {
-                let place = candidate.number as usize;
-                if self.limits[place].is_some_and(|limit| limit != prefix) {
-                    return None;
-                }
-                let rule = &self.list[place];
-                Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
-            },
-        )
+        index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(|candidate| {
+            let place = candidate.number as usize;
+            if self.limits[place].is_some_and(|limit| limit != prefix) {
+                return None;
+            }
+            let rule = &self.list[place];
+            Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
+        })
     }
 
     /// All cascades: first those with a pattern, then those of a flush, each in their order.

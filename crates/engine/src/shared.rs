@@ -627,7 +627,11 @@ impl Shared {
     /// Gives the slots that a change of rules has freed to the leases that wait for them.
     pub(crate) fn admit_queued(&self) -> Vec<Admitted> {
         let active = self.rules();
-        active.iter().flat_map(|active| active.each_on()).flat_map(|(_, state)| state.admit_queued()).collect()
+        active
+            .iter()
+            .flat_map(|active| active.each_on())
+            .flat_map(|(_, state)| state.admit_queued())
+            .collect()
     }
 
     /// Whether leases must be searched for those that an outside event revokes: there was one since the last search, or the moment

@@ -300,7 +300,14 @@ fn history(seed: u64) -> u64 {
         let [a, b] = worlds.each_mut().map(|w| {
             let replies: Vec<String> = open.iter().map(|one| w.replies(*one)).collect();
             let events = std::mem::take(&mut w.events);
-            (replies, events, w.engine.shared().clock(), w.engine.held(), w.engine.usage().0.items, w.next_deadline())
+            (
+                replies,
+                events,
+                w.engine.shared().clock(),
+                w.engine.held(),
+                w.engine.usage().0.items,
+                w.next_deadline(),
+            )
         });
         assert_eq!(a, b, "step {step}");
         assert!(worlds[1].jobs.is_empty(), "no loader is asked");
@@ -308,7 +315,8 @@ fn history(seed: u64) -> u64 {
     let counts = worlds.each_ref().map(|w| format!("{:?}", w.counters));
     assert_eq!(counts[0], counts[1]);
     let active = worlds[1].engine.shared().rules();
-    let states = active.as_ref().into_iter().flat_map(|active| active.each()).map(|(_, state)| Arc::clone(state));
+    let states =
+        active.as_ref().into_iter().flat_map(|active| active.each()).map(|(_, state)| Arc::clone(state));
     states.map(|state| state.counters().values().iter().sum::<u64>()).sum()
 }
 
@@ -329,7 +337,18 @@ fn command(rng: &mut Rng, step: u64) -> String {
         16 => format!("{} {ttl} {key}|", rng.of(&["gat", "gats"])),
         17 => format!("touch {key} {ttl}|"),
         18 => {
-            let flags = rng.of(&["v", "N5 v t", "R3 v c", "T2 v", "", "N0 s v f", "v q k", "h l t v", "E9 N5 c v", "k O1 v Pw50"]);
+            let flags = rng.of(&[
+                "v",
+                "N5 v t",
+                "R3 v c",
+                "T2 v",
+                "",
+                "N0 s v f",
+                "v q k",
+                "h l t v",
+                "E9 N5 c v",
+                "k O1 v Pw50",
+            ]);
             format!("mg {key} {flags}|")
         }
         19 => {

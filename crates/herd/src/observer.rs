@@ -20,13 +20,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::account::{Judgement, Moment, Values};
+use crate::counters::RuleCounters;
 use crate::fence::Events;
 use crate::hash::BuildIdentity;
 use crate::lease::Kind;
 use crate::ledger::{Judged, Ledger, Surroundings};
 use crate::pass::{PassList, Troubled};
 use crate::policy::Ambiguous;
-use crate::counters::RuleCounters;
 use crate::rule::{Begun, Prediction, RuleState, count};
 
 /// Numbers of an observer between two of the clock, as a power of two.
@@ -575,7 +575,9 @@ impl Key {
         let hold_ms = u64::from(self.rule.policy().hold_ms);
         self.lease.as_ref().is_some_and(|lease| {
             lease.deadline_ms <= now_ms
-                || lease.held.times[..lease.held.len].first().is_some_and(|(at_ms, _)| at_ms + hold_ms <= now_ms)
+                || lease.held.times[..lease.held.len]
+                    .first()
+                    .is_some_and(|(at_ms, _)| at_ms + hold_ms <= now_ms)
         })
     }
 }

@@ -11,10 +11,10 @@
 
 use std::sync::Arc;
 
-use crate::expired::Expired;
 use crate::config::StoreConfig;
 use crate::counters::StoreStats;
 use crate::evict::Least;
+use crate::expired::Expired;
 use crate::ghost::{From, Ghost};
 use crate::graveyard::Graveyard;
 use crate::hasher::KeyHasher;

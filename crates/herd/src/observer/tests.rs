@@ -92,7 +92,8 @@ fn only_those_are_saved_that_would_still_wait() {
 
 #[test]
 fn deadlines_are_noticed_late_and_counted_when_they_were() {
-    let policy = Policy { lease: LeaseTime::Fixed(1000), hold_ms: 60_000, pass_after: 5, ..Policy::default() };
+    let policy =
+        Policy { lease: LeaseTime::Fixed(1000), hold_ms: 60_000, pass_after: 5, ..Policy::default() };
     let mut scene = Scene::new(policy);
     for connection in 1..=3 {
         scene.miss(connection, 0);
