@@ -241,8 +241,8 @@ fn tables<'t, 'i>(
 
 /// Whether a loader is started: not if only rules that observe name it.
 fn runs(loader: &LoaderSettings, rules: &Rules) -> bool {
-    let names = |rule: &&Arc<Rule>| rule.loading.as_ref().is_some_and(|own| *own.loader == *loader.name);
-    let mut named = rules.rules().iter().filter(names).peekable();
+    let is_of = |rule: &&Arc<Rule>| rule.loading.as_ref().is_some_and(|own| *own.loader == *loader.name);
+    let mut named = rules.rules().iter().filter(is_of).peekable();
     named.peek().is_none() || named.any(|rule| !rule.policy.observe)
 }
 

@@ -2,6 +2,8 @@
 //!
 //! `OBSERVED_HISTORIES=n` sets the number of histories, `OBSERVED_SEED=n` runs one.
 
+#![expect(clippy::many_single_char_names, reason = "connections a, b, c")]
+
 use std::sync::Arc;
 
 use cattlegrid_engine::Interest;
@@ -263,7 +265,7 @@ fn history(seed: u64) -> u64 {
     let mut is_on = true;
     for step in 0..STEPS {
         if open.len() < 2 || open.len() < 6 && rng.one_in(8) {
-            let [a, b] = worlds.each_mut().map(|w| w.connect());
+            let [a, b] = worlds.each_mut().map(World::connect);
             assert_eq!(a, b);
             open.push(a);
         }
@@ -273,17 +275,23 @@ fn history(seed: u64) -> u64 {
                 let (ms, orderly) = (rng.of(&[10, 200, 900, 2500]), rng.one_in(2));
                 if rng.one_in(2) {
                     let one = open.swap_remove(at);
-                    worlds.each_mut().map(|w| w.close(one, orderly));
+                    for w in &mut worlds {
+                        w.close(one, orderly);
+                    }
                 } else {
-                    worlds.each_mut().map(|w| w.pass(ms));
+                    for w in &mut worlds {
+                        w.pass(ms);
+                    }
                 }
             }
             1..=4 => {
                 let ms = rng.below(200);
-                worlds.each_mut().map(|w| w.pass(ms));
+                for w in &mut worlds {
+                    w.pass(ms);
+                }
             }
             6 if rng.one_in(4) => {
-                worlds.each_mut().map(World::flush);
+                worlds.iter_mut().for_each(World::flush);
             }
             5 if rng.one_in(8) => {
                 is_on = !is_on;
@@ -294,7 +302,9 @@ fn history(seed: u64) -> u64 {
             }
             _ => {
                 let line = command(&mut rng, step);
-                worlds.each_mut().map(|w| w.send(open[at], &line));
+                for w in &mut worlds {
+                    w.send(open[at], &line);
+                }
             }
         }
         let [a, b] = worlds.each_mut().map(|w| {

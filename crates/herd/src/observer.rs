@@ -372,7 +372,7 @@ impl Observer {
                 rule.learn_fill(ms);
             }
         }
-        let stores = judged.as_ref().is_none_or(|judged| judged.judgement.stores());
+        let is_kept = judged.as_ref().is_none_or(|judged| judged.judgement.stores());
         let key = self.keys.get_mut(&hash);
         let has_lease = key.as_ref().is_some_and(|key| key.lease.is_some());
         if judged.is_none() && !has_lease {
@@ -387,7 +387,7 @@ impl Observer {
             }
             return;
         }
-        if stores {
+        if is_kept {
             self.passes.filled(hash);
             self.end_filled(hash, now_ms);
         } else {
@@ -449,8 +449,8 @@ impl Observer {
 
     /// To be called about once per second: ends what is over, and forgets keys of which nothing is expected.
     pub fn settle(&mut self, clock: u64, now_ms: u64) {
-        let due = |(hash, key): (&u64, &Box<Key>)| key.is_due(now_ms).then_some(*hash);
-        let all: Vec<u64> = self.keys.iter().filter_map(due).collect();
+        let due = self.keys.iter().filter(|(_, key)| key.is_due(now_ms));
+        let all: Vec<u64> = due.map(|(hash, _)| *hash).collect();
         for hash in all {
             self.settle_key(hash, clock, now_ms);
         }

@@ -119,6 +119,7 @@ pub enum Early {
 }
 
 /// The terms of one rule. Times are in milliseconds, or in seconds where the name ends in `_s`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in the rule file")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are

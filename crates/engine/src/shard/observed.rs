@@ -142,12 +142,12 @@ impl Shard {
     #[cold]
     pub(crate) fn observe_outcome(
         &mut self,
-        observed: Observed,
+        before: Observed,
         write: &Write<'_>,
         outcome: Outcome,
         cx: &Context<'_>,
     ) {
-        let Observed { rule, judged } = observed;
+        let Observed { rule, judged } = before;
         let stored = self.stored(write.hash, &rule, &cx.step);
         let Some(observer) = &mut self.observer else { return };
         match outcome {
