@@ -125,7 +125,7 @@ impl Shard {
         if matches!(write.mode, Mode::Set | Mode::Add) {
             let shown = self.find(write.hash, write.key, &cx.step);
             let outside = self.shared.outside(write.hash, tags.hashes(), Some(state), cx.step.now);
-            let stored = Stored { outside, ..self.stored(write.hash, state, &cx.step) };
+            let stored = Stored { outside, ..self.as_observed(write.hash, state, &cx.step) };
             let observer = self.observer.as_mut()?;
             let none = TagList::new();
             judged = observer.judge(&stored, &Compared { store: &self.store, write, tags: &none, shown });
@@ -133,7 +133,7 @@ impl Shard {
         Some(Observed { rule: Arc::clone(state), judged })
     }
 
-    fn stored<'a>(&self, hash: u64, rule: &'a RuleState, step: &Step<'_>) -> Stored<'a> {
+    fn as_observed<'a>(&self, hash: u64, rule: &'a RuleState, step: &Step<'_>) -> Stored<'a> {
         let (clock, now_ms) = (self.shared.clock(), step.now.ms);
         Stored { hash, rule, outside: cattlegrid_herd::Events::default(), clock, now_ms }
     }
@@ -148,7 +148,7 @@ impl Shard {
         cx: &Context<'_>,
     ) {
         let Observed { rule, judged } = before;
-        let stored = self.stored(write.hash, &rule, &cx.step);
+        let stored = self.as_observed(write.hash, &rule, &cx.step);
         let Some(observer) = &mut self.observer else { return };
         match outcome {
             Outcome::NoRoom(_) => observer.not_stored(write.hash),
