@@ -126,6 +126,16 @@ def test_every_recorded_case_under_a_rule_without_leases(start, tmp_path, capsys
     assert server.running(), server.log()
 
 
+def test_every_recorded_case_under_a_rule_that_observes(start, tmp_path, capsys):
+    """It changes nothing."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nmatch = "{key*}"\nmode = "observe"\ngrace = "30s"\ntags = ["all"]\ntags_in_value = "required"\n')
+    recording = [c for c in transcript.load(RECORDING) if not c["server"]]
+    server = start(*binary_transcript.OPTIONS, "--config", rules)
+    check({"": server.port}, recording, listed(recording), capsys)
+    assert int(server.stats("rules")["1:gets"]) > 100
+
+
 def may_come_too_late(case):
     """Whether values are stored behind a delete of their key, which are dropped if the key was missed shortly before."""
     return case["state"].startswith("pipeline") and {0x04, 0x14} & set(opcodes(case["send"]))

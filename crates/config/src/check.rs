@@ -165,6 +165,10 @@ fn of_key(file: &RuleFile, objects: Option<&Objects>, key: &str) -> String {
             write_rule(&mut text, file, rule, &captures);
         }
     }
+    if let Some((rule, captures)) = file.rules.find_observing(key.as_bytes()) {
+        text.push_str("observed, which changes nothing, by ");
+        write_rule(&mut text, file, rule, &captures);
+    }
     for cascade in file.rules.all_cascades() {
         let changes = Change::ALL.into_iter().filter(|change| cascade.on.has(*change));
         let applies = changes.clone().any(|change| {

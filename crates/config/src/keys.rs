@@ -87,9 +87,10 @@ pub(crate) struct ShareDraft {
 /// Keys by which a rule asks for leases.
 pub(crate) const PROTECTING: [&str; 6] = ["hold", "lease", "grace", "grace_on_error", "early", "loader"];
 /// Keys that mean something without leases.
-pub(crate) const UNLEASED: [&str; 12] = [
+pub(crate) const UNLEASED: [&str; 13] = [
     "match",
     "prefix",
+    "mode",
     "tags",
     "tags_in_value",
     "announced_tags",
@@ -181,6 +182,11 @@ pub(crate) const RULE: &[Key<RuleDraft, Rule>] = &[
         "Only keys behind this one of `[server] prefixes`. Without it keys behind any of them, and those without one.",
         set!(prefix, given => Some(given.placed().clone())),
         |rule| rule.prefix.as_deref().map(toml_text)),
+    key("mode", choice(&["on", "observe"]), "\"on\"",
+        "observe: nothing changes for clients, and its keys have the next rule that matches, or none. What the rule would do is counted: see \
+         [Try a rule first](herd.md#try-a-rule-first).",
+        set!(policy.observe, given => given.text() == "observe"),
+        |rule| rule.policy.observe.then(|| "\"observe\"".to_owned())),
     key("hold", Kind::Ms { min: 0, max: MINUTE }, "\"400ms\", \"0s\" if the rule names none of `hold`, `lease`, `grace_on_error`, `loader`",
         "Longest a get waits for the one that computes. Keep it below the clients' own timeout.",
         set!(hold_ms, given => Some(given.ms())),

@@ -12,7 +12,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use cattlegrid_engine::rules::Rules;
+use cattlegrid_engine::rules::{Rule, Rules};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -20,6 +20,7 @@ use crate::error::{ConfigError, UsageError};
 use crate::file::open_file;
 use crate::follows::{read_follows, table_lines};
 use crate::hints;
+use crate::loader::LoaderSettings;
 use crate::loaders::read_loaders;
 use crate::objects::{self, Given, read_objects};
 use crate::places::Places;
@@ -163,11 +164,13 @@ impl RuleFile {
         let cascades = cascades.into_iter().map(|(_, cascade)| cascade).collect();
         let rules = Arc::new(Rules::new(rules, cascades).with_prefixes(prefixes));
         rules::check_self_bumps(&rules, &places, problems);
+        let running = loaders.iter().filter(|loader| runs(loader, &rules)).cloned().collect();
         let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
         Some(Self {
             path: path.to_owned(),
             rules,
             loaders,
+            running,
             follows,
             shares,
             users,
@@ -234,6 +237,13 @@ fn tables<'t, 'i>(
         }
     }
     tables
+}
+
+/// Whether a loader is started: not if only rules that observe name it.
+fn runs(loader: &LoaderSettings, rules: &Rules) -> bool {
+    let is_of = |rule: &&Arc<Rule>| rule.loading.as_ref().is_some_and(|own| *own.loader == *loader.name);
+    let mut named = rules.rules().iter().filter(is_of).peekable();
+    named.peek().is_none() || named.any(|rule| !rule.policy.observe)
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub struct RuleFile {
     pub rules: Arc<Rules>,
     /// Its loaders, in the order of the file; each has another name, and every rule's loader is one of them.
     pub loaders: Vec<LoaderSettings>,
+    /// Those of them that run: all but those that only rules that observe name.
+    pub running: Vec<LoaderSettings>,
     /// The logs that it follows, in the order of the file; each has another name.
     pub follows: Vec<FollowSettings>,
     /// What keys of some prefixes have of the memory, in the order of the file; each has another prefix.
@@ -117,7 +119,7 @@ impl RuleFile {
     /// A loader's workers cannot become its `user`.
     pub fn check_loaders(&self, settings: &Settings) -> Result<(), UsageError> {
         let Some((name, user)) =
-            self.loaders.iter().find_map(|loader| Some((&loader.name, loader.user.as_ref()?)))
+            self.running.iter().find_map(|loader| Some((&loader.name, loader.user.as_ref()?)))
         else {
             return Ok(());
         };

@@ -337,9 +337,9 @@ impl Settings {
         &self.tls_given
     }
 
-    /// The loaders of the rule file; empty without one.
+    /// The loaders of the rule file that run; empty without one.
     pub fn loaders(&self) -> &[LoaderSettings] {
-        self.rule_file.as_ref().map_or(&[], |file| &file.loaders)
+        self.rule_file.as_ref().map_or(&[], |file| &file.running)
     }
 
     /// The logs that the rule file follows; empty without one.

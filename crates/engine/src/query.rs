@@ -68,6 +68,11 @@ impl Decision {
     pub(crate) fn is_hit(&self) -> bool {
         matches!(self, Self::Fresh(..) | Self::Old(..) | Self::Probed(..))
     }
+
+    /// The client may compute the value.
+    pub(crate) fn is_miss(&self) -> bool {
+        matches!(self, Self::Compute { .. } | Self::Miss | Self::Busy)
+    }
 }
 
 /// How long a key may be waited for, in milliseconds.

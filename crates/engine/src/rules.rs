@@ -75,9 +75,12 @@ impl Rule {
         self.pattern.text() == other.pattern.text() && self.prefix == other.prefix
     }
 
-    /// Whether every key that could have the rule `later` has this one, if this one comes first. See [`Pattern::covers`].
+    /// Whether every key that could have the rule `later` has this one, if this one comes first. See [`Pattern::covers`]. A rule that
+    /// observes leaves its keys to later rules.
     pub fn covers(&self, later: &Self) -> bool {
-        (self.prefix.is_none() || self.prefix == later.prefix) && self.pattern.covers(&later.pattern)
+        (!self.policy.observe || later.policy.observe)
+            && (self.prefix.is_none() || self.prefix == later.prefix)
+            && self.pattern.covers(&later.pattern)
     }
 }
 
@@ -179,7 +182,10 @@ pub struct Rules {
     prefixes: Prefixes,
     /// The prefix that each rule is limited to, if any; of a prefix that the server does not have: [`NO_PREFIX`].
     limits: Box<[Option<PrefixId>]>,
+    /// Of the rules that apply.
     index: Index,
+    /// Of those and the ones that observe; None: no rule observes.
+    with_observing: Option<Index>,
     /// The cascades with a pattern.
     cascades: Box<[Cascade]>,
     cascade_index: Index,
@@ -191,16 +197,24 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules in their order, of which the first that matches applies, and cascades.
+    /// Rules in their order, of which the first that matches applies, and cascades. Rules that observe never apply.
     pub fn new(rules: Vec<Rule>, cascades: Vec<Cascade>) -> Self {
-        let index = Index::new(&rules.iter().map(|rule| &rule.pattern).collect::<Vec<_>>());
+        let patterns = || rules.iter().enumerate().map(|(place, rule)| (place, &rule.pattern));
+        let index = Index::of_some(
+            &patterns().filter(|(place, _)| !rules[*place].policy.observe).collect::<Vec<_>>(),
+        );
+        let observes = rules.iter().any(|rule| rule.policy.observe);
+        let with_observing = observes.then(|| Index::of_some(&patterns().collect::<Vec<_>>()));
         let (cascades, flush_cascades): (Vec<_>, Vec<_>) =
             cascades.into_iter().partition(|cascade| cascade.pattern.is_some());
         let patterns: Vec<&Pattern> =
             cascades.iter().filter_map(|cascade| cascade.pattern.as_ref()).collect();
         Self {
             index,
-            say_when_behind: rules.iter().any(|rule| rule.policy.when_behind.is_some()),
+            with_observing,
+            say_when_behind: rules
+                .iter()
+                .any(|rule| rule.policy.when_behind.is_some() && !rule.policy.observe),
             cascade_index: Index::new(&patterns),
             changes: cascades.iter().fold(Changes::default(), |all, cascade| all.or(cascade.on)),
             prefixes: Prefixes::default(),
@@ -257,19 +271,41 @@ impl Rules {
         self.find_behind(PrefixId::NONE, name).map(|(rule, _)| rule)
     }
 
+    /// Whether a rule observes.
+    #[inline]
+    pub fn observes(&self) -> bool {
+        self.with_observing.is_some()
+    }
+
+    /// The rule that observes a key: the first one that matches, if it observes. A key may have a rule as well, behind
+    /// it.
+    pub fn find_observing<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
+        let (prefix, name) = self.prefixes.split(key);
+        let found = self.find_in(self.with_observing.as_ref()?, prefix, name);
+        found.filter(|(rule, _)| rule.policy.observe)
+    }
+
     #[inline]
     fn find_behind<'k>(&self, prefix: PrefixId, name: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
+        self.find_in(&self.index, prefix, name)
+    }
+
+    #[inline]
+    fn find_in<'k>(
+        &self,
+        index: &Index,
+        prefix: PrefixId,
+        name: &'k [u8],
+    ) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let traits = KeyTraits::of(name);
-        self.index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(
-            |candidate| {
-                let place = candidate.number as usize;
-                if self.limits[place].is_some_and(|limit| limit != prefix) {
-                    return None;
-                }
-                let rule = &self.list[place];
-                Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
-            },
-        )
+        index.candidates(name).iter().filter(|candidate| candidate.may_match(traits)).find_map(|candidate| {
+            let place = candidate.number as usize;
+            if self.limits[place].is_some_and(|limit| limit != prefix) {
+                return None;
+            }
+            let rule = &self.list[place];
+            Some((rule, rule.pattern.match_key(name)?.behind(prefix)))
+        })
     }
 
     /// All cascades: first those with a pattern, then those of a flush, each in their order.

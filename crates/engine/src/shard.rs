@@ -24,6 +24,8 @@ mod invalidate;
 
 mod fill;
 
+mod observed;
+
 mod write_ruled;
 
 mod named_tags;
@@ -48,7 +50,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::Herd;
+use cattlegrid_herd::{Herd, Observer};
 use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
 use crate::announced::Announced;
@@ -67,6 +69,8 @@ pub struct Shard {
     pub(crate) store: Store,
     /// The leases of its keys; None until there are rules.
     pub(crate) herd: Option<Box<Herd>>,
+    /// What rules that observe would do; None: no rule observes.
+    pub(crate) observer: Option<Box<Observer>>,
     pub(crate) shared: Arc<Shared>,
     /// The tags that are announced for its keys.
     pub(crate) announced: Announced,
@@ -96,6 +100,7 @@ impl Shard {
         Self {
             store,
             herd: None,
+            observer: None,
             shared,
             announced: Announced::default(),
             bump_ticket: 0,

@@ -583,9 +583,9 @@ impl Shared {
         for state in &others {
             state.note_other_keys(self.clock(), now_ms);
         }
-        let kept_s = new.iter().flat_map(|new| new.each()).map(|(rule, _)| rule.policy.kept_s()).max();
+        let kept_s = new.iter().flat_map(|new| new.each_on()).map(|(rule, _)| rule.policy.kept_s()).max();
         self.grace_max_ms.fetch_max(u64::from(kept_s.unwrap_or(0)) * 1000, Ordering::Relaxed);
-        let windows = new.iter().flat_map(|new| new.each()).map(|(_, state)| state.fill_window_ms());
+        let windows = new.iter().flat_map(|new| new.each_on()).map(|(_, state)| state.fill_window_ms());
         self.window_max_ms.store(windows.max().unwrap_or(0).into(), Ordering::Relaxed);
         self.rules.store(new);
         self.unmatched.clear();
@@ -632,7 +632,11 @@ impl Shared {
     /// Gives the slots that a change of rules has freed to the leases that wait for them.
     pub(crate) fn admit_queued(&self) -> Vec<Admitted> {
         let active = self.rules();
-        active.iter().flat_map(|active| active.each()).flat_map(|(_, state)| state.admit_queued()).collect()
+        active
+            .iter()
+            .flat_map(|active| active.each_on())
+            .flat_map(|(_, state)| state.admit_queued())
+            .collect()
     }
 
     /// Whether leases must be searched for those that an outside event revokes: there was one since the last search, or the moment

@@ -78,11 +78,17 @@ impl SlowLog {
         self.call_us.store(call_ms.saturating_mul(1000), Ordering::Relaxed);
     }
 
+    /// Whether this many microseconds are long.
+    #[inline]
+    pub(crate) fn is_slow(&self, kind: SlowKind, us: u64) -> bool {
+        let limit = if kind == SlowKind::Call { &self.call_us } else { &self.most_us };
+        us >= limit.load(Ordering::Relaxed)
+    }
+
     /// Notes what has ended at `now_ms`, if it took long. `shape` is asked then only.
     #[inline]
     pub(crate) fn note(&self, kind: SlowKind, us: u64, now_ms: u64, shape: impl FnOnce() -> Box<str>) {
-        let limit = if kind == SlowKind::Call { &self.call_us } else { &self.most_us };
-        if us >= limit.load(Ordering::Relaxed) {
+        if self.is_slow(kind, us) {
             self.keep(Slow { kind, shape: shape(), us, at_ms: now_ms });
         }
     }

@@ -25,6 +25,7 @@ mod objects;
 mod objects_long;
 mod objects_sim;
 mod objects_types;
+mod observed;
 mod old_values;
 mod orders;
 mod partial;

@@ -6,19 +6,27 @@
 //! meet in a shard does not matter.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// The leases of all shards together.
 #[derive(Debug)]
 pub struct LeaseLimit {
     most: usize,
+    /// A quarter is not for leases.
+    lends: AtomicBool,
     taken: AtomicUsize,
 }
 
 impl LeaseLimit {
     /// At most `most` leases, at least 1.
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), taken: AtomicUsize::new(0) })
+        Arc::new(Self { most: most.max(1), lends: AtomicBool::new(false), taken: AtomicUsize::new(0) })
+    }
+
+    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns how many leases that is.
+    pub fn lend(&self, on: bool) -> usize {
+        self.lends.store(on, Relaxed);
+        self.most / 4
     }
 
     /// Leases that there are now.
@@ -28,7 +36,8 @@ impl LeaseLimit {
 
     /// Whether a rule that has `own` leases may have another one.
     pub(crate) fn has_room(&self, own: &AtomicUsize) -> bool {
-        own.load(Relaxed) < self.most.saturating_sub(self.taken())
+        let lent = if self.lends.load(Relaxed) { self.most / 4 } else { 0 };
+        own.load(Relaxed) < (self.most - lent).saturating_sub(self.taken())
     }
 
     /// A lease begins, of the rule that has `own`. Of threads that find the last place at once each may take one.
@@ -70,6 +79,15 @@ mod tests {
         give_all(&limit, &rules[1]);
         give_all(&limit, &rules[2]);
         assert_eq!(limit.taken(), 0);
+    }
+
+    #[test]
+    fn what_is_lent_is_not_for_leases() {
+        let (limit, rule) = (LeaseLimit::new(800), AtomicUsize::default());
+        assert_eq!(limit.lend(true), 200);
+        assert_eq!(take_all(&limit, &rule), 300);
+        limit.lend(false);
+        assert_eq!(take_all(&limit, &rule), 100);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod account;
 mod ask;
 mod caller;
+mod counters;
 mod cycle;
 mod duty;
 mod effects;
@@ -27,6 +28,7 @@ mod lease;
 mod lease_limit;
 mod leases;
 mod ledger;
+mod observer;
 mod pass;
 mod policy;
 mod rule;
@@ -39,6 +41,7 @@ mod waiters;
 pub use account::{Account, Judgement, Lost, Missing, Moment, Shown, Softened, Values};
 pub use ask::{Ask, Hold, Role, Stale, Unanswered, Waited, Withdrawn};
 pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
+pub use counters::{RuleCounters, WAIT_BUCKETS_MS};
 pub use cycle::{EDGES_MAX, Edge, WaitGraph, Walk};
 pub use effects::{Clock, Effects, JobOrder, OldFor, Step, Verdict, Wake};
 pub use fence::{Events, Fence};
@@ -49,11 +52,12 @@ pub use how::{Filler, How};
 pub use lease::{Kind, LeaseView};
 pub use lease_limit::LeaseLimit;
 pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, Judged, Ledger, Start, Surroundings};
+pub use observer::{Missed, Observer, Stored};
 pub use policy::{
     AfterStart, Ambiguous, Early, FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS,
     LEASE_UNLEARNED_MS, LeaseTime, OnBusy, Owner, Partial, Policy, TagsInValue, WhenBehind,
 };
-pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleCounters, RuleState, WAIT_BUCKETS_MS};
+pub use rule::{Admitted, FILL_UNLEARNED_MS, RuleState};
 pub use session::{Late, RECORDS_MAX, Record, Session, Told, Wait, Withheld};
 pub use slots::{NESTED_MAX, QUEUED_MAX};
 pub use times::{Ran, Times};

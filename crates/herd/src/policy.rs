@@ -119,6 +119,7 @@ pub enum Early {
 }
 
 /// The terms of one rule. Times are in milliseconds, or in seconds where the name ends in `_s`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in the rule file")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are
@@ -176,6 +177,8 @@ pub struct Policy {
     pub needs_announced_tags: bool,
     /// What becomes of old values while a log is behind; None: what the log says.
     pub when_behind: Option<WhenBehind>,
+    /// Nothing changes for clients: its keys are as keys without a rule, and what the rule would do is counted ([`crate::Observer`]).
+    pub observe: bool,
 }
 
 impl Policy {
@@ -225,6 +228,7 @@ impl Default for Policy {
             tags_in_value: TagsInValue::No,
             needs_announced_tags: false,
             when_behind: None,
+            observe: false,
         }
     }
 }

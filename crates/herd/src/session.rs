@@ -94,7 +94,16 @@ pub struct Session {
     counted: bool,
     /// The connection is in the graph of connections that both hold and wait.
     in_graph: bool,
+    /// Keys of which it would have the lease under a rule that observes, the last ones; None: there was none.
+    observed: Option<Box<Observed>>,
 }
+
+/// Keys of a connection that rules observe, and where the next one goes.
+#[derive(Debug, Default)]
+struct Observed([u64; OBSERVED_MAX], usize);
+
+/// Keys kept of one connection that it would have the lease of.
+const OBSERVED_MAX: usize = 15;
 
 /// Records kept of one connection.
 pub const RECORDS_MAX: usize = 1024;
@@ -120,6 +129,7 @@ impl Session {
             late: Vec::new(),
             counted: false,
             in_graph: false,
+            observed: None,
         }
     }
 
@@ -152,6 +162,19 @@ impl Session {
         self.caller.sends_while_held()
             || self.waits.iter().any(|wait| wait.request != request)
                 && self.take_free(self.caller.peer().needs_free())
+    }
+
+    /// It would have the lease of this key under a rule that observes.
+    pub fn note_observed(&mut self, hash: u64) {
+        let Observed(all, at) = &mut **self.observed.get_or_insert_default();
+        all[*at % OBSERVED_MAX] = hash;
+        *at += 1;
+    }
+
+    /// The hashes of the last such keys. The leases of some may have ended.
+    pub fn take_observed(&mut self) -> Vec<u64> {
+        let taken = self.observed.take();
+        taken.map_or_else(Vec::new, |taken| taken.0[..taken.1.min(OBSERVED_MAX)].to_vec())
     }
 
     /// Keys that it waits for.

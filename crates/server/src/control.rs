@@ -325,7 +325,7 @@ impl<'a> Control<'a> {
         for line in self.idle_rules.look(&shared.prefix_hints(), rules, requests, now_ms) {
             log::warning(line);
         }
-        for (rule, state) in active.each() {
+        for (rule, state) in active.each_on() {
             if state.end_minute(now_ms).is_some()
                 && let Some(advice) = stats::advice(state)
             {

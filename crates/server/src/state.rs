@@ -515,7 +515,7 @@ impl Shared {
         log::lines(log::Level::Warning, self.settings.options_need_restart().unwrap_or_default());
         if let Some((file, newer)) = &rule_file {
             newer.check_loaders(&self.settings)?;
-            let loaders = self.loaders.prepare(&newer.loaders, &goes_on)?;
+            let loaders = self.loaders.prepare(&newer.running, &goes_on)?;
             log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
             log::lines(log::Level::Warning, newer.warns_of_patterns().join("\n"));
             log::lines(log::Level::Warning, file.needs_restart(newer).join("\n"));

@@ -7,7 +7,10 @@ use serde_json::Value;
 /// What the engine has collected, and the parameters of the rule as a rule file has them.
 pub(crate) fn text(why: &Why) -> String {
     let Ok(mut said) = serde_json::to_value(why) else { return String::new() };
-    if let (Some(rule), Some(shown)) = (&why.rule, said["rule"].as_object_mut()) {
+    for (rule, name) in [(&why.rule, "rule"), (&why.observed, "observed")] {
+        let Some((rule, shown)) = rule.as_ref().zip(said.get_mut(name).and_then(Value::as_object_mut)) else {
+            continue;
+        };
         for (name, value) in parameters(&rule.all) {
             // `match` and `loader` are there already.
             shown.entry(name).or_insert_with(|| json(&value));

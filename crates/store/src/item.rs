@@ -595,6 +595,12 @@ pub(crate) fn cas(bytes: &[u8]) -> u64 {
     u64_at(bytes, 16)
 }
 
+/// The second of its last use.
+#[inline]
+pub(crate) fn accessed(bytes: &[u8]) -> u32 {
+    u32_at(bytes, 12)
+}
+
 /// The second at which it expires.
 #[inline]
 pub(crate) fn expiry(bytes: &[u8]) -> u32 {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::config::StoreConfig;
 use crate::counters::StoreStats;
 use crate::evict::Least;
+use crate::expired::Expired;
 use crate::ghost::{From, Ghost};
 use crate::graveyard::Graveyard;
 use crate::hasher::KeyHasher;
@@ -145,6 +146,8 @@ pub struct Store {
     pub(crate) share_evictions: [u64; shares::COUNT],
     pub(crate) holdings: Holdings,
     hasher: KeyHasher,
+    /// See [`Store::last_expired`].
+    pub(crate) expired: Expired,
     pub(crate) now: u32,
     pub(crate) floor: u64,
 }
@@ -164,6 +167,7 @@ impl Store {
             misses,
             policy: Policy::new(config.shards, Arc::clone(memory.common())),
             walk: None,
+            expired: Expired::default(),
             barren: 0,
             number: memory.offers().enlist(),
             is_empty: false,
@@ -226,6 +230,7 @@ impl Store {
         let lookup = if item::stamp(bytes) < self.floor {
             Lookup::Flushed
         } else if dead_at != NEVER && dead_at <= self.now {
+            self.expired = Expired { expiry: item::expiry(bytes), accessed: item::accessed(bytes) };
             Lookup::Expired
         } else {
             return Lookup::Found(found);

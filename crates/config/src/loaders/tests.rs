@@ -495,6 +495,22 @@ env = [\"PATH\", \"HOME\", \"LANG\"]
 }
 
 #[test]
+fn a_loader_that_only_rules_that_observe_name_does_not_run() {
+    let observing = RULE.replace("loader =", "mode = \"observe\"\nloader =");
+    let running = |text: &str| parse(text).unwrap().settings().unwrap().loaders().len();
+    assert_eq!(running(&format!("{observing}{PAGES}")), 0);
+    assert_eq!(running(&format!("{observing}{RULE}{PAGES}")), 1, "the rule behind it has its keys");
+    assert_eq!(running(PAGES), 1);
+    assert!(mistake(&format!("{observing}{observing}{PAGES}")).contains("is there already"));
+    assert!(mistake(&format!("{RULE}{observing}{PAGES}")).contains("is there already"));
+    let said = explain(&parse(&format!("{observing}{PAGES}")).unwrap(), Some("page:7")).unwrap();
+    let expected = "key page:7\nno rule\nobserved, which changes nothing, by rule 1: page:{id} (line 1)\n";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(said.contains("mode = \"observe\""), "{said}");
+    assert!(of_rule("mode = \"off\"").contains("rule page:{id}: mode"), "{}", of_rule("mode = \"off\""));
+}
+
+#[test]
 fn a_loader_that_no_rule_names_is_said_at_the_start() {
     let settings = |text: &str| parse(text).unwrap().settings().unwrap();
     assert_eq!(settings(PAGES).notices, ["loader pages: no [[rule]] names it"]);

@@ -396,6 +396,7 @@ fn every_key_of_a_rule_reaches_it() {
         tags_in_value: TagsInValue::Taken,
         needs_announced_tags: true,
         when_behind: Some(WhenBehind::Miss),
+        observe: false,
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {

@@ -475,10 +475,14 @@ impl Engine {
         cx.session.unpublish(&self.shared().graph);
         let waits = cx.session.waits().to_vec();
         let records = cx.session.take_records();
-        if waits.is_empty() && records.is_empty() {
+        let observed = cx.session.take_observed();
+        if waits.is_empty() && records.is_empty() && observed.is_empty() {
             return;
         }
         let mut lock = self.shard_lock();
+        for hash in observed {
+            lock.shard(hash).observe_close(hash, connection, orderly, &cx.step);
+        }
         let mut withheld = cx.session.take_withheld(None);
         for wait in waits {
             let recorded = lock.shard(wait.hash).with_herd(&mut cx.step, |herd, step| {

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseLimit};
+use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseLimit, Observer};
 use cattlegrid_objects::Registry;
 use cattlegrid_store::Reclaimed;
 use cattlegrid_tags::Prefixes;
@@ -198,6 +198,9 @@ impl Engine {
             if let Some(herd) = &mut shard.herd {
                 herd.ledger.settle(now.ms);
             }
+            if let Some(observer) = &mut shard.observer {
+                observer.settle(self.shared.clock(), now.ms);
+            }
             shard.announced.settle(now.ms, &self.shared.announced);
         }
         more
@@ -238,7 +241,14 @@ impl Engine {
             };
             for number in 0..shards {
                 let mut locked = self.shards.lock(number);
-                locked.herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone()))).restart_failed();
+                let herd = locked.herd.get_or_insert_with(|| Box::new(Herd::new(herd.clone())));
+                herd.restart_failed();
+                // A part of the ledger's bytes.
+                let lent = herd.lend(rules.observes()) / shards;
+                if let Some(mut observer) = locked.observer.take() {
+                    observer.clear(now_ms);
+                }
+                locked.observer = rules.observes().then(|| Box::new(Observer::new(lent)));
             }
         }
         // Those of the start: a file that is read again may name others.

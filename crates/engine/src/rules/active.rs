@@ -47,9 +47,11 @@ impl ActiveRules {
         Self { rules, states }
     }
 
-    /// The state of the rule for the same keys: of the same pattern and prefix.
+    /// The state of the rule for the same keys: of the same pattern, prefix and mode.
     pub(crate) fn state_as(&self, rule: &Rule) -> Option<&Arc<RuleState>> {
-        self.each().find(|(own, _)| own.is_for_keys_of(rule)).map(|(_, state)| state)
+        // What is counted as if and what is counted are not added up.
+        let is_same = |own: &Rule| own.is_for_keys_of(rule) && own.policy.observe == rule.policy.observe;
+        self.each().find(|(own, _)| is_same(own)).map(|(_, state)| state)
     }
 
     /// The states of rules that are now those of keys which under `old` may have had none, or one with other tags: of all rules but those
@@ -59,11 +61,11 @@ impl ActiveRules {
         old: Option<&'a Self>,
     ) -> impl Iterator<Item = &'a Arc<RuleState>> {
         let is_same = |a: &Rule, b: &Rule| a.is_for_keys_of(b) && a.tags == b.tags;
-        self.each().enumerate().filter_map(move |(place, (rule, state))| {
-            let was_at = old.and_then(|old| old.each().position(|(own, _)| is_same(own, rule)));
+        self.each_on().enumerate().filter_map(move |(place, (rule, state))| {
+            let was_at = old.and_then(|old| old.each_on().position(|(own, _)| is_same(own, rule)));
             let has_the_keys = old.zip(was_at).is_some_and(|(old, was_at)| {
-                let mut before = old.each().take(was_at);
-                before.all(|(other, _)| self.each().take(place).any(|(now, _)| is_same(now, other)))
+                let mut before = old.each_on().take(was_at);
+                before.all(|(other, _)| self.each_on().take(place).any(|(now, _)| is_same(now, other)))
             });
             (!has_the_keys).then_some(state)
         })
@@ -77,6 +79,13 @@ impl ActiveRules {
         Some(Match { rule, state, captures })
     }
 
+    /// The rule that observes a key: see [`Rules::find_observing`].
+    pub(crate) fn find_observing<'a>(&'a self, key: &'a [u8]) -> Option<Match<'a>> {
+        let (rule, captures) = self.rules.find_observing(key)?;
+        let state = &self.states[rule.number as usize - 1];
+        Some(Match { rule, state, captures })
+    }
+
     /// Rules and cascades.
     pub fn rules(&self) -> &Arc<Rules> {
         &self.rules
@@ -85,5 +94,10 @@ impl ActiveRules {
     /// All rules with their states, in order.
     pub fn each(&self) -> impl Iterator<Item = (&Arc<Rule>, &Arc<RuleState>)> {
         self.rules.rules().iter().zip(&self.states)
+    }
+
+    /// Those that apply, without those that observe.
+    pub fn each_on(&self) -> impl Iterator<Item = (&Arc<Rule>, &Arc<RuleState>)> {
+        self.each().filter(|(rule, _)| !rule.policy.observe)
     }
 }

@@ -31,8 +31,13 @@ impl Rules {
             let with: Vec<String> = prefixes().map(|prefix| prefix + &key).collect();
             std::iter::once(key).chain(with)
         };
-        for key in patterns.filter_map(Pattern::example).flat_map(behind) {
-            let Some((rule, captures)) = self.find(key.as_bytes()) else { continue };
+        let keys: Vec<String> = patterns.filter_map(Pattern::example).flat_map(behind).collect();
+        // A rule that observes may apply one day.
+        let found = keys.iter().flat_map(|key| {
+            [self.find(key.as_bytes()), self.find_observing(key.as_bytes())].map(|found| (key, found))
+        });
+        for (key, found) in found {
+            let Some((rule, captures)) = found else { continue };
             let tags: Vec<String> = rule.tags.iter().map(|tag| tag.name(&captures)).collect();
             for (cascade, captures) in self.cascades(key.as_bytes(), Change::Set) {
                 let place = self.cascades.iter().position(|other| std::ptr::eq(other, cascade));

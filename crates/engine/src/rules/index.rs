@@ -91,7 +91,12 @@ impl Candidate {
 impl Index {
     /// `patterns` in their order.
     pub(crate) fn new(patterns: &[&Pattern]) -> Self {
-        let mut prefixes: Vec<&[u8]> = patterns.iter().map(|pattern| &*pattern.prefix).collect();
+        Self::of_some(&patterns.iter().copied().enumerate().collect::<Vec<_>>())
+    }
+
+    /// Some patterns, each with its place among all, in their order.
+    pub(crate) fn of_some(patterns: &[(usize, &Pattern)]) -> Self {
+        let mut prefixes: Vec<&[u8]> = patterns.iter().map(|(_, pattern)| &*pattern.prefix).collect();
         prefixes.push(b"");
         prefixes.sort_unstable();
         prefixes.dedup();
@@ -107,8 +112,8 @@ impl Index {
                 && own.len() == depth
             {
                 let from = candidates.len() as u32;
-                let at_or_above = patterns.iter().enumerate().filter(|(_, p)| own.starts_with(&p.prefix));
-                candidates.extend(at_or_above.map(|(number, pattern)| Candidate::new(number, pattern)));
+                let at_or_above = patterns.iter().filter(|(_, p)| own.starts_with(&p.prefix));
+                candidates.extend(at_or_above.map(|(number, pattern)| Candidate::new(*number, pattern)));
                 nodes[number].candidates = from..candidates.len() as u32;
                 group = longer;
             }

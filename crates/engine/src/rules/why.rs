@@ -46,6 +46,9 @@ pub struct Why {
     /// the answer `on_busy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fails_for_ms: Option<u64>,
+    /// The rule that observes the key: it changes nothing, and counts what it would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<WhyRule>,
     /// The last events from outside its shard: flushes, bumps of its tags.
     pub outside: Numbers,
     /// The server's prefix with which the key begins.
@@ -229,6 +232,17 @@ pub struct WhyRule {
     /// All of it. The text shows its parameters as a rule file has them.
     #[serde(skip)]
     pub all: Arc<Rule>,
+}
+
+impl From<&Arc<Rule>> for WhyRule {
+    fn from(rule: &Arc<Rule>) -> Self {
+        Self {
+            pattern: rule.pattern.text().to_owned(),
+            number: rule.number,
+            loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
+            all: Arc::clone(rule),
+        }
+    }
 }
 
 /// A tag of a key.

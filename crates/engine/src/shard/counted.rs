@@ -20,8 +20,15 @@ impl Shard {
             return;
         }
         let active = self.shared.rules();
-        if let Some(ruled) = active.as_ref().and_then(|active| active.find(key)) {
+        let Some(active) = active.as_ref() else { return };
+        if let Some(ruled) = active.find(key) {
             ruled.state.counters().count_get(u64::from(weight), true);
+        }
+        if active.rules().observes()
+            && let Some(observed) = active.find_observing(key)
+        {
+            observed.state.note_match();
+            observed.state.counters().count_get(u64::from(weight), true);
         }
     }
 }

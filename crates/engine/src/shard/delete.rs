@@ -49,6 +49,7 @@ impl Shard {
         } else {
             None
         };
+        self.observe_change(delete.key, hash, false, &cx.step);
         self.cascade(delete.key, hash, Change::Delete, cx.step.now);
         let text = if let Some(size) = deleted {
             cx.step.counters.delete_hits.add(1);
@@ -100,6 +101,7 @@ impl Shard {
             }
         };
         if cascades {
+            self.observe_change(key, hash, false, &cx.step);
             self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
         count_meta(meta, cx);
@@ -183,6 +185,7 @@ impl Shard {
             }
         };
         if cascades {
+            self.observe_change(key, hash, false, &cx.step);
             self.cascade_as(kind, key, hash, Change::Delete, cx.step.now);
         }
         count_meta(meta, cx);

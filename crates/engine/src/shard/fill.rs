@@ -128,6 +128,7 @@ impl Shard {
     }
 
     /// Notes a computation that took long. Loads are noted when they end.
+    #[inline]
     fn note_slow(&self, write: &Write<'_>, fill: Fill, judged: &Judged, ruled: &Ruled, now: Now) {
         let ms = match fill {
             Fill::No => None,
@@ -136,10 +137,18 @@ impl Shard {
                 self.herd.as_ref().and_then(|herd| herd.computing_ms(write.hash, now.ms))
             }
         };
-        let Some(ms) = ms.filter(|_| !ruled.state.policy().loader) else { return };
-        self.shared.slow().note(SlowKind::Computation, ms * 1000, now.ms, || {
+        let us = ms.unwrap_or(0) * 1000;
+        if self.shared.slow().is_slow(SlowKind::Computation, us) && !ruled.state.policy().loader {
+            self.keep_slow(write.key, us, now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_slow(&self, key: &[u8], us: u64, now: Now) {
+        self.shared.slow().note(SlowKind::Computation, us, now.ms, || {
             let active = self.shared.rules();
-            let found = active.as_ref().and_then(|active| active.find(write.key));
+            let found = active.as_ref().and_then(|active| active.find(key));
             found.map_or_else(Box::default, |found| found.rule.pattern.text().into())
         });
     }
@@ -622,11 +631,11 @@ fn is_event(fill: Fill, judgement: Judgement) -> bool {
 }
 
 /// A fill and the value that is there, compared when that is needed.
-struct Compared<'a> {
-    store: &'a Store,
-    write: &'a Write<'a>,
-    tags: &'a TagList,
-    shown: Option<Found>,
+pub(crate) struct Compared<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) write: &'a Write<'a>,
+    pub(crate) tags: &'a TagList,
+    pub(crate) shown: Option<Found>,
 }
 
 impl Values for Compared<'_> {

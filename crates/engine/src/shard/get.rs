@@ -112,10 +112,14 @@ impl Shard {
                 return self.write_hit(asked, hash, found, cx);
             }
             self.note_unmatched(key);
+            self.observe_miss(key, hash, lookup, cx);
             return miss(asked, lookup, cx);
         };
         let decision = self.decide(&asked.query(hash), &ruled, lookup, cx);
         count_ruled(&ruled, decision.is_hit());
+        if decision.is_miss() {
+            self.observe_miss(key, hash, lookup, cx);
+        }
         match decision {
             Decision::Fresh(found) => self.write_hit(asked, hash, found, cx),
             // An old value is not prolonged by the clients that read it.

@@ -76,6 +76,7 @@ impl Shard {
                 }
                 None => self.note_unmatched(key),
             }
+            self.observe_meta_miss(meta, hash, lookup, cx);
             // As memcached: what is not there is not touched.
             meta_get_miss(meta, lookup, false, cx);
             return Flow::Replied;
@@ -94,6 +95,9 @@ impl Shard {
             None => self.count_hit(key, &cx.step),
         }
         let computes = self.meta_get_hit(meta, hash, found, created, cx);
+        if computes {
+            self.observe_meta_miss(meta, hash, lookup, cx);
+        }
         if let Some(ruled) = unleased.filter(|_| computes) {
             self.record_miss_of(hash, &ruled.state, &ruled.tags, cx);
         }

@@ -83,6 +83,9 @@ impl Shard {
         let (touches, explicit) = (meta.set.has(b'T'), is_explicit(meta));
         let query = meta_query(meta, hash, cx);
         let decision = self.decide(&query, ruled, lookup, cx);
+        if decision.is_miss() {
+            self.observe_meta_miss(meta, hash, lookup, cx);
+        }
         if decision.is_hit() {
             // The get was counted when it came.
             ruled.state.counters().hits.fetch_add(1, Relaxed);

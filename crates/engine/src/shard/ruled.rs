@@ -306,7 +306,7 @@ impl Shard {
     }
 
     /// The tag that a template makes of what a key's pattern captures, behind the key's prefix.
-    fn tag_made(&mut self, template: &TagTemplate, captures: &Captures<'_>) -> TagHash {
+    pub(crate) fn tag_made(&mut self, template: &TagTemplate, captures: &Captures<'_>) -> TagHash {
         self.scratch.clear();
         template.render(captures, &mut self.scratch);
         let hasher = self.shared.tag_hasher();

@@ -53,6 +53,7 @@ impl Shard {
 
     /// Writes an item as its mode says. Counts and notes the write; the reply is the caller's.
     pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+        let observed = self.observe_write(write, cx);
         let outcome = match self.rule_of(write.key) {
             Some(ruled) => self.write_tagged(write, &ruled, cx),
             // A negative answer counts as absent for every command, but a new item replaces it.
@@ -61,6 +62,9 @@ impl Shard {
                 None => self.write_new(write, cx),
             },
         };
+        if let Some(observed) = observed {
+            self.observe_outcome(observed, write, outcome, cx);
+        }
         match outcome {
             Outcome::NoRoom(_) => return outcome,
             Outcome::Refused(refused) => {
@@ -206,6 +210,7 @@ impl Shard {
         self.keep_scratch(digits);
         if stored.is_ok() {
             self.changed(key, hash, false, cx);
+            self.observe_change(key, hash, true, &cx.step);
             self.cascade(key, hash, Change::Incr, cx.step.now);
         }
         match (stored, self.store.lookup(hash, key)) {

@@ -25,6 +25,7 @@ impl Shard {
         let active = shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
         let state = ruled.as_ref().map(|ruled| &**ruled.state);
+        let observing = active.as_ref().and_then(|active| active.find_observing(key));
         let (prefix, _) = shared.prefixes().split(key);
         self.advance(step);
         let (mut names, mut hashes) = (Vec::new(), TagList::new());
@@ -98,6 +99,7 @@ impl Shard {
             logs: if names.is_empty() { Vec::new() } else { logs(&shared, now) },
             oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
             fails_for_ms: self.herd.as_ref().and_then(|herd| herd.fails_for_ms(hash, now.ms)),
+            observed: observing.filter(|_| own.is_none()).map(|Match { rule, .. }| WhyRule::from(rule)),
             outside: Numbers { hard, soft },
             prefix: (prefix != PrefixId::NONE)
                 .then(|| String::from_utf8_lossy(shared.prefixes().text(prefix)).into_owned()),
@@ -109,12 +111,7 @@ impl Shard {
                     served: floor.share_served(now.ms),
                 })
                 .collect(),
-            rule: ruled.as_ref().map(|Match { rule, .. }| WhyRule {
-                pattern: rule.pattern.text().to_owned(),
-                number: rule.number,
-                loader: rule.loading.as_ref().map(|loading| loading.loader.to_string()),
-                all: Arc::clone(rule),
-            }),
+            rule: ruled.as_ref().map(|Match { rule, .. }| WhyRule::from(*rule)),
             tags: names.into_iter().map(tag).collect(),
         }
     }

@@ -173,6 +173,7 @@ impl Shard {
     /// The old value is deleted where it could be taken for the new one: after a `set`, and after an `ms` in any mode,
     /// as in memcached ([`Write::drops_old`]). Otherwise a lease passes to the next waiter, and the value stays.
     pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
+        self.observe_refused(write, &cx.step);
         let mut by = None;
         if let Some(ruled) = self.rule_of(write.key) {
             let now_ms = cx.step.now.ms;

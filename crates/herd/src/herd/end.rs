@@ -107,7 +107,7 @@ impl Herd {
     pub(super) fn pass_on<V>(
         &mut self,
         hash: u64,
-        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
         step: &mut Step<'_, V>,
     ) {
         let Some(mut removed) = self.leases.remove(hash) else { return };
@@ -414,7 +414,7 @@ impl Herd {
     fn fall_back<V>(
         &mut self,
         hash: u64,
-        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
         step: &mut Step<'_, V>,
     ) -> bool {
         if !self.leases.get(hash).is_some_and(Lease::falls_back) || !self.passes.is_failing(hash) {
@@ -430,7 +430,7 @@ impl Herd {
         &mut self,
         hash: u64,
         mut removed: Removed,
-        cause: &dyn Fn(&crate::rule::RuleCounters) -> &AtomicU64,
+        cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
         step: &mut Step<'_, V>,
     ) {
         let (rule, key) = (Arc::clone(&removed.lease.rule), removed.lease.key.clone());

@@ -1,4 +1,4 @@
-//! `stats rules`: each rule's terms, what it has learned and counted; then the sums of all rules.
+//! `stats rules`: each rule's terms, what it has learned and counted; then the sums of all rules but those that only observe.
 //!
 //! Nothing here locks a shard: a rule's counters and what it has learned are atomics.
 
@@ -31,7 +31,8 @@ pub(crate) fn collect(shared: &Shared, keep: Option<&[u32]>, sink: &mut dyn Sink
         let one = OneRule { rule: Arc::clone(rule), state: Arc::clone(state) };
         let counts = state.counters().values();
         for (count, sum) in counts.iter().zip(&mut sums) {
-            *sum += count;
+            // What would have been is no part of what was.
+            *sum += if rule.policy.observe { 0 } else { *count };
         }
         if keep.is_some_and(|keep| keep.binary_search(&rule.number).is_err()) {
             continue;
@@ -86,6 +87,11 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
         one.rule.prefix.as_deref().map(|prefix| Value::text(prefix.to_owned()))
     }))
     .when("when it is limited to one"),
+    of_rule(text(
+        "mode",
+        "`on`; or `observe`: nothing changes for clients, and what the rule would do is counted.",
+        |_, one| Some(Value::text(if one.rule.policy.observe { "observe" } else { "on" })),
+    )),
     of_rule(gauge("matched", Unit::Flag, "Whether a key has missed or was written under it.", |_, one| {
         one.state.has_matched().into()
     })),
@@ -125,7 +131,7 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
 
 /// Counters of each rule.
 pub(super) static COUNTERS: [Definition; RuleCounters::NAMES.len()] = counters(PREFIX, LABELS, Export::Own);
-/// Their sums over all rules in force.
+/// Their sums over all rules in force that do not only observe.
 pub(super) static TOTALS: [Definition; RuleCounters::NAMES.len()] = counters("total:", &[], Export::Sum);
 
 const fn counters(
