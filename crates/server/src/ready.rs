@@ -1,4 +1,4 @@
-//! Whether clients may come, for those who send them: `/readyz`, and `ready` in `stats cattlegrid`.
+//! Whether clients may come, for probes and load balancers: `/readyz`, and `ready` in `stats cattlegrid`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
