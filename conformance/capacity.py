@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from harness import MIB, Server, allow_files, kind_of
 
-SIZES = (0, 100, 500, 1000, 2000, 4000, 8000, 16000, 40000, 100000)
+SIZES = (0, 100, 500, 1000, 2000, 4000, 6000, 8000, 10000, 16000, 40000, 100000)
 HOLD = '[[rule]]\nmatch = "key:{id}"\nhold = "400ms"\n'
 TAGS = HOLD + 'tags = ["a:{id}", "b"]\n'
 

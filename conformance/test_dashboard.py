@@ -407,6 +407,30 @@ def test_by_keyboard(served, page):
     assert one.eval("document.querySelector('#rule-cards details').open && document.activeElement.tagName") == "SUMMARY"
 
 
+def test_counters_that_begin_anew(served, page):
+    """After `stats reset` no ratio is above 1, and no rate below 0; boxes of one name do not pile up."""
+    server, admin = served
+    one = page(url(admin))
+    live(one)
+    with server.raw() as raw:
+        for _ in range(20):
+            raw.set(b"key", b"x")
+            raw.get(b"key")
+            raw.get(b"absent")
+        one.until("series.gets.some((rate) => rate > 0)")
+        raw.send(b"stats reset\r\n")
+        assert raw.line() == b"RESET"
+        for _ in range(5):
+            raw.get(b"key")
+    one.until("state.stats.get_hits === 5")
+    time.sleep(1.2)
+    assert one.eval("Math.max(...series.share)") <= 1 and one.eval("Math.min(...series.gets, ...series.operations)") >= 0
+    boxes = one.eval("""(() => { const list = document.createElement('div');
+        for (let n = 0; n < 5; n++) say(list, [{about: 'loader', what: 'a', toml: 'max = 2'}, {about: 'loader', what: 'b'}]);
+        return [list.children.length, list.children[1].querySelector('pre').hidden, list.textContent.includes('null')]; })()""")
+    assert boxes == [2, True, False]
+
+
 def test_a_hidden_tab_reads_nothing(served, page):
     _, admin = served
     one = page(url(admin))
@@ -457,6 +481,10 @@ def test_a_token_is_asked_for(start, open_dir, page):
     one.type("wrong")
     one.key("Enter")
     one.until("document.querySelector('#refused').textContent.includes('refuses')")
+    one.type("\u2603")
+    one.key("Enter")
+    one.until("document.querySelector('#refused').textContent.includes('ASCII')")
+    assert one.eval("sessionStorage.length") == 0
     one.type("a-secret-of-32-bytes-0123456789")
     one.key("Enter")
     live(one)
@@ -471,6 +499,14 @@ def test_a_token_is_asked_for(start, open_dir, page):
     one.type("another-secret-of-32-bytes-01234")
     one.key("Enter")
     live(one)
+    one.click("#pause")
+    one.until("document.querySelector('#pause').textContent === 'Go on'")
+    one.click("#forget")
+    one.until("!document.querySelector('#login').hidden && sessionStorage.length === 0")
+    one.type("another-secret-of-32-bytes-01234")
+    one.key("Enter")
+    live(one)
+    assert one.eval("document.querySelector('#pause').textContent") == "Pause"
     one.click("#forget")
     one.until("!document.querySelector('#login').hidden && sessionStorage.length === 0")
     time.sleep(1.2)

@@ -213,7 +213,10 @@ fn usage_error(error: &dyn std::fmt::Display) -> ExitCode {
 /// Prints what was asked for; a reader that has gone (`cattlegrid -h | head`) is no error.
 fn print(text: &str) -> ExitCode {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            log::error(format_args!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
         _ => ExitCode::SUCCESS,
     }
 }

@@ -46,6 +46,7 @@ impl Advice {
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
     leases: u64,
+    saved: u64,
     held: u64,
     expired: u64,
     expired_many: u64,
@@ -53,7 +54,8 @@ struct Counts {
     predicted_many: u64,
     slots: u64,
     too_many_waiters: u64,
-    unset: u64,
+    /// Fills that came, whatever became of them.
+    fills: u64,
     failures: u64,
     promoted_deadline: u64,
     misses_lost: u64,
@@ -65,6 +67,7 @@ impl Counts {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         Self {
             leases: load(&counters.leases) + load(&counters.leases_stale) + load(&counters.leases_early),
+            saved: load(&counters.computes_saved),
             held: load(&counters.held),
             expired: load(&counters.hold_expired),
             expired_many: load(&counters.hold_expired_many),
@@ -72,7 +75,7 @@ impl Counts {
             predicted_many: load(&counters.busy_prediction_many),
             slots: load(&counters.busy_slots),
             too_many_waiters: load(&counters.busy_waiters),
-            unset: load(&counters.unset),
+            fills: load(&counters.fills_stored) + load(&counters.fills_dropped),
             failures: load(&counters.failures),
             promoted_deadline: load(&counters.promoted_deadline),
             misses_lost: load(&counters.misses_lost),
@@ -81,13 +84,29 @@ impl Counts {
     }
 }
 
+impl Counts {
+    /// Computations of which nothing came, neither a value nor word of a failure. Where leases are too short values come, late.
+    fn unfilled(&self) -> u64 {
+        self.leases.saturating_sub(self.fills + self.failures)
+    }
+
+    /// Most clients that compute store nothing. Of a loader these are failures.
+    fn is_seldom_stored(&self, policy: &Policy) -> bool {
+        let is_seldom = self.unfilled() >= LEAST && self.unfilled() * 2 >= self.leases;
+        is_seldom && !policy.loader && self.loads == 0
+    }
+}
+
 /// Whether `part` of `all` is worth a sentence.
 fn counts(part: u64, all: u64) -> bool {
     part >= LEAST && part.saturating_mul(ONE_IN) >= all
 }
 
+/// A rule, and what is advised.
+pub(crate) type Advised = (Arc<Rule>, Vec<Advice>);
+
 /// Of each rule in force that has some, in the order of the rule file.
-pub(crate) fn of_rules(shared: &Shared) -> Vec<(Arc<Rule>, Vec<Advice>)> {
+pub(crate) fn of_rules(shared: &Shared) -> Vec<Advised> {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
     let each = active.each().map(|(rule, state)| (Arc::clone(rule), rule_advice(state)));
@@ -152,6 +171,16 @@ fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [
 /// Of a rule with these terms. `learned_ms`: p50, p90 and p99 of its computations.
 fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<Advice> {
     let mut all = Vec::new();
+    if policy.observe && counts(seen.saved, seen.leases + seen.saved) {
+        all.push(Advice {
+            about: "mode",
+            what: format!(
+                "the rule only observes; it would have saved {} % of the computations: take it out of observe",
+                percent(seen.saved, seen.leases + seen.saved)
+            ),
+            toml: Some("mode = \"on\"".to_owned()),
+        });
+    }
     if policy.leases {
         of_slots(policy, seen, &mut all);
         of_hold(policy, learned_ms, seen, &mut all);
@@ -174,6 +203,10 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<
 /// Holds that end without the value.
 fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mut Vec<Advice>) {
     let missed = seen.expired + seen.predicted;
+    // No hold helps where no value comes.
+    if seen.is_seldom_stored(policy) {
+        return;
+    }
     // Those were for lack of a slot.
     if !counts(missed, seen.held + seen.predicted) || seen.slots * 2 > missed {
         return;
@@ -281,14 +314,13 @@ fn of_fills(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
             toml: Some("grace_on_error = \"5m\"".to_owned()),
         });
     }
-    // Of a loader they are failures.
-    if !policy.loader && seen.loads == 0 && seen.unset >= LEAST && seen.unset * 2 >= seen.leases {
+    if seen.is_seldom_stored(policy) {
         all.push(Advice {
             about: "fills",
             what: format!(
                 "{} % of the computations stored nothing: clients that miss must set the key, or say that it has no value (negative \
                  answers)",
-                percent(seen.unset, seen.leases)
+                percent(seen.unfilled(), seen.leases)
             ),
             toml: None,
         });
@@ -330,9 +362,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_observes_says_what_it_would_have_saved() {
+        let policy = Policy { observe: true, ..Policy::default() };
+        let seen = Counts { leases: 40, fills: 40, saved: 60, held: 60, ..Counts::default() };
+        let said = "the rule only observes; it would have saved 60 % of the computations: take it out of observe: mode = \"on\"";
+        assert_eq!(lines(policy, None, seen), [said]);
+        assert!(lines(Policy { observe: false, ..policy }, None, seen).is_empty());
+        assert!(lines(policy, None, Counts { saved: 9, ..seen }).is_empty());
+    }
+
+    #[test]
     fn a_hold_that_is_too_short_is_named_with_one_that_is_not() {
         let plain = Policy::default();
-        let seen = Counts { held: 100, expired: 100, leases: 1, ..Counts::default() };
+        let seen = Counts { held: 100, expired: 100, leases: 1, fills: 1, ..Counts::default() };
         let graced = Policy { grace_s: 30, ..plain };
         for (policy, p99_ms, expected) in [
             (
@@ -396,14 +438,16 @@ mod tests {
         let plain = Policy::default();
         let fixed = Policy { lease: LeaseTime::Fixed(500), ..plain };
         let slots = Policy { rule_computers: Some(4), ..plain };
-        let some = Counts { leases: 100, held: 100, ..Counts::default() };
+        let some = Counts { leases: 100, fills: 100, held: 100, ..Counts::default() };
         for (policy, p99_ms, seen, expected) in [
             (fixed, Some(501), some, "lease = \"auto\""),
             (fixed, Some(500), Counts { promoted_deadline: 10, ..some }, "lease = \"auto\""),
             (slots, None, Counts { slots: 50, expired: 50, ..some }, "rule_computers = 8"),
             (plain, None, Counts { too_many_waiters: 20, ..some }, "max_waiters = 2048"),
             (plain, None, Counts { failures: 20, ..some }, "grace_on_error = \"5m\""),
-            (plain, None, Counts { unset: 60, ..some }, "negative answers)"),
+            (plain, None, Counts { fills: 50, ..some }, "negative answers)"),
+            // No hold helps there, however long.
+            (plain, Some(1200), Counts { fills: 10, expired: 90, ..some }, "negative answers)"),
             (plain, None, Counts { misses_lost: 60, ..some }, "raise ledger_memory in [server]"),
         ] {
             let said = lines(policy, p99_ms, seen);
@@ -411,8 +455,9 @@ mod tests {
         }
         let calm = [
             (fixed, Some(500), Counts { promoted_deadline: 9, ..some }),
-            (plain, None, Counts { unset: 49, ..some }),
-            (Policy { loader: true, ..plain }, None, Counts { unset: 60, loads: 60, ..some }),
+            (plain, None, Counts { fills: 51, ..some }),
+            (plain, None, Counts { fills: 0, failures: 9, leases: 9, held: 9, ..some }),
+            (Policy { loader: true, ..plain }, None, Counts { fills: 0, loads: 60, ..some }),
             (Policy { grace_on_error_s: 1, ..plain }, None, Counts { failures: 60, ..some }),
         ];
         for (policy, p99_ms, seen) in calm {

@@ -68,7 +68,7 @@ pub(super) enum TcpOrUnix {
 impl TcpOrUnix {
     /// To host:port, `[address]:port` or the path of a Unix socket; reads and writes take [`PATIENCE`] at most.
     pub(super) fn connect(address: &str) -> io::Result<Self> {
-        if address.starts_with('/') {
+        if address.contains('/') {
             let stream = UnixStream::connect(address)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;

@@ -469,7 +469,7 @@ mod tests {
             for client in 0..10 {
                 seen.note(get(&key, false, at + client * 1000));
             }
-            seen.note(store(&key, 60, at + 200_000));
+            (0..10).for_each(|client| seen.note(store(&key, 60, at + 200_000 + client)));
         }
         (0..70).for_each(|_| seen.note(get("user:7:name", true, 5)));
         seen
@@ -485,7 +485,7 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(text.contains("# page:{}: 30 gets (30 % of all), 0 % hits, 3 stores\n"), "{text}");
+        assert!(text.contains("# page:{}: 30 gets (30 % of all), 0 % hits, 30 stores\n"), "{text}");
         assert!(text.contains("3 herds, the largest of 10 clients: hold = \"300ms\" would have saved 27 of 30 computations\n"), "{text}");
         assert!(text.contains("[[rule]]\nmatch = \"page:{id}\"\nhold = \"300ms\"\n"), "{text}");
         assert!(
@@ -514,7 +514,8 @@ mod tests {
         let mut seen = Seen::default();
         for herd in 0..3_u64 {
             (0..10).for_each(|client| seen.note(get("tab1", false, herd * 1_000_000 + client)));
-            seen.note(store("tab1", 60, herd * 1_000_000 + 100_000));
+            let stores = (0..10).map(|client| store("tab1", 60, herd * 1_000_000 + 100_000 + client));
+            stores.for_each(|store| seen.note(store));
         }
         let text = report(&seen, &context());
         assert!(text.contains("# With herds, but no word") && text.contains("# {}: 30 gets"), "{text}");
@@ -538,7 +539,7 @@ mod tests {
         for herd in 0..12_u64 {
             let at = herd * 1_000_000;
             (0..10).for_each(|client| seen.note(get(&key(herd), false, at + client)));
-            seen.note(store(&key(herd), 60, at + 100_000));
+            (0..10).for_each(|client| seen.note(store(&key(herd), 60, at + 100_000 + client)));
             (0..200).for_each(|n| seen.note(get(&key(herd), true, at + 200_000 + n)));
         }
     }

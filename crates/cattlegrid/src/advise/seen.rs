@@ -1,8 +1,9 @@
 //! What `advise` has seen of a server's traffic: gets, misses and stores, by the shape of their keys.
 //!
 //! A computation is the time from a miss to the store of its key on the same connection, or on any if the one that stores has not missed it. Misses of the key
-//! on other connections in that time are a herd: their clients compute the same. What a
-//! rule would have saved are those misses of a herd that would have waited for at most its `hold`.
+//! on other connections in that time are a herd if their clients store it as well: they have computed the same. (A delete of what is not there
+//! looks like a miss, and no store follows it.) What a rule would have saved are those misses of a herd that would have waited for at
+//! most its `hold`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -20,6 +21,8 @@ const SHAPES_MAX: usize = 10_000;
 const TIMES_MAX: usize = 20_000;
 /// A miss that is not filled within this time, in microseconds, was not computed.
 const OPEN_US: u64 = 60_000_000;
+/// Between two looks for such misses, in microseconds.
+const SWEEP_US: u64 = 1_000_000;
 /// Lines of several threads of a server come thread by thread: by how much one may be late, in microseconds.
 const LATE_US: u64 = 500_000;
 /// Longest time to live, in seconds.
@@ -187,15 +190,24 @@ pub(super) struct Shape {
     pub(super) rest: String,
 }
 
-/// A key that was missed and not stored yet: the connections on which it was, and when first, in microseconds.
-#[derive(Debug)]
+/// A key whose misses may be computations: the connections on which they were, and when, in microseconds.
+#[derive(Debug, Default)]
 struct Open {
     misses: Vec<(u64, u64)>,
+    /// When it was stored first; misses from before whose clients have not stored it may have computed the same.
+    filled_us: Option<u64>,
+    /// Clients that have computed this value.
+    clients: u64,
 }
 
 impl Open {
-    fn first_us(&self) -> u64 {
-        self.misses.first().map_or(0, |(_, us)| *us)
+    fn last_us(&self) -> u64 {
+        self.misses.last().map_or(0, |(_, us)| *us)
+    }
+
+    /// Whether a miss was before the value was stored first.
+    fn is_of_fill(&self, us: u64) -> bool {
+        self.filled_us.is_some_and(|filled_us| us < filled_us)
     }
 }
 
@@ -208,6 +220,8 @@ pub(super) struct Seen {
     pub(super) misses: u64,
     pub(super) shapes: HashMap<String, Shape>,
     open: HashMap<String, Open>,
+    /// When those were last looked through for old ones, in microseconds.
+    swept_us: u64,
     /// The last line of each connection, if it was a look-up.
     last: HashMap<u64, Last>,
     /// The connections of the last look-ups.
@@ -262,8 +276,14 @@ impl Seen {
                 }
                 self.lines += 1;
                 if stored {
-                    self.stored(&key, (connection, us), is_add, ttl);
+                    let shape = self.shape(&key);
+                    shape.stores += 1;
+                    shape.adds += u64::from(is_add);
+                    if ttl > 0 {
+                        shape.ttl_min = Some(shape.ttl_min.map_or(ttl, |before| before.min(ttl)));
+                    }
                 }
+                self.computed(&key, connection, us, stored);
             }
         }
     }
@@ -286,43 +306,59 @@ impl Seen {
 
     /// True: it is the connection's first of this key that is open.
     fn missed(&mut self, key: &str, connection: u64, us: u64) -> bool {
-        let has_room = self.open.len() < OPEN_MAX;
-        match self.open.get_mut(key) {
-            Some(open) if us.saturating_sub(open.first_us()) > OPEN_US => {
-                open.misses = vec![(connection, us)];
-            }
-            // Who looks once more is no further client.
-            Some(open) if open.misses.iter().any(|(own, _)| *own == connection) => return false,
-            Some(open) => open.misses.push((connection, us)),
-            None if has_room => {
-                drop(self.open.insert(key.to_owned(), Open { misses: vec![(connection, us)] }));
-            }
-            None => return false,
+        if self.open.len() >= OPEN_MAX && us > self.swept_us + SWEEP_US {
+            self.swept_us = us;
+            self.open.retain(|_, open| us.saturating_sub(open.last_us()) <= OPEN_US);
         }
+        let has_room = self.open.len() < OPEN_MAX;
+        let open = match self.open.get_mut(key) {
+            Some(open) => open,
+            None if has_room => self.open.entry(key.to_owned()).or_default(),
+            None => return false,
+        };
+        open.misses.retain(|(_, before_us)| us.saturating_sub(*before_us) <= OPEN_US);
+        if let Some(at) = open.misses.iter().position(|(own, _)| *own == connection) {
+            // A client that looks once more is no further one, unless it has let the value of before be.
+            if !open.is_of_fill(open.misses[at].1) {
+                return false;
+            }
+            open.misses.remove(at);
+        }
+        open.misses.push((connection, us));
         true
     }
 
-    fn stored(&mut self, key: &str, (connection, us): (u64, u64), is_add: bool, ttl: u64) {
-        let open = self.open.remove(key).filter(|open| us.saturating_sub(open.first_us()) <= OPEN_US);
-        let shape = self.shape(key);
-        shape.stores += 1;
-        shape.adds += u64::from(is_add);
-        if ttl > 0 {
-            shape.ttl_min = Some(shape.ttl_min.map_or(ttl, |before| before.min(ttl)));
-        }
-        let Some(open) = open else { return };
+    /// A client has stored a key, or has tried to: what it has computed.
+    fn computed(&mut self, key: &str, connection: u64, us: u64, stored: bool) {
+        let Some(mut open) = self.open.remove(key) else { return };
+        open.misses.retain(|(_, miss_us)| us.saturating_sub(*miss_us) <= OPEN_US);
         // Of a pool any connection may store.
-        let at = open.misses.iter().position(|(own, _)| *own == connection).unwrap_or(0);
-        let since_us = |(_, at_us): &(u64, u64)| us.saturating_sub(*at_us);
-        if shape.times_us.len() < TIMES_MAX {
-            shape.times_us.push(since_us(&open.misses[at]));
+        let own = open.misses.iter().position(|(own, _)| *own == connection);
+        let of_new = open.misses.iter().position(|(_, miss_us)| !open.is_of_fill(*miss_us));
+        let Some(at) = own.or(of_new).or_else(|| (!open.misses.is_empty()).then_some(0)) else { return };
+        let (_, miss_us) = open.misses.remove(at);
+        let shape = self.shape(key);
+        match open.filled_us.filter(|filled_us| miss_us < *filled_us) {
+            Some(filled_us) => {
+                open.clients += 1;
+                shape.herds += u64::from(open.clients == 2);
+                shape.largest = shape.largest.max(open.clients);
+                if shape.waits_us.len() < TIMES_MAX {
+                    shape.waits_us.push(filled_us - miss_us);
+                }
+            }
+            None if stored => {
+                if shape.times_us.len() < TIMES_MAX {
+                    shape.times_us.push(us.saturating_sub(miss_us));
+                }
+                let filled_us = open.filled_us.replace(us).unwrap_or(0);
+                open.misses.retain(|(_, miss_us)| *miss_us >= filled_us);
+                open.clients = 1;
+            }
+            None => {}
         }
-        if open.misses.len() > 1 {
-            shape.herds += 1;
-            shape.largest = shape.largest.max(open.misses.len() as u64);
-            let room = TIMES_MAX.saturating_sub(shape.waits_us.len());
-            let others = open.misses.iter().enumerate().filter(|(place, _)| *place != at);
-            shape.waits_us.extend(others.take(room).map(|(_, miss)| since_us(miss)));
+        if !open.misses.is_empty() {
+            self.open.insert(key.to_owned(), open);
         }
     }
 
@@ -470,12 +506,14 @@ pub(super) mod tests {
         let mut seen = Seen::default();
         let miss = |ms: u64| get("page:1", false, ms * 1000);
         let stored = |ms: u64| store("page:1", 60, ms * 1000 + 1);
-        for event in [miss(0), miss(100), miss(390), stored(400), stored(450), miss(500), stored(600)] {
+        for event in
+            [miss(0), miss(100), miss(390), stored(400), stored(450), stored(460), miss(500), stored(600)]
+        {
             seen.note(event);
         }
         seen.note(get("page:1", true, 700_000));
         let shape = &seen.shapes["page:{}"];
-        assert_eq!((shape.gets, shape.misses, shape.stores, shape.herds, shape.largest), (5, 4, 3, 1, 3));
+        assert_eq!((shape.gets, shape.misses, shape.stores, shape.herds, shape.largest), (5, 4, 4, 1, 3));
         assert_eq!((shape.time_ms(50), shape.time_ms(99)), (Some(101), Some(401)));
         assert_eq!([9, 11, 299, 301].map(|hold_ms| shape.saved_by(hold_ms)), [0, 1, 1, 2]);
         assert_eq!(shape.ttl_min, Some(60));
@@ -519,9 +557,51 @@ pub(super) mod tests {
         seen.note(of(7, get("page:1", false, 1_000_000)));
         seen.note(of(7, store("page:1", 0, 1_000_001)));
         let shape = &seen.shapes["page:{}"];
-        assert_eq!((shape.herds, shape.largest), (1, 4));
+        assert_eq!((shape.herds, shape.largest), (0, 0), "the others did not compute");
         assert_eq!(shape.times_us, [100_001], "of the one that computed");
-        assert_eq!(shape.waits_us, [1_000_001, 990_001, 980_001]);
+        seen.note(of(1, store("page:1", 0, 1_500_000)));
+        seen.note(of(1, store("page:1", 0, 1_600_000)));
+        let shape = &seen.shapes["page:{}"];
+        assert_eq!((shape.herds, shape.largest), (1, 3), "of a pool: any of them");
+        assert_eq!(shape.waits_us, [990_001, 1_000_001], "before the first store");
+    }
+
+    /// `delete` of what is not there has the line of a miss.
+    #[test]
+    fn what_is_not_computed_is_no_herd() {
+        let mut seen = Seen::default();
+        let of = |connection: u64, event: Event| Event { connection, ..event };
+        for n in 0..20 {
+            let at = n * 5_000_000;
+            for event in [
+                of(2, get("user:1", false, at)),
+                of(3, get("user:1", false, at + 3_000_000)),
+                of(1, get("user:1", false, at + 4_000_000)),
+                of(1, store("user:1", 60, at + 4_020_000)),
+                of(2, get("user:1", true, at + 4_500_000)),
+            ] {
+                seen.note(event);
+            }
+        }
+        let shape = &seen.shapes["user:{}"];
+        assert_eq!((shape.herds, shape.waits_us.len(), shape.time_ms(99)), (0, 0, Some(20)));
+        // One that `add` refuses has computed as well.
+        for event in [
+            of(5, get("user:2", false, 200_000_000)),
+            of(6, get("user:2", false, 200_005_000)),
+            of(5, store("user:2", 60, 200_020_000)),
+            of(
+                6,
+                Event {
+                    kind: Kind::Store { stored: false, is_add: true, ttl: 60, size: 3 },
+                    ..store("user:2", 60, 200_025_000)
+                },
+            ),
+        ] {
+            seen.note(event);
+        }
+        let shape = &seen.shapes["user:{}"];
+        assert_eq!((shape.herds, &shape.waits_us[..]), (1, &[15_000][..]));
     }
 
     #[test]

@@ -165,7 +165,11 @@ impl Model {
                 let again_at_ms = at_ms + again_ms;
                 let (at_ms, unix_seconds) = match self.link {
                     Link::Lost { at_ms, unix_seconds, .. } => (at_ms, unix_seconds),
-                    _ => (at_ms, unix_seconds),
+                    // Since the last answer, not since it was noticed.
+                    _ => {
+                        let age_ms = self.age_ms(at_ms);
+                        (at_ms - age_ms, unix_seconds.saturating_sub(age_ms / 1000))
+                    }
                 };
                 self.link = Link::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
                 for known in self.known.values_mut() {

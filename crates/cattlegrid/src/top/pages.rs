@@ -411,6 +411,7 @@ impl Page<'_> {
         }
         let lines = self.model.group(Ask::Leases).map(|group| &group.top);
         for (key, line) in lines.into_iter().flatten() {
+            let key = readable(key);
             // The holder may be of several words.
             let of = |name: &str| {
                 let begin = line.find(&format!("{name}="))? + name.len() + 1;
@@ -426,7 +427,7 @@ impl Page<'_> {
             };
             let waiters = of("waiters").unwrap_or("-");
             let cells = vec![
-                Cell::text(key.to_string()),
+                Cell::text(key.as_str()),
                 Cell::number(waiters.to_owned(), waiters.parse().ok()),
                 ms("age_ms"),
                 ms("left_ms"),
@@ -639,6 +640,21 @@ impl Page<'_> {
     }
 }
 
+/// A key as it was sent, if all of it can be read: `stats leases` has other letters than those of names as `%` and two digits.
+fn readable(key: &str) -> String {
+    let mut bytes = Vec::with_capacity(key.len());
+    let mut rest = key.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).filter(|_| *first == b'%');
+        let escaped =
+            digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    let text = String::from_utf8(bytes).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    text.unwrap_or_else(|| key.to_owned())
+}
+
 /// The first bound that this part of all is within.
 fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
     let all: f64 = bounds.iter().map(|(_, count)| count).sum();
@@ -679,6 +695,19 @@ pub(super) fn printed(model: &Model, view: Option<View>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_shown_as_they_were_sent_unless_they_would_hurt() {
+        for (key, expected) in [
+            ("page%3A17", "page:17"),
+            ("a%1Bb", "a%1Bb"),
+            ("100%", "100%"),
+            ("%C3%BC", "%C3%BC"),
+            ("a%20b", "a%20b"),
+        ] {
+            assert_eq!(readable(key), expected);
+        }
+    }
 
     #[test]
     fn percentiles_are_the_bound_that_they_are_within() {

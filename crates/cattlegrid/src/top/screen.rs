@@ -1,7 +1,8 @@
 //! The terminal: taken over, given back, and its keys.
 //!
 //! # Invariants
-//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. Only SIGKILL leaves it as it is.
+//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. Only SIGKILL, SIGABRT and faults of the
+//!   processor leave it as it is.
 
 use std::io::{self, IsTerminal as _, Stdout, Write as _};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 
 use super::figures::Hand;
@@ -85,7 +86,7 @@ impl Screen {
     pub(super) fn take() -> io::Result<Self> {
         let signals = || Arc::new(AtomicBool::new(false));
         let (ends, stops, goes_on) = (signals(), signals(), signals());
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
+        for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM] {
             flag::register(signal, Arc::clone(&ends))?;
         }
         flag::register(SIGTSTP, Arc::clone(&stops))?;

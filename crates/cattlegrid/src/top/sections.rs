@@ -93,6 +93,10 @@ fn requests(model: &Model, hand: Hand) -> Table {
         ("flushes", &["cmd_flush"]),
     ] {
         section.counter(name, Ask::Stats, "", lines);
+        // The screen has it above.
+        if let (true, "  misses", (_, Some(ratio))) = (hand.exact, name, model.hit_ratios()) {
+            section.row("  hit ratio", String::new(), format!("{:.1} %", ratio * 100.0));
+        }
     }
     section.table
 }

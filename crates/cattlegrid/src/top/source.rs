@@ -302,7 +302,16 @@ pub(super) fn words(error: &io::Error) -> String {
             format!("no answer within {} s", ANSWER.as_secs())
         }
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        _ => error.to_string(),
+        _ => {
+            let text = error.to_string();
+            if text.contains("InvalidContentType") {
+                "it does not speak TLS at this address; leave --tls out".to_owned()
+            } else if text.contains("CaUsedAsEndEntity") {
+                "its certificate is that of an authority (CA:TRUE), which no server may show: make it one of its own".to_owned()
+            } else {
+                text
+            }
+        }
     }
 }
 

@@ -117,7 +117,11 @@ impl Table {
     pub(super) fn filter(&mut self, wanted: &str) {
         let wanted = wanted.to_lowercase();
         let has = |cell: &Cell| cell.text.to_lowercase().contains(&wanted);
+        let before = self.rows.len();
         self.rows.retain(|row| row.cells.iter().any(|cell| cell.order.is_none() && has(cell)));
+        if self.rows.is_empty() && before > 0 {
+            self.empty = Some(format!("none of {before} rows has this text"));
+        }
     }
 
     /// Sorts; rows that are equal stay in the server's order.

@@ -5,7 +5,7 @@ use cattlegrid_engine::Now;
 use serde_json::{Map, Value as Json, json};
 
 use super::json;
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::state::Shared;
 use crate::stats::Group;
 
@@ -23,7 +23,8 @@ pub(super) fn of(shared: &Shared, now: Now) -> Json {
     let mut objects = group(Group::Objects);
     let types = by_label(&mut objects, "types", &["type"]);
     let methods = by_label(&mut objects, "methods", &["type", "method"]);
-    let mut rules = json::rules_value(shared, &most_used(shared));
+    let advised = advice::of_rules(shared);
+    let mut rules = json::rules_value(shared, &most_used(shared, &advised));
     let rules_shown = by_label(&mut rules, "rules", &["rule"]);
     let count = shared.engine.shared().rules().as_ref().map_or(0, |active| active.rules().rules().len());
     json!({
@@ -33,7 +34,8 @@ pub(super) fn of(shared: &Shared, now: Now) -> Json {
         "rules": rules_shown,
         "rules_all": count,
         "total": rules["total"].take(),
-        "advice": all_advice(shared),
+        "advice": all_advice(shared, &advised),
+        "advised": advised.len(),
         "tags": group(Group::Tags),
         "loaders": by(Group::Loaders, "loaders", &["loader"]),
         "types": types,
@@ -48,8 +50,7 @@ pub(super) fn of(shared: &Shared, now: Now) -> Json {
 }
 
 /// The numbers, in ascending order, of the rules for which there is advice, and of those that are used most.
-fn most_used(shared: &Shared) -> Vec<u32> {
-    let advised = advice::of_rules(shared);
+fn most_used(shared: &Shared, advised: &[Advised]) -> Vec<u32> {
     let is_advised = |number| advised.iter().any(|(rule, _)| rule.number == number);
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
@@ -67,11 +68,10 @@ fn most_used(shared: &Shared) -> Vec<u32> {
 }
 
 /// By the number of the rule; that of the server under "server".
-fn all_advice(shared: &Shared) -> Json {
+fn all_advice(shared: &Shared, advised: &[Advised]) -> Json {
     let list = |of: &[advice::Advice]| of.iter().map(json::advice_value).collect::<Json>();
-    let of_rules = advice::of_rules(shared).into_iter().take(SHOWN);
-    let mut all: Map<_, _> =
-        of_rules.map(|(rule, advice)| (rule.number.to_string(), list(&advice))).collect();
+    let of_rules = advised.iter().take(SHOWN);
+    let mut all: Map<_, _> = of_rules.map(|(rule, advice)| (rule.number.to_string(), list(advice))).collect();
     let of_server = advice::of_server(shared);
     if !of_server.is_empty() {
         all.insert("server".to_owned(), list(&of_server));

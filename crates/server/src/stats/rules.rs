@@ -195,15 +195,18 @@ pub(super) static HINT: Definition = Definition {
 /// What helps a rule of which many fills are dropped though they may be newer than the last invalidation of their key, or served
 /// for a limited time only.
 pub(crate) fn advice(rule: &RuleState) -> Option<String> {
-    if let Some((p50, p99)) = rule.mixed_ms() {
+    let load = |counter: &AtomicU64| counter.load(Relaxed);
+    let counters = rule.counters();
+    let ambiguous = load(&counters.fills_dropped_ambiguous) + load(&counters.fills_provisional);
+    // Where nothing is invalidated nothing is judged.
+    if ambiguous + load(&counters.fills_dropped_old) > 0
+        && let Some((p50, p99)) = rule.mixed_ms()
+    {
         return Some(format!(
             "its values take {p50} ms to compute as a rule and up to {p99} ms: give the slow keys a rule of their own, so that after a \
              delete the fast ones are not judged as if they were slow"
         ));
     }
-    let load = |counter: &AtomicU64| counter.load(Relaxed);
-    let counters = rule.counters();
-    let ambiguous = load(&counters.fills_dropped_ambiguous) + load(&counters.fills_provisional);
     let (own, crossed) = (load(&counters.fills_own), load(&counters.fills_crossed));
     if ambiguous > 0 && own >= UNCROSSED && crossed == 0 {
         return Some(format!(

@@ -41,7 +41,8 @@ function setAttribute(one, name, value) {
 }
 
 // Children of `parent` by name, in this order: those that are there stay, so that focus and open parts do.
-function keyed(parent, names, create) {
+function keyed(parent, given, create) {
+  const names = given.map((name, at) => (given.indexOf(name) === at ? name : `${name} ${at}`));
   const there = new Map();
   for (const child of [...parent.children]) there.set(child.dataset.name, child);
   names.forEach((name, at) => {
@@ -186,10 +187,11 @@ function note(s) {
   add("connections", s.stats.curr_connections);
   const seconds = previous ? (now.ms - previous.ms) / 1000 : 0;
   if (seconds > 0 && seconds < 10) {
-    // After `stats reset` counters begin at 0.
-    const since = (name) => Math.max(0, now[name] - previous[name]);
+    // After `stats reset` counters have begun at 0.
+    const isReset = ["hits", "answered", "operations"].some((name) => now[name] < previous[name]);
+    const since = (name) => (isReset || now[name] < previous[name] ? now[name] : now[name] - previous[name]);
     for (const name of ["gets", "operations", "made", "saved", "stale", "evictions"]) add(name, since(name) / seconds);
-    add("share", since("answered") ? since("hits") / since("answered") : last("share"));
+    add("share", since("answered") ? Math.min(1, since("hits") / since("answered")) : last("share"));
   } else {
     add("share", ratio(now.hits, now.answered) || 0);
   }
@@ -275,20 +277,22 @@ function say(parent, list) {
     setText(what, one.what);
     pre.hidden = !one.toml;
     setText(pre.firstChild, one.toml || "");
-    setAttribute(pre.lastChild, "aria-label", `Copy ${one.toml}`);
+    setAttribute(pre.lastChild, "aria-label", `Copy ${one.toml || ""}`);
   });
 }
 
 function advice() {
   const names = Object.keys(state.advice);
   const parent = byId("advice-list");
-  const shown = names.length ? names : ["none"];
+  const left = state.advised - names.filter((name) => name !== "server").length;
+  const shown = names.length ? (left > 0 ? [...names, "more"] : names) : ["none"];
   const boxes = keyed(parent, shown, () => make("div", {}, make("h3", {}), make("div", {})));
   shown.forEach((name, at) => {
     const [head, body] = boxes[at].children;
     const rule = state.rules[name];
     const none = state.rules_all ? "Nothing: no rule has figures that call for a change." : "There are no rules. `cattlegrid advise` watches the traffic, and prints those that fit it.";
-    setText(head, rule ? `Rule ${name}, ${rule.match}` : name === "server" ? "The server" : none);
+    const others = name === "server" ? "The server" : name === "more" ? `${count(left)} more rules: /advice has all.` : none;
+    setText(head, rule ? `Rule ${name}, ${rule.match}` : others);
     say(body, state.advice[name] || []);
   });
 }
@@ -302,8 +306,11 @@ function cards(parent, names, fill, none) {
 function rules() {
   const names = Object.keys(state.rules);
   const left = state.rules_all - names.length;
-  setText(byId("rules-note"), left > 0 ? `The ${names.length} that are used most; ${count(left)} more are at /rules.` : state.rules_all ? "" : "No rule file is loaded.");
-  cards("rule-cards", names, (card, name) => {
+  setText(byId("rules-note"), left > 0 ? `${names.length} of them: those with advice first, then those that are used most; ${count(left)} more are at /rules.` : state.rules_all ? "" : "No rule file is loaded.");
+  // After a reload a number may be another rule's.
+  const cardNames = names.map((name) => `${name} ${state.rules[name].match}`);
+  cards("rule-cards", cardNames, (card, cardName) => {
+    const name = cardName.split(" ", 1)[0];
     const rule = state.rules[name];
     setText(card.firstChild, `${name}. ${rule.prefix || ""}${rule.match}`);
     setAttribute(card, "data-rule", name);
@@ -444,7 +451,7 @@ function merge(into, patch) {
 }
 
 function heard(kind, data) {
-  if (kind === "end") return linked("lost", data);
+  if (kind === "end") return;
   const before = state;
   state = merge(kind === "full" ? null : state, JSON.parse(data));
   if (kind === "full") {
@@ -471,6 +478,7 @@ function linked(to, text) {
 async function follow() {
   clearTimeout(retry);
   if (control) control.abort();
+  if (paused) goOn();
   const own = new AbortController();
   control = own;
   const token = sessionStorage.getItem(TOKEN);
@@ -507,9 +515,17 @@ async function follow() {
   own.abort();
   control = null;
   if (document.hidden || paused) return;
+  // The server has read its files again, and goes on.
+  if (why === "reload") return follow();
   failures += 1;
   linked("lost", why);
   retry = setTimeout(follow, Math.min(1000 * failures, 5000));
+}
+
+function goOn() {
+  paused = false;
+  setAttribute(byId("pause"), "aria-pressed", "false");
+  setText(byId("pause"), "Pause");
 }
 
 function stop(text) {
@@ -534,8 +550,15 @@ function login(token) {
 
 byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(TOKEN, byId("token").value.trim());
+  const token = byId("token").value.trim();
   byId("token").value = "";
+  // As in --admin-token; others cannot stand in a header.
+  if (!/^[!-~]+$/.test(token)) {
+    setText(byId("refused"), "A token has printable characters of ASCII only, and no blanks.");
+    byId("token").focus();
+    return;
+  }
+  sessionStorage.setItem(TOKEN, token);
   follow();
 });
 byId("forget").addEventListener("click", () => {
@@ -544,11 +567,11 @@ byId("forget").addEventListener("click", () => {
   login(null);
 });
 byId("pause").addEventListener("click", () => {
-  paused = !paused;
-  setAttribute(byId("pause"), "aria-pressed", String(paused));
-  setText(byId("pause"), paused ? "Go on" : "Pause");
-  if (paused) stop(`paused at ${clock(new Date())}`);
-  else follow();
+  if (paused) return follow();
+  paused = true;
+  setAttribute(byId("pause"), "aria-pressed", "true");
+  setText(byId("pause"), "Go on");
+  stop(`paused at ${clock(new Date())}`);
 });
 document.addEventListener("visibilitychange", () => {
   if (paused || !byId("login").hidden) return;
