@@ -47,6 +47,7 @@ impl Advice {
 struct Counts {
     leases: u64,
     saved: u64,
+    reentries: u64,
     held: u64,
     expired: u64,
     expired_many: u64,
@@ -68,6 +69,7 @@ impl Counts {
         Self {
             leases: load(&counters.leases) + load(&counters.leases_stale) + load(&counters.leases_early),
             saved: load(&counters.computes_saved),
+            reentries: load(&counters.reentries),
             held: load(&counters.held),
             expired: load(&counters.hold_expired),
             expired_many: load(&counters.hold_expired_many),
@@ -85,14 +87,19 @@ impl Counts {
 }
 
 impl Counts {
+    /// Misses that clients compute: one that misses on its own lease has stored nothing before.
+    fn computations(&self) -> u64 {
+        self.leases + self.reentries
+    }
+
     /// Computations of which nothing came, neither a value nor word of a failure. Where leases are too short values come, late.
     fn unfilled(&self) -> u64 {
-        self.leases.saturating_sub(self.fills + self.failures)
+        self.computations().saturating_sub(self.fills + self.failures)
     }
 
     /// Most clients that compute store nothing. Of a loader these are failures.
     fn is_seldom_stored(&self, policy: &Policy) -> bool {
-        let is_seldom = self.unfilled() >= LEAST && self.unfilled() * 2 >= self.leases;
+        let is_seldom = self.unfilled() >= LEAST && self.unfilled() * 2 >= self.computations();
         is_seldom && !policy.loader && self.loads == 0
     }
 }
@@ -320,7 +327,7 @@ fn of_fills(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
             what: format!(
                 "{} % of the computations stored nothing: clients that miss must set the key, or say that it has no value (negative \
                  answers)",
-                percent(seen.unfilled(), seen.leases)
+                percent(seen.unfilled(), seen.computations())
             ),
             toml: None,
         });
@@ -446,6 +453,7 @@ mod tests {
             (plain, None, Counts { too_many_waiters: 20, ..some }, "max_waiters = 2048"),
             (plain, None, Counts { failures: 20, ..some }, "grace_on_error = \"5m\""),
             (plain, None, Counts { fills: 50, ..some }, "negative answers)"),
+            (plain, None, Counts { reentries: 300, ..some }, "negative answers)"),
             // No hold helps there, however long.
             (plain, Some(1200), Counts { fills: 10, expired: 90, ..some }, "negative answers)"),
             (plain, None, Counts { misses_lost: 60, ..some }, "raise ledger_memory in [server]"),

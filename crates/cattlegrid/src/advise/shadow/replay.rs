@@ -6,7 +6,8 @@
 //! # Rules
 //! * A look-up is repeated on the connection that stands for its client. Who gets a miss computes, who gets a value does not.
 //! * A miss of both: the store that the client sent is repeated. A miss of the watched server and a hit of the shadow: its store is left out.
-//! * A hit of the watched server and a miss of the shadow: a value of the same size is stored after the time that keys of this shape take.
+//! * A hit of the watched server and a miss of the shadow: a value of the same size is stored after the time that keys of this shape take. Until then its client
+//!   computes: what it looked up in that time is left out, and what it stored of that.
 //! * What the watched server no longer has, though it has neither expired nor been evicted, was deleted or flushed: it is deleted before the look-up.
 //! * What it still has after its time to live was touched: it is stored once more before the look-up.
 //!
@@ -79,6 +80,8 @@ pub(super) struct Tally {
     pub(super) gone: u64,
     /// Touches that were concluded.
     pub(super) touched: u64,
+    /// Look-ups of clients that would have been computing.
+    pub(super) left_out: u64,
     /// Replies that are still to come.
     pub(super) open: u64,
 }
@@ -130,6 +133,8 @@ pub(super) struct Replay {
     next_id: u64,
     habits: HashMap<String, Habit>,
     fills: BTreeMap<(u64, u64), Send>,
+    /// Until when clients compute that did not in the watched server.
+    computing: HashMap<u64, u64>,
     swept_us: u64,
     /// Lines are missing: what has gone is not concluded.
     pub(super) is_incomplete: bool,
@@ -148,6 +153,7 @@ impl Replay {
             next_id: 0,
             habits: HashMap::new(),
             fills: BTreeMap::new(),
+            computing: HashMap::new(),
             swept_us: 0,
             is_incomplete: false,
             tally: Tally::default(),
@@ -288,20 +294,26 @@ impl Replay {
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.tally.open += 1;
-        send(Send { connection, key: key.clone(), what: What::Get(id) });
-        if self.asks_count >= ASKS_MAX {
+        let is_computing = self.computing.get(&connection).is_some_and(|until_us| us < *until_us);
+        if is_computing {
+            self.tally.left_out += 1;
+        } else {
+            self.tally.open += 1;
+            send(Send { connection, key: key.clone(), what: What::Get(id) });
+        }
+        let (size, real_hit) = (hit_size.unwrap_or(0), hit_size.is_some());
+        if self.asks_count >= ASKS_MAX || is_computing && real_hit {
             return;
         }
-        let size = hit_size.unwrap_or(0);
-        let real_hit = hit_size.is_some();
-        let ask = Ask { id, connection, at_us: us, real_hit, size, outcome: Outcome::Waits, store: None };
+        // What was not looked up is not computed: its store is left out, as after a hit.
+        let outcome = if is_computing { Outcome::Hit } else { Outcome::Waits };
+        let ask = Ask { id, connection, at_us: us, real_hit, size, outcome, store: None };
         let asks = self.asks.entry(key).or_default();
         // Who looks once more is no further client.
         match asks.iter_mut().find(|own| own.connection == connection && own.outcome != Outcome::Waits) {
             Some(own) if !own.real_hit && !real_hit => {
                 own.id = id;
-                own.outcome = Outcome::Waits;
+                own.outcome = outcome;
             }
             Some(own) => *own = ask,
             None => {
@@ -398,7 +410,11 @@ impl Replay {
         let fill = Send { connection: ask.connection, key: key.into(), what: What::Store(value) };
         // A reply that was not held is seen when the next commands are sent: its client had it at once.
         let from_us = if now_us < ask.at_us.saturating_add(PROMPT_US) { ask.at_us } else { now_us };
-        self.fills.insert((from_us.saturating_add(after_us), id), fill);
+        let until_us = from_us.saturating_add(after_us);
+        if ask.real_hit && (self.computing.len() < ASKS_MAX || self.computing.contains_key(&ask.connection)) {
+            self.computing.insert(ask.connection, until_us);
+        }
+        self.fills.insert((until_us, id), fill);
     }
 
     fn know(&mut self, key: &[u8], known: Known) {
@@ -428,6 +444,7 @@ impl Replay {
             !asks.is_empty()
         });
         self.asks_count = count;
+        self.computing.retain(|_, until_us| now_us < *until_us);
     }
 }
 
@@ -471,6 +488,25 @@ mod tests {
 
     fn value(size: u32, ttl: u32) -> What {
         What::Store(Value { size, ttl, is_add: false })
+    }
+
+    /// Its client computes, and asks for nothing meanwhile; what it stored of that is left out.
+    #[test]
+    fn a_client_that_computes_on_the_shadow_only_asks_for_nothing() {
+        let mut world = World::of(vec![
+            on(1, get("page:1", true, 0)),
+            on(1, get("page:2", false, 10_000)),
+            on(2, get("page:3", true, 15_000)),
+            on(1, store("page:2", 60, 30_000)),
+            on(1, get("page:4", true, 60_000)),
+        ]);
+        assert_eq!(world.until(5_000), [What::Get(0)]);
+        world.answer(0, false, 5_000);
+        assert_eq!(world.until(40_000), [What::Get(2)], "of the other client");
+        let filled = world.until(60_000);
+        assert!(matches!(filled[..], [What::Store(_), What::Get(3)]), "{filled:?}");
+        assert_eq!((world.replay.tally.left_out, world.replay.tally.made_up), (1, 1));
+        assert_eq!((world.replay.tally.real_gets, world.replay.tally.real_computed), (4, 1));
     }
 
     #[test]
