@@ -6,6 +6,7 @@ use crate::missing::Missing;
 use crate::mysql::definitions::{Column, Purpose, Target};
 use crate::mysql::place::Place;
 use crate::mysql::server::Server;
+use crate::mysql::statement::name;
 use crate::mysql::value::Shape;
 use crate::mysql::wire::{Connection, ResultRow, WireError, text};
 use crate::tables::{Cascade, Table, Template};
@@ -322,8 +323,8 @@ impl Catalog {
                             "rows of {} change with those of {} (ON DELETE {}, ON UPDATE {}), and are not in the log then",
                             child.full_name(),
                             key.parent.full_name(),
-                            key.on_delete,
-                            key.on_update
+                            shown(&key.on_delete),
+                            shown(&key.on_update)
                         ),
                         "write cascade = \"flush\" for the table, or cascade = \"parent\" if what the parent's rows bump is enough",
                     );
@@ -344,37 +345,57 @@ impl Catalog {
         Ok(())
     }
 
+    /// From what creates the table: the views of the catalog show keys to those only who may do more than read.
     async fn keys(&self, connection: &mut Connection, child: &Table) -> Result<Vec<Key>, WireError> {
-        let sql = format!(
-            "SELECT CONSTRAINT_NAME, UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, UPDATE_RULE, DELETE_RULE \
-             FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = {} AND TABLE_NAME = {}",
-            self.name_of(&child.schema),
-            self.name_of(&child.name)
-        );
-        let mut keys = Vec::new();
-        for row in connection.query(&sql).await? {
-            let (on_update, on_delete) = (text(&row, 3).to_owned(), text(&row, 4).to_owned());
-            if !changes(&on_update) && !changes(&on_delete) {
-                continue;
-            }
-            let sql = format!(
-                "SELECT REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE \
-                 WHERE CONSTRAINT_SCHEMA = {} AND TABLE_NAME = {} AND CONSTRAINT_NAME = {}",
-                self.name_of(&child.schema),
-                self.name_of(&child.name),
-                literal(text(&row, 0))
-            );
-            let columns = connection.query(&sql).await?;
-            let columns = columns
-                .iter()
-                .map(|column| text(column, 0).to_owned())
-                .filter(|name| !name.is_empty())
-                .collect();
-            let parent = Table::of(text(&row, 1), text(&row, 2));
-            keys.push(Key { parent, columns, on_delete, on_update });
-        }
-        Ok(keys)
+        let rows = match connection.query(&format!("SHOW CREATE TABLE {}", full(child))).await {
+            Ok(rows) => rows,
+            // There is none, or it may not be seen; of one that is followed that was said.
+            Err(WireError::Server { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let created = rows.first().map_or("", |row| text(row, 1));
+        let keys = created.lines().filter_map(|line| foreign_key(line, &child.schema));
+        Ok(keys.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect())
     }
+}
+
+/// Reads ``CONSTRAINT `a` FOREIGN KEY (`b`) REFERENCES `c` (`d`) ON DELETE CASCADE``.
+fn foreign_key(line: &str, schema: &str) -> Option<Key> {
+    let rest = line.trim_start().strip_prefix("CONSTRAINT ")?;
+    let (_, rest) = name(rest)?;
+    let rest = rest.trim_start().strip_prefix("FOREIGN KEY")?;
+    let (_, rest) = names(rest)?;
+    let (first, rest) = name(rest.trim_start().strip_prefix("REFERENCES")?.trim_start())?;
+    let (parent, rest) = match rest.strip_prefix('.') {
+        Some(rest) => {
+            let (second, rest) = name(rest)?;
+            (Table::of(&first, &second), rest)
+        }
+        None => (Table::of(schema, &first), rest),
+    };
+    let (columns, rest) = names(rest)?;
+    let rule = |on: &str| rest.split_once(on).map_or("", |(_, rule)| rule).trim_end_matches(',').to_owned();
+    Some(Key { parent, columns, on_delete: rule("ON DELETE "), on_update: rule("ON UPDATE ") })
+}
+
+/// A list of names in brackets, and what follows it.
+fn names(text: &str) -> Option<(Vec<String>, &str)> {
+    let mut rest = text.trim_start().strip_prefix('(')?;
+    let mut all = Vec::new();
+    loop {
+        let (one, after) = name(rest.trim_start())?;
+        all.push(one);
+        rest = after.trim_start();
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after,
+            None => return Some((all, rest.strip_prefix(')')?)),
+        }
+    }
+}
+
+/// A foreign key's rule, without what follows it.
+fn shown(rule: &str) -> &str {
+    if rule.is_empty() { "RESTRICT" } else { rule.split(" ON ").next().unwrap_or(rule) }
 }
 
 /// Whether a foreign key's rule changes rows.
@@ -465,6 +486,17 @@ mod tests {
             assert_eq!(shape(kind, written, charset, 16), expected, "{written}");
         }
         assert_eq!(choices("enum('a','b''c','d,e','')"), ["a", "b'c", "d,e", ""]);
+        let line = "  CONSTRAINT `a``b` FOREIGN KEY (`c`, `d`) REFERENCES `other`.`e` (`f`, `g`) ON DELETE CASCADE ON UPDATE SET NULL,";
+        let key = foreign_key(line, "shop").unwrap();
+        assert_eq!(
+            (key.parent.full_name().as_str(), key.columns),
+            ("other.e", vec!["f".to_owned(), "g".to_owned()])
+        );
+        assert_eq!((shown(&key.on_delete), shown(&key.on_update)), ("CASCADE", "SET NULL"));
+        assert!(changes(&key.on_delete) && changes(&key.on_update));
+        let key = foreign_key("CONSTRAINT `a` FOREIGN KEY (`c`) REFERENCES `e` (`f`)", "shop").unwrap();
+        assert_eq!((key.parent.schema.as_str(), shown(&key.on_delete)), ("shop", "RESTRICT"));
+        assert!(foreign_key("  `a` int COMMENT 'CONSTRAINT `a` FOREIGN KEY'", "shop").is_none());
         assert_eq!(literal("a'\\b"), "'a''\\\\b'");
         assert!(changes("SET NULL") && changes("CASCADE") && !changes("RESTRICT") && !changes("NO ACTION"));
     }

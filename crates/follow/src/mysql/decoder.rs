@@ -17,6 +17,9 @@ use crate::tables::{LeftOut, Table};
 /// Transactions that are prepared and neither committed nor rolled back, of which the tags are kept.
 const PREPARED_MAX: usize = 1000;
 
+/// The type of an event that has a compressed transaction.
+const PAYLOAD: u8 = 40;
+
 /// The part of a file's number that events have of an offset.
 const LOW: u64 = 0xffff_ffff;
 
@@ -80,7 +83,6 @@ struct Open {
     written: Box<str>,
     /// A statement was said to begin it, or need not be.
     has_begun: bool,
-    xa: Option<Box<str>>,
 }
 
 impl Decoder {
@@ -143,6 +145,9 @@ impl Decoder {
         let header = Header::parse(bytes).ok_or("an event that is too short")?;
         let mut said = Vec::new();
         if is_cut {
+            if header.kind == PAYLOAD {
+                return Err("a compressed transaction is larger than 64 MiB".to_owned());
+            }
             if let Some(open) = &mut self.open {
                 open.names.all("a change is larger than 64 MiB");
             }
@@ -219,7 +224,12 @@ impl Decoder {
                 if is_of_file {
                     self.advance(&header)?;
                 }
+                if event == Event::Gtid(None) {
+                    return Err("the log has a transaction without a number: gtid_mode must be ON".to_owned());
+                }
                 if let Event::Gtid(_) | Event::MariaGtid { .. } = &event {
+                    // What has no end of its own ends here.
+                    self.end_at(start, header.time, &mut said);
                     self.begin(&event, start);
                 } else {
                     self.changed(event, header.time, &mut said);
@@ -268,8 +278,7 @@ impl Decoder {
             }
             _ => (None, String::new(), false),
         };
-        self.open =
-            Some(Open { start, names: Names::default(), gtid, written: written.into(), has_begun, xa: None });
+        self.open = Some(Open { start, names: Names::default(), gtid, written: written.into(), has_begun });
     }
 
     /// Takes what a transaction did.
@@ -282,10 +291,10 @@ impl Decoder {
             }
             Event::Rows(rows) => self.rows(&rows),
             Event::Commit => self.end(time, said),
-            Event::Prepared { is_one_phase } => {
+            Event::Prepared { is_one_phase, id } => {
                 if let (false, Some(open)) = (is_one_phase, &mut self.open) {
-                    let (id, names) = (open.xa.take().unwrap_or_default(), std::mem::take(&mut open.names));
-                    self.keep(id, names);
+                    let names = std::mem::take(&mut open.names);
+                    self.keep(id.into(), names);
                 }
                 self.end(time, said);
             }
@@ -316,17 +325,13 @@ impl Decoder {
             gtid: None,
             written: "".into(),
             has_begun: false,
-            xa: None,
         });
         let is_inside = open.has_begun;
         match statement {
-            Statement::Begin => open.has_begun = true,
+            Statement::Begin | Statement::XaStart => open.has_begun = true,
             Statement::Commit | Statement::Rollback => return self.end(time, said),
-            Statement::XaStart(id) => {
-                open.has_begun = true;
-                open.xa = Some(id.into());
-            }
             Statement::XaCommit(id) => {
+                let id = id.to_lowercase();
                 let at = self.prepared.iter().position(|(other, _)| **other == *id);
                 match at.map(|at| self.prepared.remove(at)) {
                     Some((_, names)) => open.names.extend(&names),
@@ -335,6 +340,7 @@ impl Decoder {
                 return self.end(time, said);
             }
             Statement::XaRollback(id) => {
+                let id = id.to_lowercase();
                 self.prepared.retain(|(other, _)| **other != *id);
                 return self.end(time, said);
             }
@@ -434,19 +440,20 @@ impl Decoder {
     }
 
     fn end(&mut self, time: u32, said: &mut Vec<Said>) {
+        self.end_at(self.place, time, said);
+    }
+
+    fn end_at(&mut self, end: Place, time: u32, said: &mut Vec<Said>) {
         let Some(open) = self.open.take() else { return };
         self.roles.clear();
-        let last = Last { start: open.start, end: self.place, gtid: open.written, time };
+        let last = Last { start: open.start, end, gtid: open.written, time };
         if let Some(expected) = self.expected.take()
             && expected != last
         {
             said.push(Said::Gap(format!("the log has another transaction at {}", expected.start)));
         }
         self.last = Some(last);
-        self.definitions.reached(self.place);
-        said.push(Said::Entry {
-            transaction: Transaction { end: self.place, gtid: open.gtid },
-            names: open.names,
-        });
+        self.definitions.reached(end);
+        said.push(Said::Entry { transaction: Transaction { end, gtid: open.gtid }, names: open.names });
     }
 }

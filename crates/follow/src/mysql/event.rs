@@ -20,10 +20,6 @@ const ARTIFICIAL: u16 = 0x20;
 
 /// MariaDB's: the transaction has a single statement, and no event that ends it.
 const STANDALONE: u8 = 1;
-/// MariaDB's: it is prepared, and has an `XID` of the client's; it ends a prepared one.
-const PREPARED_XA: u8 = 64;
-const COMPLETED_XA: u8 = 128;
-
 /// What is before each event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -72,20 +68,18 @@ pub(crate) enum Event<'a> {
     /// MariaDB's.
     MariaGtid {
         domain: u32,
-        server: u32,
         number: u64,
         is_alone: bool,
-        is_prepared: bool,
-        completes: bool,
     },
     Query(Query<'a>),
     TableMap(TableMap<'a>),
     Rows(Rows<'a>),
     /// The transaction is committed.
     Commit,
-    /// It is prepared; `is_one_phase`: and committed.
+    /// It is prepared under an `XID` of the client's, as statements have it; `is_one_phase`: and committed.
     Prepared {
         is_one_phase: bool,
+        id: String,
     },
     /// Nothing before this is still to come.
     Heartbeat {
@@ -186,21 +180,19 @@ impl<'a> Event<'a> {
                 Self::Gtid(Some((uuid, "".into(), reader.u64()?)))
             }
             34 => Self::Gtid(None),
-            38 => Self::Prepared { is_one_phase: reader.u8()? != 0 },
+            38 => {
+                let (is_one_phase, format) = (reader.u8()? != 0, reader.u32()?);
+                let (first, second) = (reader.u32()? as usize, reader.u32()? as usize);
+                let (first, second) = (hex(reader.take(first)?), hex(reader.take(second)?));
+                Self::Prepared { is_one_phase, id: format!("x'{first}',x'{second}',{format}") }
+            }
             39 => Self::Rows(Rows::read(&mut reader, Change::UpdateInPart, 2, false)?),
             40 => Self::Payload(payload(&mut reader)?),
             41 => heartbeat(&mut reader)?,
             42 => Self::Gtid(Some(tagged(&mut reader)?)),
             162 => {
                 let (number, domain, flags) = (reader.u64()?, reader.u32()?, reader.u8()?);
-                Self::MariaGtid {
-                    domain,
-                    server: 0,
-                    number,
-                    is_alone: flags & STANDALONE != 0,
-                    is_prepared: flags & PREPARED_XA != 0,
-                    completes: flags & COMPLETED_XA != 0,
-                }
+                Self::MariaGtid { domain, number, is_alone: flags & STANDALONE != 0 }
             }
             165 => Self::Query(Query::read(&mut reader, true)?),
             166 => Self::Rows(Rows::read(&mut reader, Change::Insert, 1, true)?),
@@ -275,6 +267,10 @@ impl<'a> Rows<'a> {
         let rows = if is_compressed { inflated(reader.rest())?.into() } else { reader.rest().into() };
         Some(Self { change, table, width, present, present_after, rows })
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn heartbeat<'a>(reader: &mut Reader<'_>) -> Option<Event<'a>> {

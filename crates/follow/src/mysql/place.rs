@@ -72,8 +72,8 @@ impl Snapshot<Transaction> for Seen {
         match (self, &transaction.gtid) {
             (Self::Before(place), _) => transaction.end <= *place,
             (Self::Executed(gtids), Some((origin, number))) => gtids.has(origin, *number),
-            // It was not logged as a transaction. The source refuses a log whose transactions have no numbers.
-            (Self::Executed(_), None) => true,
+            // Nothing says when: such a log is refused.
+            (Self::Executed(_), None) => false,
         }
     }
 

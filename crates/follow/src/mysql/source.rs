@@ -79,17 +79,14 @@ impl Log for Mysql {
 /// What the second connection is asked.
 #[derive(Debug, Clone, Copy)]
 enum Question {
-    Probe {
-        number: u64,
-    },
+    /// `place`: where the stream was when it was asked.
+    Probe { number: u64, place: Place },
     /// `changes`: those of definitions so far.
-    Catalog {
-        changes: u64,
-    },
+    Catalog { changes: u64 },
 }
 
 enum Reply {
-    Probed { number: u64, probed: Probed },
+    Probed { number: u64, place: Place, probed: Probed },
     Catalog { changes: u64, catalog: Catalog },
 }
 
@@ -151,7 +148,7 @@ impl Source {
     ) -> Result<(Connection, crate::mysql::wire::Peer), WireError> {
         let (mut connection, peer) = Connection::open(&self.address, password, &self.tls, peer).await?;
         connection
-            .query("SET SESSION sql_mode = '', SESSION wait_timeout = 600, SESSION net_write_timeout = 600")
+            .query("SET SESSION sql_mode = '', SESSION sql_quote_show_create = 1, SESSION wait_timeout = 600, SESSION net_write_timeout = 600")
             .await?;
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
         Ok((connection, peer))
@@ -206,6 +203,7 @@ impl Source {
             missing: Vec::new(),
             is_log_gone: false,
             identity: None,
+            begun: Place::default(),
         };
         running.follower.tick(node.now_ms());
         loop {
@@ -247,6 +245,8 @@ struct Running {
     /// The server does not have the log any more from where the last stream stopped.
     is_log_gone: bool,
     identity: Option<Identity>,
+    /// Where the first of the streams began that go on from one another.
+    begun: Place,
 }
 
 /// What comes after the follower's actions.
@@ -273,8 +273,10 @@ impl Running {
                 Action::Confirmed { asked_at_ms } => node.order(Order::Confirmed { asked_at_ms }),
                 Action::Connect { resume } => {
                     // What is ordered may not be obeyed yet.
-                    let obeyed = resume.map(|place| Place::unpacked(node.obeyed(place.packed())).min(place));
-                    return Next::Connect { resume: obeyed };
+                    let obeyed = |place: Place| {
+                        Place::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
+                    };
+                    return Next::Connect { resume: resume.map(obeyed) };
                 }
                 Action::Disconnect { reason } => {
                     self.link = None;
@@ -285,7 +287,10 @@ impl Running {
                         link.ordered = position;
                     }
                 }
-                Action::Probe { number } => self.ask(Question::Probe { number }),
+                Action::Probe { number } => {
+                    let place = self.decoder.place();
+                    self.ask(Question::Probe { number, place });
+                }
                 // The server says by heartbeats how far a log is that does not grow.
                 Action::Nudge => {}
             }
@@ -350,7 +355,7 @@ impl Running {
             };
         let catalog = Catalog::read(&mut second, &source.tables, &source.address.user, false).await?;
         let (fatal, head) = (catalog.missing.iter().any(|missing| missing.is_fatal), catalog.head.clone());
-        let (Some(begins), Some((base, _)), false) = (begins, head, fatal) else {
+        let (Some(begins), Some((base, head)), false) = (begins, head, fatal) else {
             return Err(Failed::Missing(catalog.missing));
         };
         let (mut stream, _) = source.connection(password, Some(&peer)).await?;
@@ -375,6 +380,9 @@ impl Running {
                 (dump_gtids(&encoded, self.number), None)
             }
         };
+        if resume.is_none() {
+            self.begun = place.unwrap_or(head);
+        }
         self.decoder.begins(&base, place, resume.is_some(), server.ignores_case(), has_checksum);
         stream.command(&command).await?;
         let link = Link {
@@ -471,11 +479,15 @@ impl Running {
                     link.ask_next(&self.source);
                 }
                 match reply {
-                    Reply::Probed { number, probed } => {
+                    Reply::Probed { number, place, probed } => {
                         let Probed { identity, head, snapshot } = probed;
-                        if head < self.decoder.place() && self.decoder.place() != Place::default() {
-                            // The probe was sent before what has arrived since; a log that has become shorter stays so.
-                            self.shorter(head, now_ms);
+                        if head < place && self.identity.as_ref() == Some(&identity) {
+                            let reason = format!(
+                                "the log was begun anew: it ends at {head}, and was followed up to {place}"
+                            );
+                            self.is_log_gone = true;
+                            self.follower.told(Told::Gap { reason: reason.clone() }, now_ms);
+                            return self.lose(reason, node);
                         }
                         // It may be us who do not read.
                         let works = node.is_full();
@@ -495,20 +507,6 @@ impl Running {
                 }
                 self.follower.tick(now_ms);
             }
-        }
-    }
-
-    /// The head is in an earlier file than the stream: the log was begun anew (`RESET MASTER`).
-    fn shorter(&mut self, head: Place, now_ms: u64) {
-        if head.file < self.decoder.place().file {
-            self.is_log_gone = true;
-            let reason = format!(
-                "the log was begun anew: it ends at {head}, and was followed up to {}",
-                self.decoder.place()
-            );
-            self.follower.told(Told::Gap { reason: reason.clone() }, now_ms);
-            self.link = None;
-            self.follower.told(Told::Lost { reason }, now_ms);
         }
     }
 
@@ -553,8 +551,9 @@ impl Link {
             (self.server.clone(), Arc::clone(&source.tables), source.address.user.clone());
         self.answering = Some(Box::pin(async move {
             let reply = match question {
-                Question::Probe { number } => {
-                    server.probe(&mut connection).await.map(|probed| Reply::Probed { number, probed })
+                Question::Probe { number, place } => {
+                    let probed = server.probe(&mut connection).await;
+                    probed.map(|probed| Reply::Probed { number, place, probed })
                 }
                 Question::Catalog { changes } => Catalog::read(&mut connection, &tables, &user, false)
                     .await

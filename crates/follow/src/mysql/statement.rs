@@ -7,7 +7,7 @@ pub(crate) enum Statement<'a> {
     Commit,
     Rollback,
     /// Of a transaction with an `XID` of the client's.
-    XaStart(&'a str),
+    XaStart,
     XaCommit(&'a str),
     XaRollback(&'a str),
     /// A database, if one is named, and a table.
@@ -73,7 +73,7 @@ impl<'a> Statement<'a> {
             "ROLLBACK" if second == "TO" => Self::Other,
             "ROLLBACK" => Self::Rollback,
             "XA" => match second.as_str() {
-                "START" | "BEGIN" => Self::XaStart(words.0.trim()),
+                "START" | "BEGIN" => Self::XaStart,
                 "COMMIT" => Self::XaCommit(words.0.trim()),
                 "ROLLBACK" => Self::XaRollback(words.0.trim()),
                 _ => Self::Other,
@@ -147,7 +147,8 @@ fn truncated(text: &str) -> Option<Statement<'static>> {
     }
 }
 
-fn name(text: &str) -> Option<(String, &str)> {
+/// A name at the beginning, in quotes or not, and what follows it.
+pub(crate) fn name(text: &str) -> Option<(String, &str)> {
     let quote = text.chars().next().filter(|quote| matches!(quote, '`' | '"'));
     let Some(quote) = quote else {
         let end = text.find(|letter: char| !is_of_name(letter)).unwrap_or(text.len());
@@ -200,7 +201,7 @@ mod tests {
             ("ROLLBACK", Statement::Rollback),
             ("ROLLBACK TO `a`", Statement::Other),
             ("SAVEPOINT `a`", Statement::Other),
-            ("XA START X'61',X'',1", Statement::XaStart("X'61',X'',1")),
+            ("XA START X'61',X'',1", Statement::XaStart),
             ("XA END X'61',X'',1", Statement::Other),
             ("XA COMMIT X'61',X'',1", Statement::XaCommit("X'61',X'',1")),
             ("XA ROLLBACK X'61',X'',1", Statement::XaRollback("X'61',X'',1")),
