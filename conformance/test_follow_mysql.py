@@ -1,20 +1,20 @@
 """The log of MariaDB invalidates: an unmodified client that never deletes, a real server, and real faults. With `MYSQLD`, the path of
 MySQL's server, or what it is run by, the same of MySQL."""
 
+import concurrent.futures
 import contextlib
 import os
-import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pymemcache.client.base
-import pymysql
 import pytest
 
 from follow_faults import Relay
-from follow_loads import EPOCH, ROWS, VERSION, Load
+from follow_loads import EPOCH, ROWS, Load
 from harness import free_port, wait_until
 from mysql_server import MysqlServer
 from test_follow import SLACK, client, confirmed, fill, log_of, resident, started, until
@@ -390,6 +390,25 @@ def test_the_trap_of_repeatable_read(start, open_dir, database, way):
         assert (read, kept) == (1, None)
 
 
+@pytest.mark.parametrize("level, shown, kept", [
+    ("", "READ-COMMITTED", "2"), ("repeatable read", "REPEATABLE-READ", "1"), ("read committed", "READ-COMMITTED", "2"),
+])
+def test_django_has_the_trap_only_if_it_is_asked_for(start, open_dir, database, level, shown, kept):
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    database.sql("UPDATE items SET version = 1 WHERE id = 50")
+    confirmed(server)
+    words = [sys.executable, os.path.join(os.path.dirname(__file__), "mysql_django.py"), database.socket, level, str(server.port)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as django:
+        assert django.stdout.readline().strip() == shown
+        assert django.stdout.readline().strip() == "change"
+        database.sql("UPDATE items SET version = 2 WHERE id = 50")
+        confirmed(server)
+        django.stdin.write("\n")
+        django.stdin.flush()
+        assert django.stdout.readline().split() == [kept, kept]
+
+
 def test_what_a_server_lacks_is_said_with_the_statement_that_mends_it(own_database, binary, open_dir):
     database = own_database()
     file = f"{open_dir}/rules.toml"
@@ -434,6 +453,109 @@ def test_what_a_server_lacks_is_said_with_the_statement_that_mends_it(own_databa
     assert status == 1 and "Access denied" in text and "wrong" not in text, text
     status, text = said(good.replace("max_lag", "server_id = 1\nmax_lag"))
     assert status == 1 and "server_id = 1 is that of the server itself" in text, text
+
+
+def test_a_commit_that_waits_for_a_replica_is_obeyed_when_it_is_visible(start, open_dir, own_database):
+    """With semi-synchronous replication a commit is in the log seconds before readers see it. What is computed meanwhile is old."""
+    database = own_database()
+    role = "master" if is_mariadb else "source"
+    if not is_mariadb:
+        database.sql("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+    server = started(start, open_dir, rules(database.port, max_lag="60s"))
+    until(server, "confirmed")
+    c = client(server)
+    # No replica is there, so each commit waits for this long, and the first one that has waited in vain ends that.
+    database.sql(f"SET GLOBAL rpl_semi_sync_{role}_timeout = 4000", f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
+                 f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON")
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        commit = pool.submit(database.sql, "UPDATE items SET version = 7 WHERE id = 30")
+        time.sleep(1.5)
+        # It is in the log, and the server has read it.
+        status = "SHOW MASTER STATUS" if is_mariadb else "SHOW BINARY LOG STATUS"
+        name = database.sql(status)[0][0]
+        assert any("items" in str(row) for row in database.sql(f"SHOW BINLOG EVENTS IN '{name}'"))
+        assert c.get("page:30") is None
+        old = database.sql("SELECT version FROM items WHERE id = 30")[0][0]
+        c.set("page:30", str(old))
+        assert (old, c.get("page:30")) == (0, b"0")
+        assert not commit.done()
+        commit.result(30)
+    assert time.monotonic() - begun > 3.5
+    confirmed(server)
+    assert c.get("page:30") is None
+    assert flushes(server) == 1, server.log()
+
+
+def certified(directory):
+    """A certificate that is its own authority, and its key."""
+    words = "req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 10 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    subprocess.run(["openssl", *words.split()], cwd=directory, check=True, capture_output=True)
+    for name in ("key.pem", "cert.pem"):
+        os.chmod(directory / name, 0o644)
+    return directory / "cert.pem", directory / "key.pem"
+
+
+def test_encrypted_connections(binary, open_dir, own_database, tmp_path):
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.owner() == tmp_path.owner() and directory != directory.parent and "pytest" in str(directory):
+            directory.chmod(0o755)
+    cert, key = certified(tmp_path)
+    database = own_database(f"--ssl-cert={cert}", f"--ssl-key={key}")
+    database.sql("ALTER USER cattlegrid@'%' REQUIRE SSL")
+    file = f"{open_dir}/rules.toml"
+
+    def said(mode, ca, host="localhost"):
+        more = f'sslmode = "{mode}"\n' + (f'ssl_ca = "{ca}"' if ca else "")
+        with open(file, "w") as out:
+            out.write(rules(database.port, more=more).replace("127.0.0.1", host))
+        return checked(binary, file)
+
+    assert said("require", None)[0] == 0, said("require", None)
+    assert said("prefer", None)[0] == 0
+    assert said("verify-full", cert)[0] == 0, said("verify-full", cert)
+    status, text = said("verify-full", cert, "127.0.0.1")
+    assert status == 1 and "TLS with" in text, text
+    assert said("disable", None)[0] == 1
+    other = tmp_path / "other"
+    other.mkdir()
+    assert said("verify-ca", certified(other)[0])[0] == 1
+
+
+def test_keys_are_deleted_on_memcached(binary, open_dir, database):
+    memcached_port = free_port()
+    file = f"{open_dir}/rules.toml"
+    with open(file, "w") as out:
+        text = rules(database.port).replace('bump = ["row:{id}"]', 'delete_keys = ["page:{id}"]')
+        out.write(text)
+    memcached = subprocess.Popen(["memcached", "-p", str(memcached_port), "-l", "127.0.0.1", "-U", "0", "-u", "nobody"])
+    log = open(f"{open_dir}/log", "wb")
+    follower = subprocess.Popen([binary, "follow", file, "--to", f"127.0.0.1:{memcached_port}"], stdout=log, stderr=log)
+    said = lambda: open(f"{open_dir}/log").read()
+    try:
+        wait_until("it follows", lambda: "is confirmed for the first time" in said(), 30)
+        c = pymemcache.client.base.Client(("127.0.0.1", memcached_port), timeout=10, default_noreply=False)
+        c.set("page:40", "old")
+        c.set("page:41", "other")
+        database.sql("UPDATE items SET version = version + 1 WHERE id = 40")
+        wait_until("it is deleted", lambda: c.get("page:40") is None)
+        # A lost connection is no gap.
+        memcached.send_signal(signal.SIGSTOP)
+        database.sql("UPDATE items SET version = version + 1 WHERE id = 41")
+        for (one,) in database.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'"):
+            with contextlib.suppress(OSError):
+                database.sql(f"KILL {one}")
+        memcached.send_signal(signal.SIGCONT)
+        wait_until("it is deleted, too", lambda: c.get("page:41") is None, 30)
+        follower.terminate()
+        assert follower.wait(20) == 0
+        assert "1 gaps, 0 flushes" in said(), said()
+    finally:
+        for process in (follower, memcached):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(10)
 
 
 @only_mariadb

@@ -24,7 +24,7 @@ const PAYLOAD: u8 = 40;
 const LOW: u64 = 0xffff_ffff;
 
 /// What a part of the stream says.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Entry {
         transaction: Transaction,
@@ -457,3 +457,6 @@ impl Decoder {
         said.push(Said::Entry { transaction: Transaction { end, gtid: open.gtid }, names: open.names });
     }
 }
+
+#[cfg(test)]
+mod tests;
