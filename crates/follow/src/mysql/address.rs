@@ -82,15 +82,14 @@ impl Address {
         if user.is_empty() {
             return refuse("the address names no user");
         }
-        let (host, port) = match server.strip_prefix('[') {
-            Some(rest) => match rest.split_once(']') {
-                Some((host, port)) => (host.to_owned(), port.strip_prefix(':').unwrap_or(port)),
-                None => return refuse("the host has no closing bracket"),
-            },
-            None => {
-                let (host, port) = server.split_once(':').unwrap_or((server, ""));
-                (decoded(host)?, port)
-            }
+        let (host, port) = if let Some(rest) = server.strip_prefix('[') {
+            let Some((host, port)) = rest.split_once(']') else {
+                return refuse("the host has no closing bracket");
+            };
+            (host.to_owned(), port.strip_prefix(':').unwrap_or(port))
+        } else {
+            let (host, port) = server.split_once(':').unwrap_or((server, ""));
+            (decoded(host)?, port)
         };
         let port = match port {
             "" => 3306,

@@ -177,7 +177,7 @@ fn add(sum: &mut [u32], more: &[u32], modulus: &[u32]) {
         let mut borrow = 0;
         for (own, less) in sum.iter_mut().zip(modulus) {
             let wide = i64::from(*own) - i64::from(*less) - borrow;
-            *own = wide as u32;
+            *own = (wide & 0xffff_ffff).unsigned_abs() as u32;
             borrow = i64::from(wide < 0);
         }
     }

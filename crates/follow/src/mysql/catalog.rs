@@ -130,7 +130,7 @@ impl Catalog {
                 "SET GLOBAL binlog_row_image = 'FULL'",
             );
         }
-        if server.variable("binlog_row_value_options") != "" {
+        if !server.variable("binlog_row_value_options").is_empty() {
             self.miss(
                 false,
                 "binlog_row_value_options is PARTIAL_JSON: new rows are in the log in part",
@@ -153,9 +153,7 @@ impl Catalog {
             );
         }
         let kept = match server.variable("binlog_expire_logs_seconds").parse().unwrap_or(0) {
-            0 => {
-                server.variable("expire_logs_days").parse::<f64>().map_or(0, |days| (days * 86_400.0) as u64)
-            }
+            0 => days(server.variable("expire_logs_days")),
             seconds => seconds,
         };
         if is_check && (1..KEPT_MIN).contains(&kept) {
@@ -391,6 +389,12 @@ fn names(text: &str) -> Option<(Vec<String>, &str)> {
             None => return Some((all, rest.strip_prefix(')')?)),
         }
     }
+}
+
+/// Seconds of days, of which MariaDB has parts: `0.000694`.
+fn days(text: &str) -> u64 {
+    let seconds = text.parse().map_or(0.0, |days: f64| days * 86_400.0);
+    std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs())
 }
 
 /// A foreign key's rule, without what follows it.

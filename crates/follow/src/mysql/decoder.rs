@@ -119,7 +119,7 @@ impl Decoder {
             (self.file, self.last) = (None, None);
             self.prepared.clear();
         }
-        self.base = base.to_owned();
+        base.clone_into(&mut self.base);
         self.is_placed = place.is_some();
         (self.place, self.ignores_case, self.has_checksum) =
             (place.unwrap_or_default(), ignores_case, has_checksum);
@@ -151,7 +151,7 @@ impl Decoder {
             if let Some(open) = &mut self.open {
                 open.names.all("a change is larger than 64 MiB");
             }
-            self.advance(&header)?;
+            self.advance(&header);
             return Ok(said);
         }
         // The description of a file tells how its events are written, and is itself written in one way.
@@ -194,12 +194,12 @@ impl Decoder {
                 }
                 self.file = Some(file);
                 if is_of_file {
-                    self.advance(&header)?;
+                    self.advance(&header);
                 }
                 self.passed(&mut said);
             }
             Event::Heartbeat { file, offset } => {
-                self.beats(&file, offset.unwrap_or(header.end.into()), &mut said)
+                self.beats(&file, offset.unwrap_or(header.end.into()), &mut said);
             }
             Event::Payload(events) => {
                 let mut rest = events.as_slice();
@@ -213,7 +213,7 @@ impl Decoder {
                     let event = Event::parse(&inner, one, false).map_err(|error| error.to_string())?;
                     // The whole has a place, its parts have none.
                     if others.is_empty() {
-                        self.advance(&header)?;
+                        self.advance(&header);
                     }
                     self.changed(event, inner.time, &mut said);
                     rest = others;
@@ -222,7 +222,7 @@ impl Decoder {
             event => {
                 let start = self.place;
                 if is_of_file {
-                    self.advance(&header)?;
+                    self.advance(&header);
                 }
                 if event == Event::Gtid(None) {
                     return Err("the log has a transaction without a number: gtid_mode must be ON".to_owned());
@@ -242,14 +242,13 @@ impl Decoder {
         Ok(said)
     }
 
-    fn advance(&mut self, header: &Header) -> Result<(), String> {
+    fn advance(&mut self, header: &Header) {
         if header.end == 0 || header.is_artificial {
-            return Ok(());
+            return;
         }
         let offset = self.place.offset & !LOW | u64::from(header.end);
         // Only the lower half is written.
         self.place.offset = if offset + LOW / 2 < self.place.offset { offset + LOW + 1 } else { offset };
-        Ok(())
     }
 
     fn passed(&mut self, said: &mut Vec<Said>) {
@@ -299,7 +298,7 @@ impl Decoder {
                 self.end(time, said);
             }
             Event::Incident => {
-                said.push(Said::Gap("the server says that its log may lack something".to_owned()))
+                said.push(Said::Gap("the server says that its log may lack something".to_owned()));
             }
             _ => {}
         }

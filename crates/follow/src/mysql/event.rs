@@ -122,7 +122,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) present: &'a [u8],
     /// Of an update the new rows; else the same.
     pub(crate) present_after: &'a [u8],
-    pub(crate) rows: std::borrow::Cow<'a, [u8]>,
+    pub(crate) written: std::borrow::Cow<'a, [u8]>,
 }
 
 /// An event that cannot be read.
@@ -265,12 +265,17 @@ impl<'a> Rows<'a> {
             Change::Insert | Change::Delete => present,
         };
         let rows = if is_compressed { inflated(reader.rest())?.into() } else { reader.rest().into() };
-        Some(Self { change, table, width, present, present_after, rows })
+        Some(Self { change, table, width, present, present_after, written: rows })
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Digits, two of each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
+    }
+    text
 }
 
 fn heartbeat<'a>(reader: &mut Reader<'_>) -> Option<Event<'a>> {
@@ -325,8 +330,7 @@ fn varying(reader: &mut Reader<'_>) -> Option<u64> {
     let more = first.trailing_ones() as usize;
     let rest = reader.number(more.min(8))?;
     Some(match more {
-        8 => rest,
-        7 => rest,
+        7 | 8 => rest,
         _ => rest << (7 - more) | u64::from(first >> (more + 1)),
     })
 }

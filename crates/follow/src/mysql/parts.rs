@@ -106,7 +106,7 @@ impl Part {
         if let (Purpose::Parent { .. }, Change::Insert) = (&self.purpose, rows.change) {
             return Ok(());
         }
-        let mut reader = Reader::new(&rows.rows);
+        let mut reader = Reader::new(&rows.written);
         let unread = || format!("a row of {} cannot be read", self.name);
         if rows.width != self.columns.len() {
             return Err(unread());

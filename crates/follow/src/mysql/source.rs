@@ -49,6 +49,9 @@ const COM_REGISTER_SLAVE: u8 = 0x15;
 const COM_BINLOG_DUMP: u8 = 0x12;
 const COM_BINLOG_DUMP_GTID: u8 = 0x1e;
 
+/// The server's number of the error of a connection that was ended.
+const ER_KILLED: u16 = 1927;
+
 /// `COM_BINLOG_DUMP_GTID` begins at a set of transactions.
 const THROUGH_GTID: u16 = 4;
 
@@ -183,7 +186,7 @@ impl Source {
         if server.is_mariadb {
             settings.push("SET @mariadb_slave_capability = 4".to_owned());
         } else {
-            let uuid = format!("ca771e00-0000-4000-8000-{:012x}", number);
+            let uuid = format!("ca771e00-0000-4000-8000-{number:012x}");
             settings.push(format!("SET @slave_uuid = '{uuid}', @replica_uuid = '{uuid}'"));
         }
         for setting in settings {
@@ -259,7 +262,7 @@ enum Next {
 
 enum Event {
     Streamed(Result<Payload, WireError>),
-    Answered(Connection, Result<Reply, WireError>),
+    Answered(Box<Connection>, Result<Reply, WireError>),
     Time,
 }
 
@@ -348,11 +351,12 @@ impl Running {
         let (mut second, peer) = source.connection(password, None).await?;
         let server = Server::read(&mut second).await?;
         // Before the catalog: a statement in between is in the stream.
-        let begins =
-            match server.is_on("log_bin") && (server.is_mariadb || server.variable("gtid_mode") == "ON") {
-                true => Some(server.snapshot(&mut second).await?),
-                false => None,
-            };
+        let begins = if server.is_on("log_bin") && (server.is_mariadb || server.variable("gtid_mode") == "ON")
+        {
+            Some(server.snapshot(&mut second).await?)
+        } else {
+            None
+        };
         let catalog = Catalog::read(&mut second, &source.tables, &source.address.user, false).await?;
         let (fatal, head) = (catalog.missing.iter().any(|missing| missing.is_fatal), catalog.head.clone());
         let (Some(begins), Some((base, head)), false) = (begins, head, fatal) else {
@@ -453,7 +457,7 @@ impl Running {
         };
         tokio::select! {
             payload = link.stream.streamed(), if !is_full => Event::Streamed(payload),
-            (connection, reply) = answered => Event::Answered(connection, reply),
+            (connection, reply) = answered => Event::Answered(Box::new(connection), reply),
             () = tokio::time::sleep(wait) => Event::Time,
         }
     }
@@ -470,12 +474,12 @@ impl Running {
                 }
             },
             Event::Streamed(Err(error)) => {
-                self.is_log_gone = error.number() == Some(ER_MASTER_FATAL);
+                self.is_log_gone = error.number() == Some(ER_MASTER_FATAL) && !is_of_other(&error);
                 self.lose(self.explained(&error), node);
             }
             Event::Answered(connection, Ok(reply)) => {
                 if let Some(link) = &mut self.link {
-                    (link.second, link.answering) = (Some(connection), None);
+                    (link.second, link.answering) = (Some(*connection), None);
                     link.ask_next(&self.source);
                 }
                 match reply {
@@ -512,8 +516,7 @@ impl Running {
 
     fn explained(&self, error: &WireError) -> String {
         let text = error.with_causes();
-        let is_twice = text.contains("same server_uuid/server_id") || error.number() == Some(1927);
-        if is_twice {
+        if is_of_other(error) {
             return format!(
                 "{text}: another replica or server has server_id = {}, and the server keeps one of a number only: each server needs its own",
                 self.number
@@ -573,6 +576,13 @@ impl From<WireError> for Failed {
     fn from(error: WireError) -> Self {
         Self::Wire(error)
     }
+}
+
+/// Whether the server has ended a stream for another one of the same number, as it says, or by its number of a connection that was
+/// ended.
+fn is_of_other(error: &WireError) -> bool {
+    let is_said = |message: &str| message.contains("same server_uuid/server_id");
+    matches!(error, WireError::Server { number, message } if *number == ER_KILLED || is_said(message))
 }
 
 /// Asks for the log from a place on.

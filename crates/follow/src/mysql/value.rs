@@ -1,5 +1,6 @@
 //! Values of a row event, and the texts that they have in a tag.
 
+use crate::mysql::event::hex;
 use crate::mysql::read::Reader;
 
 /// How a column is written.
@@ -56,9 +57,10 @@ impl Layout {
                 let (real, length) = (u16::from(reader.u8()?), u16::from(reader.u8()?));
                 // Two bits of a long length are in the type.
                 let is_long = real & 0x30 != 0x30;
-                let (real, length) = match is_long {
-                    true => (real | 0x30, length | ((real & 0x30) ^ 0x30) << 4),
-                    false => (real, length),
+                let (real, length) = if is_long {
+                    (real | 0x30, length | ((real & 0x30) ^ 0x30) << 4)
+                } else {
+                    (real, length)
                 };
                 Self { kind: real as u8, meta: length }
             }
@@ -67,7 +69,7 @@ impl Layout {
     }
 
     /// Whether values that are written so can have this shape.
-    pub(crate) fn fits(&self, shape: &Shape) -> bool {
+    pub(crate) fn fits(self, shape: &Shape) -> bool {
         match shape {
             Shape::Signed | Shape::Unsigned => matches!(self.kind, 1..=3 | 8 | 9),
             Shape::Text | Shape::Latin1 | Shape::Bytes { .. } => matches!(self.kind, 15 | 249..=254),
@@ -80,7 +82,7 @@ impl Layout {
     }
 
     /// Takes a value that is not NULL.
-    pub(crate) fn take<'a>(&self, reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+    pub(crate) fn take<'a>(self, reader: &mut Reader<'a>) -> Option<&'a [u8]> {
         let meta = usize::from(self.meta);
         let bytes = match self.kind {
             6 => 0,
@@ -103,7 +105,7 @@ impl Layout {
     }
 
     /// The text of a value. `None`: it has none.
-    pub(crate) fn text(&self, shape: &Shape, value: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn text(self, shape: &Shape, value: &[u8]) -> Option<Vec<u8>> {
         let number = || {
             (value.len() <= 8).then(|| value.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)))
         };
@@ -117,7 +119,7 @@ impl Layout {
             Shape::Text => value.to_vec(),
             Shape::Latin1 => value.iter().map(|byte| cp1252(*byte)).collect::<String>().into_bytes(),
             Shape::Bytes { length } => {
-                let mut text: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+                let mut text = hex(value);
                 while text.len() < 2 * length {
                     text.push('0');
                 }
@@ -152,7 +154,7 @@ impl Layout {
         })
     }
 
-    fn own(&self, value: &[u8]) -> Option<String> {
+    fn own(self, value: &[u8]) -> Option<String> {
         let meta = usize::from(self.meta);
         let low = || Reader::new(value).number(value.len().min(8));
         let high = |bytes: usize| {
@@ -163,7 +165,7 @@ impl Layout {
             let tail = value.get(bytes..)?;
             let sum = tail.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
             let micros = sum * [1_000_000, 10_000, 100, 1][tail.len().min(3)];
-            Some(if digits == 0 { String::new() } else { format!(".{:06}", micros)[..=digits].to_owned() })
+            Some(if digits == 0 { String::new() } else { format!(".{micros:06}")[..=digits].to_owned() })
         };
         Some(match self.kind {
             13 => match low()? {
@@ -248,7 +250,7 @@ fn decimal(value: &[u8], precision: usize, scale: usize) -> Option<String> {
         Some(format!("{number:0count$}"))
     };
     let mut text = String::new();
-    if whole % 9 > 0 {
+    if !whole.is_multiple_of(9) {
         text.push_str(&digits(whole % 9)?);
     }
     for _ in 0..whole / 9 {
@@ -263,7 +265,7 @@ fn decimal(value: &[u8], precision: usize, scale: usize) -> Option<String> {
         for _ in 0..scale / 9 {
             shown.push_str(&digits(9)?);
         }
-        if scale % 9 > 0 {
+        if !scale.is_multiple_of(9) {
             shown.push_str(&digits(scale % 9)?);
         }
     }
@@ -300,73 +302,73 @@ fn cp1252(byte: u8) -> char {
 mod tests {
     use super::*;
 
-    fn text(kind: u8, meta: &[u8], shape: Shape, bytes: &[u8]) -> String {
+    fn text(kind: u8, meta: &[u8], shape: &Shape, bytes: &[u8]) -> String {
         let layout = Layout::all(&[kind], meta).unwrap()[0];
         let mut reader = Reader::new(bytes);
         let value = layout.take(&mut reader).unwrap();
         assert!(reader.rest().is_empty(), "{kind}: {:?}", reader.rest());
-        String::from_utf8(layout.text(&shape, value).unwrap()).unwrap()
+        String::from_utf8(layout.text(shape, value).unwrap()).unwrap()
     }
 
     #[test]
     fn numbers() {
-        assert_eq!(text(1, &[], Shape::Signed, &[0xff]), "-1");
-        assert_eq!(text(1, &[], Shape::Unsigned, &[0xff]), "255");
-        assert_eq!(text(9, &[], Shape::Signed, &[0, 0, 0x80]), "-8388608");
-        assert_eq!(text(8, &[], Shape::Unsigned, &[0xff; 8]), u64::MAX.to_string());
-        assert_eq!(text(8, &[], Shape::Signed, &[0xff; 8]), "-1");
-        assert_eq!(text(16, &[2, 1], Shape::Own, &[2, 1]), "513");
+        assert_eq!(text(1, &[], &Shape::Signed, &[0xff]), "-1");
+        assert_eq!(text(1, &[], &Shape::Unsigned, &[0xff]), "255");
+        assert_eq!(text(9, &[], &Shape::Signed, &[0, 0, 0x80]), "-8388608");
+        assert_eq!(text(8, &[], &Shape::Unsigned, &[0xff; 8]), u64::MAX.to_string());
+        assert_eq!(text(8, &[], &Shape::Signed, &[0xff; 8]), "-1");
+        assert_eq!(text(16, &[2, 1], &Shape::Own, &[2, 1]), "513");
         // The example of MySQL's source: 1234567890.1234 as DECIMAL(14, 4).
         let bytes = [0x81, 0x0d, 0xfb, 0x38, 0xd2, 0x04, 0xd2];
-        assert_eq!(text(246, &[14, 4], Shape::Own, &bytes), "1234567890.1234");
+        assert_eq!(text(246, &[14, 4], &Shape::Own, &bytes), "1234567890.1234");
         let negative = [0x7e, 0xf2, 0x04, 0xc7, 0x2d, 0xfb, 0x2d];
-        assert_eq!(text(246, &[14, 4], Shape::Own, &negative), "-1234567890.1234");
-        assert_eq!(text(246, &[5, 2], Shape::Own, &[0x80, 0, 50]), "0.50");
+        assert_eq!(text(246, &[14, 4], &Shape::Own, &negative), "-1234567890.1234");
+        assert_eq!(text(246, &[5, 2], &Shape::Own, &[0x80, 0, 50]), "0.50");
     }
 
     #[test]
     fn texts() {
-        assert_eq!(text(15, &[40, 0], Shape::Text, b"\x02ab"), "ab");
-        assert_eq!(text(15, &[0, 1], Shape::Latin1, b"\x02\x00\xe9\x80"), "é€");
-        assert_eq!(text(254, &[254, 4], Shape::Bytes { length: 4 }, b"\x02\x01\xfe"), "01fe0000");
+        assert_eq!(text(15, &[40, 0], &Shape::Text, b"\x02ab"), "ab");
+        assert_eq!(text(15, &[0, 1], &Shape::Latin1, b"\x02\x00\xe9\x80"), "é€");
+        assert_eq!(text(254, &[254, 4], &Shape::Bytes { length: 4 }, b"\x02\x01\xfe"), "01fe0000");
         // CHAR(255) of utf8mb4: 1020 bytes.
-        assert_eq!(text(254, &[0xce, 0xfc], Shape::Text, b"\x01\x00a"), "a");
+        assert_eq!(text(254, &[0xce, 0xfc], &Shape::Text, b"\x01\x00a"), "a");
         let names = || vec!["a".to_owned(), "b,c".to_owned(), "d".to_owned()];
-        assert_eq!(text(254, &[247, 1], Shape::Choice(names()), &[2]), "b,c");
-        assert_eq!(text(254, &[247, 1], Shape::Choice(names()), &[0]), "");
-        assert_eq!(text(254, &[248, 1], Shape::Set(names()), &[5]), "a,d");
-        assert_eq!(text(252, &[2], Shape::Text, b"\x01\x00x"), "x");
+        assert_eq!(text(254, &[247, 1], &Shape::Choice(names()), &[2]), "b,c");
+        assert_eq!(text(254, &[247, 1], &Shape::Choice(names()), &[0]), "");
+        assert_eq!(text(254, &[248, 1], &Shape::Set(names()), &[5]), "a,d");
+        assert_eq!(text(252, &[2], &Shape::Text, b"\x01\x00x"), "x");
     }
 
     #[test]
     fn dates_and_times() {
         assert_eq!(
-            text(10, &[], Shape::Own, &(2026u32 << 9 | 11 << 5 | 29).to_le_bytes()[..3]),
+            text(10, &[], &Shape::Own, &(2026u32 << 9 | 0xb << 5 | 0x1d).to_le_bytes()[..3]),
             "2026-11-29"
         );
-        assert_eq!(text(13, &[], Shape::Own, &[126]), "2026");
-        assert_eq!(text(13, &[], Shape::Own, &[0]), "0000");
+        assert_eq!(text(13, &[], &Shape::Own, &[126]), "2026");
+        assert_eq!(text(13, &[], &Shape::Own, &[0]), "0000");
         let packed = 0x80_0000_0000u64 | (2026 * 13 + 2) << 22 | 3 << 17 | 4 << 12 | 5 << 6 | 6;
         let bytes = [&packed.to_be_bytes()[3..], &[12]].concat();
-        assert_eq!(text(18, &[0], Shape::Own, &bytes[..5]), "2026-02-03 04:05:06");
-        assert_eq!(text(18, &[2], Shape::Own, &bytes), "2026-02-03 04:05:06.12");
-        assert_eq!(text(18, &[1], Shape::Own, &bytes), "2026-02-03 04:05:06.1");
-        assert_eq!(text(17, &[0], Shape::Own, &1_000_000_000u32.to_be_bytes()), "2001-09-09 01:46:40");
-        assert_eq!(text(17, &[0], Shape::Own, &951_782_400u32.to_be_bytes()), "2000-02-29 00:00:00");
-        assert_eq!(text(19, &[0], Shape::Own, &[0x80 | 0x01, 0x02, 0x03]), "16:08:03");
+        assert_eq!(text(18, &[0], &Shape::Own, &bytes[..5]), "2026-02-03 04:05:06");
+        assert_eq!(text(18, &[2], &Shape::Own, &bytes), "2026-02-03 04:05:06.12");
+        assert_eq!(text(18, &[1], &Shape::Own, &bytes), "2026-02-03 04:05:06.1");
+        assert_eq!(text(17, &[0], &Shape::Own, &1_000_000_000u32.to_be_bytes()), "2001-09-09 01:46:40");
+        assert_eq!(text(17, &[0], &Shape::Own, &951_782_400u32.to_be_bytes()), "2000-02-29 00:00:00");
+        assert_eq!(text(19, &[0], &Shape::Own, &[0x80 | 0x01, 0x02, 0x03]), "16:08:03");
         let negative = (1u32 << 23) - (1 << 12 | 2 << 6 | 3);
-        assert_eq!(text(19, &[0], Shape::Own, &negative.to_be_bytes()[1..]), "-01:02:03");
+        assert_eq!(text(19, &[0], &Shape::Own, &negative.to_be_bytes()[1..]), "-01:02:03");
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(text(254, &[254, 4], Shape::Inet4, b"\x04\x7f\0\0\x01"), "127.0.0.1");
+        assert_eq!(text(254, &[254, 4], &Shape::Inet4, b"\x04\x7f\0\0\x01"), "127.0.0.1");
         let mut bytes = vec![16];
         bytes.extend_from_slice(&[0; 15]);
         bytes.push(1);
-        assert_eq!(text(254, &[254, 16], Shape::Inet6, &bytes), "::1");
+        assert_eq!(text(254, &[254, 16], &Shape::Inet6, &bytes), "::1");
         assert_eq!(
-            text(254, &[254, 16], Shape::Uuid, b"\x03\x12\x34\x56"),
+            text(254, &[254, 16], &Shape::Uuid, b"\x03\x12\x34\x56"),
             "12345600-0000-0000-0000-000000000000"
         );
     }
