@@ -464,7 +464,7 @@ def test_a_commit_that_waits_for_a_replica_is_obeyed_when_it_is_visible(start, o
     server = started(start, open_dir, rules(database.port, max_lag="60s"))
     until(server, "confirmed")
     c = client(server)
-    # No replica is there, so each commit waits for this long, and the first one that has waited in vain ends that.
+    # No replica is there, so each commit waits for this long, and the first that has waited without success ends that.
     database.sql(f"SET GLOBAL rpl_semi_sync_{role}_timeout = 4000", f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
                  f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON")
     begun = time.monotonic()
@@ -578,6 +578,21 @@ def test_rows_that_foreign_keys_change(start, open_dir, own_database):
     assert gone(server, c, ["page:7"], lambda: database.sql("UPDATE parents SET id = 5 WHERE id = 1")) == {"page:7"}
     assert gone(server, c, ["page:7"], lambda: database.sql("DELETE FROM parents WHERE id = 5")) == {"page:7"}
     assert 'rows of shop.children may have changed with a row of shop.parents (cascade = "flush")' in server.log()
+
+
+@pytest.mark.skipif(is_mariadb, reason="it is MySQL's")
+def test_transactions_with_tags_and_compressed_ones(start, open_dir, own_database):
+    database = own_database()
+    mine = "SET gtid_next = 'AUTOMATIC:blue'"
+    database.sql(mine, "UPDATE items SET version = 1 WHERE id = 1")
+    server = started(start, open_dir, rules(database.port))
+    until(server, "confirmed")
+    c = client(server)
+    assert gone(server, c, ["page:1", "page:2"], lambda: database.sql(mine, "UPDATE items SET version = 2 WHERE id = 1")) == {"page:1"}
+    compress = "SET binlog_transaction_compression = ON"
+    change = "UPDATE items SET version = 3 WHERE id < 100"
+    assert gone(server, c, ["page:1", "page:100"], lambda: database.sql(compress, change)) == {"page:1"}
+    assert flushes(server) == 1, server.log()
 
 
 def test_two_servers_of_one_number(start, open_dir, database):

@@ -148,7 +148,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(slot, given => Some(given.placed().clone()).filter(|slot| slot.text != "temporary")),
         |follow| follow.postgres().map(|log| toml_text(log.slot.as_deref().unwrap_or("temporary")))),
     key("server_id", Kind::Number { unit: "", min: 1, max: 4_294_967_295 }, "a random one",
-        "Of MySQL and MariaDB: the number by which the server knows its replicas, of which this one is one that acknowledges nothing. Each replica needs its own: of two with the same the server keeps the later one.",
+        "Of MySQL and MariaDB: the number by which the server knows its replicas; this one acknowledges nothing. Each replica needs its own: of two with the same the server keeps the later one.",
         set!(server_id, given => Some(given.number())),
         |follow| follow.mysql().and_then(|log| log.server_id).map(|number| number.to_string())),
     key("via", Kind::Text { what: "name of a log", max: 64 }, "",

@@ -347,7 +347,7 @@ impl Catalog {
     async fn keys(&self, connection: &mut Connection, child: &Table) -> Result<Vec<Key>, WireError> {
         let rows = match connection.query(&format!("SHOW CREATE TABLE {}", full(child))).await {
             Ok(rows) => rows,
-            // There is none, or it may not be seen; of one that is followed that was said.
+            // There is none, or it may not be seen; of a followed table that was said.
             Err(WireError::Server { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };

@@ -127,9 +127,11 @@ impl Decoder {
         self.open = None;
     }
 
-    /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if it is obeyed.
+    /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if it is obeyed and in the same
+    /// file. An earlier file may be gone.
     pub(crate) fn resume(&self, obeyed: Place) -> Place {
-        self.last.as_ref().filter(|last| last.end <= obeyed).map_or(obeyed, |last| last.start.min(obeyed))
+        let last = self.last.as_ref().filter(|last| last.end <= obeyed && last.start.file == obeyed.file);
+        last.map_or(obeyed, |last| last.start)
     }
 
     /// How far the stream is.

@@ -120,7 +120,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) width: usize,
     /// Which columns the rows have.
     pub(crate) present: &'a [u8],
-    /// Of an update the new rows; else the same.
+    /// Of an update the new rows; otherwise the same.
     pub(crate) present_after: &'a [u8],
     pub(crate) written: std::borrow::Cow<'a, [u8]>,
 }

@@ -115,21 +115,26 @@ impl Gtids {
         after > 0 && number < ranges[after - 1].1
     }
 
-    /// As `COM_BINLOG_DUMP_GTID` sends it. `None`: it has tags, which are written in another way.
-    pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
-        let mut bytes = (self.0.len() as u64).to_le_bytes().to_vec();
+    /// As `COM_BINLOG_DUMP_GTID` sends it: in another way if there are tags, which servers know since they have them.
+    pub(crate) fn encoded(&self) -> Vec<u8> {
+        let has_tags = self.0.keys().any(|(_, tag)| !tag.is_empty());
+        let count = self.0.len() as u64;
+        let first = if has_tags { 1 << 56 | count << 8 | 1 } else { count };
+        let mut bytes = first.to_le_bytes().to_vec();
         for ((uuid, tag), ranges) in &self.0 {
-            if !tag.is_empty() {
-                return None;
-            }
             bytes.extend_from_slice(uuid);
+            if has_tags {
+                // A number of one byte, whose lowest bit says so: a tag has at most 32 letters.
+                bytes.push((tag.len() as u8) << 1);
+                bytes.extend_from_slice(tag.as_bytes());
+            }
             bytes.extend_from_slice(&(ranges.len() as u64).to_le_bytes());
             for (first, end) in ranges {
                 bytes.extend_from_slice(&first.to_le_bytes());
                 bytes.extend_from_slice(&end.to_le_bytes());
             }
         }
-        Some(bytes)
+        bytes
     }
 }
 
@@ -163,8 +168,10 @@ mod tests {
         let seen = |number| gtids.has(&origin, number);
         assert!(seen(1) && seen(5) && seen(7) && !seen(6) && !seen(8) && !seen(0));
         assert!(gtids.has(&(origin.0, "tag".into()), 3) && !gtids.has(&(origin.0, "tag".into()), 1));
-        assert_eq!(gtids.encoded(), None);
-        let plain = Gtids::parse(&format!("{UUID}:1-5")).unwrap().encoded().unwrap();
+        let tagged = gtids.encoded();
+        assert_eq!((tagged[0], tagged[1], tagged[7]), (1, 3, 1));
+        assert_eq!(tagged.len(), 8 + 3 * (16 + 1 + 8) + 3 + 4 * 16);
+        let plain = Gtids::parse(&format!("{UUID}:1-5")).unwrap().encoded();
         assert_eq!((plain.len(), plain[24], plain[32], plain[40]), (48, 1, 1, 6));
         assert_eq!(Gtids::parse(""), Some(Gtids::default()));
         assert_eq!((Gtids::parse("x:1"), Gtids::parse(&format!("{UUID}:1-x"))), (None, None));

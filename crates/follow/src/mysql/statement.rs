@@ -39,7 +39,7 @@ const HARMLESS: [&str; 15] = [
     "UNINSTALL",
 ];
 
-/// What is created, changed or dropped that is no table.
+/// What is created, changed or dropped besides tables.
 const OF_NO_TABLE: [&str; 16] = [
     "USER",
     "ROLE",

@@ -147,7 +147,7 @@ pub(crate) struct Connection {
     /// Of the next packet.
     sequence: u8,
     partial: Partial,
-    /// Nobody else can read it: it is encrypted, or a Unix socket.
+    /// It is encrypted, or a Unix socket.
     is_private: bool,
     /// As it says it: `5.5.5-10.11.6-MariaDB`.
     pub(crate) version: String,

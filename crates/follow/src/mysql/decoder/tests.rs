@@ -294,6 +294,7 @@ fn where_a_stream_goes_on_the_last_transaction_comes_again() {
     let end = log.decoder.place();
     assert_eq!(log.decoder.resume(end), at(1, start.into()));
     assert_eq!(log.decoder.resume(at(1, 1000)), at(1, 1000), "it was not obeyed");
+    assert_eq!(log.decoder.resume(at(2, 4)), at(2, 4), "its file may be gone");
     for (number, time, words) in
         [(2, 100, None), (3, 100, Some("another transaction")), (2, 101, Some("begun anew"))]
     {
