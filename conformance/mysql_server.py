@@ -80,7 +80,7 @@ class MysqlServer:
             subprocess.run([str(word) for word in words], check=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def start(self, *more):
-        words = [*self.command, "--no-defaults", f"--datadir={self.data}", f"--socket={self.socket}", f"--port={self.port}",
+        words = [*self.command, "--no-defaults", f"--datadir={self.data}", f"--socket={self.hidden or self.socket}", f"--port={self.port}",
                  f"--pid-file={self.directory}/pid", f"--log-error={self.directory}/error.log", *OPTIONS, *self.user]
         if not self.is_mariadb:
             words += ["--mysqlx=OFF", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"]
@@ -102,6 +102,29 @@ class MysqlServer:
     def kill(self):
         self.stop(signal.SIGKILL)
 
+    def freeze(self, on=True):
+        self.process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def end_followers(self):
+        """Ends the connections of whoever follows."""
+        for (one,) in self.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'"):
+            with contextlib.suppress(OSError):
+                self.sql(f"KILL {one}")
+
+    def alone(self, *statements):
+        """Executes statements while only we can connect, and nothing follows; the rows of the last."""
+        ours = (self.socket, self.port)
+        try:
+            self.hidden, self.port = str(self.directory / "hidden"), free_port()
+            self.start()
+            return self.sql(*statements)
+        finally:
+            self.stop()
+            self.hidden = None
+            self.socket, self.port = ours
+
+    hidden = None
+
     def copy(self):
         """A copy of all files, while it is stopped."""
         copy = self.directory / f"copy{len(list(self.directory.iterdir()))}"
@@ -116,14 +139,14 @@ class MysqlServer:
         self.stop(signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def connect(self, user="root", password="", database=None, **more):
-        return Connection(unix_socket=self.socket, user=user, password=password, database=database or self.database, **more)
+    def connect(self, user="root", password="", socket=None):
+        return Connection(unix_socket=socket or self.socket, user=user, password=password, database=self.database)
 
     database = None
 
     def sql(self, *statements):
         """Executes them in one connection; the rows of the last."""
-        with self.connect() as connection:
+        with self.connect(socket=self.hidden) as connection:
             for statement in statements:
                 found = connection.execute(statement)
             return list(found.fetchall())

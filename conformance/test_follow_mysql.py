@@ -4,6 +4,7 @@ MySQL's server, or what it is run by, the same of MySQL."""
 import concurrent.futures
 import contextlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import time
 import pymemcache.client.base
 import pytest
 
-from follow_faults import Relay
+from follow_faults import Relay, Scene
 from follow_loads import EPOCH, ROWS, Load
 from harness import free_port, wait_until
 from mysql_server import MysqlServer
@@ -278,11 +279,7 @@ def test_a_connection_that_is_lost_goes_on_where_it_stopped(start, open_dir, dat
         fill(c, "page:4", "other")
         relay.cut = {"up": True, "down": True}
         database.sql("UPDATE items SET version = version + 1 WHERE id = 3")
-        ids = database.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'")
-        assert ids
-        for (one,) in ids:
-            with contextlib.suppress(OSError):
-                database.sql(f"KILL {one}")
+        database.end_followers()
         relay.cut = {"up": False, "down": False}
         wait_until("it goes on", lambda: c.get("page:3") is None, 30)
         assert c.get("page:4") == b"other"
@@ -324,9 +321,7 @@ def test_gaps_are_noticed(start, open_dir, own_database):
 
     def purge():
         server.signal(signal.SIGSTOP)
-        for (one,) in database.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'"):
-            with contextlib.suppress(OSError):
-                database.sql(f"KILL {one}")
+        database.end_followers()
         database.sql("UPDATE items SET version = version + 1 WHERE id = 8")
         for _ in range(3):
             database.sql("FLUSH BINARY LOGS")
@@ -542,9 +537,7 @@ def test_keys_are_deleted_on_memcached(binary, open_dir, database):
         # A lost connection is no gap.
         memcached.send_signal(signal.SIGSTOP)
         database.sql("UPDATE items SET version = version + 1 WHERE id = 41")
-        for (one,) in database.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'"):
-            with contextlib.suppress(OSError):
-                database.sql(f"KILL {one}")
+        database.end_followers()
         memcached.send_signal(signal.SIGCONT)
         wait_until("it is deleted, too", lambda: c.get("page:41") is None, 30)
         follower.terminate()
@@ -601,3 +594,92 @@ def test_two_servers_of_one_number(start, open_dir, database):
     started(start, open_dir, rules(database.port, more="server_id = 4711"))
     wait_until("it is said", lambda: "server_id = 4711" in first.log(), 30)
     assert "each server needs its own" in first.log()
+
+
+class MysqlScene(Scene):
+    """A server of MariaDB, the link to it, a server and a load."""
+
+    def __init__(self, seed):
+        self.draw = random.Random(seed)
+        self.is_safe = True
+        self.database = MysqlServer("--sync-binlog=0", binary=BINARY).prepare(ROWS)
+        self.relay = Relay(self.database.port)
+        self.server = self.load = None
+        self.epoch, self.done = 0, []
+
+    def clean(self):
+        self.relay.close()
+        self.database.clean()
+
+    # Of PostgreSQL.
+    do_drop_slot = do_lose_log = do_set_clock = do_promote = Scene.do_nothing
+
+    def do_end(self, length):
+        with contextlib.suppress(OSError):
+            self.database.end_followers()
+
+    def do_purge(self, length):
+        self.relay.cut = {"up": True, "down": True}
+        with contextlib.suppress(OSError):
+            self.database.end_followers()
+            time.sleep(length / 3)
+            self.database.sql("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+            last = self.database.sql("SHOW BINARY LOGS")[-1][0]
+            self.database.sql(f"PURGE BINARY LOGS TO '{last}'")
+        self.relay.cut = {"up": False, "down": False}
+
+    def do_rotate(self, length):
+        with contextlib.suppress(OSError):
+            self.database.sql("FLUSH BINARY LOGS")
+
+    def do_reset(self, length):
+        with contextlib.suppress(OSError):
+            self.database.sql("RESET MASTER" if is_mariadb else "RESET BINARY LOGS AND GTIDS")
+
+    def do_change_definition(self, length):
+        """Columns change their places."""
+        name = f"more_{len(self.done)}"
+        with contextlib.suppress(OSError):
+            self.database.sql("SET lock_wait_timeout = 5", f"ALTER TABLE items ADD COLUMN {name} int FIRST")
+            time.sleep(length / 3)
+            self.database.sql("SET lock_wait_timeout = 5", f"ALTER TABLE items DROP COLUMN {name}")
+
+    def do_statements(self, length):
+        with contextlib.suppress(OSError):
+            self.database.sql("SET binlog_format = STATEMENT", "UPDATE items SET other = other + 1 WHERE id < 9")
+
+    def do_restore(self, length):
+        """All files as they were some seconds ago, with the log that was there then."""
+        self.database.stop()
+        copy = self.database.copy()
+        self.database.start()
+        time.sleep(length)
+        self.database.kill()
+        self.database.restore(copy)
+        self.epoch += 1
+        rows = self.database.alone(f"UPDATE shop.epoch SET number = {self.epoch}", "SELECT id, version FROM shop.items")
+        self.load.restored(self.epoch, rows)
+        self.database.start()
+
+
+SEEDS = int(os.environ.get("FOLLOW_SEEDS", "1"))
+
+
+# `FOLLOW_SEEDS=100` runs that many, by hand; `FOLLOW_SEED=7` one of them.
+@pytest.mark.parametrize("seed", [int(os.environ["FOLLOW_SEED"])] if "FOLLOW_SEED" in os.environ else range(SEEDS))
+def test_faults_one_after_the_other(start, open_dir, seed):
+    scene = MysqlScene(seed)
+    try:
+        text = rules(scene.relay.port, max_lag="2s", more='when_behind = "miss"')
+        server = started(start, open_dir, text)
+        until(server, "confirmed")
+        with MysqlLoad(scene.database, server.port, writers=4, readers=6, seed=seed, think=0.005) as load:
+            scene.run(float(os.environ.get("FOLLOW_SECONDS", "20")), server, load)
+            until(server, "confirmed")
+            time.sleep(1)
+        report = load.report()
+        print(f"seed {seed}: {report} {load.worst} {scene.done}")
+        assert load.longest() < 2 + SLACK, (load.worst, report, scene.done, server.log())
+        assert report["hits"] > 50 and report["written"] > 50, report
+    finally:
+        scene.clean()
