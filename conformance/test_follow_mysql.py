@@ -235,6 +235,31 @@ def test_compressed_events(start, open_dir, own_database):
     assert flushes(server) == before, server.log()
 
 
+@only_mariadb
+def test_names_in_any_case_triggers_partitions_and_columns_that_the_log_names(start, open_dir, own_database):
+    database = own_database("--lower-case-table-names=1", "--binlog-row-metadata=FULL")
+    database.sql(
+        "CREATE TABLE days (id int, at int, PRIMARY KEY (id, at)) PARTITION BY RANGE (at) (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
+        "CREATE TABLE sources (n int)",
+        "CREATE TRIGGER changes AFTER INSERT ON sources FOR EACH ROW UPDATE items SET version = version + 1 WHERE id = NEW.n",
+    )
+    table = '[[follow.shop.table]]\ntable = "SHOP.Days"\nbump = ["row:{ID}"]\n'
+    text = rules(database.port, rule='owner = "connection"', tables=table)
+    server = started(start, open_dir, text.replace('table = "items"', 'table = "Items"'))
+    until(server, "confirmed")
+    c = client(server)
+    keys = ["page:1", "page:2", "page:3"]
+    assert gone(server, c, keys, lambda: database.sql("INSERT INTO sources VALUES (2)")) == {"page:2"}
+    assert gone(server, c, keys, lambda: database.sql("INSERT INTO Days VALUES (1, 5), (3, 15)")) == {"page:1", "page:3"}
+    assert flushes(server) == 1, server.log()
+    assert gone(server, c, keys, lambda: database.sql("ALTER TABLE Days TRUNCATE PARTITION a")) == set(keys)
+    # What follows a change of the definition at once needs no look into the catalog.
+    database.sql("ALTER TABLE items ADD COLUMN first int FIRST", "UPDATE items SET version = 5 WHERE id = 1")
+    confirmed(server)
+    assert flushes(server) == 3 and "not known yet" not in server.log(), server.log()
+    assert gone(server, c, keys, lambda: database.sql("UPDATE items SET version = 6 WHERE id = 1")) == {"page:1"}
+
+
 def test_an_application_that_never_deletes(start, open_dir, database):
     seconds = float(os.environ.get("FOLLOW_SECONDS", "15"))
     server = started(start, open_dir, rules(database.port))
