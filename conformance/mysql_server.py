@@ -77,7 +77,8 @@ class MysqlServer:
 
     def run(self, *words):
         with open(self.directory / "run.log", "ab") as log:
-            subprocess.run([str(word) for word in words], check=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            done = subprocess.run([str(word) for word in words], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, (words, (self.directory / "run.log").read_text()[-2000:])
 
     def start(self, *more):
         words = [*self.command, "--no-defaults", f"--datadir={self.data}", f"--socket={self.hidden or self.socket}", f"--port={self.port}",
