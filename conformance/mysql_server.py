@@ -107,7 +107,7 @@ class MysqlServer:
         self.process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
 
     def end_followers(self):
-        """Ends the connections of whoever follows."""
+        """Ends the connections of the servers that follow."""
         for (one,) in self.sql("SELECT id FROM information_schema.processlist WHERE user = 'cattlegrid'"):
             with contextlib.suppress(OSError):
                 self.sql(f"KILL {one}")
