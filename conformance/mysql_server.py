@@ -55,6 +55,8 @@ class MysqlServer:
         self.directory.chmod(0o755)
         self.data = self.directory / "data"
         self.socket = str(self.directory / "socket")
+        # A server that starts removes the temporary tables of others in the same folder.
+        self.environment = {**os.environ, "TMPDIR": str(self.directory)}
         self.command = [binary] if isinstance(binary, str) else list(binary)
         self.options, self.port = list(options), free_port()
         self.process = None
@@ -77,7 +79,8 @@ class MysqlServer:
 
     def run(self, *words):
         with open(self.directory / "run.log", "ab") as log:
-            done = subprocess.run([str(word) for word in words], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            done = subprocess.run([str(word) for word in words], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                  env=self.environment)
         assert done.returncode == 0, (words, (self.directory / "run.log").read_text()[-2000:])
 
     def start(self, *more):
@@ -86,7 +89,8 @@ class MysqlServer:
         if not self.is_mariadb:
             words += ["--mysqlx=OFF", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"]
         with open(self.directory / "run.log", "ab") as log:
-            self.process = subprocess.Popen([*words, *self.options, *more], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen([*words, *self.options, *more], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            env=self.environment)
         wait_until("the database is up", self.is_up, 60)
 
     def is_up(self):
