@@ -85,6 +85,8 @@ class Commits:
 class Load:
     """Threads of an application. `pause`: of a writer between two commits, in seconds; `think`: of a reader between two gets."""
 
+    table = "rows"
+
     def __init__(self, database, port, writers=8, readers=12, pause=0.02, seed=1, think=0.0):
         self.database, self.port, self.pause = database, port, pause
         self.think = think
@@ -129,7 +131,7 @@ class Load:
                 value = client.get(f"page:{row}")
                 self.gets += 1
                 if value is None:
-                    found = connection.execute(f"SELECT {VERSION} FROM rows WHERE id = %s", (row,)).fetchone()
+                    found = connection.execute(f"SELECT {VERSION} FROM {self.table} WHERE id = %s", (row,)).fetchone()
                     time.sleep(draw.random() * 0.01)
                     client.set(f"page:{row}", str(found[0]))
                     self.computed += 1

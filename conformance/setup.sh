@@ -35,6 +35,7 @@ need curl curl
 need cc build-essential
 need node nodejs
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
+need /usr/sbin/mariadbd mariadb-server
 need etcd etcd-server
 need etcdctl etcd-client
 need npm npm
@@ -55,7 +56,7 @@ if [ -n "$missing" ]; then
     as_root=
     [ "$(id -u)" = 0 ] || as_root=sudo
     $as_root apt-get update -qq
-    # The packages start a memcached and a PostgreSQL of their own, which nobody here needs.
+    # The packages start a memcached, a PostgreSQL and a MariaDB of their own, which nobody here needs.
     # shellcheck disable=SC2086
     $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $missing 9>&-
 fi

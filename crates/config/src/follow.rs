@@ -7,6 +7,7 @@ use std::time::Duration;
 use cattlegrid_engine::FollowedLog;
 use cattlegrid_follow::Mark;
 use cattlegrid_follow::etcd::Place;
+use cattlegrid_follow::mysql;
 use cattlegrid_follow::postgres::{Address, Table, Template};
 use cattlegrid_herd::WhenBehind;
 
@@ -40,6 +41,8 @@ pub struct FollowSettings {
 pub enum FollowOrigin {
     /// Changed rows of a PostgreSQL database.
     Postgres(PostgresLog),
+    /// Changed rows of a MySQL or MariaDB server.
+    Mysql(MysqlLog),
     /// Bumps of all nodes of a fleet.
     Etcd(EtcdLog),
 }
@@ -57,6 +60,17 @@ pub struct PostgresLog {
     pub slot: Option<String>,
     /// One node of a fleet follows it, and writes what it bumps into this log of etcd.
     pub via: Option<Via>,
+}
+
+/// A MySQL or MariaDB server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MysqlLog {
+    /// The server, the database of tables without one, and the user that follows.
+    pub address: mysql::Address,
+    /// What is followed; at least one table.
+    pub tables: Vec<FollowTable>,
+    /// The number by which the server knows its replicas; None: a random one.
+    pub server_id: Option<u32>,
 }
 
 /// The log of etcd by way of which a database is followed.
@@ -118,6 +132,16 @@ impl FollowSettings {
         if let FollowOrigin::Postgres(log) = &self.origin { Some(log) } else { None }
     }
 
+    /// The MySQL or MariaDB server, if it is one.
+    pub fn mysql(&self) -> Option<&MysqlLog> {
+        if let FollowOrigin::Mysql(log) = &self.origin { Some(log) } else { None }
+    }
+
+    /// Whether it is the log of a database, whose rows are followed.
+    pub fn is_of_database(&self) -> bool {
+        self.etcd().is_none()
+    }
+
     /// A number that is the same in rule files that follow the same tables in the same way, by the same slot.
     pub fn mark(&self) -> u64 {
         let mut mark = Mark::default();
@@ -155,7 +179,11 @@ impl FollowSettings {
 
     /// The tables of a database.
     pub fn tables(&self) -> &[FollowTable] {
-        self.postgres().map_or(&[], |log| &log.tables)
+        match &self.origin {
+            FollowOrigin::Postgres(log) => &log.tables,
+            FollowOrigin::Mysql(log) => &log.tables,
+            FollowOrigin::Etcd(_) => &[],
+        }
     }
 }
 
@@ -177,6 +205,7 @@ impl fmt::Display for FollowOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Postgres(log) => log.address.fmt(f),
+            Self::Mysql(log) => log.address.fmt(f),
             Self::Etcd(log) => log.place.fmt(f),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
-use cattlegrid_follow::postgres::Template;
+use cattlegrid_follow::postgres::{Cascade, Template};
 use cattlegrid_herd::WhenBehind;
 
 use crate::follow::{BumpReply, FollowOrigin, FollowSettings, FollowTable};
@@ -26,6 +26,7 @@ pub(crate) struct FollowDraft {
     pub(crate) again: Duration,
     pub(crate) soft: bool,
     pub(crate) slot: Option<Text>,
+    pub(crate) server_id: Option<u32>,
     pub(crate) via: Option<Text>,
     pub(crate) password_file: Option<Text>,
     pub(crate) password_command: Vec<Text>,
@@ -49,6 +50,7 @@ impl Default for FollowDraft {
             again: Duration::ZERO,
             soft: false,
             slot: None,
+            server_id: None,
             via: None,
             password_file: None,
             password_command: Vec::new(),
@@ -68,11 +70,9 @@ pub(crate) struct FollowTableDraft {
     pub(crate) columns: Option<Vec<Text>>,
     pub(crate) truncate: Vec<Text>,
     pub(crate) truncate_keys: Vec<Text>,
+    pub(crate) cascade: Cascade,
     pub(crate) prefixes: Option<Vec<Text>>,
 }
-
-/// Logs that this version does not follow.
-pub(crate) const NOT_YET: &[&str] = &["mysql", "mariadb"];
 
 fn shown(time: Duration) -> String {
     format!("\"{}\"", show_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
@@ -100,11 +100,15 @@ pub(crate) fn when_behind_name(when_behind: WhenBehind) -> &'static str {
 #[rustfmt::skip]
 pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
     key("kind", Kind::Text { what: "kind of log", max: 20 }, "that of `url`",
-        "Whose log it is: \"postgres\", changed rows of PostgreSQL 14 or later, or \"etcd\", bumps of all nodes of a fleet, in etcd 3.4 or later.",
+        "Whose log it is: \"postgres\", changed rows of PostgreSQL 14 or later, \"mysql\", changed rows of MySQL 8.0 or MariaDB 10.5 or later, or \"etcd\", bumps of all nodes of a fleet, in etcd 3.4 or later.",
         set!(kind, given => Some(given.placed().clone())),
-        |follow| Some(toml_text(if follow.etcd().is_some() { "etcd" } else { "postgres" }))),
+        |follow| Some(toml_text(match &follow.origin {
+            FollowOrigin::Postgres(_) => "postgres",
+            FollowOrigin::Mysql(_) => "mysql",
+            FollowOrigin::Etcd(_) => "etcd",
+        }))),
     key("url", Kind::Text { what: URL, max: 1000 }, "",
-        "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. For etcd `etcd://cattlegrid@10.0.0.1:2379,10.0.0.2:2379/PREFIX`, or `servers` and `prefix`; the user only where etcd has authentication. A password in it is shown by none of the commands, but is in the file.",
+        "The database and the role that follows: `postgres://cattlegrid@db.internal:5432/shop`. Needed. A Unix socket: `postgres://cattlegrid@/shop?host=/run/postgresql`. For MySQL and MariaDB `mysql://cattlegrid@db.internal:3306/shop`, or `mysql://cattlegrid@/shop?host=/run/mysqld/mysqld.sock`. For etcd `etcd://cattlegrid@10.0.0.1:2379,10.0.0.2:2379/PREFIX`, or `servers` and `prefix`; the user only where etcd has authentication. A password in it is shown by none of the commands, but is in the file.",
         set!(url, given => Some(given.placed().clone())),
         |follow| Some(toml_text(&follow.origin.to_string()))),
     key("servers", Kind::List { what: "addresses" }, "",
@@ -143,6 +147,10 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         "The name of a permanent replication slot, letters, digits and `_`, which is made if it is not there. Each server needs its own, unless one follows for all (`via`). It goes on where it stopped, and keeps the database's log while the server is down (`max_slot_wal_keep_size` limits that). \"temporary\": the slot ends with the connection, and all items with tags are refreshed after each new one.",
         set!(slot, given => Some(given.placed().clone()).filter(|slot| slot.text != "temporary")),
         |follow| follow.postgres().map(|log| toml_text(log.slot.as_deref().unwrap_or("temporary")))),
+    key("server_id", Kind::Number { unit: "", min: 1, max: 4_294_967_295 }, "a random one",
+        "Of MySQL and MariaDB: the number by which the server knows its replicas; this one acknowledges nothing. Each replica needs its own: of two with the same the server keeps the later one.",
+        set!(server_id, given => Some(given.number())),
+        |follow| follow.mysql().and_then(|log| log.server_id).map(|number| number.to_string())),
     key("via", Kind::Text { what: "name of a log", max: 64 }, "",
         "Of a database, in a fleet: the name of the log of etcd by way of which it is followed. One node follows the database and writes its bumps into that log, which all nodes obey; when it is gone another node goes on from its place. Needs a `slot`, which the nodes share, and a `max_lag` that is not below that of the log of etcd.",
         set!(via, given => Some(given.placed().clone())),
@@ -160,6 +168,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(sslmode, given => Some(given.placed().clone())),
         |follow| Some(toml_text(match &follow.origin {
             FollowOrigin::Postgres(log) => log.address.ssl.name(),
+            FollowOrigin::Mysql(log) => log.address.ssl.name(),
             FollowOrigin::Etcd(log) => log.place.ssl.name(),
         }))),
     key("ssl_ca", Kind::Free { what: "path", max: 4095 }, "those of the system",
@@ -183,7 +192,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
 #[rustfmt::skip]
 pub(crate) const FOLLOW_TABLE: &[Key<FollowTableDraft, FollowTable>] = &[
     key("table", Kind::Text { what: "name of a table", max: 127 }, "",
-        "The table, `schema.table`. Needed. Without a schema it is in `public`. Capitals count, as if it were quoted; a part with a dot is written in double quotes: `app.\"a.b\"`. Of a partitioned table changes of all partitions count.",
+        "The table, `schema.table`. Needed. Without a schema it is in `public`; of MySQL and MariaDB the schema is a database, by default that of `url`. Capitals count, as if it were quoted; a part with a dot is written in double quotes: `app.\"a.b\"`. Of a partitioned table changes of all partitions count.",
         set!(table, given => Some(given.placed().clone())),
         |own| Some(toml_text(&own.table.full_name()))),
     key("bump", Kind::List { what: "tags" }, "",
@@ -195,7 +204,7 @@ pub(crate) const FOLLOW_TABLE: &[Key<FollowTableDraft, FollowTable>] = &[
         set!(delete_keys, given => given.list().to_vec()),
         |own| (!own.delete_keys.is_empty()).then(|| list(own.delete_keys.iter().map(Template::text)))),
     key("columns", Kind::List { what: "names of columns" }, "any",
-        "An update counts only if one of these columns changed, or one in `bump` or `delete_keys`. Needs `REPLICA IDENTITY FULL`; without it each update counts.",
+        "An update counts only if one of these columns changed, or one in `bump` or `delete_keys`. Of PostgreSQL it needs `REPLICA IDENTITY FULL`; without it each update counts.",
         set!(columns, given => Some(given.list().to_vec())),
         |own| own.table.columns.as_ref().map(|names| list(names.iter().map(String::as_str)))),
     key("truncate", Kind::List { what: "tags" }, "",
@@ -206,6 +215,10 @@ pub(crate) const FOLLOW_TABLE: &[Key<FollowTableDraft, FollowTable>] = &[
         "For `cattlegrid follow`: the keys to delete when the table is truncated. Without it, it is not known which keys changed, and `--on-gap` says what is done.",
         set!(truncate_keys, given => given.list().to_vec()),
         |own| (!own.truncate_keys.is_empty()).then(|| list(own.truncate_keys.iter().map(String::as_str)))),
+    key("cascade", choice(&Cascade::NAMES), "",
+        "Of MySQL and MariaDB: what is done when a foreign key with ON DELETE or ON UPDATE changes rows of this table, which the server leaves out of its log. flush: a change of the other table's row that may change rows of this one invalidates all items with tags. parent: what the other table's row invalidates is enough. Without it a table with such a key is not followed. MySQL from 9.6 on has these rows in its log.",
+        set!(cascade, given => Cascade::named(given.text())),
+        |own| own.table.cascade.name().map(toml_text)),
     key("prefixes", Kind::List { what: "prefixes" }, "all, and none",
         "Behind which of the `prefixes` of `[server]` the tags are invalidated; \"\": without one.",
         set!(prefixes, given => Some(given.list().to_vec())),

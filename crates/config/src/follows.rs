@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
+use cattlegrid_follow::mysql;
 use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
-use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};
-use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft, NOT_YET};
+use crate::follow::{EtcdLog, FollowOrigin, FollowSettings, FollowTable, MysqlLog, PostgresLog, Via};
+use crate::follow_keys::{FOLLOW, FOLLOW_TABLE, FollowDraft, FollowTableDraft};
 use crate::problems::{Problems, line_of};
 use crate::rules::read_table;
 use crate::trial::KEY_BYTES_MAX;
@@ -69,6 +70,18 @@ pub(crate) fn read_follows(
                     problems.add(*offset, format!("follow {}: slot: {problem}", own.name));
                 }
             }
+            FollowOrigin::Mysql(log) => {
+                let is_same = |other: &MysqlLog| {
+                    other.server_id == log.server_id
+                        && other.address.host == log.address.host
+                        && other.address.port == log.address.port
+                };
+                let same = before.iter().find(|(_, other)| other.mysql().is_some_and(is_same));
+                if let Some((_, other)) = same.filter(|_| log.server_id.is_some()) {
+                    let problem = format!("is that of follow {}; each log needs its own", other.name);
+                    problems.add(*offset, format!("follow {}: server_id: {problem}", own.name));
+                }
+            }
             FollowOrigin::Etcd(_) => {
                 if let Some((_, other)) = before.iter().find(|(_, other)| other.etcd().is_some()) {
                     let problem =
@@ -117,6 +130,34 @@ pub(crate) fn table_lines(all: &DeTable<'_>, text: &str) -> BTreeMap<String, Vec
     all.iter().map(|(name, value)| (name.get_ref().to_string(), of_log(value.get_ref()))).collect()
 }
 
+/// Whose log it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LogKind {
+    Postgres,
+    Mysql,
+    Etcd,
+}
+
+impl LogKind {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "postgres" => Self::Postgres,
+            "mysql" | "mariadb" => Self::Mysql,
+            "etcd" => Self::Etcd,
+            _ => return None,
+        })
+    }
+
+    /// As a rule file has it: that of the cargo feature, too.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
 /// A table that is being read.
 struct Follow<'t> {
     name: &'t str,
@@ -129,21 +170,30 @@ impl Follow<'_> {
         let label = format!("follow {}", self.name);
         let mut draft = FollowDraft::default();
         read_table(FOLLOW, &label, self.table, &mut draft, problems);
-        let is_etcd = self.is_etcd(&draft, &label, problems);
-        let feature = if is_etcd { "etcd" } else { "postgres" };
-        let built = [("etcd", cfg!(feature = "etcd")), ("postgres", cfg!(feature = "postgres"))];
+        let kind = self.kind(&draft, &label, problems);
+        let feature = kind.name();
+        let built = [
+            ("etcd", cfg!(feature = "etcd")),
+            ("mysql", cfg!(feature = "mysql")),
+            ("postgres", cfg!(feature = "postgres")),
+        ];
         if !built.contains(&(feature, true)) {
             let why = format!("this server was built without the cargo feature `{feature}`");
             let mend = format!("build it with the feature, or leave [follow.{}] out", self.name);
             problems.add(self.offset, format!("{label}: kind {feature:?}: {why}; {mend}"));
         }
-        let origin = if is_etcd {
+        let origin = if kind == LogKind::Mysql {
+            let address = self.mysql_address(&draft, &label, problems);
+            let database = address.as_ref().map_or("", |address| &address.database);
+            let tables = self.read_tables(&label, (kind, database), prefixes, problems);
+            FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id })
+        } else if kind == LogKind::Etcd {
             FollowOrigin::Etcd(EtcdLog {
                 place: self.place(&draft, &label, problems)?,
                 bump_reply: draft.bump_reply,
             })
         } else {
-            let tables = self.read_tables(&label, prefixes, problems);
+            let tables = self.read_tables(&label, (kind, "public"), prefixes, problems);
             let address = self.address(&draft, &label, problems)?;
             let via = draft.via.as_ref().map(|via| Self::via(via, &draft, &label, problems));
             let slot = draft.slot.map(|slot| {
@@ -200,37 +250,71 @@ impl Follow<'_> {
         })
     }
 
-    /// Whether it is a log of etcd, as `kind` says or what is named; and that nothing is named of the other kind.
-    fn is_etcd(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> bool {
+    /// Whose log it is, as `kind` says or what is named; and that nothing is named of the other kinds.
+    fn kind(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> LogKind {
         // As it is written: what is wrong with it is said of the right kind.
-        let url = self.table.get("url");
-        let by_place = self.table.contains_key("servers")
-            || url.and_then(|url| url.get_ref().as_str()).is_some_and(|url| url.starts_with("etcd://"));
-        let is_etcd = match &draft.kind {
-            Some(kind) if matches!(kind.text.as_str(), "etcd" | "postgres") => kind.text == "etcd",
-            Some(kind) => {
-                let is_known = NOT_YET.contains(&kind.text.as_str());
-                let why = if is_known { "is not part of this version" } else { "is unknown" };
-                let there = "there are \"postgres\" and \"etcd\"";
-                problems.add(kind.offset, format!("{label}: kind {:?}: {why}; {there}", kind.text));
+        let url = self.table.get("url").and_then(|url| url.get_ref().as_str()).unwrap_or_default();
+        let by_place = if self.table.contains_key("servers") || url.starts_with("etcd://") {
+            LogKind::Etcd
+        } else if mysql::Address::is_one(url) {
+            LogKind::Mysql
+        } else {
+            LogKind::Postgres
+        };
+        let kind = match &draft.kind {
+            Some(kind) => LogKind::named(&kind.text).unwrap_or_else(|| {
+                let there = "there are \"postgres\", \"mysql\" and \"etcd\"";
+                problems.add(kind.offset, format!("{label}: kind {:?}: is unknown; {there}", kind.text));
                 by_place
-            }
+            }),
             None => by_place,
         };
-        let (others, what) = if is_etcd {
-            (&["publication", "slot", "via", "table"][..], "etcd, which has none")
-        } else {
-            (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key"][..], "PostgreSQL, which has none")
+        let (others, what) = match kind {
+            LogKind::Etcd => (&["publication", "slot", "via", "table", "server_id"][..], "etcd"),
+            LogKind::Postgres => {
+                (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "server_id"][..], "PostgreSQL")
+            }
+            LogKind::Mysql => (
+                &["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "publication", "slot", "via"][..],
+                "MySQL or MariaDB",
+            ),
         };
         for name in others {
             if let Some(value) = self.table.get(*name) {
                 problems.add(
                     value.span().start,
-                    format!("{label}: {name}: the log is that of {what}; leave it out"),
+                    format!("{label}: {name}: the log is that of {what}, which has none; leave it out"),
                 );
             }
         }
-        is_etcd
+        kind
+    }
+
+    fn mysql_address(
+        &self,
+        draft: &FollowDraft,
+        label: &str,
+        problems: &mut Problems,
+    ) -> Option<mysql::Address> {
+        let Some(url) = &draft.url else {
+            if !self.table.contains_key("url") {
+                let example = "url = \"mysql://cattlegrid@db.internal:3306/shop\"";
+                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
+            }
+            return None;
+        };
+        match mysql::Address::parse(&url.text) {
+            Ok(mut address) => {
+                if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
+                    address.ssl = mode;
+                }
+                Some(address)
+            }
+            Err(error) => {
+                problems.add(url.offset, format!("{label}: url: {error}"));
+                None
+            }
+        }
     }
 
     /// The log of etcd is found when all logs have been read.
@@ -330,7 +414,14 @@ impl Follow<'_> {
         }
     }
 
-    fn read_tables(&self, label: &str, prefixes: &Prefixes, problems: &mut Problems) -> Vec<FollowTable> {
+    /// `schema`: that of tables that are named without one.
+    fn read_tables(
+        &self,
+        label: &str,
+        (kind, schema): (LogKind, &str),
+        prefixes: &Prefixes,
+        problems: &mut Problems,
+    ) -> Vec<FollowTable> {
         let mut tables: Vec<FollowTable> = Vec::new();
         let list = self.table.get("table");
         let Some(DeValue::Array(list)) = list.map(toml::Spanned::get_ref) else {
@@ -351,7 +442,12 @@ impl Follow<'_> {
             let mut draft = FollowTableDraft::default();
             let label = format!("{label}: table {}", tables.len() + 1);
             read_table(FOLLOW_TABLE, &label, table, &mut draft, problems);
-            if let Some(read) = finish(draft, (offset, table), tables.len(), &label, prefixes, problems) {
+            if let (true, Some(given)) = (kind != LogKind::Mysql, table.get("cascade")) {
+                let problem = "the log has the rows that foreign keys change; leave it out";
+                problems.add(given.span().start, format!("{label}: cascade: {problem}"));
+            }
+            let at = (tables.len(), schema);
+            if let Some(read) = finish(draft, (offset, table), at, &label, prefixes, problems) {
                 let name = |own: &FollowTable| (own.table.schema.clone(), own.table.name.clone());
                 if tables.iter().any(|earlier| name(earlier) == name(&read)) {
                     problems.add(offset, format!("{label}: is there already; name all its tags in one bump"));
@@ -370,7 +466,7 @@ impl Follow<'_> {
 fn finish(
     draft: FollowTableDraft,
     (offset, table): (usize, &DeTable<'_>),
-    number: usize,
+    (number, schema): (usize, &str),
     label: &str,
     prefixes: &Prefixes,
     problems: &mut Problems,
@@ -381,7 +477,7 @@ fn finish(
         }
         return None;
     };
-    let mut read = match Table::named(&name.text) {
+    let mut read = match Table::named_in(&name.text, schema) {
         Ok(read) => read,
         Err(error) => {
             problems.add(name.offset, format!("{label}: {error}"));
@@ -389,6 +485,7 @@ fn finish(
         }
     };
     read.scope = number as u8;
+    read.cascade = draft.cascade;
     read.bump = templates(&draft.bump, ("bump", "tags"), label, problems);
     let delete_keys = templates(&draft.delete_keys, ("delete_keys", "keys"), label, problems);
     for key in draft.delete_keys.iter().chain(&draft.truncate_keys).filter(|key| !is_key(&key.text)) {
@@ -575,9 +672,11 @@ mod tests {
         for (text, line, part) in [
             (USERS.to_owned(), 1, "lacks url"),
             (SHOP.to_owned(), 1, "lacks tables; each is written [[follow.shop.table]]"),
-            (shop("kind = \"mysql\""), 3, "is not part of this version"),
+            (shop("kind = \"mysql\""), 2, "does not begin with mysql://"),
+            (shop("server_id = 7"), 3, "that of PostgreSQL, which has none"),
+            (users("cascade = \"flush\""), 6, "has the rows that foreign keys change"),
             (shop("prefix = \"/x\""), 3, "that of PostgreSQL, which has none"),
-            (shop("kind = \"oracle\""), 3, "is unknown; there are \"postgres\" and \"etcd\""),
+            (shop("kind = \"oracle\""), 3, "is unknown; there are \"postgres\", \"mysql\" and \"etcd\""),
             (shop("slot = \"A\""), 3, "lower-case letters"),
             (shop("max_lag = \"50ms\""), 3, "max_lag"),
             (shop("password_file = \"none\""), 3, "cannot be used"),
@@ -608,7 +707,7 @@ mod tests {
             ),
             ("[follow]\nshop = 1".to_owned(), 2, "is no table; a log is written [follow.NAME]"),
             ("[follow.\"a b\"]\nurl = \"x\"".to_owned(), 1, "must be a name of letters"),
-            (SHOP.replace("postgres:", "mysql:") + USERS, 2, "does not begin with postgres://"),
+            (SHOP.replace("postgres:", "mysq:") + USERS, 2, "does not begin with postgres://"),
         ] {
             let error = parse(&text).unwrap_err();
             let found =
@@ -675,3 +774,6 @@ mod etcd_tests {
         assert!(error.starts_with("f.toml:1: ") && error.contains("lacks servers"), "{error}");
     }
 }
+
+#[cfg(all(test, feature = "mysql"))]
+mod mysql_tests;

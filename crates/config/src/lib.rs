@@ -75,7 +75,7 @@ pub use command_line::{Command, parse_args};
 pub use doctor_command::DoctorCommand;
 pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
-pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, PostgresLog, Via};
+pub use follow::{BumpReply, EtcdLog, FollowOrigin, FollowSettings, FollowTable, MysqlLog, PostgresLog, Via};
 pub use follow_command::{Distribution, FollowCommand, Memcached, MemcachedPlace, OnGap};
 pub use follows::{FOLLOW_TABLES_MAX, FOLLOWS_MAX};
 pub use help::Topic;

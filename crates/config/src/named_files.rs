@@ -25,7 +25,8 @@ impl Settings {
         if let Some(file) = &self.rule_file {
             let has_password = |log: &FollowSettings| {
                 let of_database = log.postgres().is_some_and(|log| log.address.password.is_some());
-                of_database || log.etcd().is_some_and(|log| log.place.password.is_some())
+                let of_mysql = log.mysql().is_some_and(|log| log.address.password.is_some());
+                of_database || of_mysql || log.etcd().is_some_and(|log| log.place.password.is_some())
             };
             add("--config".to_owned(), &file.path, self.follows().iter().any(has_password));
         }

@@ -158,7 +158,7 @@ impl RuleFile {
         let one = |problem: String| ConfigError::one(&self.path, problem);
         let mut logs = self.follows.iter().filter(|log| match name {
             Some(name) => log.name == name,
-            None => log.postgres().is_some(),
+            None => log.is_of_database(),
         });
         let log = match (logs.next(), logs.next(), name) {
             (Some(_), Some(_), _) => {
@@ -172,7 +172,7 @@ impl RuleFile {
                 return Err(one(why.to_owned()));
             }
         };
-        if log.postgres().is_none() {
+        if !log.is_of_database() {
             let why = "is of etcd, whose entries are tags and no keys; name the log of a database";
             return Err(one(format!("follow {}: {why}", log.name)));
         }

@@ -41,10 +41,19 @@ pub mod etcd;
 mod follower;
 mod log;
 mod mark;
+mod missing;
+pub mod mysql;
 mod names;
 #[cfg(feature = "postgres")]
 mod node;
 pub mod postgres;
+#[cfg(feature = "postgres")]
+mod rows;
+mod tables;
+#[cfg(feature = "postgres")]
+mod tls;
+#[cfg(feature = "postgres")]
+mod x509;
 
 pub use follower::{
     Action, FlushReason, Follower, HEADS_MAX, NUDGE_AFTER_MS, PROBE_EVERY_MS, RETRY_MS_MAX, Settings, State,

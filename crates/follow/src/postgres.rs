@@ -11,37 +11,29 @@ mod definitions;
 mod history;
 #[cfg(feature = "postgres")]
 mod lacks;
-mod missing;
 #[cfg(feature = "postgres")]
 mod pgoutput;
 #[cfg(feature = "postgres")]
 mod probe;
-#[cfg(feature = "postgres")]
-mod rows;
 #[cfg(feature = "postgres")]
 mod source;
 #[cfg(feature = "postgres")]
 mod standbys;
 #[cfg(feature = "postgres")]
 mod standing;
-mod tables;
-#[cfg(feature = "postgres")]
-pub(crate) mod tls;
 #[cfg(feature = "postgres")]
 mod waits;
 #[cfg(feature = "postgres")]
 pub(crate) mod wire;
-#[cfg(feature = "postgres")]
-mod x509;
 
+pub use crate::missing::Missing;
+pub use crate::tables::{Cascade, LeftOut, Table, TableError, Template};
+#[cfg(feature = "postgres")]
+pub use crate::tls::{TlsError, client_config};
 pub use address::{Address, AddressError, SslMode};
-pub use missing::Missing;
 #[cfg(feature = "postgres")]
 pub use pgoutput::{Lsn, Malformed};
 #[cfg(feature = "postgres")]
 pub use source::Source;
-pub use tables::{LeftOut, Table, TableError, Template};
-#[cfg(feature = "postgres")]
-pub use tls::{TlsError, client_config};
 #[cfg(feature = "postgres")]
 pub use wire::WireError;

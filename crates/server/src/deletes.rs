@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_config::{
-    Distribution, FollowCommand, FollowSettings, FollowTable, Memcached, OnGap, PostgresLog,
+    Distribution, FollowCommand, FollowOrigin, FollowSettings, FollowTable, Memcached, OnGap,
 };
 use cattlegrid_follow::postgres::LeftOut;
 use cattlegrid_follow::{FlushReason, Name, Names, Node, Notice, Order, State, Wish};
@@ -31,6 +31,8 @@ use cattlegrid_ring::{Layout, Ring, RingError, Server};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
+#[cfg(feature = "mysql")]
+use crate::follows::mysql_source;
 use crate::follows::{Said, password, source};
 use crate::log;
 use crate::signals::{Signal, Signals};
@@ -116,17 +118,15 @@ struct Counts {
 /// It cannot be followed at all. A database or a server that cannot be reached is tried again.
 pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), DeletesError> {
     let io = |what| move |source| DeletesError::Io { what, source };
-    let postgres = log.postgres().ok_or_else(|| DeletesError::NoDatabase(log.name.clone()))?;
-    let tables = postgres.tables.iter().map(FollowTable::of_keys).collect();
-    let source = source(log, postgres, tables, true)?;
+    let source = Database::of(log)?;
     let ring = ring(command)?;
     let signals = Signals::block().map_err(io("signals cannot be received"))?;
     log::start().map_err(io("starting the log's thread"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(io("no event loop"))?;
 
-    say_start(log, postgres, command);
-    let overflow = if postgres.slot.is_some() { Overflow::Again } else { Overflow::Gap(command.on_gap) };
+    say_start(log, command);
+    let overflow = if goes_back(log) { Overflow::Again } else { Overflow::Gap(command.on_gap) };
     let (count, clock) = (command.servers.len(), Clock::new());
     let shared = Rc::new(Shared {
         log: log.clone(),
@@ -162,6 +162,42 @@ pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), 
     shared.say_end();
     log::flush(Duration::from_secs(1));
     result
+}
+
+/// A database whose log is followed.
+enum Database {
+    Postgres(Box<cattlegrid_follow::postgres::Source>),
+    #[cfg(feature = "mysql")]
+    Mysql(Box<cattlegrid_follow::mysql::Source>),
+}
+
+impl Database {
+    fn of(log: &FollowSettings) -> Result<Self, DeletesError> {
+        let tables = log.tables().iter().map(FollowTable::of_keys).collect();
+        match &log.origin {
+            FollowOrigin::Postgres(origin) => {
+                source(log, origin, tables, true).map(Box::new).map(Self::Postgres).map_err(Into::into)
+            }
+            #[cfg(feature = "mysql")]
+            FollowOrigin::Mysql(origin) => {
+                mysql_source(log, origin, tables).map(Box::new).map(Self::Mysql).map_err(Into::into)
+            }
+            _ => Err(DeletesError::NoDatabase(log.name.clone())),
+        }
+    }
+
+    async fn follow(self, node: &mut Deletes, wished: watch::Receiver<Wish>) {
+        match self {
+            Self::Postgres(source) => source.follow(node, wished).await,
+            #[cfg(feature = "mysql")]
+            Self::Mysql(source) => source.follow(node, wished).await,
+        }
+    }
+}
+
+/// Whether the database sends once more what was not obeyed, while this process runs.
+fn goes_back(log: &FollowSettings) -> bool {
+    log.postgres().is_none_or(|log| log.slot.is_some())
 }
 
 /// None: each key is on every server.
@@ -208,10 +244,10 @@ async fn until_signal(
     }
 }
 
-fn say_start(log: &FollowSettings, postgres: &PostgresLog, command: &FollowCommand) {
+fn say_start(log: &FollowSettings, command: &FollowCommand) {
     let name = &log.name;
-    let names: Vec<String> = postgres.tables.iter().map(|own| own.table.full_name()).collect();
-    log::notice(format_args!("log {name}: follows {} of {}", names.join(", "), postgres.address));
+    let names: Vec<String> = log.tables().iter().map(|own| own.table.full_name()).collect();
+    log::notice(format_args!("log {name}: follows {} of {}", names.join(", "), log.origin));
     let servers: Vec<String> = command.servers.iter().map(ToString::to_string).collect();
     let how = command.distribution.name();
     log::notice(format_args!("log {name}: deletes keys on {} ({how})", servers.join(", ")));
@@ -223,7 +259,12 @@ fn say_start(log: &FollowSettings, postgres: &PostgresLog, command: &FollowComma
     log::notice(format_args!(
         "log {name}: not guaranteed: a value that was read before a commit and is stored after the delete stays until it expires; {again}"
     ));
-    if postgres.slot.is_none() {
+    if log.mysql().is_some() {
+        log::warning(format_args!(
+            "log {name}: where it stopped is known while this process runs: rows that change before it is started again are a gap"
+        ));
+    }
+    if log.postgres().is_some_and(|log| log.slot.is_none()) {
         log::warning(format_args!(
             "log {name}: the slot is temporary: rows that change while there is no connection are a gap; name a permanent slot"
         ));

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+#[cfg(feature = "mysql")]
+use cattlegrid_config::MysqlLog;
 use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable, PostgresLog};
 use cattlegrid_engine::Now;
 use cattlegrid_follow::postgres::{LeftOut, Missing, Source, Table, TlsError, client_config};
@@ -281,6 +283,16 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
                 source.follow(node, wished).await;
             }
         }
+        #[cfg(feature = "mysql")]
+        FollowOrigin::Mysql(log) => {
+            let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
+            let make = |node: &Own| mysql_source(&node.settings, log, Arc::clone(&tables));
+            if let Some(source) = until_found(node, &mut wished, make).await {
+                source.follow(node, wished).await;
+            }
+        }
+        #[cfg(not(feature = "mysql"))]
+        FollowOrigin::Mysql(_) => debug_assert!(false, "the rule file is refused"),
         #[cfg(feature = "etcd")]
         FollowOrigin::Etcd(log) => {
             let Some(writer) = node.writer.clone() else { return };
@@ -632,6 +644,15 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
             let source = source(settings, log, tables, false).map_err(|error| error.to_string())?;
             runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
         }
+        #[cfg(feature = "mysql")]
+        FollowOrigin::Mysql(log) => {
+            let password = password.or_else(|| log.address.password.clone());
+            let tables = log.tables.iter().map(FollowTable::of_all).collect();
+            let source = mysql_source(settings, log, tables).map_err(|error| error.to_string())?;
+            runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
+        }
+        #[cfg(not(feature = "mysql"))]
+        FollowOrigin::Mysql(_) => Err("this server was built without the cargo feature `mysql`".to_owned()),
         #[cfg(feature = "etcd")]
         FollowOrigin::Etcd(log) => {
             let password = password.or_else(|| log.place.password.clone());
@@ -657,12 +678,32 @@ pub(crate) fn source(
         slot: log.slot.clone(),
         outlives,
         tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
-        settings: Settings {
-            max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
-            again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
-        },
+        settings: how(settings),
         standing: None,
     })
+}
+
+/// The log of a MySQL or MariaDB server. `tables`: what of it is followed.
+#[cfg(feature = "mysql")]
+pub(crate) fn mysql_source(
+    settings: &FollowSettings,
+    log: &MysqlLog,
+    tables: Arc<[Table]>,
+) -> Result<cattlegrid_follow::mysql::Source, TlsError> {
+    Ok(cattlegrid_follow::mysql::Source {
+        address: log.address.clone(),
+        tables,
+        server_id: log.server_id,
+        tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
+        settings: how(settings),
+    })
+}
+
+fn how(settings: &FollowSettings) -> Settings {
+    Settings {
+        max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
+        again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
+    }
 }
 
 fn first_line(text: &[u8]) -> Result<String, String> {

@@ -413,6 +413,19 @@ pub(super) const STAGES: &[Stage] = &[
         }],
     },
     Stage {
+        name: "mysql",
+        shows: "the binary log of a real MariaDB, with faults one after the other",
+        minutes: 8,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1000,
+        steps: &[Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            ..step(&["conformance/run.sh", "test_follow_mysql.py", "--reruns", "2", "--rerun-show-tracebacks"])
+        }],
+    },
+    Stage {
         name: "tests",
         shows: "the tests of all crates compile",
         minutes: 12,

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use crate::missing::Missing;
 use crate::postgres::lacks::{no_column, no_table, not_logged};
-use crate::postgres::missing::Missing;
-use crate::postgres::pgoutput::{Column, Identity, Relation};
-use crate::postgres::rows::without_old;
 use crate::postgres::standbys::{OUR_NAME, counts_us};
-use crate::postgres::tables::{Table, Template};
 use crate::postgres::wire::{Connection, ResultRow, WireError};
+use crate::rows::{Column, Identity, Relation, without_old};
+use crate::tables::{Table, Template};
 
 /// First version of the server that can be followed.
 const VERSION_MIN: u32 = 140_000;

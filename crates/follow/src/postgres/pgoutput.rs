@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::rows::{Cell, Column, Identity, Old, Relation, Row};
+
 /// A place in the write-ahead log, in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
@@ -53,50 +55,6 @@ pub(crate) enum Message<'a> {
     },
     /// Nothing about rows: the origin of a transaction, a type.
     Other,
-}
-
-/// A table, as of the changes that follow.
-#[derive(Debug, PartialEq, Eq, Clone)]
-pub(crate) struct Relation {
-    pub(crate) id: u32,
-    pub(crate) schema: String,
-    pub(crate) name: String,
-    /// What of an old row is sent.
-    pub(crate) identity: Identity,
-    pub(crate) columns: Vec<Column>,
-}
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Identity {
-    /// The primary key, or the key of an index.
-    Key,
-    /// The whole row.
-    Full,
-    Nothing,
-}
-
-#[derive(Debug, PartialEq, Eq, Clone)]
-pub(crate) struct Column {
-    pub(crate) name: String,
-    pub(crate) is_key: bool,
-}
-
-/// What is known of a row as it was.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Old<'a> {
-    /// The columns of its key; the others are NULL.
-    Key(Row<'a>),
-    Whole(Row<'a>),
-}
-
-pub(crate) type Row<'a> = Vec<Cell<'a>>;
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Cell<'a> {
-    Null,
-    /// A long value that was stored apart and was not changed; it is not sent.
-    Unchanged,
-    Text(&'a [u8]),
 }
 
 /// A message that cannot be read.

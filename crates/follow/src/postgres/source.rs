@@ -15,21 +15,21 @@ use tokio::time::Instant;
 
 use crate::follower::{Action, Follower, Settings, Told};
 use crate::log::Log;
+use crate::missing::Missing;
 use crate::names::Names;
 use crate::node::{Node, Notice, Order, Standing, Wish};
 use crate::postgres::address::Address;
 use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
 use crate::postgres::definitions::{Definitions, Look};
 use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
-use crate::postgres::missing::Missing;
-use crate::postgres::pgoutput::{Lsn, Message, Old, Relation};
+use crate::postgres::pgoutput::{Lsn, Message};
 use crate::postgres::probe::{Identity, Probed, Seen, identify, probe};
-use crate::postgres::rows::Bound;
 use crate::postgres::standbys::OUR_NAME;
 use crate::postgres::standing::Stands;
-use crate::postgres::tables::{LeftOut, Table};
 use crate::postgres::waits::{exhausted, writing};
 use crate::postgres::wire::{Connection, Peer, WireError};
+use crate::rows::{Bound, Old, Relation};
+use crate::tables::{LeftOut, Table};
 
 /// Time between two looks into the catalog.
 const CATALOG_EVERY: Duration = Duration::from_secs(30);

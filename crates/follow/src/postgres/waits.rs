@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::missing::Missing;
 use crate::postgres::catalog::{literal, text};
-use crate::postgres::missing::Missing;
 use crate::postgres::standbys::OUR_NAME;
 use crate::postgres::wire::{Connection, WireError};
 

@@ -15,7 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::postgres::address::SslMode;
-use crate::postgres::x509::Certificate;
+use crate::x509::Certificate;
 
 /// Where systems keep the authorities that they trust: Debian, Red Hat, Alpine and BSD.
 const SYSTEM_FILES: [&str; 3] =

@@ -17,6 +17,39 @@ pub struct Table {
     pub truncate: Vec<String>,
     /// A number of the caller's, given with each of its names.
     pub scope: u8,
+    /// What is done about rows that a foreign key changes, and that are in no log: MySQL and MariaDB.
+    pub cascade: Cascade,
+}
+
+/// What is done about rows of a table that a foreign key changes, and that are in no log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cascade {
+    /// A table with such a key is not followed.
+    #[default]
+    Refused,
+    /// A change of the other table's row that may change rows of this one bumps everything.
+    Flush,
+    /// What the other table's row bumps is enough.
+    Parent,
+}
+
+impl Cascade {
+    /// All that can be named, by the names that a rule file has.
+    pub const NAMES: [&'static str; 2] = ["flush", "parent"];
+
+    /// By its name in a rule file.
+    pub fn named(name: &str) -> Self {
+        if name == "flush" { Self::Flush } else { Self::Parent }
+    }
+
+    /// Its name in a rule file.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Refused => None,
+            Self::Flush => Some("flush"),
+            Self::Parent => Some("parent"),
+        }
+    }
 }
 
 /// A tag with columns of a row in it.
@@ -97,14 +130,35 @@ impl Table {
     /// # Errors
     /// More than one dot outside of quotes, or an empty part.
     pub fn named(name: &str) -> Result<Self, TableError> {
+        Self::named_in(name, "public")
+    }
+
+    /// The same, in this schema if the name has none.
+    ///
+    /// # Errors
+    /// As of [`Table::named`].
+    pub fn named_in(name: &str, schema: &str) -> Result<Self, TableError> {
         let refuse = || TableError::Name(name.to_owned());
         let (first, rest) = part(name).ok_or_else(refuse)?;
         let (schema, table) = match rest.strip_prefix('.') {
             Some(rest) => (first, part(rest).filter(|(_, rest)| rest.is_empty()).ok_or_else(refuse)?.0),
-            None if rest.is_empty() => ("public".to_owned(), first),
+            None if rest.is_empty() => (schema.to_owned(), first),
             None => return Err(refuse()),
         };
-        Ok(Self { schema, name: table, bump: Vec::new(), columns: None, truncate: Vec::new(), scope: 0 })
+        Ok(Self::of(&schema, &table))
+    }
+
+    /// A table of a schema, which bumps nothing yet.
+    pub fn of(schema: &str, name: &str) -> Self {
+        Self {
+            schema: schema.to_owned(),
+            name: name.to_owned(),
+            bump: Vec::new(),
+            columns: None,
+            truncate: Vec::new(),
+            scope: 0,
+            cascade: Cascade::default(),
+        }
     }
 
     /// `schema.table`, as [`Table::named`] reads it.

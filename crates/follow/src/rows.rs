@@ -1,11 +1,54 @@
 //! The tags that a changed row bumps: templates filled with the columns of the old row and of the new one.
 
 use crate::names::Names;
-use crate::postgres::pgoutput::{Cell, Identity, Old, Relation};
-use crate::postgres::tables::{LeftOut, Piece, Table, Template};
+use crate::tables::{LeftOut, Piece, Table, Template};
 
 /// Longest tag, in bytes: longer than any that a rule makes of a key. A longer one is left out, and counted.
 const TAG_BYTES_MAX: usize = 1000;
+
+/// A table, as of the changes that follow.
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub(crate) struct Relation {
+    pub(crate) id: u32,
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    /// What of an old row is sent.
+    pub(crate) identity: Identity,
+    pub(crate) columns: Vec<Column>,
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Identity {
+    /// The primary key, or the key of an index.
+    Key,
+    /// The whole row.
+    Full,
+    Nothing,
+}
+
+#[derive(Debug, PartialEq, Eq, Clone)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) is_key: bool,
+}
+
+/// What is known of a row as it was.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Old<'a> {
+    /// The columns of its key; the others are NULL.
+    Key(Row<'a>),
+    Whole(Row<'a>),
+}
+
+pub(crate) type Row<'a> = Vec<Cell<'a>>;
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Cell<'a> {
+    Null,
+    /// A long value that was stored apart and was not changed; it is not sent.
+    Unchanged,
+    Text(&'a [u8]),
+}
 
 /// A table as the stream describes it: where its columns are.
 #[derive(Debug)]
@@ -91,7 +134,7 @@ impl Bound {
     }
 
     /// Whether a column changed whose changes count.
-    fn counts(&self, old: &[Cell<'_>], new: &[Cell<'_>]) -> bool {
+    pub(crate) fn counts(&self, old: &[Cell<'_>], new: &[Cell<'_>]) -> bool {
         let is_changed = |at: usize| match (old.get(at), new.get(at)) {
             (_, Some(Cell::Unchanged)) => false,
             (old, new) => old != new,
@@ -158,8 +201,7 @@ pub(crate) fn without_old<'t>(table: &'t Table, relation: &Relation) -> Option<&
 mod tests {
     use super::*;
     use crate::names::Name;
-    use crate::postgres::pgoutput::Column;
-    use crate::postgres::tables::Template;
+    use crate::tables::Template;
 
     fn orders(identity: Identity) -> Relation {
         let column = |name: &str| Column { name: name.to_owned(), is_key: name == "id" };

@@ -1,0 +1,39 @@
+//! The log of MySQL and MariaDB: row events of the binary log, as a replica gets them.
+//!
+//! What a rule file says of it can be read without the feature `mysql`, which has the connections.
+
+mod address;
+#[cfg(feature = "mysql")]
+mod auth;
+#[cfg(feature = "mysql")]
+mod catalog;
+#[cfg(feature = "mysql")]
+mod decoder;
+#[cfg(feature = "mysql")]
+mod definitions;
+#[cfg(feature = "mysql")]
+mod event;
+#[cfg(feature = "mysql")]
+mod parts;
+#[cfg(feature = "mysql")]
+mod place;
+#[cfg(feature = "mysql")]
+mod read;
+#[cfg(feature = "mysql")]
+mod server;
+#[cfg(feature = "mysql")]
+mod source;
+#[cfg(feature = "mysql")]
+mod statement;
+#[cfg(feature = "mysql")]
+mod value;
+#[cfg(feature = "mysql")]
+mod wire;
+
+pub use address::{Address, AddressError};
+#[cfg(feature = "mysql")]
+pub use event::Malformed;
+#[cfg(feature = "mysql")]
+pub use source::Source;
+#[cfg(feature = "mysql")]
+pub use wire::WireError;

@@ -1,0 +1,507 @@
+//! What a server must have so that its log says all that is followed, and the statement for each thing that is missing.
+
+use std::collections::BTreeSet;
+
+use crate::missing::Missing;
+use crate::mysql::definitions::{Column, Purpose, Target};
+use crate::mysql::place::Place;
+use crate::mysql::server::Server;
+use crate::mysql::statement::name;
+use crate::mysql::value::Shape;
+use crate::mysql::wire::{Connection, ResultRow, WireError, text};
+use crate::tables::{Cascade, Table, Template};
+
+/// First versions that can be followed.
+const MARIADB_MIN: (u32, u32) = (10, 5);
+const MYSQL_MIN: (u32, u32) = (8, 0);
+
+/// Since this version of MySQL rows that change by foreign keys are in the log.
+const CASCADES_LOGGED: (u32, u32) = (9, 6);
+
+/// A log that is kept for less is worth a line of `check`, in seconds.
+const KEPT_MIN: u64 = 3600;
+
+/// Engines whose changes are logged when they become visible.
+const ENGINES: [&str; 2] = ["INNODB", "ROCKSDB"];
+
+/// Parents of parents that are looked for.
+const PARENTS_MAX: usize = 200;
+
+/// What the catalog says.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(crate) server: Server,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) missing: Vec<Missing>,
+    /// How far the log was afterwards, and what its files are called.
+    pub(crate) head: Option<(String, Place)>,
+}
+
+/// A foreign key that changes rows of its table.
+struct Key {
+    parent: Table,
+    columns: Vec<String>,
+    on_delete: String,
+    on_update: String,
+}
+
+/// The name in quotes, as SQL writes it.
+fn quoted(name: &str) -> String {
+    format!("`{}`", name.replace('`', "``"))
+}
+
+/// The text in quotes, as SQL writes it in the mode of our sessions.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+fn full(table: &Table) -> String {
+    format!("{}.{}", quoted(&table.schema), quoted(&table.name))
+}
+
+impl Catalog {
+    /// Reads what is there of what is wanted. `user`: who follows; `is_check`: it is asked before, and by a person.
+    pub(crate) async fn read(
+        connection: &mut Connection,
+        tables: &[Table],
+        user: &str,
+        is_check: bool,
+    ) -> Result<Self, WireError> {
+        let server = Server::read(connection).await?;
+        let mut catalog = Self { server, targets: Vec::new(), missing: Vec::new(), head: None };
+        catalog.read_settings(is_check);
+        catalog.read_head(connection, tables, user, true).await?;
+        for table in tables {
+            catalog.read_table(connection, table, user).await?;
+        }
+        for table in tables {
+            catalog.read_keys(connection, table).await?;
+        }
+        // Once more: what was read is so at some moment before.
+        catalog.read_head(connection, tables, user, false).await?;
+        Ok(catalog)
+    }
+
+    fn miss(&mut self, is_fatal: bool, what: impl Into<String>, mend: impl Into<String>) {
+        self.missing.push(Missing { what: what.into(), mend: mend.into(), is_fatal });
+    }
+
+    fn read_settings(&mut self, is_check: bool) {
+        let server = self.server.clone();
+        let (least, product) = (if server.is_mariadb { MARIADB_MIN } else { MYSQL_MIN }, server.product());
+        if server.version < least {
+            let what = format!("the server is {product} {}.{}", server.version.0, server.version.1);
+            self.miss(true, what, "MariaDB 10.5 and MySQL 8.0 or later can be followed");
+        }
+        if !server.is_on("log_bin") {
+            self.miss(
+                true,
+                "the server writes no binary log",
+                "log_bin = mysql-bin under [mysqld] of its file of options; and restart the server",
+            );
+        }
+        if server.variable("server_id") == "0" {
+            self.miss(
+                true,
+                "the server has no server_id",
+                "server_id = 1 under [mysqld] of its file of options; and restart the server",
+            );
+        }
+        let format = server.variable("binlog_format");
+        if !format.is_empty() && format != "ROW" {
+            self.miss(
+                false,
+                format!("binlog_format is {format}: statements are in the log in the place of rows"),
+                format!("SET GLOBAL binlog_format = 'ROW', also in its file of options; connections that are open keep {format} until they end"),
+            );
+        }
+        let image = server.variable("binlog_row_image");
+        if !image.is_empty() && !matches!(image, "FULL" | "FULL_NODUP") {
+            self.miss(
+                false,
+                format!("binlog_row_image is {image}: rows are in the log in part"),
+                "SET GLOBAL binlog_row_image = 'FULL', also in its file of options",
+            );
+        }
+        if image == "FULL_NODUP" {
+            self.miss(
+                false,
+                "binlog_row_image is FULL_NODUP: new rows are in the log in part",
+                "SET GLOBAL binlog_row_image = 'FULL'",
+            );
+        }
+        if !server.variable("binlog_row_value_options").is_empty() {
+            self.miss(
+                false,
+                "binlog_row_value_options is PARTIAL_JSON: new rows are in the log in part",
+                "SET GLOBAL binlog_row_value_options = ''",
+            );
+        }
+        let mode = server.variable("gtid_mode");
+        if !server.is_mariadb && mode != "ON" {
+            let steps = ["OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"];
+            let at = steps.iter().position(|step| *step == mode).unwrap_or(0);
+            let rest: Vec<String> =
+                steps[at + 1..].iter().map(|step| format!("SET GLOBAL gtid_mode = {step}")).collect();
+            self.miss(
+                true,
+                format!("gtid_mode is {mode}: the server does not say which transactions are visible"),
+                format!(
+                    "SET GLOBAL enforce_gtid_consistency = ON; {}, also in its file of options",
+                    rest.join("; ")
+                ),
+            );
+        }
+        let kept = match server.variable("binlog_expire_logs_seconds").parse().unwrap_or(0) {
+            0 => days(server.variable("expire_logs_days")),
+            seconds => seconds,
+        };
+        if is_check && (1..KEPT_MIN).contains(&kept) {
+            self.miss(
+                false,
+                format!("the binary log is kept for {kept} s: after a longer loss of the connection all items with tags are computed again"),
+                "SET GLOBAL binlog_expire_logs_seconds = 86400",
+            );
+        }
+    }
+
+    async fn read_head(
+        &mut self,
+        connection: &mut Connection,
+        tables: &[Table],
+        user: &str,
+        says: bool,
+    ) -> Result<(), WireError> {
+        let head = match self.server.head(connection).await {
+            Ok(head) => head,
+            // No right to it.
+            Err(WireError::Server { number: 1227, .. }) => {
+                if says {
+                    let right = if self.server.is_mariadb { "BINLOG MONITOR" } else { "REPLICATION CLIENT" };
+                    self.miss(
+                        true,
+                        format!("user `{user}` may not ask how far the binary log is"),
+                        format!("GRANT REPLICATION SLAVE, {right} ON *.* TO {}", literal(user)),
+                    );
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(head) = head else { return Ok(()) };
+        if says {
+            let is_in = |list: &str, name: &str| list.split(',').any(|one| one == name);
+            let databases: BTreeSet<&str> = tables.iter().map(|table| table.schema.as_str()).collect();
+            for database in databases {
+                if is_in(&head.without, database) || !head.only.is_empty() && !is_in(&head.only, database) {
+                    self.miss(
+                        false,
+                        format!("the server leaves database `{database}` out of its log, or statements from within others"),
+                        "remove binlog_do_db and binlog_ignore_db from its file of options, and restart it",
+                    );
+                }
+            }
+        }
+        self.head = Some((head.base, head.place));
+        Ok(())
+    }
+
+    async fn read_table(
+        &mut self,
+        connection: &mut Connection,
+        table: &Table,
+        user: &str,
+    ) -> Result<(), WireError> {
+        let name = table.full_name();
+        let sql = format!(
+            "SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {}",
+            self.name_of(&table.schema),
+            self.name_of(&table.name)
+        );
+        let rows = connection.query(&sql).await?;
+        let Some(row) = rows.first() else {
+            let mend = format!(
+                "write its name as SHOW TABLES does, or GRANT SELECT ON {} TO {}",
+                full(table),
+                literal(user)
+            );
+            self.miss(false, format!("there is no table {name}, or user `{user}` may not see it"), mend);
+            return Ok(());
+        };
+        let (kind, engine) = (text(row, 0), text(row, 1));
+        if kind.contains("VIEW") {
+            self.miss(
+                false,
+                format!("{name} is a view, whose rows are in no log"),
+                "follow the tables that it reads",
+            );
+            return Ok(());
+        }
+        if !ENGINES.contains(&engine.to_ascii_uppercase().as_str()) {
+            self.miss(
+                false,
+                format!("{name} is of the engine {engine}, without transactions: its rows change before they are logged"),
+                format!("ALTER TABLE {} ENGINE = InnoDB", full(table)),
+            );
+        }
+        let columns = self.columns(connection, table).await?;
+        let has = |wanted: &str| columns.iter().find(|column| column.name.eq_ignore_ascii_case(wanted));
+        let of_tags: BTreeSet<&str> = table.bump.iter().flat_map(Template::columns).collect();
+        let of_list = table.columns.iter().flatten().map(String::as_str);
+        for wanted in of_tags.iter().copied().chain(of_list) {
+            match has(wanted) {
+                None => {
+                    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+                    self.miss(
+                        false,
+                        format!("{name} has no column `{wanted}`"),
+                        format!("name one of {}", names.join(", ")),
+                    );
+                }
+                Some(column) if column.shape == Shape::Refused && of_tags.contains(wanted) => {
+                    self.miss(
+                        false,
+                        format!(
+                            "{name}: column `{wanted}` is of type {}, which has no single text",
+                            column.written
+                        ),
+                        "name another column in the tags, or a generated one that is made of it",
+                    );
+                }
+                Some(column) if column.is_virtual && of_tags.contains(wanted) => {
+                    self.miss(
+                        false,
+                        format!("{name}: column `{wanted}` is virtual, and not in the log of every server"),
+                        "make it STORED, or name the columns of which it is made",
+                    );
+                }
+                Some(_) => {}
+            }
+        }
+        self.targets.push(Target {
+            table: table.clone(),
+            purpose: Purpose::Followed,
+            columns: Some(columns),
+        });
+        Ok(())
+    }
+
+    /// The name of a table or a database, as the catalog is asked for it.
+    fn name_of(&self, name: &str) -> String {
+        let is_small = self.server.variable("lower_case_table_names") == "1";
+        if is_small { literal(&name.to_lowercase()) } else { literal(name) }
+    }
+
+    async fn columns(&self, connection: &mut Connection, table: &Table) -> Result<Vec<Column>, WireError> {
+        let sql = format!(
+            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, EXTRA \
+             FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {} ORDER BY ORDINAL_POSITION",
+            self.name_of(&table.schema),
+            self.name_of(&table.name)
+        );
+        let rows = connection.query(&sql).await?;
+        Ok(rows.iter().map(column).collect())
+    }
+
+    /// The foreign keys by which rows of a table change with rows of others, and those of these others.
+    async fn read_keys(&mut self, connection: &mut Connection, table: &Table) -> Result<(), WireError> {
+        if !self.server.is_mariadb
+            && self.server.version >= CASCADES_LOGGED
+            && !self.server.is_on("innodb_native_foreign_keys")
+        {
+            return Ok(());
+        }
+        let (mut open, mut seen) = (vec![table.clone()], BTreeSet::new());
+        while let Some(child) = open.pop() {
+            for key in self.keys(connection, &child).await? {
+                if table.cascade == Cascade::Refused {
+                    self.miss(
+                        false,
+                        format!(
+                            "rows of {} change with those of {} (ON DELETE {}, ON UPDATE {}), and are not in the log then",
+                            child.full_name(),
+                            key.parent.full_name(),
+                            shown(&key.on_delete),
+                            shown(&key.on_update)
+                        ),
+                        "write cascade = \"flush\" for the table, or cascade = \"parent\" if what the parent's rows bump is enough",
+                    );
+                }
+                if table.cascade == Cascade::Flush {
+                    let columns = self.columns(connection, &key.parent).await?;
+                    let mut parent = key.parent.clone();
+                    let is_by_update = changes(&key.on_update);
+                    parent.columns = Some(if is_by_update { key.columns.clone() } else { Vec::new() });
+                    let purpose = Purpose::Parent { deletes: changes(&key.on_delete), of: table.full_name() };
+                    self.targets.push(Target { table: parent, purpose, columns: Some(columns) });
+                }
+                if seen.len() < PARENTS_MAX && seen.insert(key.parent.full_name()) {
+                    open.push(key.parent);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// From what creates the table: the views of the catalog show keys to those only who may do more than read.
+    async fn keys(&self, connection: &mut Connection, child: &Table) -> Result<Vec<Key>, WireError> {
+        let rows = match connection.query(&format!("SHOW CREATE TABLE {}", full(child))).await {
+            Ok(rows) => rows,
+            // There is none, or it may not be seen; of a followed table that was said.
+            Err(WireError::Server { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let created = rows.first().map_or("", |row| text(row, 1));
+        let keys = created.lines().filter_map(|line| foreign_key(line, &child.schema));
+        Ok(keys.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect())
+    }
+}
+
+/// Reads ``CONSTRAINT `a` FOREIGN KEY (`b`) REFERENCES `c` (`d`) ON DELETE CASCADE``.
+fn foreign_key(line: &str, schema: &str) -> Option<Key> {
+    let rest = line.trim_start().strip_prefix("CONSTRAINT ")?;
+    let (_, rest) = name(rest)?;
+    let rest = rest.trim_start().strip_prefix("FOREIGN KEY")?;
+    let (_, rest) = names(rest)?;
+    let (first, rest) = name(rest.trim_start().strip_prefix("REFERENCES")?.trim_start())?;
+    let (parent, rest) = match rest.strip_prefix('.') {
+        Some(rest) => {
+            let (second, rest) = name(rest)?;
+            (Table::of(&first, &second), rest)
+        }
+        None => (Table::of(schema, &first), rest),
+    };
+    let (columns, rest) = names(rest)?;
+    let rule = |on: &str| rest.split_once(on).map_or("", |(_, rule)| rule).trim_end_matches(',').to_owned();
+    Some(Key { parent, columns, on_delete: rule("ON DELETE "), on_update: rule("ON UPDATE ") })
+}
+
+/// A list of names in brackets, and what follows it.
+fn names(text: &str) -> Option<(Vec<String>, &str)> {
+    let mut rest = text.trim_start().strip_prefix('(')?;
+    let mut all = Vec::new();
+    loop {
+        let (one, after) = name(rest.trim_start())?;
+        all.push(one);
+        rest = after.trim_start();
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after,
+            None => return Some((all, rest.strip_prefix(')')?)),
+        }
+    }
+}
+
+/// Seconds of days, of which MariaDB has parts: `0.000694`.
+fn days(text: &str) -> u64 {
+    let seconds = text.parse().map_or(0.0, |days: f64| days * 86_400.0);
+    std::time::Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_secs())
+}
+
+/// A foreign key's rule, without what follows it.
+fn shown(rule: &str) -> &str {
+    if rule.is_empty() { "RESTRICT" } else { rule.split(" ON ").next().unwrap_or(rule) }
+}
+
+/// Whether a foreign key's rule changes rows.
+fn changes(rule: &str) -> bool {
+    rule.starts_with("CASCADE") || rule.starts_with("SET")
+}
+
+fn column(row: &ResultRow) -> Column {
+    let (name, kind, written) = (text(row, 0), text(row, 1).to_ascii_lowercase(), text(row, 2));
+    let (charset, bytes, extra) =
+        (text(row, 3), text(row, 4).parse().unwrap_or(0), text(row, 5).to_ascii_uppercase());
+    let is_virtual = extra.contains("VIRTUAL");
+    Column {
+        name: name.to_owned(),
+        shape: shape(&kind, written, charset, bytes),
+        written: written.to_owned(),
+        is_virtual,
+    }
+}
+
+fn shape(kind: &str, written: &str, charset: &str, bytes: usize) -> Shape {
+    // Of columns that are compressed, or of an old format of times.
+    if written.contains("/*") {
+        return Shape::Refused;
+    }
+    match kind {
+        "tinyint" | "smallint" | "mediumint" | "int" | "bigint" => {
+            if written.to_ascii_lowercase().contains("unsigned") { Shape::Unsigned } else { Shape::Signed }
+        }
+        "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => match charset {
+            "utf8mb4" | "utf8mb3" | "utf8" | "ascii" => Shape::Text,
+            "latin1" => Shape::Latin1,
+            _ => Shape::Refused,
+        },
+        "binary" => Shape::Bytes { length: bytes },
+        "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => Shape::Bytes { length: 0 },
+        "enum" => Shape::Choice(choices(written)),
+        "set" => Shape::Set(choices(written)),
+        "decimal" | "date" | "datetime" | "timestamp" | "time" | "year" | "bit" => Shape::Own,
+        "uuid" => Shape::Uuid,
+        "inet4" => Shape::Inet4,
+        "inet6" => Shape::Inet6,
+        _ => Shape::Refused,
+    }
+}
+
+/// The values of `enum('a','b''c')`.
+fn choices(written: &str) -> Vec<String> {
+    let inner = written.split_once('(').map_or("", |(_, rest)| rest);
+    let (mut values, mut rest) = (Vec::new(), inner);
+    while let Some((_, begun)) = rest.split_once('\'') {
+        let (mut value, mut text) = (String::new(), begun);
+        while let Some((before, after)) = text.split_once('\'') {
+            value.push_str(before);
+            text = after;
+            match text.strip_prefix('\'') {
+                Some(after) => {
+                    value.push('\'');
+                    text = after;
+                }
+                None => break,
+            }
+        }
+        values.push(value);
+        rest = text;
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_of_types() {
+        for (kind, written, charset, expected) in [
+            ("int", "int(10) unsigned", "", Shape::Unsigned),
+            ("bigint", "bigint(20)", "", Shape::Signed),
+            ("varchar", "varchar(10)", "utf8mb4", Shape::Text),
+            ("char", "char(10)", "latin1", Shape::Latin1),
+            ("char", "char(10)", "ucs2", Shape::Refused),
+            ("varchar", "varchar(10) /*M!100301 COMPRESSED*/", "utf8mb4", Shape::Refused),
+            ("binary", "binary(16)", "", Shape::Bytes { length: 16 }),
+            ("json", "json", "", Shape::Refused),
+            ("double", "double", "", Shape::Refused),
+            ("decimal", "decimal(5,2)", "", Shape::Own),
+        ] {
+            assert_eq!(shape(kind, written, charset, 16), expected, "{written}");
+        }
+        assert_eq!(choices("enum('a','b''c','d,e','')"), ["a", "b'c", "d,e", ""]);
+        let line = "  CONSTRAINT `a``b` FOREIGN KEY (`c`, `d`) REFERENCES `other`.`e` (`f`, `g`) ON DELETE CASCADE ON UPDATE SET NULL,";
+        let key = foreign_key(line, "shop").unwrap();
+        assert_eq!(
+            (key.parent.full_name().as_str(), key.columns),
+            ("other.e", vec!["f".to_owned(), "g".to_owned()])
+        );
+        assert_eq!((shown(&key.on_delete), shown(&key.on_update)), ("CASCADE", "SET NULL"));
+        assert!(changes(&key.on_delete) && changes(&key.on_update));
+        let key = foreign_key("CONSTRAINT `a` FOREIGN KEY (`c`) REFERENCES `e` (`f`)", "shop").unwrap();
+        assert_eq!((key.parent.schema.as_str(), shown(&key.on_delete)), ("shop", "RESTRICT"));
+        assert!(foreign_key("  `a` int COMMENT 'CONSTRAINT `a` FOREIGN KEY'", "shop").is_none());
+        assert_eq!(literal("a'\\b"), "'a''\\\\b'");
+        assert!(changes("SET NULL") && changes("CASCADE") && !changes("RESTRICT") && !changes("NO ACTION"));
+    }
+}

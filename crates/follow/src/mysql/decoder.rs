@@ -1,0 +1,463 @@
+//! Makes entries of the events of a stream. It does no I/O.
+//!
+//! # Invariants
+//! * Each transaction of the log becomes one entry, which ends where the transaction does.
+//! * What a row bumps is known, or its entry bumps everything.
+
+use std::collections::HashMap;
+
+use crate::mysql::definitions::{Definitions, Purpose};
+use crate::mysql::event::{Change, Event, HEADER_BYTES, Header, Query, Rows, TableMap};
+use crate::mysql::parts::{Part, parts};
+use crate::mysql::place::{Origin, Place, Transaction};
+use crate::mysql::statement::{Statement, mentions};
+use crate::names::{NAMES_BYTES_MAX, Names};
+use crate::tables::{LeftOut, Table};
+
+/// Transactions that are prepared and neither committed nor rolled back, of which the tags are kept.
+const PREPARED_MAX: usize = 1000;
+
+/// The type of an event that has a compressed transaction.
+const PAYLOAD: u8 = 40;
+
+/// The part of a file's number that events have of an offset.
+const LOW: u64 = 0xffff_ffff;
+
+/// What a part of the stream says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    Entry {
+        transaction: Transaction,
+        names: Names,
+    },
+    Passed(Place),
+    Gap(String),
+    /// A definition may have changed.
+    Changed,
+}
+
+/// The last transaction of a stream: at the next connection it must come again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub(crate) start: Place,
+    end: Place,
+    gtid: Box<str>,
+    time: u32,
+}
+
+/// What is known of a stream and of the one before it.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    pub(crate) definitions: Definitions,
+    pub(crate) left_out: LeftOut,
+    tables: Vec<Table>,
+    /// Whether names of tables count in small letters only.
+    ignores_case: bool,
+    place: Place,
+    /// The server has said where the stream is, or was told.
+    is_placed: bool,
+    base: String,
+    has_checksum: bool,
+    /// The file, and when it was begun.
+    file: Option<(u64, u32)>,
+    roles: HashMap<u64, Role>,
+    open: Option<Open>,
+    prepared: Vec<(Box<str>, Names)>,
+    last: Option<Last>,
+    /// What must come first.
+    expected: Option<Last>,
+}
+
+#[derive(Debug)]
+enum Role {
+    Followed(Vec<Part>),
+    Other,
+    Unknown(String),
+}
+
+#[derive(Debug)]
+struct Open {
+    start: Place,
+    names: Names,
+    gtid: Option<(Origin, u64)>,
+    written: Box<str>,
+    /// A statement was said to begin it, or need not be.
+    has_begun: bool,
+}
+
+impl Decoder {
+    pub(crate) fn new(tables: &[Table]) -> Self {
+        Self {
+            definitions: Definitions::new(tables),
+            left_out: LeftOut::default(),
+            tables: tables.to_vec(),
+            ignores_case: false,
+            place: Place::default(),
+            is_placed: false,
+            base: String::new(),
+            has_checksum: false,
+            file: None,
+            roles: HashMap::new(),
+            open: None,
+            prepared: Vec::new(),
+            last: None,
+            expected: None,
+        }
+    }
+
+    /// A stream begins at a place; `None`: where the server says. `resumes`: it goes on where the last one stopped.
+    pub(crate) fn begins(
+        &mut self,
+        base: &str,
+        place: Option<Place>,
+        resumes: bool,
+        ignores_case: bool,
+        has_checksum: bool,
+    ) {
+        self.expected = self.last.clone().filter(|last| resumes && Some(last.start) == place);
+        if !resumes {
+            (self.file, self.last) = (None, None);
+            self.prepared.clear();
+        }
+        base.clone_into(&mut self.base);
+        self.is_placed = place.is_some();
+        (self.place, self.ignores_case, self.has_checksum) =
+            (place.unwrap_or_default(), ignores_case, has_checksum);
+        self.roles.clear();
+        self.open = None;
+    }
+
+    /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if it is obeyed and in the same
+    /// file. An earlier file may be gone.
+    pub(crate) fn resume(&self, obeyed: Place) -> Place {
+        let last = self.last.as_ref().filter(|last| last.end <= obeyed && last.start.file == obeyed.file);
+        last.map_or(obeyed, |last| last.start)
+    }
+
+    /// How far the stream is.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Takes an event. `is_cut`: it is longer.
+    ///
+    /// # Errors
+    /// It cannot be read; says why.
+    pub(crate) fn take(&mut self, bytes: &[u8], is_cut: bool) -> Result<Vec<Said>, String> {
+        let header = Header::parse(bytes).ok_or("an event that is too short")?;
+        let mut said = Vec::new();
+        if is_cut {
+            if header.kind == PAYLOAD {
+                return Err("a compressed transaction is larger than 64 MiB".to_owned());
+            }
+            if let Some(open) = &mut self.open {
+                open.names.all("a change is larger than 64 MiB");
+            }
+            self.advance(&header);
+            return Ok(said);
+        }
+        // The description of a file tells how its events are written, and is itself written in one way.
+        let event = Event::parse(&header, bytes, self.has_checksum).map_err(|error| error.to_string())?;
+        let is_of_file = !header.is_artificial && header.end != 0;
+        match event {
+            Event::Rotate { file, offset } => {
+                let (base, place) =
+                    Place::of(&file, offset).ok_or_else(|| format!("a file of the log called `{file}`"))?;
+                if base != self.base || place.file < self.place.file {
+                    return Err(format!(
+                        "the log goes on in `{file}`, before or beside {}",
+                        self.place.name(&self.base)
+                    ));
+                }
+                if self.is_placed && place.file > self.place.file + 1 {
+                    said.push(Said::Gap(format!(
+                        "the log goes on in `{file}` after {}",
+                        self.place.name(&self.base)
+                    )));
+                }
+                self.is_placed = true;
+                self.place = place.max(self.place);
+                self.open = None;
+                self.passed(&mut said);
+            }
+            Event::Format { has_checksum, is_start } => {
+                self.has_checksum = has_checksum;
+                let file = (self.place.file, header.time);
+                match self.file {
+                    Some((number, _)) if number == file.0 && self.file != Some(file) => {
+                        said.push(Said::Gap(
+                            "the log was begun anew, or is that of another server".to_owned(),
+                        ));
+                    }
+                    Some((number, _)) if number != file.0 && is_start => {
+                        said.push(Said::Gap("the server was started again".to_owned()));
+                    }
+                    _ => {}
+                }
+                self.file = Some(file);
+                if is_of_file {
+                    self.advance(&header);
+                }
+                self.passed(&mut said);
+            }
+            Event::Heartbeat { file, offset } => {
+                self.beats(&file, offset.unwrap_or(header.end.into()), &mut said);
+            }
+            Event::Payload(events) => {
+                let mut rest = events.as_slice();
+                while !rest.is_empty() {
+                    let inner = Header::parse(rest).ok_or("a compressed event that is too short")?;
+                    let length = inner.length as usize;
+                    if length < HEADER_BYTES || length > rest.len() {
+                        return Err("a compressed event of a wrong length".to_owned());
+                    }
+                    let (one, others) = rest.split_at(length);
+                    let event = Event::parse(&inner, one, false).map_err(|error| error.to_string())?;
+                    // The whole has a place, its parts have none.
+                    if others.is_empty() {
+                        self.advance(&header);
+                    }
+                    self.changed(event, inner.time, &mut said);
+                    rest = others;
+                }
+            }
+            event => {
+                let start = self.place;
+                if is_of_file {
+                    self.advance(&header);
+                }
+                if event == Event::Gtid(None) {
+                    return Err("the log has a transaction without a number: gtid_mode must be ON".to_owned());
+                }
+                if let Event::Gtid(_) | Event::MariaGtid { .. } = &event {
+                    // What has no end of its own ends here.
+                    self.end_at(start, header.time, &mut said);
+                    self.begin(&event, start);
+                } else {
+                    self.changed(event, header.time, &mut said);
+                }
+                if self.open.is_none() && !said.iter().any(|one| matches!(one, Said::Entry { .. })) {
+                    self.passed(&mut said);
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    fn advance(&mut self, header: &Header) {
+        if header.end == 0 || header.is_artificial {
+            return;
+        }
+        let offset = self.place.offset & !LOW | u64::from(header.end);
+        // Only the lower half is written.
+        self.place.offset = if offset + LOW / 2 < self.place.offset { offset + LOW + 1 } else { offset };
+    }
+
+    fn passed(&mut self, said: &mut Vec<Said>) {
+        self.definitions.reached(self.place);
+        said.push(Said::Passed(self.place));
+    }
+
+    fn beats(&mut self, file: &str, offset: u64, said: &mut Vec<Said>) {
+        let Some((_, place)) = Place::of(file, offset) else { return };
+        if self.open.is_none() && place.file == self.place.file && place > self.place {
+            self.place = place;
+        }
+        if self.open.is_none() {
+            self.passed(said);
+        }
+    }
+
+    fn begin(&mut self, event: &Event<'_>, start: Place) {
+        let (gtid, written, has_begun) = match event {
+            Event::Gtid(Some((uuid, tag, number))) => {
+                let written = format!("{:032x}:{tag}:{number}", u128::from_be_bytes(*uuid));
+                (Some(((*uuid, tag.clone()), *number)), written, false)
+            }
+            Event::MariaGtid { domain, number, is_alone, .. } => {
+                (None, format!("{domain}-{number}"), !is_alone)
+            }
+            _ => (None, String::new(), false),
+        };
+        self.open = Some(Open { start, names: Names::default(), gtid, written: written.into(), has_begun });
+    }
+
+    /// Takes what a transaction did.
+    fn changed(&mut self, event: Event<'_>, time: u32, said: &mut Vec<Said>) {
+        match event {
+            Event::Query(query) => self.query(&query, time, said),
+            Event::TableMap(map) => {
+                let role = self.role(&map);
+                self.roles.insert(map.id, role);
+            }
+            Event::Rows(rows) => self.rows(&rows),
+            Event::Commit => self.end(time, said),
+            Event::Prepared { is_one_phase, id } => {
+                if let (false, Some(open)) = (is_one_phase, &mut self.open) {
+                    let names = std::mem::take(&mut open.names);
+                    self.keep(id.into(), names);
+                }
+                self.end(time, said);
+            }
+            Event::Incident => {
+                said.push(Said::Gap("the server says that its log may lack something".to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, id: Box<str>, names: Names) {
+        self.prepared.retain(|(other, _)| *other != id);
+        self.prepared.push((id, names));
+        let bytes: usize = self.prepared.iter().map(|(_, names)| names.bytes()).sum();
+        // What is not kept bumps everything when it is committed.
+        if self.prepared.len() > PREPARED_MAX || bytes > NAMES_BYTES_MAX {
+            self.prepared.remove(0);
+        }
+    }
+
+    fn query(&mut self, query: &Query<'_>, time: u32, said: &mut Vec<Said>) {
+        let sql = String::from_utf8_lossy(&query.sql);
+        let statement = Statement::of(&sql);
+        let start = self.place;
+        let open = self.open.get_or_insert_with(|| Open {
+            start,
+            names: Names::default(),
+            gtid: None,
+            written: "".into(),
+            has_begun: false,
+        });
+        let is_inside = open.has_begun;
+        match statement {
+            Statement::Begin | Statement::XaStart => open.has_begun = true,
+            Statement::Commit | Statement::Rollback => return self.end(time, said),
+            Statement::XaCommit(id) => {
+                let id = id.to_lowercase();
+                let at = self.prepared.iter().position(|(other, _)| **other == *id);
+                match at.map(|at| self.prepared.remove(at)) {
+                    Some((_, names)) => open.names.extend(&names),
+                    None => open.names.all("a transaction was committed that was prepared before"),
+                }
+                return self.end(time, said);
+            }
+            Statement::XaRollback(id) => {
+                let id = id.to_lowercase();
+                self.prepared.retain(|(other, _)| **other != *id);
+                return self.end(time, said);
+            }
+            Statement::Truncate(database, table) => self.truncate(database, &table, query.database),
+            Statement::Data => self.statement(&sql, false, query.database, said),
+            Statement::Definition => self.statement(&sql, true, query.database, said),
+            Statement::Other => {}
+        }
+        if !is_inside && self.open.as_ref().is_some_and(|open| !open.has_begun) {
+            self.end(time, said);
+        }
+    }
+
+    fn is_same(&self, left: &str, right: &str) -> bool {
+        if self.ignores_case { left.to_lowercase() == right.to_lowercase() } else { left == right }
+    }
+
+    fn truncate(&mut self, database: Option<String>, name: &str, default: &[u8]) {
+        let database = database.unwrap_or_else(|| String::from_utf8_lossy(default).into_owned());
+        let is_it =
+            |table: &&Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, name);
+        let Some(table) = self.tables.iter().find(is_it) else { return };
+        let Some(open) = &mut self.open else { return };
+        if table.truncate.is_empty() {
+            open.names.all(&format!("{} was truncated", table.full_name()));
+        }
+        table.truncate.iter().for_each(|tag| open.names.add(table.scope, tag.as_bytes()));
+    }
+
+    /// A statement that changes rows or definitions, without saying which rows.
+    fn statement(&mut self, sql: &str, is_definition: bool, default: &[u8], said: &mut Vec<Said>) {
+        let default = String::from_utf8_lossy(default);
+        let verb = sql.split_whitespace().next().unwrap_or_default();
+        // Procedures and functions may do anything.
+        let is_call =
+            !is_definition && ["CALL", "SELECT", "DO"].iter().any(|own| verb.eq_ignore_ascii_case(own));
+        let hit = self.definitions.targets().iter().map(|target| &target.table).find(|table| {
+            is_call && self.is_same(&table.schema, &default)
+                || mentions(sql, &table.name)
+                || is_definition && mentions(sql, "database") && mentions(sql, &table.schema)
+                || is_definition && mentions(sql, "schema") && mentions(sql, &table.schema)
+        });
+        let Some(table) = hit else { return };
+        let name = table.full_name();
+        if let Some(open) = &mut self.open {
+            open.names.all(&if is_definition {
+                format!("the definition of {name} may have changed ({verb})")
+            } else {
+                format!("a statement is in the log in the place of rows ({verb}), perhaps of {name}: set binlog_format = ROW")
+            });
+        }
+        if is_definition {
+            self.definitions.changed();
+            self.roles.clear();
+            said.push(Said::Changed);
+        }
+    }
+
+    fn role(&self, map: &TableMap<'_>) -> Role {
+        let (database, name) = (String::from_utf8_lossy(map.database), String::from_utf8_lossy(map.table));
+        let of_name =
+            |table: &Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, &name);
+        let targets: Vec<_> =
+            self.definitions.targets().iter().filter(|target| of_name(&target.table)).collect();
+        if targets.is_empty() {
+            return Role::Other;
+        }
+        let is_followed = |target: &&&crate::mysql::definitions::Target| target.purpose == Purpose::Followed;
+        let is_known = self.definitions.is_known();
+        if !is_known && map.names.is_none()
+            || targets.iter().filter(is_followed).any(|target| target.columns.is_none())
+        {
+            return Role::Unknown(format!("the columns of {database}.{name} are not known yet"));
+        }
+        match parts(&targets, map) {
+            Ok(parts) => Role::Followed(parts),
+            Err(reason) => Role::Unknown(format!("{database}.{name} {reason}")),
+        }
+    }
+
+    fn rows(&mut self, rows: &Rows<'_>) {
+        let Some(open) = &mut self.open else { return };
+        match self.roles.get(&rows.table) {
+            Some(Role::Followed(_)) if rows.change == Change::UpdateInPart => {
+                open.names.all("updated rows are in the log in part: set binlog_row_value_options = ''");
+            }
+            Some(Role::Followed(parts)) => {
+                for part in parts {
+                    if let Err(reason) = part.changed(rows, &mut open.names, &mut self.left_out) {
+                        open.names.all(&reason);
+                    }
+                }
+            }
+            Some(Role::Unknown(reason)) => open.names.all(reason),
+            Some(Role::Other) | None => {}
+        }
+    }
+
+    fn end(&mut self, time: u32, said: &mut Vec<Said>) {
+        self.end_at(self.place, time, said);
+    }
+
+    fn end_at(&mut self, end: Place, time: u32, said: &mut Vec<Said>) {
+        let Some(open) = self.open.take() else { return };
+        self.roles.clear();
+        let last = Last { start: open.start, end, gtid: open.written, time };
+        if let Some(expected) = self.expected.take()
+            && expected != last
+        {
+            said.push(Said::Gap(format!("the log has another transaction at {}", expected.start)));
+        }
+        self.last = Some(last);
+        self.definitions.reached(end);
+        said.push(Said::Entry { transaction: Transaction { end, gtid: open.gtid }, names: open.names });
+    }
+}
+
+#[cfg(test)]
+mod tests;

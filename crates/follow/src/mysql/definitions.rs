@@ -1,0 +1,168 @@
+//! How the tables that are followed are defined, and from which place of the log on that is so.
+//!
+//! The log names a table's columns by their numbers only. Their names are read from the database as it is, which may be later than the
+//! place at which the stream is: so what was read counts from the place on that the log had reached afterwards, if no statement before
+//! that place changes a definition. Until then a row of a followed table invalidates everything.
+
+use crate::mysql::place::Place;
+use crate::mysql::value::Shape;
+use crate::tables::Table;
+
+/// A column, as the catalog has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+    /// Of its type, as the catalog writes it.
+    pub(crate) written: String,
+    /// It is computed, and may be in no row.
+    pub(crate) is_virtual: bool,
+}
+
+/// What rows of a table are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Their tags are bumped.
+    Followed,
+    /// When one is deleted, if `deletes`, or its columns change, rows of this table do, too, which are not in the log.
+    Parent { deletes: bool, of: String },
+}
+
+/// A table whose rows are looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) table: Table,
+    pub(crate) purpose: Purpose,
+    /// In the order of the log; `None`: there is no such table.
+    pub(crate) columns: Option<Vec<Column>>,
+}
+
+/// What was read from the catalog.
+#[derive(Debug)]
+struct Read {
+    targets: Vec<Target>,
+    /// From where on it is known to be so.
+    from: Place,
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub(crate) struct Definitions {
+    targets: Vec<Target>,
+    is_known: bool,
+    read: Option<Read>,
+    /// Statements so far that may have changed a definition.
+    changes: u64,
+}
+
+impl Definitions {
+    /// Those of these tables are not known yet.
+    pub(crate) fn new(tables: &[Table]) -> Self {
+        let target =
+            |table: &Table| Target { table: table.clone(), purpose: Purpose::Followed, columns: None };
+        Self { targets: tables.iter().map(target).collect(), ..Self::default() }
+    }
+
+    /// The tables whose rows are looked at.
+    pub(crate) fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+
+    /// Whether the columns are those of the rows that come now.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// A number that is another one when a statement came that may have changed a definition.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The log has a statement that may have changed a definition.
+    pub(crate) fn changed(&mut self) {
+        self.changes += 1;
+        self.is_known = false;
+        self.read = None;
+    }
+
+    /// The catalog was read: after the change of this number had come, and before the log was at `from`. `at`: where the stream is.
+    /// Returns whether something is other than it was known to be, though no statement has said so.
+    pub(crate) fn read(&mut self, targets: Vec<Target>, changes: u64, from: Place, at: Place) -> bool {
+        if changes != self.changes || self.is_known && self.targets == targets {
+            return false;
+        }
+        let is_other = self.is_known;
+        self.is_known = false;
+        self.read = Some(Read { targets, from });
+        self.reached(at);
+        is_other
+    }
+
+    /// The stream has reached a place.
+    pub(crate) fn reached(&mut self, at: Place) {
+        if let Some(read) = self.read.take_if(|read| read.from <= at) {
+            self.targets = read.targets;
+            self.is_known = true;
+        }
+    }
+
+    /// Whether what was read has not been reached yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.read.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn targets(columns: &[&str]) -> Vec<Target> {
+        let column = |name: &&str| Column {
+            name: (*name).to_owned(),
+            shape: Shape::Signed,
+            written: "int(11)".to_owned(),
+            is_virtual: false,
+        };
+        let table = Table::named("shop.users").unwrap();
+        let columns = Some(columns.iter().map(column).collect());
+        vec![Target { table, purpose: Purpose::Followed, columns }]
+    }
+
+    fn at(offset: u64) -> Place {
+        Place { file: 1, offset }
+    }
+
+    #[test]
+    fn what_was_read_counts_from_its_place_on() {
+        let mut own = Definitions::new(&[Table::named("shop.users").unwrap()]);
+        assert!(!own.is_known() && own.targets().len() == 1);
+        assert!(!own.read(targets(&["id"]), 0, at(200), at(100)));
+        own.reached(at(199));
+        assert!(!own.is_known() && own.is_waiting());
+        own.reached(at(200));
+        assert!(own.is_known() && own.targets() == targets(&["id"]));
+        // The same again.
+        assert!(!own.read(targets(&["id"]), 0, at(900), at(300)) && own.is_known());
+    }
+
+    #[test]
+    fn a_statement_in_between_takes_it_back() {
+        let mut own = Definitions::new(&[]);
+        own.read(targets(&["id"]), 0, at(200), at(100));
+        own.changed();
+        own.reached(at(300));
+        assert!(!own.is_known(), "the statement may be later than what was read");
+        assert!(!own.read(targets(&["id"]), 0, at(200), at(300)) && !own.is_known(), "it was asked before");
+        own.read(targets(&["id", "name"]), 1, at(300), at(300));
+        assert!(own.is_known());
+    }
+
+    #[test]
+    fn a_change_that_no_statement_says() {
+        let mut own = Definitions::new(&[]);
+        own.read(targets(&["id"]), 0, at(1), at(1));
+        assert!(own.read(targets(&["key"]), 0, at(200), at(100)) && !own.is_known());
+        own.reached(at(200));
+        assert!(own.is_known());
+    }
+}

@@ -1,0 +1,170 @@
+//! What the server says of itself: who it is, how far its log is, and what a reader sees.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::mysql::place::{Gtids, Place, Seen};
+use crate::mysql::wire::{Connection, ResultRow, WireError, text};
+
+/// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen in its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    product: &'static str,
+    number: String,
+    unique: String,
+    host: String,
+    port: String,
+    log: String,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { product, number, unique, host, port, .. } = self;
+        write!(f, "{product} server {number}")?;
+        if !unique.is_empty() {
+            write!(f, ", {unique}")?;
+        }
+        write!(f, ", {host}:{port}")
+    }
+}
+
+/// Its settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) is_mariadb: bool,
+    /// Such as (10, 11).
+    pub(crate) version: (u32, u32),
+    variables: HashMap<String, String>,
+}
+
+/// A reply to a probe.
+#[derive(Debug)]
+pub(crate) struct Probed {
+    pub(crate) identity: Identity,
+    pub(crate) head: Place,
+    pub(crate) snapshot: Seen,
+}
+
+/// How far the log is.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) base: String,
+    pub(crate) place: Place,
+    /// Which databases are in the log only, or are not: settings of the server.
+    pub(crate) only: String,
+    pub(crate) without: String,
+}
+
+impl Server {
+    pub(crate) async fn read(connection: &mut Connection) -> Result<Self, WireError> {
+        const NAMES: [&str; 22] = [
+            "version",
+            "log_bin",
+            "log_bin_basename",
+            "binlog_format",
+            "binlog_row_image",
+            "server_id",
+            "server_uuid",
+            "server_uid",
+            "hostname",
+            "port",
+            "lower_case_table_names",
+            "binlog_checksum",
+            "gtid_mode",
+            "binlog_expire_logs_seconds",
+            "expire_logs_days",
+            "binlog_row_value_options",
+            "binlog_transaction_compression",
+            "read_only",
+            "log_slave_updates",
+            "log_replica_updates",
+            "binlog_row_metadata",
+            "innodb_native_foreign_keys",
+        ];
+        let names: Vec<String> = NAMES.iter().map(|name| format!("'{name}'")).collect();
+        let sql = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(", "));
+        let rows = connection.query(&sql).await?;
+        let variables =
+            rows.iter().map(|row| (text(row, 0).to_ascii_lowercase(), text(row, 1).to_owned())).collect();
+        let mut server = Self { is_mariadb: connection.is_mariadb(), version: (0, 0), variables };
+        let mut parts = server.variable("version").split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+        server.version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        Ok(server)
+    }
+
+    /// The value of a variable; empty if the server does not have it.
+    pub(crate) fn variable(&self, name: &str) -> &str {
+        self.variables.get(name).map(String::as_str).unwrap_or_default()
+    }
+
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        matches!(self.variable(name), "ON" | "1")
+    }
+
+    /// Whether letters of tables' names count in any size.
+    pub(crate) fn ignores_case(&self) -> bool {
+        !matches!(self.variable("lower_case_table_names"), "" | "0")
+    }
+
+    pub(crate) fn product(&self) -> &'static str {
+        if self.is_mariadb { "MariaDB" } else { "MySQL" }
+    }
+
+    /// Asks how far its log is. `None`: it writes none.
+    pub(crate) async fn head(&self, connection: &mut Connection) -> Result<Option<Head>, WireError> {
+        let is_renamed = !self.is_mariadb && self.version >= (8, 2);
+        let sql = if is_renamed { "SHOW BINARY LOG STATUS" } else { "SHOW MASTER STATUS" };
+        let rows = connection.query(sql).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let place = text(row, 1).parse().ok().and_then(|offset| Place::of(text(row, 0), offset));
+        let (base, place) = place.ok_or(WireError::Protocol("a file of the log without a number"))?;
+        Ok(Some(Head { base, place, only: text(row, 2).to_owned(), without: text(row, 3).to_owned() }))
+    }
+
+    async fn head_place(&self, connection: &mut Connection) -> Result<Place, WireError> {
+        let head = self.head(connection).await?;
+        head.map(|head| head.place).ok_or(WireError::Protocol("the server writes no log any more"))
+    }
+
+    /// What a reader sees that begins now.
+    pub(crate) async fn snapshot(&self, connection: &mut Connection) -> Result<Seen, WireError> {
+        if !self.is_mariadb {
+            let rows = connection.query("SELECT @@global.gtid_executed").await?;
+            let gtids = rows.first().and_then(|row| Gtids::parse(text(row, 0)));
+            return gtids.map(Seen::Executed).ok_or(WireError::Protocol("no set of transactions"));
+        }
+        // The session has REPEATABLE READ: at other levels there is no snapshot.
+        connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT").await?;
+        let rows = connection.query("SHOW STATUS LIKE 'Binlog_snapshot_%'").await?;
+        connection.query("COMMIT").await?;
+        let value = |name: &str| {
+            rows.iter()
+                .find(|row: &&ResultRow| text(row, 0).eq_ignore_ascii_case(name))
+                .map(|row| text(row, 1))
+        };
+        let offset = value("Binlog_snapshot_position").and_then(|offset| offset.parse().ok());
+        let place = offset.and_then(|offset| Place::of(value("Binlog_snapshot_file")?, offset));
+        place.map(|(_, place)| Seen::Before(place)).ok_or(WireError::Protocol("no place of a snapshot"))
+    }
+
+    /// Asks which server it is.
+    pub(crate) async fn identify(&self, connection: &mut Connection) -> Result<Identity, WireError> {
+        // MariaDB has `server_uid` only in some versions, and it is one of the machine.
+        let unique = if self.is_mariadb { "''" } else { "@@global.server_uuid" };
+        let sql = format!(
+            "SELECT @@global.server_id, {unique}, @@global.hostname, @@global.port, @@global.log_bin_basename"
+        );
+        let rows = connection.query(&sql).await?;
+        let row = rows.first().ok_or(WireError::Protocol("no number of the server"))?;
+        let text = |at| text(row, at).to_owned();
+        let (number, unique, host, port, log) = (text(0), text(1), text(2), text(3), text(4));
+        Ok(Identity { product: self.product(), number, unique, host, port, log })
+    }
+
+    pub(crate) async fn probe(&self, connection: &mut Connection) -> Result<Probed, WireError> {
+        let identity = self.identify(connection).await?;
+        let head = self.head_place(connection).await?;
+        let snapshot = self.snapshot(connection).await?;
+        Ok(Probed { identity, head, snapshot })
+    }
+}
