@@ -22,10 +22,10 @@ SESSION = os.path.join(os.path.dirname(__file__), "data", "django-session.txt.zs
 class Reader(threading.Thread):
     """Reads keys, and computes what it misses; some of them it deletes or touches."""
 
-    def __init__(self, server, seed, keys, size, ttl=0, skew=1.0, deletes=0.0, touches=0.0, pause=0.0005):
+    def __init__(self, server, seed, keys, size, ttl=0, skew=1.0, deletes=0.0, touches=0.0, pause=0.0005, takes=0.003):
         super().__init__(daemon=True)
         self.raw, self.choice, self.size, self.ttl = server.raw(), random.Random(seed), size, ttl
-        self.keys, self.deletes, self.touches, self.pause = keys, deletes, touches, pause
+        self.keys, self.deletes, self.touches, self.pause, self.takes = keys, deletes, touches, pause, takes
         self.weights = [1 / (n + 1) ** skew for n in range(keys)]
         self.gets = self.hits = self.computed = 0
         self.counts, self.over = False, False
@@ -48,7 +48,7 @@ class Reader(threading.Thread):
         self.gets += counts
         self.hits += counts and value is not None
         if value is None:
-            time.sleep(0.003)
+            time.sleep(self.takes)
             # Of various lengths, or all would expire at once, and a window of a few seconds would see one such moment more or less.
             ttl = self.ttl and self.choice.randrange(self.ttl, 2 * self.ttl + 1)
             self.raw.set(key, b"x" * self.choice.randrange(self.size // 2, self.size), exptime=ttl)
@@ -66,6 +66,8 @@ WORKLOADS = {
     "zipf with evictions": ({"keys": 8000, "size": 4000, "skew": 0.8}, ["-m", "8"]),
     "short lives": ({"keys": 400, "size": 300, "ttl": 2, "skew": 0.6}, []),
     "deletes": ({"keys": 300, "size": 300, "deletes": 0.1, "skew": 0.6}, []),
+    # Each client that computes asks for nothing meanwhile, on the shadow as well.
+    "slow": ({"keys": 3, "size": 300, "ttl": 2, "skew": 0.1, "pause": 0.04, "takes": 0.15}, []),
 }
 
 
@@ -80,7 +82,7 @@ def test_its_hit_ratio_is_the_real_one(binary, kind):
     try:
         for name, (load, args) in WORKLOADS.items():
             real, shadow = server(args), server(args)
-            readers = [Reader(real, seed, **load) for seed in range(3)]
+            readers = [Reader(real, seed, **load) for seed in range(12 if name == "slow" else 3)]
             scenes.append((name, real, shadow, readers))
         everyone = [reader for _, _, _, readers in scenes for reader in readers]
         [reader.start() for reader in everyone]
@@ -104,9 +106,10 @@ def test_its_hit_ratio_is_the_real_one(binary, kind):
             ratio, own = rows["hit ratio"], rows["hit ratio"][1]
             print(f"{kind}, {name}: clients {truth:.2f} %, advise {ratio}, gets {rows['gets']}, computed {rows['computations']}, items {rows['curr_items']}")
             print("   ", "\n    ".join(re.findall(r"^# (?:The shadow|\d+ ).*", text, re.M)))
-            assert rows["gets"][0] > 1000 and rows["gets"][0] == rows["gets"][1], text
+            # What clients would have asked for while they computed is left out.
+            assert rows["gets"][0] > 300 and 0.8 * rows["gets"][0] <= rows["gets"][1] <= rows["gets"][0], text
             # The clients' own count is of a part of that time.
-            assert abs(own - truth) < 2 and abs(own - ratio[0]) < 2, (name, truth, text)
+            assert (abs(own - truth) < 2 or name == "slow") and abs(own - ratio[0]) < (4 if name == "slow" else 2), (name, truth, text)
             assert abs(rows["computations"][1] - rows["computations"][0]) < 0.12 * rows["gets"][0], text
             if "-m" in WORKLOADS[name][1]:
                 assert real.stats()["evictions"] != "0" and shadow.stats()["evictions"] != "0"

@@ -307,7 +307,7 @@ def test_a_server_that_hangs_does_not_hold_the_keys_up(terminal):
         assert top.ended() == 0 and time.monotonic() - begun < 3
 
 
-@pytest.mark.parametrize("how", ["q", "\x03", signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("how", ["q", "\x03", signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1])
 def test_the_terminal_is_given_back(terminal, ruled, how):
     top = terminal(f"127.0.0.1:{ruled.port}")
     top.until("computations")
@@ -315,6 +315,15 @@ def test_the_terminal_is_given_back(terminal, ruled, how):
     top.press(how) if isinstance(how, str) else top.process.send_signal(how)
     assert top.ended() == 0
     assert top.is_given_back()
+
+
+def test_it_ends_with_its_terminal(terminal, ruled):
+    top = terminal(f"127.0.0.1:{ruled.port}")
+    top.until("computations")
+    os.close(top.slave)
+    os.close(top.master)
+    top.process.wait(10)
+    top.master, top.slave = pty.openpty()
 
 
 @pytest.mark.parametrize("how", ["\x1a", signal.SIGTSTP])

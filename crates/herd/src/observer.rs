@@ -314,8 +314,8 @@ impl Observer {
             count(&counters.loads);
             if found.is_served() {
                 count(&counters.loads_refresh);
-                count(&counters.computes_saved);
                 if found == Kind::Stale {
+                    count(&counters.computes_saved);
                     count(&counters.stale_served);
                 }
             } else {

@@ -422,7 +422,13 @@ pub(super) const STAGES: &[Stage] = &[
         memory_mib: 1000,
         steps: &[Step {
             env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
-            ..step(&["conformance/run.sh", "test_follow_mysql.py", "--reruns", "2", "--rerun-show-tracebacks"])
+            ..step(&[
+                "conformance/run.sh",
+                "test_follow_mysql.py",
+                "--reruns",
+                "2",
+                "--rerun-show-tracebacks",
+            ])
         }],
     },
     Stage {

@@ -234,8 +234,15 @@ pub(super) struct Seen {
 struct Last {
     key: Box<str>,
     hit: bool,
-    /// It is the first miss of its key on this connection.
-    is_first: bool,
+    /// The miss of its key that it has made: none, the first on this connection, or a later one, and when the one before was.
+    miss: Miss,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Miss {
+    No,
+    First,
+    Again(u64),
 }
 
 impl Seen {
@@ -254,9 +261,9 @@ impl Seen {
                 shape.gets += 1;
                 shape.misses += u64::from(!hit);
                 self.misses += u64::from(!hit);
-                let is_first = !hit && self.missed(&key, connection, us);
+                let miss = if hit { Miss::No } else { self.missed(&key, connection, us) };
                 if self.last.len() < OPEN_MAX || self.last.contains_key(&connection) {
-                    self.last.insert(connection, Last { key, hit, is_first });
+                    self.last.insert(connection, Last { key, hit, miss });
                 }
             }
             Kind::Eviction => {}
@@ -265,14 +272,14 @@ impl Seen {
                 let own = self.looks.iter().rev().find(is_its).copied();
                 let connection = if connection == 0 { own.unwrap_or(0) } else { connection };
                 if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
-                    self.take_back(&own);
+                    self.take_back(connection, &own);
                 }
                 self.lines += 1;
                 self.together.deleted(connection, us, &decoded(&key));
             }
             Kind::Store { stored, is_add, ttl, .. } => {
                 if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
-                    self.take_back(&own);
+                    self.take_back(connection, &own);
                 }
                 self.lines += 1;
                 if stored {
@@ -289,23 +296,27 @@ impl Seen {
     }
 
     /// A store begins with a look-up of its own, which has a line as well: no client has asked.
-    fn take_back(&mut self, Last { key, hit, is_first }: &Last) {
+    fn take_back(&mut self, connection: u64, Last { key, hit, miss }: &Last) {
         self.lines -= 1;
         self.gets -= 1;
         self.misses -= u64::from(!*hit);
         let shape = self.shape(key);
         shape.gets = shape.gets.saturating_sub(1);
         shape.misses = shape.misses.saturating_sub(u64::from(!*hit));
-        if let Some(open) = self.open.get_mut(&**key).filter(|_| *is_first) {
-            open.misses.pop();
-            if open.misses.is_empty() {
-                self.open.remove(&**key);
-            }
+        let Some(open) = self.open.get_mut(&**key).filter(|_| *miss != Miss::No) else { return };
+        // Other clients may have looked since.
+        let Some(at) = open.misses.iter().rposition(|(own, _)| *own == connection) else { return };
+        open.misses.remove(at);
+        if let Miss::Again(before_us) = *miss {
+            let at = open.misses.partition_point(|(_, us)| *us <= before_us);
+            open.misses.insert(at, (connection, before_us));
+        }
+        if open.misses.is_empty() {
+            self.open.remove(&**key);
         }
     }
 
-    /// True: it is the connection's first of this key that is open.
-    fn missed(&mut self, key: &str, connection: u64, us: u64) -> bool {
+    fn missed(&mut self, key: &str, connection: u64, us: u64) -> Miss {
         if self.open.len() >= OPEN_MAX && us > self.swept_us + SWEEP_US {
             self.swept_us = us;
             self.open.retain(|_, open| us.saturating_sub(open.last_us()) <= OPEN_US);
@@ -314,18 +325,18 @@ impl Seen {
         let open = match self.open.get_mut(key) {
             Some(open) => open,
             None if has_room => self.open.entry(key.to_owned()).or_default(),
-            None => return false,
+            None => return Miss::No,
         };
         open.misses.retain(|(_, before_us)| us.saturating_sub(*before_us) <= OPEN_US);
         if let Some(at) = open.misses.iter().position(|(own, _)| *own == connection) {
-            // A client that looks once more is no further one, unless it has let the value of before be.
-            if !open.is_of_fill(open.misses[at].1) {
-                return false;
-            }
-            open.misses.remove(at);
+            // A client that looks once more is no further one, and computes from then on, if at all.
+            let (_, before_us) = open.misses.remove(at);
+            let is_of_fill = open.is_of_fill(before_us);
+            open.misses.push((connection, us));
+            return if is_of_fill { Miss::First } else { Miss::Again(before_us) };
         }
         open.misses.push((connection, us));
-        true
+        Miss::First
     }
 
     /// A client has stored a key, or has tried to: what it has computed.
@@ -559,11 +570,13 @@ pub(super) mod tests {
         let shape = &seen.shapes["page:{}"];
         assert_eq!((shape.herds, shape.largest), (0, 0), "the others did not compute");
         assert_eq!(shape.times_us, [100_001], "of the one that computed");
-        seen.note(of(1, store("page:1", 0, 1_500_000)));
-        seen.note(of(1, store("page:1", 0, 1_600_000)));
+        for us in [1_500_000, 1_600_000] {
+            seen.note(of(1, get("page:1", true, us)));
+            seen.note(of(1, store("page:1", 0, us)));
+        }
         let shape = &seen.shapes["page:{}"];
         assert_eq!((shape.herds, shape.largest), (1, 3), "of a pool: any of them");
-        assert_eq!(shape.waits_us, [990_001, 1_000_001], "before the first store");
+        assert_eq!(shape.waits_us, [30_001, 20_001], "from the last look to the first store");
     }
 
     /// `delete` of what is not there has the line of a miss.
@@ -577,6 +590,7 @@ pub(super) mod tests {
                 of(2, get("user:1", false, at)),
                 of(3, get("user:1", false, at + 3_000_000)),
                 of(1, get("user:1", false, at + 4_000_000)),
+                of(1, get("user:1", false, at + 4_020_000)),
                 of(1, store("user:1", 60, at + 4_020_000)),
                 of(2, get("user:1", true, at + 4_500_000)),
             ] {
@@ -585,11 +599,13 @@ pub(super) mod tests {
         }
         let shape = &seen.shapes["user:{}"];
         assert_eq!((shape.herds, shape.waits_us.len(), shape.time_ms(99)), (0, 0, Some(20)));
-        // One that `add` refuses has computed as well.
+        // A client whose `add` is refused has computed as well.
         for event in [
             of(5, get("user:2", false, 200_000_000)),
             of(6, get("user:2", false, 200_005_000)),
+            of(5, get("user:2", false, 200_020_000)),
             of(5, store("user:2", 60, 200_020_000)),
+            of(6, get("user:2", true, 200_025_000)),
             of(
                 6,
                 Event {

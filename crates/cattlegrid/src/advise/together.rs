@@ -30,6 +30,8 @@ pub(super) type Place = (String, usize);
 pub(super) struct Together {
     bursts: HashMap<u64, Burst>,
     groups: BTreeMap<BTreeSet<Place>, Group>,
+    /// Deletes of each shape.
+    by_shape: HashMap<String, u64>,
     pub(super) deletes: u64,
 }
 
@@ -46,6 +48,8 @@ pub(super) struct Group {
     pub(super) bursts: u64,
     pub(super) deletes: u64,
     values: BTreeSet<String>,
+    /// Deletes that had the value in common with another one of their burst, by shape.
+    by_shape: BTreeMap<String, u64>,
     /// How often the first key of a burst was of this shape.
     firsts: BTreeMap<String, u64>,
 }
@@ -63,6 +67,10 @@ impl Together {
     pub(super) fn deleted(&mut self, connection: u64, us: u64, key: &[u8]) {
         self.deletes += 1;
         let Ok(key) = std::str::from_utf8(key) else { return };
+        let name = shape(key.as_bytes());
+        if self.by_shape.len() < GROUPS_MAX || self.by_shape.contains_key(&name) {
+            *self.by_shape.entry(name).or_default() += 1;
+        }
         if self.bursts.len() >= BURSTS_MAX && !self.bursts.contains_key(&connection) {
             self.end();
         }
@@ -102,6 +110,9 @@ impl Together {
                 group.places = places;
                 group.bursts += 1;
                 group.deletes += own.len() as u64;
+                for key in own {
+                    *group.by_shape.entry(shape(key.as_bytes())).or_default() += 1;
+                }
                 if group.values.len() < VALUES_MAX {
                     group.values.insert(value.to_owned());
                 }
@@ -122,6 +133,9 @@ impl Together {
                     sum.places.extend(other.places.iter().cloned());
                     sum.bursts += other.bursts;
                     sum.deletes += other.deletes;
+                    for (name, count) in &other.by_shape {
+                        *sum.by_shape.entry(name.clone()).or_default() += count;
+                    }
                     sum.values.extend(other.values.iter().cloned());
                     for (first, count) in &other.firsts {
                         *sum.firsts.entry(first.clone()).or_default() += count;
@@ -132,6 +146,13 @@ impl Together {
             all.push(sum);
         }
         all.retain(|group| group.bursts >= BURSTS_MIN && group.values.len() >= VALUES_MIN);
+        // Numbers can be equal by chance: most deletes of each shape must be of this kind.
+        all.retain(|group| {
+            let is_most = |(name, together): (&String, &u64)| {
+                self.by_shape.get(name).is_none_or(|deletes| *together * 2 >= *deletes)
+            };
+            group.by_shape.iter().all(is_most)
+        });
         // Keys can share several parts: what differs most between bursts is what they are about.
         let names =
             |group: &Group| group.places.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();

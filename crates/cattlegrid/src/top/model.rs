@@ -163,13 +163,12 @@ impl Model {
             }
             Update::Lost { at_ms, unix_seconds, why, again_ms } => {
                 let again_at_ms = at_ms + again_ms;
-                let (at_ms, unix_seconds) = match self.link {
-                    Link::Lost { at_ms, unix_seconds, .. } => (at_ms, unix_seconds),
+                let (at_ms, unix_seconds) = if let Link::Lost { at_ms, unix_seconds, .. } = self.link {
+                    (at_ms, unix_seconds)
+                } else {
                     // Since the last answer, not since it was noticed.
-                    _ => {
-                        let age_ms = self.age_ms(at_ms);
-                        (at_ms - age_ms, unix_seconds.saturating_sub(age_ms / 1000))
-                    }
+                    let age_ms = self.age_ms(at_ms);
+                    (at_ms - age_ms, unix_seconds.saturating_sub(age_ms / 1000))
                 };
                 self.link = Link::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
                 for known in self.known.values_mut() {

@@ -95,7 +95,7 @@ fn own_gets_are_in_no_rate() {
 }
 
 #[test]
-fn the_banner_has_the_first_failure_and_a_reply_ends_it() {
+fn the_banner_has_the_last_answer_and_a_reply_ends_it() {
     let mut model = Model::new("x");
     model.take(stats(0, 7, 1, "cmd_get=1"));
     model.take(Update::Done { took_ms: 3 });
@@ -108,7 +108,7 @@ fn the_banner_has_the_first_failure_and_a_reply_ends_it() {
     model.take(lost(1000, 50));
     model.take(lost(2000, 51));
     let Link::Lost { at_ms, unix_seconds, why, again_at_ms } = &model.link else { panic!() };
-    assert_eq!((*at_ms, *unix_seconds, *again_at_ms, why.as_str()), (1000, 50, 3000, "refused%1B[1m"));
+    assert_eq!((*at_ms, *unix_seconds, *again_at_ms, why.as_str()), (0, 49, 3000, "refused%1B[1m"));
     assert_eq!(model.text(Ask::Stats, "", "cmd_get"), Some("1"), "what was known is still shown");
     model.take(Update::Done { took_ms: 3 });
     assert_eq!(model.link, Link::Up);

@@ -1,12 +1,13 @@
 //! The terminal: taken over, given back, and its keys.
 //!
 //! # Invariants
-//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. Only SIGKILL, SIGABRT and faults of the
+//! * The terminal is given back whatever ends the program: a key, a signal, an error, a panic. It ends with its terminal. Only SIGKILL, SIGABRT and faults of the
 //!   processor leave it as it is.
 
 use std::io::{self, IsTerminal as _, Stdout, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
@@ -18,6 +19,8 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 
@@ -96,6 +99,7 @@ impl Screen {
             give_back();
             before(panic);
         });
+        end_with_terminal();
         enter()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
         Ok(Self { terminal, ends, stops, goes_on })
@@ -161,6 +165,23 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
+}
+
+/// Ends the program when the terminal goes away: its reads return at once, again and again, and nothing is left to give
+/// back.
+fn end_with_terminal() {
+    thread::spawn(|| {
+        let out = io::stdout();
+        loop {
+            let mut fds = [PollFd::new(&out, PollFlags::empty())];
+            let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+            match poll(&mut fds, None) {
+                Ok(_) if fds[0].revents().intersects(gone) => std::process::exit(1),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    });
 }
 
 fn enter() -> io::Result<()> {

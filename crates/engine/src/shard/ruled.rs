@@ -409,10 +409,12 @@ pub(crate) fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> F
     Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }
 }
 
-/// Counts that a client gets a value of this kind, and does not compute.
+/// Counts that a client gets a value of this kind, and does not compute. A value that has not expired is a hit with or without a rule.
 pub(crate) fn count_old(rule: &RuleState, kind: Kind) {
     let counters = rule.counters();
-    counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+    if kind != Kind::Early {
+        counters.computes_saved.fetch_add(1, Ordering::Relaxed);
+    }
     if matches!(kind, Kind::Stale | Kind::Past) {
         counters.stale_served.fetch_add(1, Ordering::Relaxed);
     }
