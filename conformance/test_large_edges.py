@@ -383,7 +383,7 @@ def test_stuck_readers_of_many_values_that_are_deleted(start, way):
 
         def the_sum_is_right():
             stats = c.stats("cattlegrid")
-            parts = ("index_bytes", "segment_bytes", "huge_bytes", "ghost_bytes", "pinned_bytes")
+            parts = ("index_bytes", "segment_bytes", "huge_bytes", "huge_free_bytes", "ghost_bytes", "pinned_bytes")
             return int(stats["memory_used"]) == sum(int(stats[name]) for name in parts)
 
         wait_until("the sum is right", the_sum_is_right)

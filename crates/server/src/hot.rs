@@ -100,7 +100,7 @@ pub struct Counted {
     pub stores: u64,
     /// Bytes read and stored.
     pub bytes: u64,
-    /// Misses that came behind another connection's within [`HERD_MS`], before the key was stored.
+    /// Misses that came behind another connection's within a second, before the key was stored.
     pub herd_misses: u64,
     /// The last miss, until the key is stored: when, and on which connection.
     missed: Option<(u64, i32)>,

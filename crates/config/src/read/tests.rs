@@ -358,7 +358,7 @@ fn a_rule_is_leased_and_held_by_what_it_names() {
 
 #[test]
 fn every_key_of_a_rule_reaches_it() {
-    let keys = "partial = \"wait\"\nhold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
+    let keys = "mode = \"observe\"\npartial = \"wait\"\nhold = \"1s\"\nhold_many = \"2s\"\nhold_behind = \"3s\"\nlease = \"4s\"\nclose_grace = \"5s\"\n\
                 grace = \"6s\"\ngrace_on_error = \"1h\"\nwait = \"60ms\"\nearly = { share = 0.25 }\nttl_jitter = \"15%\"\nreentry = 7\npass_after = 8\npass_for = \"9s\"\n\
                 max_waiters = 10\nmax_computers = 11\nrule_computers = 12\non_busy = \"error\"\n\
                 owner = \"connection\"\nfill_window = \"13s\"\nambiguous = \"drop\"\nafter_start = \"drop\"\nnegative_ttl = \"14s\"\ntags = [\"t\"]\ntags_in_value = true\nannounced_tags = \"required\"\nwhen_behind = \"miss\"\n";
@@ -396,7 +396,7 @@ fn every_key_of_a_rule_reaches_it() {
         tags_in_value: TagsInValue::Taken,
         needs_announced_tags: true,
         when_behind: Some(WhenBehind::Miss),
-        observe: false,
+        observe: true,
     };
     assert_eq!((policy, negative_ttl_s, tags[0].text()), (expected, 14, "t"));
     for key in keys::usable(keys::RULE).map(|key| &key.row) {

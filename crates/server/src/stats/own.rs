@@ -86,7 +86,7 @@ pub(super) static ROWS: &[Row<Own>] = &[
         "memory_used",
         Unit::Bytes,
         "Bytes taken of `memory_limit`: index, segments, large values (those included that are no longer stored and still \
-         have to be sent) and the ghost queue.",
+         have to be sent, and what is free in pages that they share) and the ghost queue.",
         |shared, _| shared.engine.memory().used_bytes() as u64,
     ),
     gauge("index_bytes", Unit::Bytes, "Bytes of `memory_used` that the index has.", |_, s| {

@@ -89,7 +89,7 @@ pub(super) static TERMS: &[Row<OneRule>] = &[
     .when("when it is limited to one"),
     of_rule(text(
         "mode",
-        "`on`; or `observe`: nothing changes for clients, and what the rule would do is counted.",
+        "Whether it is in force: `on`; or `observe`: nothing changes for clients, and what the rule would do is counted.",
         |_, one| Some(Value::text(if one.rule.policy.observe { "observe" } else { "on" })),
     )),
     of_rule(gauge("matched", Unit::Flag, "Whether a key has missed or was written under it.", |_, one| {
