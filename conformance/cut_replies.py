@@ -28,7 +28,7 @@ SIZES = (16_000, 70_000, 300_000, 1_000_000)
 OPEN = 32
 """Connections of a process at a time."""
 GAUGES = ("unsent_bytes", "pinned_bytes", "partial_bytes", "huge_bytes", "held")
-MEMORY = ("index_bytes", "segment_bytes", "huge_bytes", "ghost_bytes", "pinned_bytes")
+MEMORY = ("index_bytes", "segment_bytes", "huge_bytes", "huge_free_bytes", "ghost_bytes", "pinned_bytes")
 RESET = struct.pack("ii", 1, 0)
 WARM = 2_000
 """Connections before the first look, for what is allocated once."""

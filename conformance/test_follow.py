@@ -697,13 +697,13 @@ def test_passwords(start, open_dir, own_database):
 def test_mistakes_of_the_file(open_dir, binary):
     good = rules(5432)
     for text, words in (
-        (good.replace("postgres://postgres@", "mysql://postgres@"), "does not begin with postgres://"),
+        (good.replace("postgres://postgres@", "http://postgres@"), "does not begin with postgres://"),
         (good.replace('url =', '# url ='), "lacks url"),
         (good.replace("row:{id}\"]", "row:{id\"]"), "a column is written {name}".replace("{name}", "`{name}`")),
         (good.replace('"public.rows"', '"a.b.c"'), "is no table"),
         (good.replace('max_lag = "3s"', 'max_lag = "1ms"'), "max_lag"),
         (good.replace('when_behind = "refresh"', 'when_behind = "wait"'), "when_behind"),
-        (good.replace("[follow.shop]", '[follow.shop]\nkind = "mysql"'), "not part of this version"),
+        (good.replace("[follow.shop]", '[follow.shop]\nkind = "mysql"'), "does not begin with mysql://"),
         (good.replace("[follow.shop]", "[follow.shop]\npublicatoin = 1"), "publication"),
         (good.split("[[follow.shop.table]]")[0], "lacks tables"),
         (good + 'prefixes = ["shop:"]\n', "is not one of [server] prefixes"),
