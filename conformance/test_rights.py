@@ -592,7 +592,11 @@ def test_what_the_log_and_the_statistics_say(server):
             c.ask(b"set secretkey%d 0 0 11\r\nsecretvalue\r\n" % n)
         c.ask(b"delete secretkey\r\n")
         assert boss.stats("cattlegrid")["not_allowed"] == "101"
-    lines = [line for line in server.log().splitlines() if "is not allowed" in line]
+    def refusals():
+        return [line for line in server.log().splitlines() if "is not allowed" in line]
+
+    wait_until("the log's thread has written both", lambda: len(refusals()) >= 2)
+    lines = refusals()
     assert len(lines) == 2 and lines[0].endswith('user "reader" is not allowed: set') and lines[1].endswith("delete"), lines
     assert "secret" not in server.log()
     assert 'with all rights: "boss"; ' in server.log()
