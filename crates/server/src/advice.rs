@@ -192,8 +192,9 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<
     }
     if policy.leases {
         of_slots(policy, seen, &mut all);
-        of_hold(policy, learned_ms, seen, &mut all);
+        // Before the hold: where leases are too short holds end without a value.
         of_lease(policy, learned_ms, seen, &mut all);
+        of_hold(policy, learned_ms, seen, &mut all);
         of_fills(policy, seen, &mut all);
     }
     if counts(seen.misses_lost, seen.leases) {
