@@ -331,9 +331,8 @@ impl Seen {
         if let Some(at) = open.misses.iter().position(|(own, _)| *own == connection) {
             // A client that looks once more is no further one, and computes from then on, if at all.
             let (_, before_us) = open.misses.remove(at);
-            let is_of_fill = open.is_of_fill(before_us);
             open.misses.push((connection, us));
-            return if is_of_fill { Miss::First } else { Miss::Again(before_us) };
+            return Miss::Again(before_us);
         }
         open.misses.push((connection, us));
         Miss::First
@@ -618,6 +617,30 @@ pub(super) mod tests {
         }
         let shape = &seen.shapes["user:{}"];
         assert_eq!((shape.herds, &shape.waits_us[..]), (1, &[15_000][..]));
+    }
+
+    /// Threads of the server write their lines beside each other: a store's own look-up can stand behind another client's store that it
+    /// has not seen.
+    #[test]
+    fn clients_that_store_at_the_same_time_all_count() {
+        let mut seen = Seen::default();
+        let of = |connection: u64, event: Event| Event { connection, ..event };
+        for event in [
+            of(1, get("page:1", false, 0)),
+            of(2, get("page:1", false, 10)),
+            of(3, get("page:1", false, 20)),
+            of(1, get("page:1", false, 100_000)),
+            of(2, get("page:1", false, 100_001)),
+            of(1, store("page:1", 60, 100_002)),
+            of(3, get("page:1", false, 100_003)),
+            of(3, store("page:1", 60, 100_004)),
+            of(2, store("page:1", 60, 100_005)),
+        ] {
+            seen.note(event);
+        }
+        let shape = &seen.shapes["page:{}"];
+        assert_eq!((shape.herds, shape.largest, &shape.times_us[..]), (1, 3, &[100_002][..]));
+        assert_eq!(shape.waits_us, [99_982, 99_992]);
     }
 
     #[test]
