@@ -130,8 +130,9 @@ def test_at_the_cap_others_are_served_and_the_stuck_are_closed(start, way):
 
 
 def test_who_takes_nothing_at_the_high_mark_is_closed_after_ten_seconds(start, way):
-    server = start(*way.options, "-m", 64, "--unsent-memory", "1m", "-t", 1)
+    server = start(*way.options, "-m", 512, "--unsent-memory", "1m", "-t", 1)
     with way.good(server) as c:
+        # Of a length that is copied into replies at this `-m`.
         assert c.set(b"v", b"v" * 30_000) == b"STORED"
         # None can be silent for ten seconds before it has come.
         stuck, since = [], time.monotonic()
