@@ -29,7 +29,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
     // The tests of types of objects have run: no thread of theirs may be left, -d forks and signals are not blocked yet.
     if let Some(own) = settings.objects.as_ref().and_then(|objects| objects.own.as_ref()) {
-        own.host().rest();
+        own.host.rest();
     }
 
     // 1. Who to become: a name that is wrong should cost nothing. Nothing changes yet.

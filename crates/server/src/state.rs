@@ -710,7 +710,7 @@ fn unread_versions(
 /// Says which types of users' own were loaded.
 pub(crate) fn log_own_types(objects: &Objects) {
     let (Some(own), Some(dir)) = (&objects.own, &objects.dir) else { return };
-    let (names, libraries) = (own.names(), own.libraries());
+    let (names, libraries) = (own.names(), &own.libraries);
     let for_require =
         if libraries.is_empty() { String::new() } else { format!("; for require: {}", libraries.join(", ")) };
     let types = if names.len() == 1 { "type" } else { "types" };

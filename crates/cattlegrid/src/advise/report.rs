@@ -456,7 +456,7 @@ mod tests {
     fn check(text: &str) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        if let Err(error) = cattlegrid_config::check(file.path(), None) {
+        if let Err(error) = cattlegrid_config::check(file.path(), None, crate::own_types::TYPES) {
             panic!("{error}\n{text}");
         }
     }

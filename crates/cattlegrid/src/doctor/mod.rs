@@ -90,7 +90,7 @@ fn settings_of(
     if !moved {
         to.unseen("working directory", format!("that of process {pid}; run this as root or as its user"));
     }
-    match config::parse_args(words) {
+    match config::parse_args_with(words, crate::own_types::TYPES) {
         Ok(Command::Serve(settings)) => *settings,
         Ok(_) => {
             to.unseen(

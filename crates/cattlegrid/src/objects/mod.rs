@@ -14,11 +14,14 @@ mod transcript;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{
-    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args, show_moment,
+    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args_with,
+    show_moment,
 };
 use cattlegrid_objects::Named;
 
 use client::Client;
+
+use crate::own_types::TYPES;
 
 /// What a subcommand has to say.
 #[derive(Debug)]
@@ -153,7 +156,7 @@ fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
         WhichTypes::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
         WhichTypes::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
     };
-    let Command::Serve(settings) = parse_args(words)? else {
+    let Command::Serve(settings) = parse_args_with(words, TYPES)? else {
         unreachable!("the words are those of a server")
     };
     if let (None, WhichTypes::Config(path)) = (&settings.objects, types) {

@@ -23,6 +23,7 @@ use cattlegrid_config::{
 
 use super::ObjectsError;
 use super::client::{Client, Sent, TOO_LATE};
+use crate::own_types::TYPES;
 
 /// The clock of a transcript that does not set it: 2026-01-01T00:00:00Z, a Thursday.
 const START_MS: u64 = 1_767_225_600_000;
@@ -70,7 +71,7 @@ pub(super) fn run(
 pub(super) fn settings(path: &Path, text: &str, dir: Option<&Path>) -> Result<Settings, ConfigError> {
     let has_table = text.lines().any(|line| line.trim_start().starts_with("[objects"));
     let text = if has_table { text.to_owned() } else { format!("{text}\n[objects]\n") };
-    let file = RuleFile::parse_beside(path, &text, dir)?;
+    let file = RuleFile::parse_beside(path, &text, dir, TYPES)?;
     file.settings_with(dir).map_err(|error| ConfigError::of(path, error))
 }
 
