@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use cattlegrid_engine::{Effects, RunningCall, Step};
 
-use crate::state::{Message, Shared};
+use crate::lane::handle::Message;
+use crate::shared::Shared;
 
 /// Time of a round for steps of calls. The step that reaches it is finished.
 const ROUND: Duration = Duration::from_millis(1);

@@ -18,12 +18,13 @@ use crate::folder::Folder;
 use crate::heap::Heap;
 use crate::holds::HoldReports;
 use crate::idle_rules::IdleRules;
+use crate::lane::handle::Message;
 use crate::listen::Listeners;
 use crate::manager::{Manager, SignsOfLife};
 use crate::poller::{Poller, Wish};
 use crate::reload::{Extent, Reloads};
+use crate::shared::Shared;
 use crate::signals::{Signal, Signals};
-use crate::state::{Message, Shared};
 use crate::{lane, log, stats};
 
 /// Runs the server: starts the lanes, and comes back when they have left. `must_reload`: a reload was asked for before.

@@ -35,9 +35,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
+use crate::connection::info::ConnectionInfo;
+use crate::lane::handle::Message;
 use crate::listen::Listener;
+use crate::listen::ListenerInfo;
 use crate::log;
-use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
+use crate::shared::Shared;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -452,7 +455,7 @@ mod tests {
         fn new(words: &[&str]) -> Self {
             let all = ["-m", "16"].iter().chain(words).copied();
             let Ok(Command::Serve(settings)) = parse_args(all) else { panic!("options") };
-            let shared = crate::share::alone(*settings);
+            let shared = crate::shared::build::alone(*settings);
             shared.door.begin(&shared);
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
             socket.set_nonblocking(true).unwrap();

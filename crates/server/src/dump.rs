@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn turns_are_short() {
         let Ok(Command::Serve(settings)) = parse_args(["-m", "16", "-t", "1"]) else { panic!("options") };
-        let shared = crate::share::alone(*settings);
+        let shared = crate::shared::build::alone(*settings);
         let engine = &shared.engine;
         let peer = engine.shared().peers().join(cattlegrid_herd::PeerKey::Process(1));
         let mut session = Session::new(Arc::new(Caller::new(1, 0, 0, peer)));

@@ -24,15 +24,17 @@ use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
 use crate::calls::Calls;
+use crate::connection::info::ConnectionInfo;
 use crate::connection::{Connection, Reason, Received};
 use crate::door::Entrance;
+use crate::lane::handle::Message;
 use crate::latency::Family;
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
 use crate::samplers::Samplers;
-use crate::state::{ConnectionInfo, Message, Shared};
+use crate::shared::Shared;
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
 use crate::watch::{Record, Topics, What};
@@ -41,6 +43,7 @@ use leave::Draining;
 
 mod accept;
 mod by_ring;
+pub(crate) mod handle;
 mod leave;
 mod room;
 

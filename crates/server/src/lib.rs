@@ -4,6 +4,7 @@ mod admin;
 mod advice;
 pub mod auth;
 mod calls;
+mod caps;
 mod commands;
 mod connection;
 mod control;
@@ -23,6 +24,7 @@ mod follows;
 #[cfg(not(feature = "postgres"))]
 #[path = "no_follows.rs"]
 mod follows;
+mod gauges;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 mod heap;
@@ -41,12 +43,12 @@ pub mod poller;
 mod ready;
 mod reload;
 mod ring;
+mod rule_counts;
 mod samplers;
 pub mod serve;
-mod share;
+mod shared;
 mod shortage;
 pub mod signals;
-mod state;
 pub mod stats;
 pub mod sys;
 pub mod time;

@@ -298,6 +298,25 @@ pub fn write_port_file(path: &Path, listeners: &Listeners) -> Result<(), ListenE
     })
 }
 
+/// Where a connection came in.
+#[derive(Debug)]
+pub(crate) struct ListenerInfo {
+    /// Its descriptor's number.
+    pub(crate) fd: i32,
+    pub(crate) address: Address,
+    pub(crate) tls: bool,
+}
+
+impl ListenerInfo {
+    /// As `stats conns` shows it.
+    pub(crate) fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => format!("tcp:{address}"),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};

@@ -6,11 +6,11 @@ use cattlegrid_config::{NamedFile, Settings};
 
 use crate::admin::{self, Bound, Secrets};
 use crate::auth::{self, AuthFile};
+use crate::caps::Caps;
 use crate::error::ServeError;
 use crate::manager::Manager;
-use crate::share::{Ground, share};
+use crate::shared::build::{Ground, share};
 use crate::signals::Signals;
-use crate::state::Caps;
 use crate::sys::{self, PidFile};
 use crate::tls::TlsAcceptor;
 use crate::{control, listen, log, shortage};

@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::{Cursor, Now};
 use cattlegrid_protocol::{Words, reply, strict_u32};
 
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::turn::Turn;
 use definition::put_all;
 pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Value};

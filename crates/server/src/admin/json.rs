@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::advice::{self, Advice};
 use crate::hot::{Counted, EVERY, Hottest};
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::{Definition, Group, Sink, Value, collect, collect_rules, each_lease};
 
 /// Longest list of leases, in bytes, as that of `stats leases`.

@@ -22,7 +22,7 @@ use super::metrics::Format;
 use super::{Site, Stage, dashboard, json, metrics};
 use crate::log;
 use crate::ready::reasons_against;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::Group;
 use crate::time::thread_cpu;
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::json;
 use crate::advice::{self, Advised};
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::Group;
 
 /// Most rules, loaders, types, methods, shares and logs, of each kind, that are shown. Pages in JSON have all.

@@ -1,7 +1,7 @@
 //! Data blocks that arrive in the pages in which their values will stay.
 //!
 //! A value too long for the log has pages of its own, and its bytes are received straight into them as soon as its line is
-//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::state::Caps) or for four times what has arrived, at
+//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::caps::Caps) or for four times what has arrived, at
 //! most 16 times that, at a time; when the memory is full items are evicted for them. The old value stays until the new
 //! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in the buffer like
 //! any other command: then the refusal is that of a store which finds no room at its end.
@@ -12,7 +12,7 @@
 //! # Invariants
 //! * While bytes of the value are missing the connection's buffer is empty. Afterwards it begins with the end of its block,
 //!   CRLF; in the binary protocol there is none.
-//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::state::Caps) of the memory.
+//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::caps::Caps) of the memory.
 
 use std::io::IoSliceMut;
 
@@ -24,8 +24,9 @@ use rustix::net::{RecvFlags, recv};
 
 use super::input::{Front, Input, Speaks};
 use super::{Connection, GROWTH_LARGE, Phase};
+use crate::caps::Caps;
+use crate::shared::Shared;
 use crate::shortage;
-use crate::state::{Caps, Shared};
 use crate::turn::Turn;
 use crate::watch::Topics;
 
@@ -68,12 +69,12 @@ impl Arriving {
 const GROWTH: usize = 4;
 /// Pieces of pages of one receive, and the room behind them.
 const SLICES: usize = 16;
-/// A value that grows takes at most this many times [`Caps::piece_bytes`](crate::state::Caps) at once.
+/// A value that grows takes at most this many times [`Caps::piece_bytes`](crate::caps::Caps) at once.
 const PIECES_MAX: usize = 16;
 
 impl Connection {
     /// Receives at the beginning of a command that is probably a large store: into `room`, which must have more than
-    /// [`Caps::begin_bytes`](crate::state::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
+    /// [`Caps::begin_bytes`](crate::caps::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
     /// were received, and how many of them are in `room`.
     pub(super) fn receive_begin(
         &mut self,

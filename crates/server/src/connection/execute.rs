@@ -13,10 +13,11 @@ use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
+use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::latency::Family;
 use crate::log;
-use crate::state::{Doing, Shared};
+use crate::shared::Shared;
 use crate::turn::Turn;
 use crate::watch::{Record, Topics, Watcher, What};
 
@@ -99,7 +100,7 @@ impl Connection {
         if keeps || self.input.is_counted || !self.input.is_idle() {
             self.note_upload(used == 0, turn);
         }
-        self.info.set_doing(self.doing());
+        self.info.set_activity(self.doing());
         if log::enabled(log::Level::Trace) {
             let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
             log::trace(format_args!("{fd}: executed {used} of {received} bytes, now {state}"));
@@ -113,17 +114,17 @@ impl Connection {
     }
 
     /// What it does between turns.
-    fn doing(&self) -> Doing {
+    fn doing(&self) -> Activity {
         if self.watcher().is_some() {
-            Doing::Watch
+            Activity::Watch
         } else if self.input.is_idle() {
-            Doing::Read
+            Activity::Read
         } else if self.input.swallows() {
-            Doing::Swallow
+            Activity::Swallow
         } else if self.awaits_block() {
-            Doing::Block
+            Activity::Block
         } else {
-            Doing::Read
+            Activity::Read
         }
     }
 
@@ -472,7 +473,7 @@ impl Connection {
         if let Request::Packet(packet, command) = request {
             return self.packet_command(*packet, command, turn);
         }
-        self.info.set_doing(Doing::Execute);
+        self.info.set_activity(Activity::Execute);
         let Request::Admin(admin) = request else {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };

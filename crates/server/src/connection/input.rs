@@ -17,7 +17,7 @@ use cattlegrid_protocol::{
 use super::arriving::Arriving;
 use super::execute::Unfinished;
 use super::runs::RunRest;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::uploads::Upload;
 
 /// The unread input of a connection. See the module's text.

@@ -16,7 +16,8 @@ use cattlegrid_protocol::{Parsed, reply};
 use super::arriving::Arriving;
 use super::input::Speaks;
 use super::{Connection, Reason};
-use crate::state::{Message, Shared};
+use crate::lane::handle::Message;
+use crate::shared::Shared;
 use crate::turn::Turn;
 use crate::uploads::{Claim, Origin};
 

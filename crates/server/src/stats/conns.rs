@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::Now;
 
 use super::definition::{Row, Sink, Unit, Value, gauge, put_all, text};
+use crate::connection::info::{ConnectionInfo, PeerName};
 use crate::listen::Address;
-use crate::state::{ConnectionInfo, ListenerInfo, PeerName, Shared};
+use crate::listen::ListenerInfo;
+use crate::shared::Shared;
 
 /// Connections noted while their list is locked.
 const NOTED: usize = 64;

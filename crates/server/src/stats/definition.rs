@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// One statistic.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use cattlegrid_herd::LeaseView;
 
 use super::Lines;
 use super::definition::{Kind, Row, Unit, Value, gauge, text, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// Longest list of leases, in bytes, as memcached's longest dump.
 const LEASES_BYTES: usize = 2 << 20;

@@ -8,7 +8,7 @@ use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, va
 use super::general::Snapshot;
 use crate::log::Counts as LogCounts;
 use crate::ready::reasons_against;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What `stats cattlegrid` is read from.
 pub(super) struct Own {
@@ -42,18 +42,18 @@ pub(super) static ROWS: &[Row<Own>] = &[
         Unit::Count,
         "Which reading of the files is in force: 1 at the start, and one more after each reload (SIGHUP, or changed types of objects) \
          that took effect.",
-        |shared, _| shared.reloaded().count + 1,
+        |shared, _| shared.reload_status().count + 1,
     ),
     gauge(
         "reload_time",
         Unit::UnixSeconds,
         "When the last reload has ended, whether it took effect or not; before the first one that of the start.",
-        |shared, _| shared.reloaded().unix,
+        |shared, _| shared.reload_status().unix,
     ),
     text(
         "reload_error",
         "Why the last reload changed nothing: the first line of what the log has, up to 256 bytes. none: it took effect, or there was none.",
-        |shared, _| Some(Value::text(first_line(shared.reloaded().error.as_deref()))),
+        |shared, _| Some(Value::text(first_line(shared.reload_status().error.as_deref()))),
     ),
     gauge(
         "shards",

@@ -3,7 +3,7 @@
 use cattlegrid_engine::{Now, RollingFloor, TagStats};
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What `stats tags` is read from.
 pub(super) struct AllTags {
