@@ -149,14 +149,14 @@ pub(crate) struct ObjectsSection {
 
 /// A directory of types that is named outside of the file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Given<'d> {
+pub(crate) enum TypesDir<'d> {
     /// `dir` is not read.
     InPlaceOfDir(&'d Path),
     /// Only of a file without `dir`.
     WithoutDir(&'d Path),
 }
 
-impl<'d> Given<'d> {
+impl<'d> TypesDir<'d> {
     /// The directory that takes the place of `dir`.
     pub(crate) fn in_place_of_dir(self) -> Option<&'d Path> {
         match self {
@@ -180,7 +180,7 @@ pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,
     path: &Path,
-    (given, types): (Option<Given<'_>>, &dyn TypeLoader),
+    (given, types): (Option<TypesDir<'_>>, &dyn TypeLoader),
     problems: &mut Problems,
 ) -> ObjectsSection {
     let mut draft = ObjectsDraft { has_scripts: types.has_scripts(), ..ObjectsDraft::default() };
@@ -199,8 +199,8 @@ pub(crate) fn read_objects(
     }
     let mut section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
     let given = given.and_then(|given| match given {
-        Given::WithoutDir(_) if section.draft.dir.is_some() => None,
-        Given::WithoutDir(given) | Given::InPlaceOfDir(given) => Some(given),
+        TypesDir::WithoutDir(_) if section.draft.dir.is_some() => None,
+        TypesDir::WithoutDir(given) | TypesDir::InPlaceOfDir(given) => Some(given),
     });
     if let Some(given) = given {
         if section.load(Path::new(""), &given_text(given), types).is_ok() {

@@ -128,9 +128,9 @@ const LOOKED_AT_MAX: usize = 1000;
 const DEPTH_MAX: usize = 8;
 
 /// A file: its path, size, the times of the last changes of its data and of its inode.
-type Seen = (PathBuf, u64, [i64; 4], u64);
+type FileStamp = (PathBuf, u64, [i64; 4], u64);
 
-fn list(dir: &Path, depth: usize, left: &mut usize, files: &mut Vec<Seen>) {
+fn list(dir: &Path, depth: usize, left: &mut usize, files: &mut Vec<FileStamp>) {
     let Ok(entries) = dir.read_dir() else { return };
     for entry in entries.flatten() {
         let path = entry.path();
@@ -154,7 +154,7 @@ fn list(dir: &Path, depth: usize, left: &mut usize, files: &mut Vec<Seen>) {
     }
 }
 
-fn seen(path: PathBuf, data: &Metadata) -> Seen {
+fn seen(path: PathBuf, data: &Metadata) -> FileStamp {
     let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
     (path, data.size(), times, data.ino())
 }

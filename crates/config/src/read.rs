@@ -22,7 +22,7 @@ use crate::follows::{read_follows, table_lines};
 use crate::hints;
 use crate::loader::LoaderSettings;
 use crate::loaders::read_loaders;
-use crate::objects::{self, Given, read_objects};
+use crate::objects::{self, TypesDir, read_objects};
 use crate::own_types::{NoScripts, TypeLoader};
 use crate::places::Places;
 use crate::problems::{self, Problems};
@@ -70,7 +70,7 @@ impl RuleFile {
             let line = problems::newlines(before) + 1;
             ConfigError::new(vec![format!("{}:{line}: is not UTF-8", path.display())])
         })?;
-        Self::parse_given(path, &text, objects_dir.map(Given::InPlaceOfDir), types)
+        Self::parse_given(path, &text, objects_dir.map(TypesDir::InPlaceOfDir), types)
     }
 
     /// Reads `text`, which is what the file at `path` holds. What its loaders name is looked up: directories, programs and
@@ -92,13 +92,13 @@ impl RuleFile {
         objects_dir: Option<&Path>,
         types: &'static dyn TypeLoader,
     ) -> Result<Self, ConfigError> {
-        Self::parse_given(path, text, objects_dir.map(Given::WithoutDir), types)
+        Self::parse_given(path, text, objects_dir.map(TypesDir::WithoutDir), types)
     }
 
     fn parse_given(
         path: &Path,
         text: &str,
-        given: Option<Given<'_>>,
+        given: Option<TypesDir<'_>>,
         types: &'static dyn TypeLoader,
     ) -> Result<Self, ConfigError> {
         let mut problems = Problems::default();
@@ -124,7 +124,7 @@ impl RuleFile {
         path: &Path,
         table: &DeTable<'_>,
         text: &str,
-        (given, types): (Option<Given<'_>>, &'static dyn TypeLoader),
+        (given, types): (Option<TypesDir<'_>>, &'static dyn TypeLoader),
         problems: &mut Problems,
     ) -> Option<Self> {
         let mut server = ServerSection::default();
@@ -180,7 +180,7 @@ impl RuleFile {
         let rules = Arc::new(Rules::new(rules, cascades).with_prefixes(prefixes));
         rules::check_self_bumps(&rules, &places, problems);
         let running = loaders.iter().filter(|loader| runs(loader, &rules)).cloned().collect();
-        let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
+        let objects_dir = given.and_then(TypesDir::in_place_of_dir).map(Path::to_owned);
         Some(Self {
             path: path.to_owned(),
             rules,

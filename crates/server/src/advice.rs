@@ -66,10 +66,10 @@ fn counts(part: u64, all: u64) -> bool {
 }
 
 /// A rule, and what is advised.
-pub(crate) type Advised = (Arc<Rule>, Vec<Advice>);
+pub(crate) type RuleAdvice = (Arc<Rule>, Vec<Advice>);
 
 /// Of each rule in force that has some, in the order of the rule file.
-pub(crate) fn of_rules(shared: &Shared) -> Vec<Advised> {
+pub(crate) fn of_rules(shared: &Shared) -> Vec<RuleAdvice> {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
     let each = active.each().map(|(rule, state)| (Arc::clone(rule), rule_advice(state)));

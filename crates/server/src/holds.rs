@@ -14,10 +14,10 @@ use crate::rule_counts::{ONE_IN, RuleCounts, time};
 const MINUTE_MS: u64 = 60_000;
 /// What was counted of each rule, by its pattern.
 #[derive(Debug, Default)]
-pub(crate) struct HoldReports(HashMap<String, Report>);
+pub(crate) struct HoldReports(HashMap<String, HoldReport>);
 
 #[derive(Debug, Default)]
-struct Report {
+struct HoldReport {
     /// The counts are since then.
     since_ms: u64,
     before: RuleCounts,
@@ -31,7 +31,7 @@ impl HoldReports {
         let name = &*rule.name();
         if !self.0.contains_key(name) {
             // What was counted before the first look is new as well.
-            self.0.insert(name.to_owned(), Report { since_ms: now_ms, ..Report::default() });
+            self.0.insert(name.to_owned(), HoldReport { since_ms: now_ms, ..HoldReport::default() });
         }
         let report = self.0.get_mut(name)?;
         let new = counted.since(report.before);

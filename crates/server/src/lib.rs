@@ -1,5 +1,6 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
+mod acceptor;
 mod admin;
 mod advice;
 pub mod auth;
@@ -11,7 +12,6 @@ mod control;
 #[cfg(feature = "postgres")]
 mod deletes;
 mod detail;
-mod door;
 mod dump;
 pub mod error;
 mod first_process;
@@ -68,7 +68,7 @@ pub use deletes::{DeletesError, delete_keys};
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::{check_logs, log_lacks};
-pub use hot::{Counted, Sketch, shape};
+pub use hot::{KeyCounts, Sketch, shape};
 pub use loading::log_loader;
 pub use serve::{descriptors_at_most, memory_at_most, serve};
 

@@ -47,13 +47,13 @@ impl ReloadStatus {
 
 #[derive(Debug, Default)]
 struct Progress {
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
     /// Files were read.
     read: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReloadState {
     /// The thread runs.
     runs: bool,
     /// It reads files.
@@ -103,7 +103,7 @@ impl Reloads {
             }
             return log::error(format_args!("nothing reloaded: no thread for it: {error}"));
         }
-        let reads = |state: &mut State| state.reads;
+        let reads = |state: &mut ReloadState| state.reads;
         let waited = self.progress.read.wait_timeout_while(lock(&self.progress), LENT, reads);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -151,6 +151,6 @@ fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent:
     }
 }
 
-fn lock(progress: &Progress) -> MutexGuard<'_, State> {
+fn lock(progress: &Progress) -> MutexGuard<'_, ReloadState> {
     progress.state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,13 +9,13 @@ use cattlegrid_engine::{Counts, Effects, Engine, Interest, Now};
 use cattlegrid_loader::Loaders;
 use cattlegrid_protocol::Limits;
 
+use crate::acceptor::Acceptor;
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
-use crate::auth::rights::Said;
+use crate::auth::rights::RefusalLog;
 use crate::caps::Caps;
 use crate::connection::info::ConnectionInfo;
 use crate::detail::Detail;
-use crate::door::Door;
 use crate::dump::Dumps;
 use crate::follows::Follows;
 use crate::gauges::Gauges;
@@ -27,7 +27,7 @@ use crate::reload::in_force::InForce;
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::{Unsent, pinned_cap};
+use crate::unsent::{UnsentOutput, pinned_cap};
 use crate::uploads::Uploads;
 use crate::watch::{self, Record, Watcher, Watchers, What};
 
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     /// Who may log in; None without `-Y` and `-S`.
     pub(crate) auth: Option<AuthFile>,
     /// What was said of requests that users may not make.
-    pub(crate) not_allowed: Said,
+    pub(crate) not_allowed: RefusalLog,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
     /// What protects the pages for monitoring.
@@ -68,13 +68,13 @@ pub(crate) struct Shared {
     /// `lru_crawler metadump` and `mgdump`.
     pub(crate) dumps: Dumps,
     /// Output that clients have not taken yet.
-    pub(crate) unsent: Unsent,
+    pub(crate) unsent: UnsentOutput,
     /// Every open connection, by descriptor, for `stats conns`.
     pub(crate) connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Where the server listens.
     pub(crate) listeners: Mutex<Vec<Arc<ListenerInfo>>>,
     /// Accepts connections.
-    pub(crate) door: Door,
+    pub(crate) acceptor: Acceptor,
     /// Wakes the control thread.
     pub(crate) control: Waker,
     /// A client asked the server to stop (`shutdown`).

@@ -90,7 +90,7 @@ impl Group {
 pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Sink) {
     match group {
         Group::General => put_all(general::ROWS, &[], shared, &general::General::take(shared, now), sink),
-        Group::Own => put_all(own::ROWS, &[], shared, &own::Own::take(shared, now), sink),
+        Group::Own => put_all(own::ROWS, &[], shared, &own::OwnStats::take(shared, now), sink),
         Group::Items => items::collect_items(shared, now, sink),
         Group::Slabs => items::collect_slabs(shared, now, sink),
         Group::Sizes => sink.put(&items::SIZES, &[], &Value::text("disabled")),

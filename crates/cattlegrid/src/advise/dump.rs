@@ -119,13 +119,13 @@ pub(super) struct Stock {
 
 /// What is stored.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredShapes {
     pub(super) shapes: HashMap<String, Stock>,
     pub(super) total: Stock,
     pub(super) part: bool,
 }
 
-impl Stored {
+impl StoredShapes {
     /// `now`: in seconds since 1970.
     pub(super) fn note(&mut self, item: &Item<'_>, now: u64) {
         let mut name = shape(&decoded(item.key));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_never_fetched_is_summed_by_shape() {
-        let mut stored = Stored::default();
+        let mut stored = StoredShapes::default();
         for n in 0..10_u64 {
             let key = format!("report%3A{n}");
             let expires = (n > 3).then_some(160);

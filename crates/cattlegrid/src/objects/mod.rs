@@ -19,7 +19,7 @@ use cattlegrid_config::{
 };
 use cattlegrid_objects::Named;
 
-use client::Client;
+use client::ObjectClient;
 
 use crate::own_types::TYPES;
 
@@ -110,7 +110,7 @@ fn is_source(path: &Path) -> bool {
 fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
     let settings = settings(types)?;
     let at_ms = at_ms.unwrap_or_else(now_ms);
-    let mut client = Client::new(&settings, at_ms)?;
+    let mut client = ObjectClient::new(&settings, at_ms)?;
     let mut text = format!("@ {}\n", show_moment(at_ms));
     for step in steps {
         match step {
@@ -123,8 +123,8 @@ fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<St
                 let line = format!("get {name}\r\n");
                 text.push_str(&line);
                 match client.send(line.as_bytes()) {
-                    client::Sent::Replies(replies) => text.push_str(&String::from_utf8_lossy(&replies)),
-                    client::Sent::Incomplete => unreachable!("a line is whole"),
+                    client::SendResult::Replies(replies) => text.push_str(&String::from_utf8_lossy(&replies)),
+                    client::SendResult::Incomplete => unreachable!("a line is whole"),
                 }
             }
         }
@@ -137,7 +137,7 @@ fn now_ms() -> u64 {
 }
 
 /// Whether it is the name of a call, which a client could send.
-fn check_call(client: &Client, subcommand: &str, name: &str) -> Result<(), UsageError> {
+fn check_call(client: &ObjectClient, subcommand: &str, name: &str) -> Result<(), UsageError> {
     let wrong = |problem: &str| Err(UsageError::new(format!("objects {subcommand} {name}: {problem}")));
     if name.len() > KEY_BYTES_MAX || name.contains(|c: char| c == ' ' || c.is_ascii_control()) {
         return wrong("must be a key, up to 250 bytes without blanks");

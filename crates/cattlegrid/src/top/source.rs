@@ -87,11 +87,11 @@ impl Target {
         let stream = if self.address.contains('/') {
             let socket = UnixStream::connect(&self.address)?;
             socket.set_write_timeout(Some(CONNECT))?;
-            self.over_tls(Timed { socket, until: until.clone() })?
+            self.over_tls(TimedSocket { socket, until: until.clone() })?
         } else {
             let socket = self.connect_tcp()?;
             socket.set_write_timeout(Some(CONNECT))?;
-            self.over_tls(Timed { socket, until: until.clone() })?
+            self.over_tls(TimedSocket { socket, until: until.clone() })?
         };
         let mut reader = BufReader::with_capacity(64 << 10, stream);
         if let Some((user, password)) = &self.login {
@@ -121,7 +121,7 @@ impl Target {
         Err(last)
     }
 
-    fn over_tls<S: Socket>(&self, socket: Timed<S>) -> io::Result<Box<dyn Stream>> {
+    fn over_tls<S: Socket>(&self, socket: TimedSocket<S>) -> io::Result<Box<dyn Stream>> {
         Ok(match &self.tls {
             None => Box::new(socket),
             Some(tls) => Box::new(tls.over(socket)?),
@@ -162,12 +162,12 @@ impl Socket for UnixStream {
 }
 
 /// A socket whose reads end at a moment, however slowly bytes come.
-struct Timed<S> {
+struct TimedSocket<S> {
     socket: S,
     until: Until,
 }
 
-impl<S: Socket> Read for Timed<S> {
+impl<S: Socket> Read for TimedSocket<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.until.left().ok_or(io::ErrorKind::TimedOut)?;
         self.socket.wait_at_most(left)?;
@@ -175,7 +175,7 @@ impl<S: Socket> Read for Timed<S> {
     }
 }
 
-impl<S: Socket> Write for Timed<S> {
+impl<S: Socket> Write for TimedSocket<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.socket.write(bytes)
     }
@@ -440,10 +440,10 @@ mod tests {
     fn views_and_rules_decide_what_is_asked_for() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.due(0, &order(&[])), ALWAYS);
-        let slow = order(&[Ask::Slow, Ask::Leases]);
-        assert!(!schedule.due(0, &slow).contains(&Ask::Slow), "it may be an ordinary key");
+        let slow = order(&[Ask::SlowEntry, Ask::Leases]);
+        assert!(!schedule.due(0, &slow).contains(&Ask::SlowEntry), "it may be an ordinary key");
         schedule.answered(Ask::Rules, 0, &lines("STAT 1:match a\r\nEND\r\n"), 20, 1000);
-        assert_eq!(schedule.due(0, &slow).last(), Some(&Ask::Slow));
+        assert_eq!(schedule.due(0, &slow).last(), Some(&Ask::SlowEntry));
         assert!(!schedule.due(900, &slow).contains(&Ask::Rules));
         assert!(schedule.due(950, &slow).contains(&Ask::Rules));
     }
@@ -471,7 +471,7 @@ mod tests {
         peer.write_all(b"STAT pid 1\r\nSTAT up").unwrap();
         let until = Until::default();
         until.set(Duration::from_millis(80));
-        let mut reader = BufReader::new(Timed { socket: socket.try_clone().unwrap(), until });
+        let mut reader = BufReader::new(TimedSocket { socket: socket.try_clone().unwrap(), until });
         let error = read_reply(&mut reader, Ask::Stats).unwrap_err();
         assert_eq!(words(&error), "no answer within 5 s");
         // Bytes that come later are not waited for either.

@@ -32,13 +32,13 @@ use crate::watch::Topics;
 
 /// A store whose line is known and whose data block arrives in pages.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct PagedStore {
     /// The line with its end, or the packet up to its value.
     line: Box<[u8]>,
     value: ArrivingValue,
 }
 
-impl Arriving {
+impl PagedStore {
     /// Bytes of the line, and of the value what has arrived or has room in its pages.
     pub(super) fn bytes(&self) -> usize {
         self.line.len() + self.value.filled() + self.value.room()
@@ -126,7 +126,7 @@ impl Connection {
         }
         value.fill(here);
         self.input.speaks = speaks;
-        self.input.front = Front::Arriving(Box::new(Arriving { line: line.into(), value }));
+        self.input.front = Front::PagedStore(Box::new(PagedStore { line: line.into(), value }));
         line.len() + here.len()
     }
 
@@ -136,7 +136,7 @@ impl Connection {
     /// # Errors
     /// There are no pages, and the system refuses the memory. Nothing has changed.
     pub(super) fn make_page_room(&mut self, shared: &Shared) -> Result<(), NoMemory> {
-        let Front::Arriving(arriving) = &mut self.input.front else { return Ok(()) };
+        let Front::PagedStore(arriving) = &mut self.input.front else { return Ok(()) };
         let value = &mut arriving.value;
         if value.room() > 0 || take_pages(value, piece(value.filled(), &shared.caps), shared) {
             return Ok(());
@@ -147,7 +147,7 @@ impl Connection {
     /// Copies a command whose block cannot go on in pages to the buffer, which is empty.
     #[cold]
     fn gather(&mut self) -> Result<(), NoMemory> {
-        let Some(Arriving { line, value }) = self.input.arriving() else { return Ok(()) };
+        let Some(PagedStore { line, value }) = self.input.arriving() else { return Ok(()) };
         let bytes = line.len() + value.filled();
         let fits = bytes < GROWTH_LARGE || shortage::leaves_room(bytes);
         let mut gathered = Vec::new();
@@ -168,7 +168,7 @@ impl Connection {
         room: &mut [u8],
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Self { input: Input { front: Front::Arriving(arriving), .. }, info, .. } = self else {
+        let Self { input: Input { front: Front::PagedStore(arriving), .. }, info, .. } = self else {
             return Ok((0, 0));
         };
         let value = &mut arriving.value;
@@ -222,7 +222,7 @@ impl Connection {
         plain = &plain[self.begin_with(plain, shared)..];
         while self.input.arrives() && !plain.is_empty() {
             self.make_page_room(shared)?;
-            if let Front::Arriving(arriving) = &mut self.input.front {
+            if let Front::PagedStore(arriving) = &mut self.input.front {
                 plain = &plain[arriving.value.fill(plain)..];
             }
         }
@@ -239,7 +239,7 @@ impl Connection {
     /// block's end has not come whole.
     pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
         let end = rest.get(..self.input.speaks.end_bytes())?;
-        let Arriving { line, value } = *self.input.take_arriving()?;
+        let PagedStore { line, value } = *self.input.take_arriving()?;
         self.input.expects_pages = true;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);

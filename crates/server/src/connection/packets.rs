@@ -56,7 +56,7 @@ impl Connection {
             commands::After::GoOn => {}
             // Its lines are made into packets as a whole.
             commands::After::Dump(mut dump) => {
-                while !dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
+                while !dump.resume(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
             }
             commands::After::Watch(_) => unreachable!("it has no packet"),
         }

@@ -32,12 +32,12 @@ impl InForce {
 impl Shared {
     /// Reads the rule file, with its objects, certificates and the authentication file again and starts new loaders: all, or
     /// on any error none.
-    /// SIGHUP. Takes as long as the slowest loader needs to start, while `goes_on` says so. `files_are_read` is called before that, or not
+    /// SIGHUP. Takes as long as the slowest loader needs to start, while `may_wait` says so. `files_are_read` is called before that, or not
     /// at all.
     pub(crate) fn reload(
         &self,
         files_are_read: impl FnOnce(),
-        goes_on: impl Fn() -> bool,
+        may_wait: impl Fn() -> bool,
     ) -> Result<(), ServeError> {
         let users =
             self.auth.as_ref().map(|auth| auth.read_again().map(|users| (auth, users))).transpose()?;
@@ -62,7 +62,7 @@ impl Shared {
         log::lines(log::Level::Warning, self.settings.options_need_restart().unwrap_or_default());
         if let Some((file, newer)) = &rule_file {
             newer.check_loaders(&self.settings)?;
-            let loaders = self.loaders.prepare(&newer.running, &goes_on)?;
+            let loaders = self.loaders.prepare(&newer.running, &may_wait)?;
             log::lines(log::Level::Warning, newer.warns_of_loaders().join("\n"));
             log::lines(log::Level::Warning, newer.warns_of_patterns().join("\n"));
             log::lines(log::Level::Warning, file.needs_restart(newer).join("\n"));

@@ -13,11 +13,11 @@ use cattlegrid_store::Share;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::acceptor::Acceptor;
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::caps::Caps;
 use crate::detail::Detail;
-use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::follows::Follows;
@@ -33,7 +33,7 @@ use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::Unsent;
+use crate::unsent::UnsentOutput;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
 use crate::why;
@@ -153,7 +153,7 @@ pub(crate) fn share(
     let shared = Arc::new(Shared {
         clock,
         auth,
-        not_allowed: crate::auth::rights::Said::default(),
+        not_allowed: crate::auth::rights::RefusalLog::default(),
         tls,
         admin,
         engine,
@@ -174,11 +174,11 @@ pub(crate) fn share(
         uploads: Uploads::new(caps.uploads_bytes),
         shortage: Shortage::default(),
         dumps: Dumps::default(),
-        unsent: Unsent::new(caps.unsent_bytes),
+        unsent: UnsentOutput::new(caps.unsent_bytes),
         caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),
-        door: Door::default(),
+        acceptor: Acceptor::default(),
         control: Waker::new().map_err(io("a lane cannot be made"))?,
         stop_asked: AtomicBool::new(false),
         in_force: Mutex::new(InForce {

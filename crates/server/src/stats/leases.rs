@@ -83,6 +83,6 @@ pub(crate) fn each(shared: &Shared, now: Now, mut each: impl FnMut(&str, &[(&'st
             .filter_map(|field| Some((field.definition.name, field.read(shared, &lease)?)))
             .collect();
         // A key sent as base64 may hold anything.
-        each(&crate::watch::Escaped(&lease.key).to_string(), &fields)
+        each(&crate::watch::escaped(&lease.key).to_string(), &fields)
     });
 }

@@ -6,18 +6,18 @@ use cattlegrid_engine::{HerdUsage, Now};
 
 use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
 use super::general::Snapshot;
-use crate::log::Counts as LogCounts;
+use crate::log::LogCounts;
 use crate::ready::reasons_against;
 use crate::shared::Shared;
 
 /// What `stats cattlegrid` is read from.
-pub(super) struct Own {
+pub(super) struct OwnStats {
     base: Snapshot,
     herd: HerdUsage,
     log: LogCounts,
 }
 
-impl Own {
+impl OwnStats {
     pub(super) fn take(shared: &Shared, now: Now) -> Self {
         Self {
             base: Snapshot::take(shared, now),
@@ -28,7 +28,7 @@ impl Own {
 }
 
 /// In the order in which they are printed.
-pub(super) static ROWS: &[Row<Own>] = &[
+pub(super) static ROWS: &[Row<OwnStats>] = &[
     text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
         .export(Export::As("server_version")),
     gauge(
