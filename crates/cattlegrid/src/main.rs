@@ -8,6 +8,7 @@ mod objects;
 mod own_types;
 mod ping;
 mod running;
+mod socket;
 mod top;
 mod trial;
 

@@ -1,7 +1,7 @@
 //! `lru_crawler metadump all`: what a server has stored, by the shape of its keys.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::time::Duration;
 
 use cattlegrid_server::shape;

@@ -6,8 +6,9 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::link::TcpOrUnix;
+use super::super::link::PATIENCE;
 use super::replay::{Send, What};
+use crate::socket::Socket;
 
 /// Connections at most; further clients share them.
 const PIPES_MAX: u64 = 500;
@@ -38,7 +39,7 @@ enum PendingRequest {
 
 #[derive(Debug)]
 struct Pipe {
-    socket: TcpOrUnix,
+    socket: Socket,
     unsent: Vec<u8>,
     received: Vec<u8>,
     /// Bytes of a value that are still to come.
@@ -90,7 +91,7 @@ impl Pipes {
         }
         let slot = send.connection % PIPES_MAX;
         if !self.all.contains_key(&slot) {
-            let socket = TcpOrUnix::connect(&self.address)?;
+            let socket = Socket::connect(&self.address, PATIENCE)?;
             socket.do_not_wait()?;
             self.all.insert(slot, Pipe::new(socket));
         }
@@ -179,7 +180,7 @@ enum Reply<'a> {
 }
 
 impl Pipe {
-    fn new(socket: TcpOrUnix) -> Self {
+    fn new(socket: Socket) -> Self {
         let (unsent, received) = (Vec::new(), Vec::new());
         Self { socket, unsent, received, skip: 0, asked: VecDeque::new(), later: VecDeque::new() }
     }
@@ -316,7 +317,7 @@ mod tests {
         for piece in [1, 2, 3, 7, 100] {
             let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
             let get = |id| PendingRequest::Get { id, key: Box::from(&b"k"[..]), is_hit: false, sent: 0 };
-            let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
+            let mut pipe = Pipe::new(Socket::Unix(own));
             pipe.asked = VecDeque::from([get(0), PendingRequest::Other, get(1), get(2), get(3)]);
             let (mut hits, mut errors) = (vec![], 0);
             for part in replies.chunks(piece) {
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn a_client_that_is_held_sends_nothing_and_a_look_up_waits_for_the_store_before_it() {
         let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
+        let mut pipe = Pipe::new(Socket::Unix(own));
         let mut writing = HashMap::new();
         let send = |what| Send { connection: 1, key: Box::from(&b"k"[..]), what };
         assert!(pipe.may_send(&send(What::Get(0)), 0, &writing));
