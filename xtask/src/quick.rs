@@ -224,10 +224,10 @@ mod tests {
         }
         // Its tests use a server, it does not.
         assert!(
-            !of_tags.contains(&"cattlegrid-client") && !of_tags.contains(&"cattlegrid-tags-bench"),
+            !of_tags.contains(&"cattlegrid-client") && !of_tags.contains(&"cattlegrid-store-bench"),
             "{of_tags:?}"
         );
-        assert_eq!(with_dependants(&packages, &["cattlegrid-tags-bench"]), ["cattlegrid-tags-bench"]);
+        assert_eq!(with_dependants(&packages, &["cattlegrid-store-bench"]), ["cattlegrid-store-bench"]);
     }
 
     #[test]

@@ -5,8 +5,10 @@ mod demo;
 mod doctor;
 mod nodes;
 mod objects;
+mod own_types;
 mod ping;
 mod running;
+mod socket;
 mod top;
 mod trial;
 
@@ -19,6 +21,8 @@ use cattlegrid_config::{self as config, AS_MEMCACHED, Command, Topic};
 use cattlegrid_load::{BenchCommand, BenchError};
 use cattlegrid_server::log;
 
+use own_types::TYPES;
+
 fn main() -> ExitCode {
     cattlegrid_panic::install();
     if let Some(status) = cattlegrid_server::stay_as_first_process() {
@@ -30,7 +34,7 @@ fn main() -> ExitCode {
     let as_memcached = Path::new(&name).file_name().is_some_and(|name| name == "memcached");
     // memcached has no subcommands.
     let words = as_memcached.then(|| "serve".into()).into_iter().chain(args);
-    match config::parse_args(words) {
+    match config::parse_args_with(words, TYPES) {
         Ok(command) => act(command, if as_memcached { AS_MEMCACHED } else { "" }),
         Err(error) => usage_error(&error),
     }
@@ -85,7 +89,7 @@ fn act(command: Command, first: &str) -> ExitCode {
             }
         },
         Command::Follow(command) => follow(&command),
-        Command::Try { file, key } => match config::Trial::new(&file, &key) {
+        Command::Try { file, key } => match config::Trial::new(&file, &key, TYPES) {
             Ok(trial) => match trial::run(trial) {
                 Ok(text) => print(&text),
                 Err(error) => {
@@ -126,12 +130,12 @@ fn act(command: Command, first: &str) -> ExitCode {
 
 /// `check`: what the file means, then what a running server and the databases say of it.
 fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) -> ExitCode {
-    let mut text = match config::check(file, key) {
+    let mut text = match config::check(file, key, TYPES) {
         Ok(text) => text,
         Err(error) => return usage_error(&error),
     };
     if let Ok(Err(error)) =
-        config::RuleFile::load(file).map(|file| cattlegrid_server::auth::check_users(&file))
+        config::RuleFile::load(file, TYPES).map(|file| cattlegrid_server::auth::check_users(&file))
     {
         return usage_error(&error);
     }
@@ -145,7 +149,7 @@ fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) 
     if !connect {
         return print(&text);
     }
-    match config::RuleFile::load(file) {
+    match config::RuleFile::load(file, TYPES) {
         Ok(file) => {
             let (said, is_good) = cattlegrid_server::check_logs(&file.follows);
             let printed = print(&(text + &said));
@@ -158,7 +162,7 @@ fn check(file: &Path, key: Option<&str>, server: Option<String>, connect: bool) 
 /// `follow`: deletes keys on memcached servers until a signal comes.
 #[cfg(feature = "postgres")]
 fn follow(command: &config::FollowCommand) -> ExitCode {
-    let file = match config::RuleFile::load(&command.file) {
+    let file = match config::RuleFile::load(&command.file, TYPES) {
         Ok(file) => file,
         Err(error) => return usage_error(&error),
     };

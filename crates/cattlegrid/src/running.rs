@@ -1,8 +1,9 @@
 //! What a running server says, for `nodes` and, of its rules, for `check --server`.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
+
+use crate::socket::connect_tcp;
 
 /// For how long a server may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,17 +47,8 @@ pub(crate) fn matches(address: &str) -> Result<String, String> {
 
 /// The lines of the reply to a command, the last of them `END`.
 pub(crate) fn lines_of(address: &str, command: &str) -> io::Result<Vec<String>> {
-    let mut last = io::Error::other("no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                return ask(stream, command).map_err(|error| in_words(error, PATIENCE));
-            }
-            Err(error) => last = in_words(error, PATIENCE),
-        }
-    }
-    Err(last)
+    let failed = |error| in_words(error, PATIENCE);
+    ask(connect_tcp(address, PATIENCE).map_err(failed)?, command).map_err(failed)
 }
 
 /// Whether a server has been silent for as long as it may.

@@ -12,19 +12,20 @@ use crate::keys::{self, Key};
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
 use crate::objects::Objects;
 use crate::origins;
+use crate::own_types::TypeLoader;
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 use crate::trial::KEY_BYTES_MAX;
 use crate::users::USER;
 
 /// Checks the file at `path`. What it means, with all defaults, as a rule file; or with `key` what applies to
-/// that key.
+/// that key. `types` loads the types of users' own.
 ///
 /// # Errors
 /// What is wrong with the file; and what the server would say of the settings if it were started with
 /// the file alone.
-pub fn check(path: &Path, key: Option<&str>) -> Result<String, ConfigError> {
-    explain(&RuleFile::load(path)?, key)
+pub fn check(path: &Path, key: Option<&str>, types: &'static dyn TypeLoader) -> Result<String, ConfigError> {
+    explain(&RuleFile::load(path, types)?, key)
 }
 
 /// The same of a file that was read.

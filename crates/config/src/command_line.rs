@@ -21,6 +21,7 @@ use crate::objects_command::{ObjectsCommand, parse_objects};
 use crate::option_row::{Name, OptionRow};
 use crate::options::rows;
 use crate::options_file::OptionsFile;
+use crate::own_types::{NoScripts, TypeLoader};
 use crate::problems::{meant, nearest};
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
@@ -102,8 +103,17 @@ impl From<Stop> for Command {
 
 /// Reads the arguments that follow the program's name.
 ///
-/// No subcommand, or a first argument that starts with `-`, means `serve`.
+/// No subcommand, or a first argument that starts with `-`, means `serve`. There are no types of users' own.
 pub fn parse_args<I>(args: I) -> Result<Command, UsageError>
+where
+    I: IntoIterator,
+    I::Item: Into<OsString>,
+{
+    parse_args_with(args, &NoScripts)
+}
+
+/// The same with `types`, which loads types of users' own.
+pub fn parse_args_with<I>(args: I, types: &'static dyn TypeLoader) -> Result<Command, UsageError>
 where
     I: IntoIterator,
     I::Item: Into<OsString>,
@@ -115,12 +125,12 @@ where
         })?);
     }
     match words.first().map(String::as_str) {
-        Some("serve") => parse_serve(&words[1..]),
+        Some("serve") => parse_serve(&words[1..], types),
         Some("demo") => parse_demo(&words[1..]),
         Some("bench") => Ok(Command::Bench(words)),
         Some("check") => parse_check(&words[1..]),
         Some("advise") => parse_advise(&words[1..]),
-        Some("doctor") => parse_doctor(&words[1..]),
+        Some("doctor") => parse_doctor(&words[1..], types),
         Some("top") => parse_top(&words[1..]),
         Some("nodes") => parse_nodes(&words[1..]),
         Some("ping") => parse_ping(&words[1..]),
@@ -132,7 +142,7 @@ where
             Some(word) => Err(UsageError::new(format!("version {word}: unexpected; version takes nothing"))),
         },
         Some(word) if !word.starts_with('-') => Err(no_subcommand("", word)),
-        _ => parse_serve(&words),
+        _ => parse_serve(&words, types),
     }
 }
 
@@ -271,8 +281,8 @@ fn parse_check(words: &[String]) -> Result<Command, UsageError> {
 }
 
 /// What the options say, from weak to strong: the rule file's `[server]`, the options file, the command line.
-fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
-    let settings = settings_of(words, |_| Ok(()))?;
+fn parse_serve(words: &[String], types: &'static dyn TypeLoader) -> Result<Command, UsageError> {
+    let settings = settings_of(words, types, |_| Ok(()))?;
     Ok(settings.map_or_else(Command::from, |settings| Command::Serve(Box::new(settings))))
 }
 
@@ -280,6 +290,7 @@ fn parse_serve(words: &[String]) -> Result<Command, UsageError> {
 /// may name the rule file.
 pub(crate) fn settings_of(
     words: &[String],
+    types: &'static dyn TypeLoader,
     look: impl FnOnce(&mut Settings) -> Result<(), UsageError>,
 ) -> Result<Result<Settings, Stop>, UsageError> {
     let mut settings = Settings::default();
@@ -295,7 +306,7 @@ pub(crate) fn settings_of(
     look(&mut settings)?;
     if let Some(path) = settings.config {
         // Once more, over what the file says.
-        let file = RuleFile::load_with(&path, settings.objects_dir.as_deref())
+        let file = RuleFile::load_with(&path, settings.objects_dir.as_deref(), types)
             .and_then(|file| file.for_server().map(|()| file))
             .map_err(|error| UsageError::new(error.to_string()))?;
         settings = Settings::default();
@@ -303,6 +314,7 @@ pub(crate) fn settings_of(
         add_options(&options, words, &mut settings)?;
         settings.rule_file = Some(file);
     }
+    settings.types = types;
     settings.options_read = given.map(|given| (given, options));
     settings.check()?;
     Ok(Ok(settings))

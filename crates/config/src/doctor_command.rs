@@ -6,6 +6,7 @@ use crate::apply::Stop;
 use crate::command_line::{Command, settings_of, stray_notice};
 use crate::error::UsageError;
 use crate::help::Topic;
+use crate::own_types::TypeLoader;
 use crate::settings::Settings;
 
 /// What to judge, and how to say it.
@@ -24,7 +25,7 @@ pub struct DoctorCommand {
 }
 
 /// `[FILE] [--pid PID] [--json] [OPTION]...`, in any order.
-pub(crate) fn parse_doctor(words: &[String]) -> Result<Command, UsageError> {
+pub(crate) fn parse_doctor(words: &[String], types: &'static dyn TypeLoader) -> Result<Command, UsageError> {
     let (mut pid, mut json, mut options) = (None, false, Vec::new());
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -41,7 +42,7 @@ pub(crate) fn parse_doctor(words: &[String]) -> Result<Command, UsageError> {
         }
     }
     let mut verbose = false;
-    let settings = settings_of(&options, |settings| {
+    let settings = settings_of(&options, types, |settings| {
         verbose = settings.verbosity > 0;
         take_file(settings)
     })?;

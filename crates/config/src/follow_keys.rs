@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cattlegrid_engine::{MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
-use cattlegrid_follow::postgres::{Cascade, Template};
+use cattlegrid_follow::postgres::{Cascade, SslMode, Template};
 use cattlegrid_herd::WhenBehind;
 
 use crate::follow::{BumpReply, FollowOrigin, FollowSettings, FollowTable};
@@ -33,6 +33,13 @@ pub(crate) struct FollowDraft {
     pub(crate) ssl_ca: Option<Text>,
     pub(crate) ssl_cert: Option<Text>,
     pub(crate) ssl_key: Option<Text>,
+}
+
+impl FollowDraft {
+    /// `sslmode`, if it is one.
+    pub(crate) fn ssl_mode(&self) -> Option<SslMode> {
+        SslMode::of(&self.sslmode.as_ref()?.text).ok()
+    }
 }
 
 impl Default for FollowDraft {

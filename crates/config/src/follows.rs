@@ -3,6 +3,7 @@
 //! Nothing is asked of the database here: that a file is right does not depend on what can be reached.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
@@ -183,7 +184,11 @@ impl Follow<'_> {
             problems.add(self.offset, format!("{label}: kind {feature:?}: {why}; {mend}"));
         }
         let origin = if kind == LogKind::Mysql {
-            let address = self.mysql_address(&draft, &label, problems);
+            let example = "mysql://cattlegrid@db.internal:3306/shop";
+            let address = self.address(&draft, (&label, example), mysql::Address::parse, problems);
+            let with_mode =
+                |own: mysql::Address| mysql::Address { ssl: draft.ssl_mode().unwrap_or(own.ssl), ..own };
+            let address = address.map(with_mode);
             let database = address.as_ref().map_or("", |address| &address.database);
             let tables = self.read_tables(&label, (kind, database), prefixes, problems);
             FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id })
@@ -194,7 +199,9 @@ impl Follow<'_> {
             })
         } else {
             let tables = self.read_tables(&label, (kind, "public"), prefixes, problems);
-            let address = self.address(&draft, &label, problems)?;
+            let example = "postgres://cattlegrid@db.internal:5432/shop";
+            let address = self.address(&draft, (&label, example), Address::parse, problems)?;
+            let address = Address { ssl: draft.ssl_mode().unwrap_or(address.ssl), ..address };
             let via = draft.via.as_ref().map(|via| Self::via(via, &draft, &label, problems));
             let slot = draft.slot.map(|slot| {
                 let is_allowed =
@@ -290,34 +297,6 @@ impl Follow<'_> {
         kind
     }
 
-    fn mysql_address(
-        &self,
-        draft: &FollowDraft,
-        label: &str,
-        problems: &mut Problems,
-    ) -> Option<mysql::Address> {
-        let Some(url) = &draft.url else {
-            if !self.table.contains_key("url") {
-                let example = "url = \"mysql://cattlegrid@db.internal:3306/shop\"";
-                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
-            }
-            return None;
-        };
-        match mysql::Address::parse(&url.text) {
-            Ok(mut address) => {
-                if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
-                    address.ssl = mode;
-                }
-                Some(address)
-            }
-            Err(error) => {
-                problems.add(url.offset, format!("{label}: url: {error}"));
-                None
-            }
-        }
-    }
-
-    /// The log of etcd is found when all logs have been read.
     fn via(via: &Text, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
         if draft.slot.is_none() {
             let problem = "needs a slot, at which another node goes on when the one that follows is gone";
@@ -392,26 +371,22 @@ impl Follow<'_> {
         Some(place)
     }
 
-    fn address(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Address> {
+    /// The address of the database, which `example` is like.
+    fn address<A, E: Display>(
+        &self,
+        draft: &FollowDraft,
+        (label, example): (&str, &str),
+        parse: impl FnOnce(&str) -> Result<A, E>,
+        problems: &mut Problems,
+    ) -> Option<A> {
         let Some(url) = &draft.url else {
             if !self.table.contains_key("url") {
-                let example = "url = \"postgres://cattlegrid@db.internal:5432/shop\"";
-                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
+                let problem = format!("{label}: lacks url, the database; write url = {example:?}");
+                problems.add(self.offset, problem);
             }
             return None;
         };
-        match Address::parse(&url.text) {
-            Ok(mut address) => {
-                if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
-                    address.ssl = mode;
-                }
-                Some(address)
-            }
-            Err(error) => {
-                problems.add(url.offset, format!("{label}: url: {error}"));
-                None
-            }
-        }
+        parse(&url.text).map_err(|error| problems.add(url.offset, format!("{label}: url: {error}"))).ok()
     }
 
     /// `schema`: that of tables that are named without one.

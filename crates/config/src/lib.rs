@@ -8,7 +8,7 @@
 //!   command line ──▶ command_line.rs ──▶ apply.rs ──▶ Settings
 //!   rule file ─────▶ read.rs ──▶ section.rs [server] ──┘
 //!                            ├──▶ loaders.rs [loader.NAME] ──┐
-//!                            ├──▶ objects.rs [objects] ──────┤   scripts.rs: the types of its directory
+//!                            ├──▶ objects.rs [objects] ──────┤   own_types.rs: the types of its directory
 //!                            ├──▶ users.rs [[user]] ───────────┤
 //!                            └──▶ rules.rs [[rule]], [[cascade]] ──▶ RuleFile
 //! ```
@@ -16,6 +16,7 @@
 //! # Invariants
 //! * Settings are plain data: no socket, no lock, nothing of the engine but its rules. The server makes its own
 //!   structures of them.
+//! * Nothing here runs a script: what loads types of users' own is given by the caller ([`TypeLoader`]).
 //! * A value that makes no sense is an error that names the option, what is wrong and what would be right. A rule file is
 //!   taken whole or not at all.
 
@@ -49,6 +50,7 @@ mod option_row;
 mod options;
 mod options_file;
 mod origins;
+mod own_types;
 mod places;
 mod problems;
 mod protection;
@@ -57,7 +59,6 @@ mod read;
 mod reference;
 mod rule_file;
 mod rules;
-mod scripts;
 mod section;
 mod settings;
 mod shares;
@@ -71,7 +72,7 @@ mod value;
 
 pub use advise_command::{AdviseCommand, AdviseLogin, AdviseTls};
 pub use check::{check, explain, parameters};
-pub use command_line::{Command, parse_args};
+pub use command_line::{Command, parse_args, parse_args_with};
 pub use doctor_command::DoctorCommand;
 pub use error::{ConfigError, UsageError};
 pub use file::{open_file, read_file};
@@ -86,13 +87,13 @@ pub use moment::{MOMENT_MAX_MS, parse_moment, parse_step, show_moment};
 pub use named_files::NamedFile;
 pub use objects::Objects;
 pub use objects_command::{CallStep, ObjectsCommand, WhichTypes};
+pub use own_types::{NoScripts, OwnTypes, ScriptLimits, TypeLoader, TypeTests};
 pub use problems::nearest;
 pub use protection::Protection;
 pub use protocol::Protocol;
 pub use read::{FILE_BYTES_MAX, RULES_MAX};
 pub use reference::{AS_MEMCACHED, license, reference_markdown, version};
 pub use rule_file::RuleFile;
-pub use scripts::{Finding, Findings, OwnTypes, ScriptLimits, Tested, lint_types, test_types};
 pub use settings::{KeyFormat, LogFormat, Privileges, Settings, TlsSettings, TlsVersion, VerifyMode};
 pub use shares::{SHARES_MAX, ShareSettings};
 pub use top_command::{TOP_VIEWS, TopCommand};

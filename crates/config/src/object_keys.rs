@@ -4,7 +4,6 @@ use cattlegrid_objects::{Eviction, TypeSettings};
 
 use crate::keys::{Key, choice, key, list, number, seconds, toml_text};
 use crate::objects::{Objects, ObjectsDraft, OfType};
-use crate::scripts::{needs_scripts, with_scripts};
 use crate::table::{Class, set};
 use crate::value::{DAY, Kind, SECOND, show_ms, show_size};
 
@@ -40,20 +39,20 @@ pub(crate) const OBJECTS: &[Key<ObjectsDraft, Objects>] = &[
         |objects| Some(toml_text(if objects.settings.compat { "cacheismo" } else { "" }))),
     key("time_limit", Kind::Ms { min: 1, max: SECOND }, "\"10ms\"",
         "How long a call of a method in Luau may take. A call that takes longer ends with an error, and its object is as it was.",
-        Class::Honoured(|draft, given| with_scripts(|| draft.limits.time = given.duration())),
-        |objects| needs_scripts(format!("\"{}\"", show_ms(objects.limits.time.as_millis() as u64)))),
+        Class::Honoured(|draft, given| draft.of_own_types(|draft| draft.limits.time = given.duration())),
+        |objects| objects.of_own_types(format!("\"{}\"", show_ms(objects.limits.time.as_millis() as u64)))),
     key("memory_limit", Kind::Size { min: 1 << 20, max: 1 << 30 }, "\"16MiB\"",
         "Memory that a call of such a method may take, on each thread.",
-        Class::Honoured(|draft, given| with_scripts(|| draft.limits.memory_bytes = given.bytes())),
-        |objects| needs_scripts(format!("\"{}\"", show_size(objects.limits.memory_bytes as u64)))),
+        Class::Honoured(|draft, given| draft.of_own_types(|draft| draft.limits.memory_bytes = given.bytes())),
+        |objects| objects.of_own_types(format!("\"{}\"", show_size(objects.limits.memory_bytes as u64)))),
     key("state_max", Kind::Size { min: 1 << 10, max: 1 << 20 }, "\"64KiB\"",
         "Largest state of an object of such a type, without its native collections.",
-        Class::Honoured(|draft, given| with_scripts(|| draft.limits.state_max = given.bytes())),
-        |objects| needs_scripts(format!("\"{}\"", show_size(objects.limits.state_max as u64)))),
+        Class::Honoured(|draft, given| draft.of_own_types(|draft| draft.limits.state_max = given.bytes())),
+        |objects| objects.of_own_types(format!("\"{}\"", show_size(objects.limits.state_max as u64)))),
     key("watch", Kind::Flag, "false",
         "true: when sources in `dir` have changed, and have stayed as they are for a second, the types are loaded again. Nothing else is read again then, as SIGHUP would.",
-        Class::Honoured(|draft, given| with_scripts(|| draft.watch = given.flag())),
-        |objects| needs_scripts(objects.watch.to_string())),
+        Class::Honoured(|draft, given| draft.of_own_types(|draft| draft.watch = given.flag())),
+        |objects| objects.of_own_types(objects.watch.to_string())),
 ];
 
 #[rustfmt::skip]

@@ -23,10 +23,10 @@ use toml::de::{DeTable, DeValue};
 use crate::error::UsageError;
 use crate::loaders::directory;
 use crate::object_keys::{OBJECT_TYPE, OBJECTS};
+use crate::own_types::{OwnTypes, ScriptLimits, TypeLoader, WITHOUT};
 use crate::problems::{Problems, line_of, nearest};
 use crate::rule_file::RuleFile;
 use crate::rules::{read_key, read_table};
-use crate::scripts::{OwnTypes, ScriptLimits};
 use crate::settings::Settings;
 use crate::value::{Text, show_size};
 
@@ -45,6 +45,8 @@ pub struct Objects {
     pub limits: ScriptLimits,
     /// Changes of files of the directory are looked for.
     pub watch: bool,
+    /// The program has scripts, so that there can be types of users' own.
+    pub(crate) has_scripts: bool,
 }
 
 impl Objects {
@@ -58,9 +60,14 @@ impl Objects {
 
     /// A line for each thing that is probably a mistake: in the sources, and in rules that mean calls of methods.
     pub fn warns(&self, file: Option<&RuleFile>) -> Vec<String> {
-        let of_sources = self.own.as_ref().map_or(&[][..], OwnTypes::warnings);
+        let of_sources = self.own.as_ref().map_or(&[][..], |own| &own.warnings);
         let of_rules = file.map_or_else(Vec::new, |file| self.warns_of_rules(file));
         of_sources.iter().cloned().chain(of_rules).collect()
+    }
+
+    /// The value of a key of types of users' own; None: the program has no scripts.
+    pub(crate) fn of_own_types(&self, value: String) -> Option<String> {
+        self.has_scripts.then_some(value)
     }
 
     /// A line for each rule that means calls of methods, to which no rule applies.
@@ -81,12 +88,13 @@ impl Objects {
 }
 
 fn registry(settings: Registered, own: Option<&OwnTypes>) -> Result<Registry, String> {
-    Registry::with_host(settings, own.map(|own| Arc::clone(own.host())))
+    Registry::with_host(settings, own.map(|own| Arc::clone(&own.host)))
 }
 
 /// `[objects]` as it was read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectsDraft {
+    has_scripts: bool,
     pub(crate) dir: Option<Text>,
     pub(crate) types: Option<Vec<Text>>,
     pub(crate) prefix: String,
@@ -98,6 +106,20 @@ pub(crate) struct ObjectsDraft {
     pub(crate) watch: bool,
     /// `[objects.TYPE]`.
     of_types: Vec<OfType>,
+}
+
+impl ObjectsDraft {
+    /// Takes a key of types of users' own.
+    ///
+    /// # Errors
+    /// The program has no scripts.
+    pub(crate) fn of_own_types(&mut self, set: impl FnOnce(&mut Self)) -> Result<(), String> {
+        if !self.has_scripts {
+            return Err(format!("is for types of your own; {WITHOUT}"));
+        }
+        set(self);
+        Ok(())
+    }
 }
 
 /// `[objects.TYPE]` as it was read.
@@ -127,14 +149,14 @@ pub(crate) struct ObjectsSection {
 
 /// A directory of types that is named outside of the file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Given<'d> {
+pub(crate) enum TypesDir<'d> {
     /// `dir` is not read.
     InPlaceOfDir(&'d Path),
     /// Only of a file without `dir`.
     WithoutDir(&'d Path),
 }
 
-impl<'d> Given<'d> {
+impl<'d> TypesDir<'d> {
     /// The directory that takes the place of `dir`.
     pub(crate) fn in_place_of_dir(self) -> Option<&'d Path> {
         match self {
@@ -158,10 +180,10 @@ pub(crate) fn read_objects(
     offset: usize,
     table: &DeTable<'_>,
     path: &Path,
-    given: Option<Given<'_>>,
+    (given, types): (Option<TypesDir<'_>>, &dyn TypeLoader),
     problems: &mut Problems,
 ) -> ObjectsSection {
-    let mut draft = ObjectsDraft::default();
+    let mut draft = ObjectsDraft { has_scripts: types.has_scripts(), ..ObjectsDraft::default() };
     for (key, value) in table {
         let name = &**key.get_ref();
         if let Some(row) = OBJECTS.iter().map(|key| &key.row).find(|row| row.name == name) {
@@ -177,11 +199,11 @@ pub(crate) fn read_objects(
     }
     let mut section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
     let given = given.and_then(|given| match given {
-        Given::WithoutDir(_) if section.draft.dir.is_some() => None,
-        Given::WithoutDir(given) | Given::InPlaceOfDir(given) => Some(given),
+        TypesDir::WithoutDir(_) if section.draft.dir.is_some() => None,
+        TypesDir::WithoutDir(given) | TypesDir::InPlaceOfDir(given) => Some(given),
     });
     if let Some(given) = given {
-        if section.load(Path::new(""), &given_text(given)).is_ok() {
+        if section.load(Path::new(""), &given_text(given), types).is_ok() {
             section.is_given = true;
             section.settings = section.resolve(problems);
         } else {
@@ -198,7 +220,7 @@ pub(crate) fn read_objects(
     let mut wrong = |problem: &str| {
         problems.add(dir.offset, format!("[objects]: dir {:?}: {problem}", dir.text));
     };
-    if let Err(all) = section.load(path, &dir) {
+    if let Err(all) = section.load(path, &dir, types) {
         // What names its types would be wrong for no other reason.
         for problem in &all {
             wrong(problem);
@@ -219,7 +241,7 @@ impl ObjectsSection {
     /// What the registry is made of, with the types of the directory; each is tried alone, so that its problems have its line.
     fn resolve(&self, problems: &mut Problems) -> Registered {
         let (draft, own) = (&self.draft, self.own.as_ref());
-        let own_types = || own.into_iter().flat_map(|own| own.host().types());
+        let own_types = || own.into_iter().flat_map(|own| own.host.types());
         let of_host = |name: &str| own_types().find(|one| one.object_type.name == name);
         let all: Vec<&str> = native::TYPES
             .iter()
@@ -285,11 +307,11 @@ impl ObjectsSection {
     }
 
     /// Takes the types of the directory that the file at `path` names so; on an error none.
-    fn load(&mut self, path: &Path, dir: &Text) -> Result<(), Vec<String>> {
+    fn load(&mut self, path: &Path, dir: &Text, types: &dyn TypeLoader) -> Result<(), Vec<String>> {
         let found = directory(path, Some(dir)).map_err(|problem| vec![problem])?;
         // First: files that change while they are read are seen to have changed.
         self.seen = OwnTypes::look(&found);
-        self.own = OwnTypes::load(&found, self.draft.limits)?;
+        self.own = types.load(&found, self.draft.limits)?;
         self.dir = Some(found);
         Ok(())
     }
@@ -405,10 +427,12 @@ impl Settings {
                 section.test().map_err(|problems| wrong_dir("--objects ", given, &problems))?;
                 section
             }
-            (section, Some(given)) => section.unwrap_or_default().with_dir(given, "--objects ")?,
+            (section, Some(given)) => {
+                section.unwrap_or_default().with_dir(given, "--objects ", self.types)?
+            }
             (Some(ObjectsSection { dir: Some(dir), draft, offset, .. }), None) if again => {
                 let section = ObjectsSection { offset, draft, ..ObjectsSection::default() };
-                section.with_dir(&dir, "[objects]: dir ")?
+                section.with_dir(&dir, "[objects]: dir ", self.types)?
             }
             (Some(section), None) => section,
         };
@@ -430,15 +454,16 @@ impl Settings {
                 return Err(UsageError::new(format!("{}:{line}: {problem}", file.path.display())));
             }
         }
-        Ok(Some(Objects { dir, settings, own, seen, limits: draft.limits, watch: draft.watch }))
+        let has_scripts = self.types.has_scripts();
+        Ok(Some(Objects { dir, settings, own, seen, limits: draft.limits, watch: draft.watch, has_scripts }))
     }
 }
 
 impl ObjectsSection {
     /// With the types of this directory, which is named by `label`.
-    fn with_dir(mut self, given: &Path, label: &str) -> Result<Self, UsageError> {
+    fn with_dir(mut self, given: &Path, label: &str, types: &dyn TypeLoader) -> Result<Self, UsageError> {
         let wrong = |problems: Vec<String>| wrong_dir(label, given, &problems);
-        self.load(Path::new(""), &given_text(given)).map_err(wrong)?;
+        self.load(Path::new(""), &given_text(given), types).map_err(wrong)?;
         let mut problems = Problems::default();
         self.settings = self.resolve(&mut problems);
         if !problems.is_empty() {
@@ -450,7 +475,7 @@ impl ObjectsSection {
 
     /// Runs the tests of the types.
     fn test(&self) -> Result<(), Vec<String>> {
-        self.own.as_ref().map_or(Ok(()), |own| own.test(&self.settings))
+        self.own.as_ref().map_or(Ok(()), |own| own.tests.run(&self.settings))
     }
 }
 

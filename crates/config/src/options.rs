@@ -6,7 +6,7 @@ use crate::option_row::{INT, NO_SLABS, Name, OptionRow, both, number, text};
 use crate::protocol::{NAMES, Protocol};
 use crate::settings::{LogFormat, Settings};
 use crate::table::{Class, Row, Setting, set};
-use crate::value::{Given, Kind};
+use crate::value::{Kind, OptionValue};
 
 /// All options, in the order of the help.
 pub(crate) fn rows() -> impl Iterator<Item = &'static OptionRow> {
@@ -156,7 +156,7 @@ const ROWS: &[OptionRow] = &[
 ];
 
 #[expect(clippy::unnecessary_wraps, reason = "as the table wants it")]
-fn set_port(settings: &mut Settings, given: &Given) -> Result<(), String> {
+fn set_port(settings: &mut Settings, given: &OptionValue) -> Result<(), String> {
     settings.tcp_port = match given.number::<i64>() {
         -1 => TcpPort::Ephemeral,
         0 => TcpPort::None,
@@ -166,7 +166,7 @@ fn set_port(settings: &mut Settings, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-fn set_listen(settings: &mut Settings, given: &Given) -> Result<(), String> {
+fn set_listen(settings: &mut Settings, given: &OptionValue) -> Result<(), String> {
     for entry in given.text().split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         settings.listen.push(ListenAddress::parse(entry)?);
     }
@@ -176,7 +176,7 @@ fn set_listen(settings: &mut Settings, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-fn set_admin(settings: &mut Settings, given: &Given) -> Result<(), String> {
+fn set_admin(settings: &mut Settings, given: &OptionValue) -> Result<(), String> {
     let address = ListenAddress::parse(given.text())?;
     if !address.tls || address.peer.is_some() || address.protocol.is_some() {
         return Err(format!("{}: takes an address without a prefix", given.text()));
@@ -185,7 +185,7 @@ fn set_admin(settings: &mut Settings, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-fn set_delimiter(settings: &mut Settings, given: &Given) -> Result<(), String> {
+fn set_delimiter(settings: &mut Settings, given: &OptionValue) -> Result<(), String> {
     let &[delimiter, ..] = given.text().as_bytes() else {
         return Err("\"\": must be a char".to_owned());
     };

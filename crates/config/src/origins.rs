@@ -7,15 +7,15 @@ use cattlegrid_engine::rules::Rule;
 
 use crate::keys::{self, Key};
 use crate::loader::LoaderSettings;
-use crate::places::Lines;
+use crate::places::TableLines;
 
 /// The rule's parameters that are in force, a line each.
-pub(crate) fn of_rule(text: &mut String, rule: &Rule, lines: &Lines) {
+pub(crate) fn of_rule(text: &mut String, rule: &Rule, lines: &TableLines) {
     write(text, keys::RULE, rule, lines, |name| follows(name, rule, lines));
 }
 
 /// The loader's.
-pub(crate) fn of_loader(text: &mut String, loader: &LoaderSettings, lines: &Lines) {
+pub(crate) fn of_loader(text: &mut String, loader: &LoaderSettings, lines: &TableLines) {
     let follows = |name: &str| (name == "load" && loader.mode.takes_one()).then_some("follows from mode");
     write(text, keys::LOADER, loader, lines, follows);
 }
@@ -24,7 +24,7 @@ fn write<D, S>(
     text: &mut String,
     keys: &[Key<D, S>],
     shown: &S,
-    lines: &Lines,
+    lines: &TableLines,
     follows: impl Fn(&str) -> Option<&'static str>,
 ) {
     for key in keys {
@@ -42,7 +42,7 @@ fn write<D, S>(
 }
 
 /// What a key that the rule does not name follows from.
-fn follows(name: &str, rule: &Rule, lines: &Lines) -> Option<&'static str> {
+fn follows(name: &str, rule: &Rule, lines: &TableLines) -> Option<&'static str> {
     let policy = &rule.policy;
     let named = |name: &str| lines.of_key(name).is_some();
     Some(match name {

@@ -8,14 +8,14 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Places {
     /// By the rule's place in the file.
-    rules: Vec<Lines>,
+    rules: Vec<TableLines>,
     /// By name.
-    loaders: BTreeMap<String, Lines>,
+    loaders: BTreeMap<String, TableLines>,
 }
 
 /// The lines of a table, from 1.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Lines {
+pub(crate) struct TableLines {
     /// Where it begins.
     pub(crate) table: usize,
     keys: BTreeMap<String, usize>,
@@ -26,7 +26,7 @@ impl Places {
     pub(crate) fn of(rules: &[(usize, &DeTable<'_>)], loaders: Option<&DeValue<'_>>, text: &str) -> Self {
         let ends: Vec<usize> = memchr::memchr_iter(b'\n', text.as_bytes()).collect();
         let line = |offset: usize| ends.partition_point(|end| *end < offset) + 1;
-        let lines = |offset: usize, table: &DeTable<'_>| Lines {
+        let lines = |offset: usize, table: &DeTable<'_>| TableLines {
             table: line(offset),
             keys: table.keys().map(|key| (key.get_ref().to_string(), line(key.span().start))).collect(),
         };
@@ -45,16 +45,16 @@ impl Places {
     }
 
     /// Of the rule with this number.
-    pub(crate) fn rule(&self, number: u32) -> Option<&Lines> {
+    pub(crate) fn rule(&self, number: u32) -> Option<&TableLines> {
         self.rules.get(number as usize - 1)
     }
 
-    pub(crate) fn loader(&self, name: &str) -> Option<&Lines> {
+    pub(crate) fn loader(&self, name: &str) -> Option<&TableLines> {
         self.loaders.get(name)
     }
 }
 
-impl Lines {
+impl TableLines {
     /// The line of a key; None: the table does not have it.
     pub(crate) fn of_key(&self, name: &str) -> Option<usize> {
         self.keys.get(name).copied()

@@ -22,7 +22,8 @@ use crate::follows::{read_follows, table_lines};
 use crate::hints;
 use crate::loader::LoaderSettings;
 use crate::loaders::read_loaders;
-use crate::objects::{self, Given, read_objects};
+use crate::objects::{self, TypesDir, read_objects};
+use crate::own_types::{NoScripts, TypeLoader};
 use crate::places::Places;
 use crate::problems::{self, Problems};
 use crate::rule_file::{RuleFile, ServerSection};
@@ -40,19 +41,23 @@ const IS_TOML: &str =
 pub const RULES_MAX: usize = 1000;
 
 impl RuleFile {
-    /// Reads the file at `path`.
+    /// Reads the file at `path`; `types` loads the types of its directory.
     ///
     /// # Errors
     /// It cannot be read, is larger than [`FILE_BYTES_MAX`], or has mistakes: a line for each.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::load_with(path, None)
+    pub fn load(path: &Path, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
+        Self::load_with(path, None, types)
     }
 
     /// The same for a server with `--objects`, whose directory takes the place of `dir`.
     ///
     /// # Errors
     /// As [`RuleFile::load`]. What is wrong with that directory is said by [`Settings::objects_under`].
-    pub fn load_with(path: &Path, objects_dir: Option<&Path>) -> Result<Self, ConfigError> {
+    pub fn load_with(
+        path: &Path,
+        objects_dir: Option<&Path>,
+        types: &'static dyn TypeLoader,
+    ) -> Result<Self, ConfigError> {
         let cannot = |error| ConfigError::one(path, format_args!("cannot be read: {error}"));
         let mut bytes = Vec::new();
         let file = open_file(path).map_err(cannot)?;
@@ -65,30 +70,40 @@ impl RuleFile {
             let line = problems::newlines(before) + 1;
             ConfigError::new(vec![format!("{}:{line}: is not UTF-8", path.display())])
         })?;
-        Self::parse_given(path, &text, objects_dir.map(Given::InPlaceOfDir))
+        Self::parse_given(path, &text, objects_dir.map(TypesDir::InPlaceOfDir), types)
     }
 
     /// Reads `text`, which is what the file at `path` holds. What its loaders name is looked up: directories, programs and
-    /// users.
+    /// users. There are no types of users' own.
     ///
     /// # Errors
     /// It has mistakes: a line for each.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::parse_given(path, text, None)
+        Self::parse_given(path, text, None, &NoScripts)
     }
 
     /// The same for a file that stands beside the types of `objects_dir`, which are its types unless it names a `dir`.
     ///
     /// # Errors
     /// As [`RuleFile::parse`]. What is wrong with that directory is said by [`RuleFile::settings_with`].
-    pub fn parse_beside(path: &Path, text: &str, objects_dir: Option<&Path>) -> Result<Self, ConfigError> {
-        Self::parse_given(path, text, objects_dir.map(Given::WithoutDir))
+    pub fn parse_beside(
+        path: &Path,
+        text: &str,
+        objects_dir: Option<&Path>,
+        types: &'static dyn TypeLoader,
+    ) -> Result<Self, ConfigError> {
+        Self::parse_given(path, text, objects_dir.map(TypesDir::WithoutDir), types)
     }
 
-    fn parse_given(path: &Path, text: &str, given: Option<Given<'_>>) -> Result<Self, ConfigError> {
+    fn parse_given(
+        path: &Path,
+        text: &str,
+        given: Option<TypesDir<'_>>,
+        types: &'static dyn TypeLoader,
+    ) -> Result<Self, ConfigError> {
         let mut problems = Problems::default();
         let file = match DeTable::parse(text) {
-            Ok(table) => Self::read(path, table.get_ref(), text, given, &mut problems),
+            Ok(table) => Self::read(path, table.get_ref(), text, (given, types), &mut problems),
             Err(error) => {
                 let offset = error.span().map_or(0, |span| span.start);
                 if let Some(format) = hints::other_format(text) {
@@ -109,7 +124,7 @@ impl RuleFile {
         path: &Path,
         table: &DeTable<'_>,
         text: &str,
-        given: Option<Given<'_>>,
+        (given, types): (Option<TypesDir<'_>>, &'static dyn TypeLoader),
         problems: &mut Problems,
     ) -> Option<Self> {
         let mut server = ServerSection::default();
@@ -128,7 +143,7 @@ impl RuleFile {
                 ("loader", DeValue::Table(all)) => loaders = read_loaders(all, path, problems),
                 ("loader", _) => problems.add(name.span().start, "loader: is a table; write [loader.NAME]"),
                 ("objects", DeValue::Table(own)) => {
-                    objects = Some(read_objects(name.span().start, own, path, given, problems));
+                    objects = Some(read_objects(name.span().start, own, path, (given, types), problems));
                 }
                 ("follow", DeValue::Table(all)) => follow_table = Some(all),
                 ("follow", _) => problems.add(name.span().start, "follow: is a table; write [follow.NAME]"),
@@ -165,7 +180,7 @@ impl RuleFile {
         let rules = Arc::new(Rules::new(rules, cascades).with_prefixes(prefixes));
         rules::check_self_bumps(&rules, &places, problems);
         let running = loaders.iter().filter(|loader| runs(loader, &rules)).cloned().collect();
-        let objects_dir = given.and_then(Given::in_place_of_dir).map(Path::to_owned);
+        let objects_dir = given.and_then(TypesDir::in_place_of_dir).map(Path::to_owned);
         Some(Self {
             path: path.to_owned(),
             rules,
@@ -176,6 +191,7 @@ impl RuleFile {
             users,
             objects,
             objects_dir,
+            types,
             object_rules,
             server,
             places: lines,
@@ -188,7 +204,7 @@ impl RuleFile {
     /// # Errors
     /// As [`RuleFile::load`].
     pub fn read_again(&self) -> Result<Self, ConfigError> {
-        Self::load_with(&self.path, self.objects_dir.as_deref())
+        Self::load_with(&self.path, self.objects_dir.as_deref(), self.types)
     }
 
     /// The settings of a server that is started with this file and nothing else.
@@ -206,7 +222,8 @@ impl RuleFile {
     pub fn settings_with(&self, objects_dir: Option<&Path>) -> Result<Settings, UsageError> {
         let own = self.objects.as_ref().is_some_and(objects::ObjectsSection::has_dir);
         let objects_dir = objects_dir.filter(|_| !own).map(Path::to_owned);
-        let mut settings = Settings { rule_file: Some(self.clone()), objects_dir, ..Settings::default() };
+        let mut settings =
+            Settings { rule_file: Some(self.clone()), objects_dir, types: self.types, ..Settings::default() };
         self.server.apply(&mut settings)?;
         settings.check()?;
         Ok(settings)

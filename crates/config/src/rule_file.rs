@@ -12,6 +12,7 @@ use crate::follow::FollowSettings;
 use crate::hints;
 use crate::loader::LoaderSettings;
 use crate::objects::{ObjectRule, ObjectsSection};
+use crate::own_types::TypeLoader;
 use crate::places::Places;
 use crate::protection::ServerDraft;
 use crate::settings::{Privileges, Settings};
@@ -39,6 +40,8 @@ pub struct RuleFile {
     pub(crate) objects: Option<ObjectsSection>,
     /// The directory of `--objects`, with which it was read.
     pub(crate) objects_dir: Option<PathBuf>,
+    /// Loads the types of users' own.
+    pub(crate) types: &'static dyn TypeLoader,
     /// Rules that say too much of objects, if their types are switched on.
     pub(crate) object_rules: Vec<ObjectRule>,
     pub(crate) server: ServerSection,

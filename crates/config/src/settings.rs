@@ -10,6 +10,7 @@ use crate::listen_address::{ListenAddress, TcpPort};
 use crate::loader::LoaderSettings;
 use crate::objects::Objects;
 use crate::options_file::OptionsFile;
+use crate::own_types::{NoScripts, TypeLoader};
 use crate::protection::{Protection, ServerDraft};
 use crate::protocol::Protocol;
 use crate::rule_file::RuleFile;
@@ -117,6 +118,8 @@ pub struct Settings {
     /// `[objects]` of the rule file, or `--objects`: types of objects; None: they are switched off.
     pub objects: Option<Objects>,
     pub(crate) objects_dir: Option<PathBuf>,
+    /// Loads the types of users' own.
+    pub(crate) types: &'static dyn TypeLoader,
     pub(crate) config: Option<PathBuf>,
     /// `--options-file`, which has been read.
     pub(crate) options_file: Option<String>,
@@ -278,6 +281,7 @@ impl Default for Settings {
             protection: ServerDraft::default().resolve(64 << 20),
             objects: None,
             objects_dir: None,
+            types: &NoScripts,
             config: None,
             options_file: None,
             options_read: None,

@@ -3,7 +3,7 @@
 //! A row says once what its entry is called, which values it takes, what it sets and how the reference explains it.
 //! Rows differ by what they are read into: options into the settings, keys into the draft of their table.
 
-use crate::value::{Given, Kind};
+use crate::value::{Kind, OptionValue};
 
 /// An option or a key, read into a `D`.
 pub(crate) struct Row<N: 'static, D: 'static> {
@@ -19,7 +19,7 @@ pub(crate) struct Row<N: 'static, D: 'static> {
 /// What happens to it.
 pub(crate) enum Class<D: 'static> {
     /// It does what it says. The error continues a sentence that began with its name.
-    Honoured(fn(&mut D, &Given) -> Result<(), String>),
+    Honoured(fn(&mut D, &OptionValue) -> Result<(), String>),
     /// It has no effect, for this reason: one line in the log says why. What it shows in `stats settings`.
     Inert { setting: Option<Setting>, why: &'static str },
     /// It is an error, for this reason.

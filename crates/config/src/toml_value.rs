@@ -3,11 +3,11 @@
 use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 
-use crate::value::{Given, Kind, Place, SECOND, Text, URL, read_ms, read_size};
+use crate::value::{Kind, OptionValue, Place, SECOND, Text, URL, read_ms, read_size};
 
 impl Kind {
     /// Reads a value of a rule file; the error continues a sentence that began with the key.
-    pub(crate) fn read_toml(self, value: &Spanned<DeValue<'_>>) -> Result<Given, String> {
+    pub(crate) fn read_toml(self, value: &Spanned<DeValue<'_>>) -> Result<OptionValue, String> {
         let given = value.get_ref();
         // Milliseconds or seconds without a unit would be mistaken for each other; 0 is 0.
         let ms = || match given {
@@ -16,28 +16,36 @@ impl Kind {
             _ => None,
         };
         let read = match self {
-            Self::Text { max, .. } => text_of(value).filter(|text| is_word(&text.text, max)).map(Given::Text),
-            Self::Free { max, .. } => text_of(value).filter(|text| text.text.len() <= max).map(Given::Text),
-            Self::Flag => given.as_bool().map(Given::Flag),
+            Self::Text { max, .. } => {
+                text_of(value).filter(|text| is_word(&text.text, max)).map(OptionValue::Text)
+            }
+            Self::Free { max, .. } => {
+                text_of(value).filter(|text| text.text.len() <= max).map(OptionValue::Text)
+            }
+            Self::Flag => given.as_bool().map(OptionValue::Flag),
             Self::FlagOr { word } => match given.as_bool() {
-                Some(is) => Some(Given::Flag(is)),
-                None => text_of(value).filter(|text| text.text == word).map(Given::Text),
+                Some(is) => Some(OptionValue::Flag(is)),
+                None => text_of(value).filter(|text| text.text == word).map(OptionValue::Text),
             },
             Self::List { .. } => match given {
-                DeValue::Array(list) => list.iter().map(text_of).collect::<Option<_>>().map(Given::List),
+                DeValue::Array(list) => {
+                    list.iter().map(text_of).collect::<Option<_>>().map(OptionValue::List)
+                }
                 _ => None,
             },
             Self::Words { .. } => match given {
-                DeValue::Array(list) => list.iter().map(word_of).collect::<Option<_>>().map(Given::List),
+                DeValue::Array(list) => {
+                    list.iter().map(word_of).collect::<Option<_>>().map(OptionValue::List)
+                }
                 _ => None,
             },
-            Self::AutoMs { .. } if given.as_str() == Some("auto") => Some(Given::Auto),
+            Self::AutoMs { .. } if given.as_str() == Some("auto") => Some(OptionValue::Auto),
             Self::Ms { min, max } | Self::AutoMs { min, max } => {
-                ms().filter(|ms| (min..=max).contains(ms)).map(Given::Ms)
+                ms().filter(|ms| (min..=max).contains(ms)).map(OptionValue::Ms)
             }
             Self::Seconds { max } => {
                 let exact = ms().filter(|ms| *ms <= max && ms % SECOND == 0);
-                exact.and_then(|ms| u32::try_from(ms / SECOND).ok()).map(Given::Seconds)
+                exact.and_then(|ms| u32::try_from(ms / SECOND).ok()).map(OptionValue::Seconds)
             }
             Self::Percent { max } => match given {
                 DeValue::Integer(number) if integer(number) == Some(0) => Some(0),
@@ -45,19 +53,23 @@ impl Kind {
                 _ => None,
             }
             .filter(|percent| *percent <= max)
-            .map(Given::Percent),
+            .map(OptionValue::Percent),
             Self::Share { min, max } => match given {
                 DeValue::Table(table) => match table.iter().next() {
                     Some((name, share)) if table.len() == 1 && &**name.get_ref() == "share" => {
-                        share_of(share.get_ref()).filter(|ppm| (min..=max).contains(ppm)).map(Given::Share)
+                        share_of(share.get_ref())
+                            .filter(|ppm| (min..=max).contains(ppm))
+                            .map(OptionValue::Share)
                     }
                     _ => None,
                 },
-                _ => text_of(value).filter(|text| ["off", "auto"].contains(&&*text.text)).map(Given::Text),
+                _ => text_of(value)
+                    .filter(|text| ["off", "auto"].contains(&&*text.text))
+                    .map(OptionValue::Text),
             },
             Self::Number { min, max, .. } => match given {
                 DeValue::Integer(number) => {
-                    integer(number).filter(|number| (min..=max).contains(number)).map(Given::Number)
+                    integer(number).filter(|number| (min..=max).contains(number)).map(OptionValue::Number)
                 }
                 _ => None,
             },
@@ -67,12 +79,12 @@ impl Kind {
                 _ => None,
             }
             .filter(|bytes| (min..=max).contains(bytes))
-            .map(Given::Bytes),
+            .map(OptionValue::Bytes),
             Self::Choice { names, .. } => {
-                text_of(value).filter(|text| names.contains(&&*text.text)).map(Given::Text)
+                text_of(value).filter(|text| names.contains(&&*text.text)).map(OptionValue::Text)
             }
             // Tables of its own, which are read apart.
-            Self::Any => Some(Given::None),
+            Self::Any => Some(OptionValue::None),
             Self::None | Self::Octal => unreachable!("only options are of this kind"),
         };
         read.ok_or_else(|| {

@@ -7,6 +7,7 @@ use cattlegrid_engine::rules::Rule;
 
 use crate::error::ConfigError;
 use crate::loader::LoaderSettings;
+use crate::own_types::TypeLoader;
 use crate::rule_file::RuleFile;
 use crate::settings::Settings;
 
@@ -26,13 +27,13 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Of `key` under the file at `path`.
+    /// Of `key` under the file at `path`, whose types of users' own `types` loads.
     ///
     /// # Errors
     /// What is wrong with the file, or with the settings if the server were started with the file alone; the key cannot be
     /// a key, or no loader computes its value.
-    pub fn new(path: &Path, key: &str) -> Result<Self, ConfigError> {
-        let file = RuleFile::load(path)?;
+    pub fn new(path: &Path, key: &str, types: &'static dyn TypeLoader) -> Result<Self, ConfigError> {
+        let file = RuleFile::load(path, types)?;
         let settings = file.settings().map_err(|error| ConfigError::one(path, error))?;
         let wrong = |problem: &str| ConfigError::one(path, format_args!("--try {key:?}: {problem}"));
         if !(1..=KEY_BYTES_MAX).contains(&key.len())
@@ -71,6 +72,7 @@ pub(crate) const KEY_BYTES_MAX: usize = 250;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own_types::NoScripts;
 
     const TEXT: &str = "[server]\nmax_item_size = \"2MiB\"\n[[rule]]\nmatch = \"page:{id}\"\nloader = \"pages\"\n\
                         [[rule]]\nmatch = \"user:{id}\"\nhold = \"1s\"\n\
@@ -80,7 +82,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let path = format!("{}: ", file.path().display());
-        Trial::new(file.path(), key).map_err(|error| error.to_string().replace(&path, ""))
+        Trial::new(file.path(), key, &NoScripts).map_err(|error| error.to_string().replace(&path, ""))
     }
 
     #[test]

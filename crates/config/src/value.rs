@@ -47,7 +47,7 @@ pub(crate) const URL: &str = "URL";
 
 /// A value that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum OptionValue {
     /// Of a switch, or of what is not read.
     None,
     Number(i64),
@@ -107,7 +107,7 @@ const BINARY: &[Unit] = &[("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 /// What a row promises of its field; every row is read in a test.
 const FITS: &str = "the row's kind and range fit its field";
 
-impl Given {
+impl OptionValue {
     /// The number of a [`Kind::Number`].
     pub(crate) fn number<T: TryFrom<i64>>(&self) -> T {
         if let Self::Number(number) = self { T::try_from(*number).ok() } else { None }.expect(FITS)
@@ -266,43 +266,43 @@ impl Kind {
     }
 
     /// Reads a word of the command line; the error continues a sentence that began with the option's name.
-    pub(crate) fn read(self, text: Option<&str>) -> Result<Given, String> {
+    pub(crate) fn read(self, text: Option<&str>) -> Result<OptionValue, String> {
         let text = text.unwrap_or_default();
         let wrong = || format!("{text}: must be {}", self.describe(Place::CommandLine));
-        let words = |given: Option<Given>| given.ok_or_else(wrong);
+        let words = |given: Option<OptionValue>| given.ok_or_else(wrong);
         match self {
-            Self::None | Self::Any => Ok(Given::None),
+            Self::None | Self::Any => Ok(OptionValue::None),
             Self::Number { unit, min, max } => {
                 // memcached reads the digits and leaves the rest.
                 let digits = if unit == "MiB" { text.strip_suffix(['m', 'M']).unwrap_or(text) } else { text };
                 let number = digits.parse::<i64>().ok().filter(|number| (min..=max).contains(number));
-                words(number.map(Given::Number))
+                words(number.map(OptionValue::Number))
             }
             Self::Size { min, max } => {
                 let bytes = read_units(text, LETTERS).filter(|bytes| (min..=max).contains(bytes));
-                words(bytes.map(Given::Bytes))
+                words(bytes.map(OptionValue::Bytes))
             }
             Self::Ms { min, max } => {
                 let ms = read_units(text, TIMES).or_else(|| whole(text)?.checked_mul(SECOND));
-                words(ms.filter(|ms| (min..=max).contains(ms)).map(Given::Ms))
+                words(ms.filter(|ms| (min..=max).contains(ms)).map(OptionValue::Ms))
             }
             Self::Octal => {
                 let bits = u32::from_str_radix(text, 8).ok();
-                words(bits.filter(|bits| *bits <= 0o777 && !text.starts_with('+')).map(Given::Octal))
+                words(bits.filter(|bits| *bits <= 0o777 && !text.starts_with('+')).map(OptionValue::Octal))
             }
             Self::Choice { names, refused } => {
                 if let Some((_, reason)) = refused.iter().find(|(name, _)| *name == text) {
                     return Err(format!("{text}: {reason}"));
                 }
                 if names.contains(&text) {
-                    return Ok(Given::Text(Text { text: text.to_owned(), offset: 0 }));
+                    return Ok(OptionValue::Text(Text { text: text.to_owned(), offset: 0 }));
                 }
                 Err(format!("{text}: must be one of {}", self.describe(Place::CommandLine)))
             }
             Self::Text { .. } if text.is_empty() => {
                 Err(format!("\"\": must be {}", self.describe(Place::CommandLine)))
             }
-            Self::Text { .. } => Ok(Given::Text(Text { text: text.to_owned(), offset: 0 })),
+            Self::Text { .. } => Ok(OptionValue::Text(Text { text: text.to_owned(), offset: 0 })),
             Self::AutoMs { .. }
             | Self::Percent { .. }
             | Self::Share { .. }
@@ -397,7 +397,7 @@ mod tests {
     fn sizes_on_the_command_line_take_letters_and_nothing_else() {
         let kind = Kind::Size { min: 0, max: u64::MAX };
         for (text, bytes) in [("1024", 1024), ("1k", 1024), ("2M", 2 << 20), ("1g", 1 << 30)] {
-            assert_eq!(kind.read(Some(text)), Ok(Given::Bytes(bytes)), "{text}");
+            assert_eq!(kind.read(Some(text)), Ok(OptionValue::Bytes(bytes)), "{text}");
         }
         for text in
             ["", "k", "-1k", "+1", "1kk", "1 k", "1KiB", "1.5m", "99999999999999999999", "99999999999999g"]

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::error::ServeError;
 use crate::listen::{self, ListenError};
 use crate::log;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 mod connections;
 mod dashboard;

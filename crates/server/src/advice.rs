@@ -6,18 +6,17 @@
 //! [`of_terms`] is a pure function. It says nothing of what happened fewer than [`LEAST`] times, or in less than one case in [`ONE_IN`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{LeaseTime, Policy, RuleCounters, RuleState};
+use cattlegrid_herd::{LeaseTime, Policy, RuleState};
 
-use crate::state::Shared;
+use crate::rule_counts::{ONE_IN, RuleCounts, time};
+use crate::shared::Shared;
 use crate::stats;
 
 /// What happened fewer times may be chance.
 const LEAST: u64 = 10;
-/// Of this many cases one must have been so.
-const ONE_IN: u64 = 100;
 /// Longest `hold` of a rule file, in milliseconds.
 const HOLD_MAX_MS: u32 = 60_000;
 
@@ -42,53 +41,8 @@ impl Advice {
     }
 }
 
-/// What was counted of a rule, as far as advice is made of it.
-#[derive(Debug, Default, Clone, Copy)]
-struct Counts {
-    leases: u64,
-    saved: u64,
-    reentries: u64,
-    unset: u64,
-    held: u64,
-    expired: u64,
-    expired_many: u64,
-    predicted: u64,
-    predicted_many: u64,
-    slots: u64,
-    too_many_waiters: u64,
-    /// Fills that came, whatever became of them.
-    fills: u64,
-    failures: u64,
-    promoted_deadline: u64,
-    misses_lost: u64,
-    loads: u64,
-}
-
-impl Counts {
-    fn of(counters: &RuleCounters) -> Self {
-        let load = |counter: &AtomicU64| counter.load(Relaxed);
-        Self {
-            leases: load(&counters.leases) + load(&counters.leases_stale) + load(&counters.leases_early),
-            saved: load(&counters.computes_saved),
-            reentries: load(&counters.reentries),
-            unset: load(&counters.unset),
-            held: load(&counters.held),
-            expired: load(&counters.hold_expired),
-            expired_many: load(&counters.hold_expired_many),
-            predicted: load(&counters.busy_prediction),
-            predicted_many: load(&counters.busy_prediction_many),
-            slots: load(&counters.busy_slots),
-            too_many_waiters: load(&counters.busy_waiters),
-            fills: load(&counters.fills_stored) + load(&counters.fills_dropped),
-            failures: load(&counters.failures),
-            promoted_deadline: load(&counters.promoted_deadline),
-            misses_lost: load(&counters.misses_lost),
-            loads: load(&counters.loads),
-        }
-    }
-}
-
-impl Counts {
+/// What advice makes of the counts.
+impl RuleCounts {
     /// Misses that clients compute; those on a client's own lease come after it has stored nothing.
     fn computations(&self) -> u64 {
         self.leases + self.reentries
@@ -112,10 +66,10 @@ fn counts(part: u64, all: u64) -> bool {
 }
 
 /// A rule, and what is advised.
-pub(crate) type Advised = (Arc<Rule>, Vec<Advice>);
+pub(crate) type RuleAdvice = (Arc<Rule>, Vec<Advice>);
 
 /// Of each rule in force that has some, in the order of the rule file.
-pub(crate) fn of_rules(shared: &Shared) -> Vec<Advised> {
+pub(crate) fn of_rules(shared: &Shared) -> Vec<RuleAdvice> {
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
     let each = active.each().map(|(rule, state)| (Arc::clone(rule), rule_advice(state)));
@@ -124,7 +78,7 @@ pub(crate) fn of_rules(shared: &Shared) -> Vec<Advised> {
 
 /// Of one rule.
 pub(crate) fn rule_advice(state: &RuleState) -> Vec<Advice> {
-    let mut all = of_terms(state.policy(), state.learned_ms(), Counts::of(state.counters()));
+    let mut all = of_terms(state.policy(), state.learned_ms(), RuleCounts::of(state.counters()));
     if let Some(what) = stats::advice(state) {
         let owner = "owner = \"connection\"";
         let toml = what.contains(owner).then(|| owner.to_owned());
@@ -178,7 +132,7 @@ fn of_loader(name: &str, max: u64, jobs: u64, refused: u64, [wait_ms, run_ms]: [
 }
 
 /// Of a rule with these terms. `learned_ms`: p50, p90 and p99 of its computations.
-fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<Advice> {
+fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts) -> Vec<Advice> {
     let mut all = Vec::new();
     if policy.observe && counts(seen.saved, seen.leases + seen.saved) {
         all.push(Advice {
@@ -211,14 +165,14 @@ fn of_terms(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts) -> Vec<
 }
 
 /// Holds that end without the value.
-fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mut Vec<Advice>) {
-    let missed = seen.expired + seen.predicted;
+fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all: &mut Vec<Advice>) {
+    let missed = seen.without_value();
     // No hold helps where no value comes.
     if seen.is_seldom_stored(policy) {
         return;
     }
     // Those were for lack of a slot.
-    if !counts(missed, seen.held + seen.predicted) || seen.slots * 2 > missed {
+    if !counts(missed, seen.to_hold()) || seen.slots * 2 > missed {
         return;
     }
     let only_many = seen.expired_many + seen.predicted_many >= missed;
@@ -232,7 +186,7 @@ fn of_hold(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mu
     let p99_ms = learned_ms.map(|[_, _, p99_ms]| p99_ms).filter(|p99_ms| *p99_ms > ms);
     let (what, toml) = match p99_ms {
         Some(p99_ms) => too_short(key, ms, p99_ms, grace),
-        None => no_value(key, ms, percent(missed, seen.held + seen.predicted), grace),
+        None => no_value(key, ms, percent(missed, seen.to_hold()), grace),
     };
     all.push(Advice { about: key, what, toml });
 }
@@ -270,7 +224,7 @@ fn no_value(key: &str, ms: u32, percent: u64, grace: Option<&str>) -> (String, O
 }
 
 /// Leases that end while their holders still compute.
-fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &mut Vec<Advice>) {
+fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: RuleCounts, all: &mut Vec<Advice>) {
     let LeaseTime::Fixed(lease_ms) = policy.lease else { return };
     let Some([_, _, p99_ms]) = learned_ms.filter(|[_, _, p99_ms]| *p99_ms > lease_ms) else {
         // A lease ends unfilled and its value comes: it came late.
@@ -301,7 +255,7 @@ fn of_lease(policy: &Policy, learned_ms: Option<[u32; 3]>, seen: Counts, all: &m
 }
 
 /// Caps on clients that compute and clients that wait.
-fn of_slots(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
+fn of_slots(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     if let Some(slots) = policy.rule_computers.filter(|_| counts(seen.slots, seen.held)) {
         all.push(Advice {
             about: "rule_computers",
@@ -325,7 +279,7 @@ fn of_slots(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
 }
 
 /// Computations that store nothing.
-fn of_fills(policy: &Policy, seen: Counts, all: &mut Vec<Advice>) {
+fn of_fills(policy: &Policy, seen: RuleCounts, all: &mut Vec<Advice>) {
     if counts(seen.failures, seen.leases) && policy.grace_on_error_s.max(policy.grace_s) == 0 {
         all.push(Advice {
             about: "grace_on_error",
@@ -357,11 +311,6 @@ fn roomy(ms: u32) -> u32 {
     wanted.div_ceil(step).saturating_mul(step)
 }
 
-/// As people say it: 620 ms, 1.2 s.
-fn time(ms: u32) -> String {
-    if ms < 1000 { format!("{ms} ms") } else { format!("{} s", f64::from(ms.div_ceil(100)) / 10.0) }
-}
-
 /// As a rule file has it: 800ms, 2s.
 fn toml_time(ms: u32) -> String {
     if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
@@ -380,24 +329,24 @@ fn percent(part: u64, all: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn lines(policy: Policy, p99_ms: Option<u32>, seen: Counts) -> Vec<String> {
+    fn lines(policy: Policy, p99_ms: Option<u32>, seen: RuleCounts) -> Vec<String> {
         of_terms(&policy, p99_ms.map(|p99_ms| [1, 2, p99_ms]), seen).iter().map(Advice::line).collect()
     }
 
     #[test]
     fn a_rule_that_observes_says_what_it_would_have_saved() {
         let policy = Policy { observe: true, ..Policy::default() };
-        let seen = Counts { leases: 40, fills: 40, saved: 60, held: 60, ..Counts::default() };
+        let seen = RuleCounts { leases: 40, fills: 40, saved: 60, held: 60, ..RuleCounts::default() };
         let said = "the rule only observes; it would have saved 60 % of the computations: take it out of observe: mode = \"on\"";
         assert_eq!(lines(policy, None, seen), [said]);
         assert!(lines(Policy { observe: false, ..policy }, None, seen).is_empty());
-        assert!(lines(policy, None, Counts { saved: 9, ..seen }).is_empty());
+        assert!(lines(policy, None, RuleCounts { saved: 9, ..seen }).is_empty());
     }
 
     #[test]
     fn a_hold_that_is_too_short_is_named_with_one_that_is_not() {
         let plain = Policy::default();
-        let seen = Counts { held: 100, expired: 100, leases: 1, fills: 1, ..Counts::default() };
+        let seen = RuleCounts { held: 100, expired: 100, leases: 1, fills: 1, ..RuleCounts::default() };
         let graced = Policy { grace_s: 30, ..plain };
         for (policy, p99_ms, expected) in [
             (
@@ -442,7 +391,7 @@ mod tests {
         let line = |policy| of_terms(&policy, None, seen)[0].toml.clone();
         assert_eq!(line(on_error(30)).as_deref(), Some("grace = \"30s\""));
         assert_eq!(line(on_error(10)).as_deref(), Some("grace = \"30s\"\ngrace_on_error = \"30s\""));
-        let many = Counts { expired_many: 100, ..seen };
+        let many = RuleCounts { expired_many: 100, ..seen };
         assert!(lines(graced, Some(620), many)[0].ends_with("hold_many = \"800ms\""));
         let unleased = Policy { leases: false, ..plain };
         assert!(lines(unleased, Some(620), seen).is_empty());
@@ -455,7 +404,7 @@ mod tests {
         for (held, expired, is_said) in
             [(9, 9, false), (10, 10, true), (1000, 10, true), (1001, 10, false), (0, 0, false)]
         {
-            let seen = Counts { held, expired, ..Counts::default() };
+            let seen = RuleCounts { held, expired, ..RuleCounts::default() };
             assert_eq!(!lines(plain, Some(620), seen).is_empty(), is_said, "{expired} of {held}");
         }
     }
@@ -465,29 +414,29 @@ mod tests {
         let plain = Policy::default();
         let fixed = Policy { lease: LeaseTime::Fixed(500), ..plain };
         let slots = Policy { rule_computers: Some(4), ..plain };
-        let some = Counts { leases: 100, fills: 100, held: 100, ..Counts::default() };
+        let some = RuleCounts { leases: 100, fills: 100, held: 100, ..RuleCounts::default() };
         for (policy, p99_ms, seen, expected) in [
             (fixed, Some(501), some, "lease = \"auto\""),
-            (fixed, Some(500), Counts { promoted_deadline: 10, ..some }, "lease = \"auto\""),
-            (fixed, None, Counts { unset: 100, ..some }, "lease = \"auto\""),
-            (slots, None, Counts { slots: 50, expired: 50, ..some }, "rule_computers = 8"),
-            (plain, None, Counts { too_many_waiters: 20, ..some }, "max_waiters = 2048"),
-            (plain, None, Counts { failures: 20, ..some }, "grace_on_error = \"5m\""),
-            (plain, None, Counts { fills: 50, ..some }, "negative answers)"),
-            (plain, None, Counts { reentries: 300, ..some }, "negative answers)"),
+            (fixed, Some(500), RuleCounts { promoted_deadline: 10, ..some }, "lease = \"auto\""),
+            (fixed, None, RuleCounts { unset: 100, ..some }, "lease = \"auto\""),
+            (slots, None, RuleCounts { slots: 50, expired: 50, ..some }, "rule_computers = 8"),
+            (plain, None, RuleCounts { too_many_waiters: 20, ..some }, "max_waiters = 2048"),
+            (plain, None, RuleCounts { failures: 20, ..some }, "grace_on_error = \"5m\""),
+            (plain, None, RuleCounts { fills: 50, ..some }, "negative answers)"),
+            (plain, None, RuleCounts { reentries: 300, ..some }, "negative answers)"),
             // No hold helps there, however long.
-            (plain, Some(1200), Counts { fills: 10, expired: 90, ..some }, "negative answers)"),
-            (plain, None, Counts { misses_lost: 60, ..some }, "raise ledger_memory in [server]"),
+            (plain, Some(1200), RuleCounts { fills: 10, expired: 90, ..some }, "negative answers)"),
+            (plain, None, RuleCounts { misses_lost: 60, ..some }, "raise ledger_memory in [server]"),
         ] {
             let said = lines(policy, p99_ms, seen);
             assert!(said.len() == 1 && said[0].ends_with(expected), "{said:?}");
         }
         let calm = [
-            (fixed, Some(500), Counts { promoted_deadline: 9, ..some }),
-            (plain, None, Counts { fills: 51, ..some }),
-            (plain, None, Counts { fills: 0, failures: 9, leases: 9, held: 9, ..some }),
-            (Policy { loader: true, ..plain }, None, Counts { fills: 0, loads: 60, ..some }),
-            (Policy { grace_on_error_s: 1, ..plain }, None, Counts { failures: 60, ..some }),
+            (fixed, Some(500), RuleCounts { promoted_deadline: 9, ..some }),
+            (plain, None, RuleCounts { fills: 51, ..some }),
+            (plain, None, RuleCounts { fills: 0, failures: 9, leases: 9, held: 9, ..some }),
+            (Policy { loader: true, ..plain }, None, RuleCounts { fills: 0, loads: 60, ..some }),
+            (Policy { grace_on_error_s: 1, ..plain }, None, RuleCounts { failures: 60, ..some }),
         ];
         for (policy, p99_ms, seen) in calm {
             assert!(lines(policy, p99_ms, seen).is_empty(), "{seen:?}");

@@ -25,7 +25,7 @@ use subtle::ConstantTimeEq;
 
 use attempts::Attempts;
 pub use rights::check_users;
-use rights::{Grants, Limited};
+use rights::{Grants, LimitedUser};
 pub(crate) use users::PWDB;
 pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};
 
@@ -147,7 +147,7 @@ impl AuthFile {
     }
 
     /// What limits the user; None: nothing.
-    pub(crate) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<Limited>> {
+    pub(crate) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<LimitedUser>> {
         self.grants.load().limited(user)
     }
 

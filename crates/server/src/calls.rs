@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use cattlegrid_engine::{Effects, RunningCall, Step};
 
-use crate::state::{Message, Shared};
+use crate::lane::handle::Message;
+use crate::shared::Shared;
 
 /// Time of a round for steps of calls. The step that reaches it is finished.
 const ROUND: Duration = Duration::from_millis(1);
@@ -70,7 +71,7 @@ impl Calls {
     /// Steps of the first calls in turn, until the round's time is over or all have ended. The ends of waits are in the effects
     /// then.
     #[cold]
-    pub(crate) fn go_on(&mut self, shared: &Shared, lane: usize, effects: &mut Effects) {
+    pub(crate) fn advance(&mut self, shared: &Shared, lane: usize, effects: &mut Effects) {
         let (counters, interest) = (&shared.lanes[lane].counters, shared.interest());
         let end = shared.clock.now() + ROUND;
         for _ in 0..ROUND_STEPS {

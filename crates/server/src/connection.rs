@@ -26,12 +26,14 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
-use crate::auth::rights::Limited;
+use crate::auth::rights::LimitedUser;
+use crate::caps::Caps;
+use crate::connection::info::ConnectionInfo;
 use crate::dump::Dump;
 use crate::outbox::{Outbox, send_now};
 use crate::poller::Wish;
+use crate::shared::Shared;
 use crate::shortage;
-use crate::state::{Caps, ConnectionInfo, Shared};
 use crate::tls::TlsSession;
 use crate::turn::Turn;
 use crate::watch::Watcher;
@@ -42,6 +44,7 @@ use runs::Run;
 mod arriving;
 mod execute;
 mod held;
+pub(crate) mod info;
 mod input;
 mod login;
 mod packets;
@@ -58,7 +61,7 @@ pub(crate) struct Connection {
     phase: Phase,
     login: Login,
     /// What limits its user; None: nothing.
-    limited: Option<Arc<Limited>>,
+    limited: Option<Arc<LimitedUser>>,
     input: Input,
     /// The run of quiet gets that is going on.
     run: Run,
@@ -149,7 +152,7 @@ impl Reason {
 
 /// What a receive came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveResult {
     /// This many bytes in the room given.
     Shared(usize),
     /// The connection's own buffer has something to execute.
@@ -313,20 +316,20 @@ impl Connection {
     }
 
     /// Receives once. `room` is the shared buffer's free part.
-    pub(crate) fn receive(&mut self, room: &mut [u8], shared: &Shared, counters: &Counters) -> Received {
+    pub(crate) fn receive(&mut self, room: &mut [u8], shared: &Shared, counters: &Counters) -> ReceiveResult {
         if self.is_stuck() || self.is_delayed() {
-            return Received::Nothing;
+            return ReceiveResult::Nothing;
         }
         if self.has_more() {
-            return Received::Own;
+            return ReceiveResult::Own;
         }
         if self.is_held() && self.is_paused() {
             self.look_for_hang_up();
-            return Received::Nothing;
+            return ReceiveResult::Nothing;
         }
         let reads_ahead = self.is_held() && self.input.is_at_a_command();
         if self.tls.is_none() && self.input.arrives() && self.make_page_room(shared).is_err() {
-            return Received::NoMemory;
+            return ReceiveResult::NoMemory;
         }
         // All bytes, and those of them in `room`.
         let received = if self.tls.is_some() {
@@ -343,7 +346,7 @@ impl Connection {
             self.input.drop_used();
             let missing = self.input.need().saturating_sub(self.input.bytes.len());
             if !self.make_room(missing.clamp(1, GROWTH_MIN), &shared.caps) {
-                return Received::NoMemory;
+                return ReceiveResult::NoMemory;
             }
             let room = spare_capacity(&mut self.input.bytes);
             recv(self.info.fd.as_fd(), room, RecvFlags::empty()).map(|(_, n)| (n, 0))
@@ -358,7 +361,7 @@ impl Connection {
                 self.give_up_arriving(shared);
                 self.at_end = true;
                 self.close(Reason::End);
-                Received::Nothing
+                ReceiveResult::Nothing
             }
             Ok((n, in_room)) => {
                 if self.tls.is_none() {
@@ -368,12 +371,12 @@ impl Connection {
                 if reads_ahead && (self.tls.is_none() || in_room > 0 || !self.input.bytes.is_empty()) {
                     self.session.set_sends_while_held();
                 }
-                if in_room > 0 { Received::Shared(in_room) } else { Received::Own }
+                if in_room > 0 { ReceiveResult::Shared(in_room) } else { ReceiveResult::Own }
             }
-            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+            Err(Errno::AGAIN | Errno::INTR) => ReceiveResult::Nothing,
             Err(_) => {
                 self.fail();
-                Received::Nothing
+                ReceiveResult::Nothing
             }
         }
     }

@@ -1,5 +1,5 @@
 //! The control thread: starts and ends the lanes, reads signals, keeps the store's house in order, and accepts again after a pause
-//! ([`crate::door`]).
+//! ([`crate::acceptor`]).
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -11,19 +11,20 @@ use std::time::Duration;
 use cattlegrid_config::OwnTypes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::acceptor::ListeningSocket;
 use crate::admin::Admin;
-use crate::door::Entrance;
 use crate::error::ServeError;
 use crate::folder::Folder;
 use crate::heap::Heap;
 use crate::holds::HoldReports;
 use crate::idle_rules::IdleRules;
+use crate::lane::handle::Message;
 use crate::listen::Listeners;
 use crate::manager::{Manager, SignsOfLife};
 use crate::poller::{Poller, Wish};
 use crate::reload::{Extent, Reloads};
+use crate::shared::Shared;
 use crate::signals::{Signal, Signals};
-use crate::state::{Message, Shared};
 use crate::{lane, log, stats};
 
 /// Runs the server: starts the lanes, and comes back when they have left. `must_reload`: a reload was asked for before.
@@ -41,16 +42,17 @@ pub(crate) fn run(
     manager.serving(serving(&listeners));
     let manager = Arc::new(manager);
     let watch = start_watch(shared)?;
-    let entrances: Arc<[Entrance]> = listeners.take_sockets().into_iter().map(Entrance::new).collect();
-    let infos = entrances.iter().map(|entrance| Arc::clone(&entrance.info)).collect();
+    let sockets: Arc<[ListeningSocket]> =
+        listeners.take_sockets().into_iter().map(ListeningSocket::new).collect();
+    let infos = sockets.iter().map(|socket| Arc::clone(&socket.info)).collect();
     *shared.listeners.lock().expect("nobody panics with it held") = infos;
-    let mut control = Control::new(shared, Arc::clone(&entrances), signals, &manager)
+    let mut control = Control::new(shared, Arc::clone(&sockets), signals, &manager)
         .map_err(|e| failed("waiting for connections", e))?;
-    shared.door.begin(shared);
+    shared.acceptor.begin(shared);
     // Before the first request, which finds the logs' lines of statistics and whose items are below their floors.
     shared.follows.follow(shared, shared.settings.follows());
-    let lanes = start_lanes(shared, &entrances)?;
-    drop(entrances);
+    let lanes = start_lanes(shared, &sockets)?;
+    drop(sockets);
     if let Some(admin) = admin {
         admin.serving(shared);
     }
@@ -62,9 +64,9 @@ pub(crate) fn run(
     manager.stopping(if matches!(ended, Ok(Leave::Drain)) { shared.settings.drain } else { Duration::ZERO });
     shared.gauges.leaving.store(true, Relaxed);
     // No connection is accepted any more: the sockets, and the unix one's file, go while the lanes finish.
-    shared.door.shut();
-    let Control { mut signals, entrances, poller, mut life, .. } = control;
-    drop((listeners, entrances, poller));
+    shared.acceptor.shut();
+    let Control { mut signals, sockets, poller, mut life, .. } = control;
+    drop((listeners, sockets, poller));
     let draining = matches!(ended, Ok(Leave::Drain));
     if draining {
         shared.follows.drain();
@@ -116,16 +118,14 @@ fn start_watch(shared: &Arc<Shared>) -> Result<JoinHandle<()>, ServeError> {
 
 fn start_lanes(
     shared: &Arc<Shared>,
-    entrances: &Arc<[Entrance]>,
+    sockets: &Arc<[ListeningSocket]>,
 ) -> Result<Vec<JoinHandle<Result<(), ServeError>>>, ServeError> {
     (0..shared.settings.threads)
         .map(|number| {
-            let (shared, entrances) = (Arc::clone(shared), Arc::clone(entrances));
+            let (shared, sockets) = (Arc::clone(shared), Arc::clone(sockets));
             Builder::new()
                 .name(format!("lane {number}"))
-                .spawn(move || {
-                    lane::run(&shared, number, entrances).map_err(|e| failed("a lane's poller", e))
-                })
+                .spawn(move || lane::run(&shared, number, sockets).map_err(|e| failed("a lane's poller", e)))
                 .map_err(|e| failed("starting a lane", e))
         })
         .collect()
@@ -144,7 +144,7 @@ enum Leave {
 
 struct Control<'a> {
     shared: &'a Arc<Shared>,
-    entrances: Arc<[Entrance]>,
+    sockets: Arc<[ListeningSocket]>,
     signals: Signals,
     poller: Poller,
     last_tick: u32,
@@ -168,7 +168,7 @@ const PURGE_SECONDS: u32 = 30;
 impl<'a> Control<'a> {
     fn new(
         shared: &'a Arc<Shared>,
-        entrances: Arc<[Entrance]>,
+        sockets: Arc<[ListeningSocket]>,
         signals: Signals,
         manager: &Arc<Manager>,
     ) -> std::io::Result<Self> {
@@ -179,7 +179,7 @@ impl<'a> Control<'a> {
         shared.shortage.look_at_limits();
         Ok(Self {
             shared,
-            entrances,
+            sockets,
             signals,
             poller,
             last_tick,
@@ -201,7 +201,7 @@ impl<'a> Control<'a> {
             ready.clear();
             // Dead segments are emptied a piece at a time, with the requests in between.
             let timeout = if busy { Duration::from_millis(1) } else { Duration::from_millis(500) };
-            let timeout = self.shared.door.until_retry(timeout, self.shared);
+            let timeout = self.shared.acceptor.until_retry(timeout, self.shared);
             let timeout = self.life.until_next(timeout, self.shared.clock.now());
             self.poller.wait(Some(timeout), |token| ready.push(token))?;
             let mut woken = false;
@@ -216,7 +216,7 @@ impl<'a> Control<'a> {
             if self.shared.stop_asked.load(Relaxed) {
                 return Ok(Leave::Drain);
             }
-            self.shared.door.go_on(&self.entrances, woken, self.shared);
+            self.shared.acceptor.retry(&self.sockets, woken, self.shared);
             busy = self.tick(busy);
             self.life.look(&self.manager, &self.shared.lanes, self.shared.clock.now(), |_| false);
         }
@@ -236,7 +236,7 @@ impl<'a> Control<'a> {
 
     /// The files are read one after the other: the spare descriptor is enough for them.
     fn reload(&mut self, extent: Extent) {
-        self.shared.door.lend_spare(self.shared, || self.reloads.ask(self.shared, extent));
+        self.shared.acceptor.lend_spare(self.shared, || self.reloads.ask(self.shared, extent));
     }
 
     /// Once a second, and more often while there is something to do: returns memory of what is dead.
@@ -261,7 +261,7 @@ impl<'a> Control<'a> {
             }
             self.advise(now.ms);
             self.look_at_folder();
-            self.shared.door.refill();
+            self.shared.acceptor.refill();
         }
         self.last_tick = now.second;
         self.shared.engine.tick(now)

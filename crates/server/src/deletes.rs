@@ -1,7 +1,7 @@
 //! `cattlegrid follow FILE --to SERVERS`: deletes keys on memcached servers, from the log of a database.
 //!
 //! ```text
-//!   database ──▶ Source ──▶ Deletes (a Node) ──▶ Queues ──▶ link.rs, a task for each server ──▶ memcached
+//!   database ──▶ Source ──▶ OrderSink (a Node) ──▶ Queues ──▶ link.rs, a task for each server ──▶ memcached
 //!                  ▲            │ position                    │ replies
 //!                  └────────────┴─────────────────────────────┘
 //! ```
@@ -37,7 +37,7 @@ use crate::follows::{Said, password, source};
 use crate::log;
 use crate::signals::{Signal, Signals};
 use crate::time::Clock;
-use queues::{Answer, Overflow, Overflowed, Queues};
+use queues::{Answer, Overflow, QueueFull, Queues};
 
 /// Longest time at the end in which servers may answer what they were told.
 const LEAVE: Duration = Duration::from_secs(3);
@@ -74,7 +74,7 @@ pub enum DeletesError {
 }
 
 /// What the tasks share.
-struct Shared {
+struct TaskContext {
     log: FollowSettings,
     servers: Vec<Memcached>,
     queues: RefCell<Queues>,
@@ -82,14 +82,14 @@ struct Shared {
     wakes: Vec<Notify>,
     /// A batch was answered.
     done: Notify,
-    counts: Cell<Counts>,
-    progress: RefCell<Progress>,
+    counts: Cell<DeleteCounts>,
+    progress: RefCell<LogProgress>,
     said: RefCell<Said>,
 }
 
 /// How far the log is.
 #[derive(Debug, Default)]
-struct Progress {
+struct LogProgress {
     /// Orders that were given, and when the head of the log was asked for that they reach.
     asked: VecDeque<(u64, u64)>,
     /// What was committed before it is deleted.
@@ -103,7 +103,7 @@ struct Progress {
 
 /// For the line at the end.
 #[derive(Debug, Default, Clone, Copy)]
-struct Counts {
+struct DeleteCounts {
     transactions: u64,
     deleted: u64,
     were_there: u64,
@@ -128,18 +128,18 @@ pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), 
     say_start(log, command);
     let overflow = if goes_back(log) { Overflow::Again } else { Overflow::Gap(command.on_gap) };
     let (count, clock) = (command.servers.len(), Clock::new());
-    let shared = Rc::new(Shared {
+    let shared = Rc::new(TaskContext {
         log: log.clone(),
         servers: command.servers.clone(),
         queues: RefCell::new(Queues::new(count, overflow)),
         wakes: (0..count).map(|_| Notify::new()).collect(),
         done: Notify::new(),
         counts: Cell::default(),
-        progress: RefCell::new(Progress { starts_ms: Some(clock.millis()), ..Progress::default() }),
+        progress: RefCell::new(LogProgress { starts_ms: Some(clock.millis()), ..LogProgress::default() }),
         said: RefCell::default(),
     });
     let (wish, wished) = watch::channel(Wish::default());
-    let mut node = Deletes {
+    let mut node = OrderSink {
         shared: Rc::clone(&shared),
         ring,
         prefix: command.prefix.clone().into_bytes(),
@@ -186,7 +186,7 @@ impl Database {
         }
     }
 
-    async fn follow(self, node: &mut Deletes, wished: watch::Receiver<Wish>) {
+    async fn follow(self, node: &mut OrderSink, wished: watch::Receiver<Wish>) {
         match self {
             Self::Postgres(source) => source.follow(node, wished).await,
             #[cfg(feature = "mysql")]
@@ -214,7 +214,7 @@ fn ring(command: &FollowCommand) -> Result<Option<Ring>, RingError> {
 /// Looks how far the log is, until a signal comes; then the servers have a moment for what they were told, and the follower is told to
 /// stop. Ends only if signals cannot be received.
 async fn until_signal(
-    shared: &Shared,
+    shared: &TaskContext,
     mut signals: Signals,
     wish: &watch::Sender<Wish>,
     clock: &Clock,
@@ -274,7 +274,7 @@ fn say_start(log: &FollowSettings, command: &FollowCommand) {
     }
 }
 
-impl Shared {
+impl TaskContext {
     /// Counts what a server has done.
     fn note(&self, place: usize, answer: Answer) {
         let mut counts = self.counts.get();
@@ -293,7 +293,7 @@ impl Shared {
         self.counts.set(counts);
     }
 
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
+    fn count(&self, change: impl FnOnce(&mut DeleteCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
         self.counts.set(counts);
@@ -344,7 +344,7 @@ impl Shared {
             let then = if has_slot { "the slot has them for the next start" } else { "they are lost" };
             log::warning(format_args!("log {name}: {open} deletes were not answered: {then}"));
         }
-        let Counts { transactions, deleted, were_there, flushes, gaps, left_out } = self.counts.get();
+        let DeleteCounts { transactions, deleted, were_there, flushes, gaps, left_out } = self.counts.get();
         // With `again` some orders are those of before.
         let of =
             if self.log.again.is_zero() { format!(" of {transactions} transactions") } else { String::new() };
@@ -355,8 +355,8 @@ impl Shared {
 }
 
 /// What the log's orders become.
-struct Deletes {
-    shared: Rc<Shared>,
+struct OrderSink {
+    shared: Rc<TaskContext>,
     ring: Option<Ring>,
     prefix: Vec<u8>,
     on_gap: OnGap,
@@ -367,7 +367,7 @@ struct Deletes {
     position: u64,
 }
 
-impl Deletes {
+impl OrderSink {
     fn delete(&self, name: &Name) {
         let shared = &self.shared;
         let key: Arc<[u8]> = [&self.prefix, &*name.tag].concat().into();
@@ -392,7 +392,7 @@ impl Deletes {
         let shared = &self.shared;
         let overflowed = shared.queues.borrow_mut().delete(place, key);
         shared.wakes[place].notify_one();
-        let Some(Overflowed { place, count }) = overflowed else { return };
+        let Some(QueueFull { place, count }) = overflowed else { return };
         let then = match (shared.queues.borrow().lacks(place), self.on_gap) {
             (true, _) => "the log sends them again when it answers",
             (false, OnGap::Flush) => "it is emptied when it answers",
@@ -427,7 +427,7 @@ impl Deletes {
     }
 }
 
-impl Node for Deletes {
+impl Node for OrderSink {
     fn now_ms(&self) -> u64 {
         self.clock.millis()
     }

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cattlegrid_engine::{Event, EventKind, Interest, Looker};
 
-use crate::watch::Escaped;
+use crate::watch::escaped;
 
 /// Counts by what comes before the delimiter in a key.
 #[derive(Debug)]
 pub(crate) struct Detail {
     on: AtomicBool,
     delimiter: u8,
-    prefixes: Mutex<BTreeMap<Box<[u8]>, Counts>>,
+    prefixes: Mutex<BTreeMap<Box<[u8]>, PrefixCounts>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Counts {
+struct PrefixCounts {
     get: u64,
     hit: u64,
     set: u64,
@@ -64,7 +64,7 @@ impl Detail {
             if prefixes.len() >= PREFIXES_MAX {
                 return;
             }
-            prefixes.insert(prefix.into(), Counts::default());
+            prefixes.insert(prefix.into(), PrefixCounts::default());
         }
         let Some(counts) = prefixes.get_mut(prefix) else { return };
         match &event.kind {
@@ -81,7 +81,7 @@ impl Detail {
     /// `PREFIX name get n hit n set n del n` lines and `END`.
     pub(crate) fn dump(&self, out: &mut Vec<u8>) {
         for (prefix, counts) in self.prefixes.lock().expect("nobody panics with it held").iter() {
-            let Counts { get, hit, set, del } = counts;
+            let PrefixCounts { get, hit, set, del } = counts;
             let line = format!("PREFIX {} get {get} hit {hit} set {set} del {del}\r\n", Prefix(prefix));
             out.extend_from_slice(line.as_bytes());
         }
@@ -96,7 +96,7 @@ impl std::fmt::Display for Prefix<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match std::str::from_utf8(self.0) {
             Ok(text) if !text.contains(char::is_control) => f.write_str(text),
-            _ => Escaped(self.0).fmt(f),
+            _ => escaped(self.0).fmt(f),
         }
     }
 }

@@ -18,7 +18,7 @@ use cattlegrid_engine::{Cursor, Engine, Now};
 use cattlegrid_protocol::reply;
 use cattlegrid_store::{Item, Marks, NEVER};
 
-use crate::watch::Escaped;
+use crate::watch::escaped;
 
 /// A reader that takes nothing for this long, in seconds, loses its connection.
 pub(crate) const STALL_SECONDS: u32 = 5;
@@ -27,16 +27,16 @@ pub(crate) const STALL_SECONDS: u32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
     /// Guards who has the place.
-    place: Mutex<Place>,
+    place: Mutex<DumpPosition>,
     started: AtomicU64,
     /// Dumps that ended because their reader took nothing.
     pub(crate) stalled: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct DumpPosition {
     /// Alive as long as the dump is.
-    reader: Weak<Reader>,
+    reader: Weak<DumpReader>,
     /// Its bytes at the last look.
     sent: u64,
     /// Looks since they changed.
@@ -45,7 +45,7 @@ struct Place {
 
 /// The connection that reads the dump.
 #[derive(Debug)]
-struct Reader {
+struct DumpReader {
     lane: usize,
     token: u64,
     /// Bytes that its socket took.
@@ -68,8 +68,8 @@ impl Dumps {
         if place.reader.strong_count() > 0 {
             return None;
         }
-        let reader = Arc::new(Reader { lane, token, sent: AtomicU64::new(0) });
-        *place = Place { reader: Arc::downgrade(&reader), sent: 0, silent: 0 };
+        let reader = Arc::new(DumpReader { lane, token, sent: AtomicU64::new(0) });
+        *place = DumpPosition { reader: Arc::downgrade(&reader), sent: 0, silent: 0 };
         self.started.fetch_add(1, Relaxed);
         let cursor = has_items.then(Cursor::default);
         Some(Dump { form, cursor, hide_cas, sizes: BTreeMap::new(), reader })
@@ -110,7 +110,7 @@ pub(crate) struct Dump {
     hide_cas: bool,
     /// Items of each size, in steps of [`SIZE_STEP`].
     sizes: BTreeMap<usize, u64>,
-    reader: Arc<Reader>,
+    reader: Arc<DumpReader>,
 }
 
 /// How a key is shown.
@@ -141,13 +141,13 @@ pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 impl Dump {
     /// Counts sizes. It has nothing to send before its end, and does not take the place of a dump.
     pub(crate) fn of_sizes(lane: usize, token: u64) -> Self {
-        let reader = Arc::new(Reader { lane, token, sent: AtomicU64::new(0) });
+        let reader = Arc::new(DumpReader { lane, token, sent: AtomicU64::new(0) });
         let cursor = Some(Cursor::default());
         Self { form: Form::Sizes, cursor, hide_cas: true, sizes: BTreeMap::new(), reader }
     }
 
     /// Writes lines for one turn; true at the end, whose mark is written then.
-    pub(crate) fn go_on(&mut self, engine: &Engine, now: Now, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn resume(&mut self, engine: &Engine, now: Now, out: &mut Vec<u8>) -> bool {
         let (form, hide_cas) = (self.form, self.hide_cas);
         let most = out.len() + TURN_BYTES;
         let mut pieces = 0;
@@ -195,7 +195,7 @@ fn meta_line(out: &mut Vec<u8>, key: &[u8], item: &Item<'_>, now: Now, hide_cas:
     let _ok = writeln!(
         out,
         "key={} exp={expiry} la={} cas={} fetch={} cls=1 size={} flags={} ",
-        Escaped(key),
+        escaped(key),
         now.unix(item.accessed()),
         if hide_cas { 0 } else { item.cas() },
         if item.marks().has(Marks::FETCHED) { "yes" } else { "no" },
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn turns_are_short() {
         let Ok(Command::Serve(settings)) = parse_args(["-m", "16", "-t", "1"]) else { panic!("options") };
-        let shared = crate::share::alone(*settings);
+        let shared = crate::shared::build::alone(*settings);
         let engine = &shared.engine;
         let peer = engine.shared().peers().join(cattlegrid_herd::PeerKey::Process(1));
         let mut session = Session::new(Arc::new(Caller::new(1, 0, 0, peer)));
@@ -262,7 +262,7 @@ mod tests {
             let (mut text, mut turns) = (Vec::new(), 0);
             loop {
                 let mut out = Vec::new();
-                let done = dump.go_on(engine, now, &mut out);
+                let done = dump.resume(engine, now, &mut out);
                 // The last piece may go over by its lines, of up to 100 bytes here.
                 assert!(out.len() < TURN_BYTES + 2 * PIECE * 100, "{} bytes in a turn", out.len());
                 turns += 1;

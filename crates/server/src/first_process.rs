@@ -10,12 +10,12 @@
 //!       └───────────── adopted ──────────────────────┘
 //! ```
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{self, Pid};
+use nix::sys::signal::{SigSet, Signal};
+use rustix::io::Errno;
+use rustix::process::{self, Pid, WaitOptions, getpid, getppid, kill_process, setpgid, waitpid};
 
 use crate::{log, sys};
 
@@ -28,7 +28,7 @@ const PASSED: [Signal; 6] =
 ///
 /// Must be called while the process has one thread.
 pub fn stay_as_first_process() -> Option<u8> {
-    if unistd::getpid() != Pid::from_raw(1) {
+    if getpid() != Pid::INIT {
         return None;
     }
     let mut awaited: SigSet = PASSED.into_iter().collect();
@@ -36,34 +36,38 @@ pub fn stay_as_first_process() -> Option<u8> {
     // Before the fork: what comes from then on waits.
     let before = match SigSet::thread_get_mask().and_then(|before| awaited.thread_block().map(|()| before)) {
         Ok(before) => before,
-        Err(errno) => return cannot(errno),
+        Err(errno) => return cannot(errno.into()),
     };
     match sys::fork() {
         Ok(Some(program)) => Some(look_after(program, &awaited)),
         Ok(None) => {
             // A group of its own: a signal to the group of process 1, as of a terminal, comes once, from there.
-            let _stays = unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
+            let _stays = setpgid(None, None);
             IS_CHILD.store(true, Relaxed);
-            before.thread_set_mask().map_or_else(cannot, |()| None)
+            before.thread_set_mask().map_or_else(|errno| cannot(errno.into()), |()| None)
         }
-        Err(errno) => before.thread_set_mask().map_or_else(cannot, |()| cannot(errno)),
+        Err(error) => before.thread_set_mask().map_or_else(|errno| cannot(errno.into()), |()| cannot(error)),
     }
 }
 
 /// Whether a service manager that has written this process id means this process: its own, or 1 where the program goes on in a child of
 /// process 1.
 pub(crate) fn is_addressed(pid: &std::ffi::OsStr) -> bool {
-    let Some(number) = pid.to_str().and_then(|text| text.parse().ok()) else { return false };
-    let (number, first) = (Pid::from_raw(number), Pid::from_raw(1));
-    number == unistd::getpid() || (number == first && unistd::getppid() == first && IS_CHILD.load(Relaxed))
+    let Some(pid) = pid.to_str().and_then(|text| text.parse().ok()).and_then(Pid::from_raw) else {
+        return false;
+    };
+    pid == getpid() || (pid == Pid::INIT && getppid() == Some(Pid::INIT) && IS_CHILD.load(Relaxed))
 }
 
 /// This process goes on for process 1.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The program goes on as process 1.
-fn cannot(errno: Errno) -> Option<u8> {
-    log::warning(format_args!("as process 1: processes whose parent ends stay as zombies: {}", errno.desc()));
+fn cannot(error: io::Error) -> Option<u8> {
+    log::warning(format_args!(
+        "as process 1: processes whose parent ends stay as zombies: {}",
+        sys::reason(&error)
+    ));
     None
 }
 
@@ -73,7 +77,10 @@ fn look_after(program: Pid, awaited: &SigSet) -> u8 {
         match awaited.wait() {
             Ok(Signal::SIGCHLD) => {}
             // If it has just ended there is nothing to tell.
-            Ok(signal) => kill(program, signal).unwrap_or_default(),
+            Ok(signal) => {
+                let signal = process::Signal::from_named_raw(signal as i32);
+                signal.map_or(Ok(()), |signal| kill_process(program, signal)).unwrap_or_default();
+            }
             Err(_) => continue,
         }
         if let Some(status) = collect(program) {
@@ -86,16 +93,14 @@ fn look_after(program: Pid, awaited: &SigSet) -> u8 {
 fn collect(program: Pid) -> Option<u8> {
     let mut ended = None;
     loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == program => {
-                ended = Some(u8::try_from(code & 0xff).unwrap_or(1));
+        match waitpid(None, WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == program => {
+                let code = status.exit_status().map(|code| code & 0xff);
+                let code = code.or_else(|| Some(128 + status.terminating_signal()?));
+                ended = code.map(|code| u8::try_from(code).unwrap_or(1)).or(ended);
             }
-            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
-                ended = Some(u8::try_from(128 + signal as i32).unwrap_or(1));
-            }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return ended,
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) | Err(_) => return ended,
         }
     }
 }

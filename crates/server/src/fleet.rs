@@ -17,9 +17,10 @@ use cattlegrid_tags::{Kind, PrefixId};
 
 use crate::followed::View;
 use crate::follows::{Own, lock};
+use crate::lane::handle::Message;
 use crate::listen::Address;
 use crate::log;
-use crate::state::{Message, Shared};
+use crate::shared::Shared;
 use crate::via::Via;
 
 /// What a barrier waits for beyond `max_lag`, in milliseconds: the longest lease of a node that is silent, and what etcd is late.

@@ -27,7 +27,7 @@ use crate::fleet::{self, Writer};
 use crate::followed::FleetView;
 use crate::followed::View;
 use crate::log;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::time::nanos;
 #[cfg(feature = "etcd")]
 use crate::via::{self, Via};
@@ -498,7 +498,7 @@ impl Node for Own {
         }
         if invalidates {
             // Leases may have ended, and their lanes may sleep.
-            self.shared.lanes[0].tell(crate::state::Message::Wakes(Vec::new()));
+            self.shared.lanes[0].tell(crate::lane::handle::Message::Wakes(Vec::new()));
         }
     }
 

@@ -29,10 +29,14 @@ use cattlegrid_engine::rules::{Pattern, Rule, Rules};
 use cattlegrid_herd::{LeaseTime, PeerKey, Policy, TagsInValue};
 use socket2::SockRef;
 
+use crate::caps::Caps;
+use crate::connection::info::ConnectionInfo;
 use crate::lane::Lane;
+use crate::lane::handle::Message;
 use crate::listen::Address;
-use crate::share::{Ground, share};
-use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
+use crate::listen::ListenerInfo;
+use crate::shared::Shared;
+use crate::shared::build::{Ground, share};
 use crate::time::Clock;
 use book::{Book, RULED};
 use client::Client;

@@ -3,55 +3,41 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_engine::ActiveRules;
 use cattlegrid_engine::rules::Rule;
-use cattlegrid_herd::{Policy, RuleCounters, RuleState};
+use cattlegrid_herd::{Policy, RuleState};
+
+use crate::rule_counts::{ONE_IN, RuleCounts, time};
 
 /// Time between two lines about one rule, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
-/// Of this many gets that were held, or would have been, one must have got no value.
-const ONE_IN: u64 = 100;
-
 /// What was counted of each rule, by its pattern.
 #[derive(Debug, Default)]
-pub(crate) struct HoldReports(HashMap<String, Report>);
+pub(crate) struct HoldReports(HashMap<String, HoldReport>);
 
 #[derive(Debug, Default)]
-struct Report {
+struct HoldReport {
     /// The counts are since then.
     since_ms: u64,
-    before: Counts,
+    before: RuleCounts,
     said_ms: Option<u64>,
-}
-
-/// Of a rule's counters, those that tell whether waiting helps.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Counts {
-    held: u64,
-    expired: u64,
-    expired_many: u64,
-    predicted: u64,
-    predicted_many: u64,
-    slots: u64,
-    unset: u64,
 }
 
 impl HoldReports {
     /// The line about a rule, if there is one to be said now. To be called about once a second for each rule in force.
     pub(crate) fn look(&mut self, rule: &Rule, state: &RuleState, now_ms: u64) -> Option<String> {
-        let counted = Counts::of(state.counters());
+        let counted = RuleCounts::of(state.counters());
         let name = &*rule.name();
         if !self.0.contains_key(name) {
             // What was counted before the first look is new as well.
-            self.0.insert(name.to_owned(), Report { since_ms: now_ms, ..Report::default() });
+            self.0.insert(name.to_owned(), HoldReport { since_ms: now_ms, ..HoldReport::default() });
         }
         let report = self.0.get_mut(name)?;
         let new = counted.since(report.before);
         let may_speak = report.said_ms.is_none_or(|said_ms| now_ms >= said_ms + MINUTE_MS);
         let line =
-            if may_speak && new.is_worth_a_line() { Some(new.line(rule, state.p90_ms())) } else { None };
+            if may_speak && is_worth_a_line(&new) { Some(line(&new, rule, state.p90_ms())) } else { None };
         if line.is_some() {
             report.said_ms = Some(now_ms);
         }
@@ -69,63 +55,35 @@ impl HoldReports {
     }
 }
 
-impl Counts {
-    fn of(counters: &RuleCounters) -> Self {
-        let load = |counter: &AtomicU64| counter.load(Relaxed);
-        Self {
-            held: load(&counters.held),
-            expired: load(&counters.hold_expired),
-            expired_many: load(&counters.hold_expired_many),
-            predicted: load(&counters.busy_prediction),
-            predicted_many: load(&counters.busy_prediction_many),
-            slots: load(&counters.busy_slots),
-            unset: load(&counters.unset),
-        }
-    }
+fn is_worth_a_line(new: &RuleCounts) -> bool {
+    let missed = new.without_value();
+    missed > 0 && missed * ONE_IN >= new.to_hold()
+}
 
-    /// What was counted since `before`; after `stats reset` the counters begin at 0.
-    fn since(self, before: Self) -> Self {
-        Self {
-            held: self.held.saturating_sub(before.held),
-            expired: self.expired.saturating_sub(before.expired),
-            expired_many: self.expired_many.saturating_sub(before.expired_many),
-            predicted: self.predicted.saturating_sub(before.predicted),
-            predicted_many: self.predicted_many.saturating_sub(before.predicted_many),
-            slots: self.slots.saturating_sub(before.slots),
-            unset: self.unset.saturating_sub(before.unset),
-        }
+/// What is said of the counts of a minute. `p90_ms`: how long computations take.
+fn line(new: &RuleCounts, rule: &Rule, p90_ms: Option<u32>) -> String {
+    let policy = &rule.policy;
+    let (one, many) = (new.expired.saturating_sub(new.expired_many), new.expired_many);
+    let (hold, hold_many) = (time(policy.hold_ms), time(policy.hold_many_ms));
+    let mut what = Vec::new();
+    if one > 0 {
+        what.push(format!("{one} gets were held for {hold} (hold) without getting the value"));
     }
-
-    fn is_worth_a_line(&self) -> bool {
-        let missed = self.expired + self.predicted;
-        missed > 0 && missed * ONE_IN >= self.held + self.predicted
+    if many > 0 {
+        what.push(format!(
+            "{many} keys of gets of several keys were waited for {hold_many} (hold_many) without getting the value"
+        ));
     }
-
-    /// `p90_ms`: how long computations take.
-    fn line(&self, rule: &Rule, p90_ms: Option<u32>) -> String {
-        let policy = &rule.policy;
-        let (one, many) = (self.expired.saturating_sub(self.expired_many), self.expired_many);
-        let (hold, hold_many) = (time(policy.hold_ms), time(policy.hold_many_ms));
-        let mut what = Vec::new();
-        if one > 0 {
-            what.push(format!("{one} gets were held for {hold} (hold) without getting the value"));
-        }
-        if many > 0 {
-            what.push(format!(
-                "{many} keys of gets of several keys were waited for {hold_many} (hold_many) without getting the value"
-            ));
-        }
-        if self.predicted > 0 {
-            what.push(format!("{} were not held, since waiting was not expected to help", self.predicted));
-        }
-        let (number, pattern) = (rule.number, rule.pattern.text());
-        let mut line = format!("rule {number} {pattern:?}: in the last minute {}; ", what.join("; "));
-        let only_many = one == 0 && self.predicted <= self.predicted_many;
-        let (hold, hold_ms) =
-            if only_many { ("hold_many", policy.hold_many_ms) } else { ("hold", policy.hold_ms) };
-        Cause::of(self, p90_ms, hold_ms).write(&mut line, hold, policy);
-        line
+    if new.predicted > 0 {
+        what.push(format!("{} were not held, since waiting was not expected to help", new.predicted));
     }
+    let (number, pattern) = (rule.number, rule.pattern.text());
+    let mut line = format!("rule {number} {pattern:?}: in the last minute {}; ", what.join("; "));
+    let only_many = one == 0 && new.predicted <= new.predicted_many;
+    let (hold, hold_ms) =
+        if only_many { ("hold_many", policy.hold_many_ms) } else { ("hold", policy.hold_ms) };
+    Cause::of(new, p90_ms, hold_ms).write(&mut line, hold, policy);
+    line
 }
 
 /// Why waiting does not help.
@@ -142,7 +100,7 @@ enum Cause {
 }
 
 impl Cause {
-    fn of(new: &Counts, p90_ms: Option<u32>, hold_ms: u32) -> Self {
+    fn of(new: &RuleCounts, p90_ms: Option<u32>, hold_ms: u32) -> Self {
         match p90_ms.filter(|p90_ms| *p90_ms > hold_ms) {
             _ if new.slots * 2 > new.expired => Self::Slots,
             Some(p90_ms) => Self::Slow { p90_ms },
@@ -197,13 +155,10 @@ impl Cause {
     }
 }
 
-/// A time as people say it: 400 ms, 1.2 s.
-fn time(ms: u32) -> String {
-    if ms < 1000 { format!("{ms} ms") } else { format!("{} s", f64::from(ms.div_ceil(100)) / 10.0) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
     use cattlegrid_engine::rules::Pattern;
 
     use super::*;
@@ -265,28 +220,28 @@ mod tests {
     #[test]
     fn the_line_names_the_cause_and_what_helps() {
         let plain = Policy::default();
-        let expired = Counts { held: 9, expired: 9, ..Counts::default() };
+        let expired = RuleCounts { held: 9, expired: 9, ..RuleCounts::default() };
         let or = "or add grace = \"30s\", or use a loader, which computes before values expire";
         let if_allowed = "if the clients' own timeout allows it";
         for (counts, policy, p90_ms, expected) in [
             (expired, plain, Some(1180), format!("computing takes longer (p90 1.2 s): raise hold above 1.2 s {if_allowed}, {or}")),
             (expired, plain, None, format!("computing takes longer: raise hold {if_allowed}, {or}")),
             (expired, plain, Some(90), format!("these computations take longer than usual (p90 90 ms): raise hold {if_allowed}, {or}")),
-            (Counts { unset: 3, ..expired }, plain, None, "3 computations stored nothing: clients that miss must set the key".to_owned()),
-            (Counts { slots: 5, ..expired }, Policy { rule_computers: Some(2), ..plain }, None, "no slot of rule_computers (2) became free".to_owned()),
-            (Counts { expired_many: 9, ..expired }, plain, Some(200), format!("computing takes longer (p90 200 ms): raise hold_many above 200 ms {if_allowed}, {or}")),
-            (Counts { predicted: 4, ..Counts::default() }, plain, Some(2000), "in the last minute 4 were not held, since waiting was not expected to help; computing takes longer (p90 2 s): raise hold above".to_owned()),
-            (Counts { predicted: 4, predicted_many: 4, ..Counts::default() }, plain, Some(300), "raise hold_many above 300 ms".to_owned()),
+            (RuleCounts { unset: 3, ..expired }, plain, None, "3 computations stored nothing: clients that miss must set the key".to_owned()),
+            (RuleCounts { slots: 5, ..expired }, Policy { rule_computers: Some(2), ..plain }, None, "no slot of rule_computers (2) became free".to_owned()),
+            (RuleCounts { expired_many: 9, ..expired }, plain, Some(200), format!("computing takes longer (p90 200 ms): raise hold_many above 200 ms {if_allowed}, {or}")),
+            (RuleCounts { predicted: 4, ..RuleCounts::default() }, plain, Some(2000), "in the last minute 4 were not held, since waiting was not expected to help; computing takes longer (p90 2 s): raise hold above".to_owned()),
+            (RuleCounts { predicted: 4, predicted_many: 4, ..RuleCounts::default() }, plain, Some(300), "raise hold_many above 300 ms".to_owned()),
             (expired, Policy { loader: true, grace_s: 30, ..plain }, Some(1000), format!("raise hold above 1 s {if_allowed}#")),
         ] {
             let (rule, _) = rule(policy);
-            let line = counts.line(&rule, p90_ms) + "#";
+            let line = line(&counts, &rule, p90_ms) + "#";
             assert!(line.contains(&expected), "{line}\nlacks {expected}");
         }
         let (rule, _) = rule(plain);
-        let mixed = Counts { held: 9, expired: 9, expired_many: 4, ..Counts::default() };
+        let mixed = RuleCounts { held: 9, expired: 9, expired_many: 4, ..RuleCounts::default() };
         assert!(
-            mixed.line(&rule, None).contains(
+            line(&mixed, &rule, None).contains(
                 "5 gets were held for 400 ms (hold) without getting the value; 4 keys of gets of several keys were waited for 100 ms \
                  (hold_many) without getting the value; "
             )

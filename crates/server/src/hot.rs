@@ -85,7 +85,7 @@ impl TurnSampler {
 
 /// What is counted of one key or shape.
 #[derive(Debug, Clone, Default)]
-pub struct Counted {
+pub struct KeyCounts {
     /// The key, or its shape.
     pub text: Box<[u8]>,
     /// What the sketch goes by: requests or bytes.
@@ -111,7 +111,7 @@ pub struct Counted {
 /// A key of more than one part in as many as there are counters has one; its count is too large by its error at most, and never too small.
 #[derive(Debug)]
 pub struct Sketch {
-    entries: Vec<Counted>,
+    entries: Vec<KeyCounts>,
     places: HashMap<Box<[u8]>, usize>,
     most: usize,
 }
@@ -123,7 +123,7 @@ impl Sketch {
     }
 
     /// The counter of a key, `weight` larger.
-    pub fn count(&mut self, text: &[u8], weight: u64) -> &mut Counted {
+    pub fn count(&mut self, text: &[u8], weight: u64) -> &mut KeyCounts {
         let at = match self.places.get(text) {
             Some(at) => *at,
             None => self.take(text),
@@ -135,7 +135,7 @@ impl Sketch {
 
     /// A counter for a key that has none.
     fn take(&mut self, text: &[u8]) -> usize {
-        let new = Counted { text: text.into(), ..Counted::default() };
+        let new = KeyCounts { text: text.into(), ..KeyCounts::default() };
         let at = if self.entries.len() < self.most {
             self.entries.push(new);
             self.entries.len() - 1
@@ -143,7 +143,7 @@ impl Sketch {
             let least = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.count);
             let at = least.map_or(0, |(at, _)| at);
             let count = self.entries[at].count;
-            let old = std::mem::replace(&mut self.entries[at], Counted { count, error: count, ..new });
+            let old = std::mem::replace(&mut self.entries[at], KeyCounts { count, error: count, ..new });
             self.places.remove(&old.text);
             at
         };
@@ -152,14 +152,14 @@ impl Sketch {
     }
 
     /// All counters, in no order.
-    pub fn entries(&self) -> &[Counted] {
+    pub fn entries(&self) -> &[KeyCounts] {
         &self.entries
     }
 
     /// Halves all counts, so that what was frequent long ago gives way.
     pub fn halve(&mut self) {
         for entry in &mut self.entries {
-            let Counted { count, error, gets, misses, stores, bytes, herd_misses, .. } = entry;
+            let KeyCounts { count, error, gets, misses, stores, bytes, herd_misses, .. } = entry;
             for number in [count, error, gets, misses, stores, bytes, herd_misses] {
                 *number /= 2;
             }
@@ -208,7 +208,7 @@ impl Hot {
         }
         let weight = u64::from(weight);
         for event in events {
-            let Some(seen) = Seen::of(&event.kind, fd) else { continue };
+            let Some(seen) = KeyEvent::of(&event.kind, fd) else { continue };
             *counted += 1;
             let bytes = weight.saturating_mul(seen.bytes);
             let of_key = by_requests.count(&event.key, weight);
@@ -224,7 +224,7 @@ impl Hot {
 }
 
 /// What an event says of its key.
-struct Seen {
+struct KeyEvent {
     fd: i32,
     is_get: bool,
     is_miss: bool,
@@ -232,7 +232,7 @@ struct Seen {
     bytes: u64,
 }
 
-impl Seen {
+impl KeyEvent {
     fn of(kind: &EventKind, fd: i32) -> Option<Self> {
         match kind {
             EventKind::Get { status, size, by: Looker::Get | Looker::MetaGet } => Some(Self {
@@ -257,8 +257,8 @@ impl Seen {
     }
 }
 
-impl Counted {
-    fn add(&mut self, seen: &Seen, weight: u64, is_herd: bool) {
+impl KeyCounts {
+    fn add(&mut self, seen: &KeyEvent, weight: u64, is_herd: bool) {
         self.gets += weight * u64::from(seen.is_get);
         self.misses += weight * u64::from(seen.is_miss);
         self.herd_misses += weight * u64::from(is_herd);
@@ -267,7 +267,7 @@ impl Counted {
     }
 
     /// Whether this is a miss of a key that another connection has just missed; notes it for the next one.
-    fn is_herd(&mut self, seen: &Seen, now_ms: u64) -> bool {
+    fn is_herd(&mut self, seen: &KeyEvent, now_ms: u64) -> bool {
         let before = self.missed;
         if seen.is_miss {
             self.missed = Some((now_ms, seen.fd));
@@ -293,15 +293,15 @@ impl Counted {
 pub(crate) struct Hottest {
     /// Events that were counted since the start.
     pub(crate) events: u64,
-    pub(crate) by_requests: Vec<Counted>,
-    pub(crate) by_bytes: Vec<Counted>,
-    pub(crate) shapes: Vec<Counted>,
+    pub(crate) by_requests: Vec<KeyCounts>,
+    pub(crate) by_bytes: Vec<KeyCounts>,
+    pub(crate) shapes: Vec<KeyCounts>,
 }
 
 impl Hottest {
     /// `most` of each kind.
     pub(crate) fn of<'h>(lanes: impl Iterator<Item = &'h Hot>, most: usize) -> Self {
-        let mut all: [HashMap<Box<[u8]>, Counted>; 3] = Default::default();
+        let mut all: [HashMap<Box<[u8]>, KeyCounts>; 3] = Default::default();
         let mut events = 0;
         for Hot(lane) in lanes {
             let copied = {
@@ -316,7 +316,7 @@ impl Hottest {
             }
         }
         let [by_requests, by_bytes, shapes] = all.map(|all| {
-            let mut sorted: Vec<Counted> = all.into_values().collect();
+            let mut sorted: Vec<KeyCounts> = all.into_values().collect();
             // A count that may be all error says nothing.
             sorted.retain(|entry| entry.count > entry.error);
             sorted.sort_by(|a, b| (Reverse(a.count), &a.text).cmp(&(Reverse(b.count), &b.text)));
@@ -367,7 +367,7 @@ mod tests {
         Event { key: key.as_bytes().into(), kind }
     }
 
-    fn name(counted: &Counted) -> String {
+    fn name(counted: &KeyCounts) -> String {
         String::from_utf8_lossy(&counted.text).into_owned()
     }
 

@@ -1,7 +1,7 @@
 //! A lane, one of the threads that serve connections: a poller, the connections it serves, and the loop that gives each its turns.
 //!
 //! ```text
-//!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ settle ──▶ next batch
+//!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ rearm ──▶ next batch
 //! ```
 //! [`Turns`] has the order of service. A connection that waits for its turn and is reported by the poller all the same is
 //! not waited for any more until it has no work left.
@@ -23,16 +23,18 @@ use arrayvec::ArrayVec;
 use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
 
+use crate::acceptor::ListeningSocket;
 use crate::calls::Calls;
-use crate::connection::{Connection, Reason, Received};
-use crate::door::Entrance;
+use crate::connection::info::ConnectionInfo;
+use crate::connection::{Connection, Reason, ReceiveResult};
+use crate::lane::handle::Message;
 use crate::latency::Family;
 use crate::loading;
 use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
 use crate::samplers::Samplers;
-use crate::state::{ConnectionInfo, Message, Shared};
+use crate::shared::Shared;
 use crate::turn::{Turn, output_bytes};
 use crate::turns::{BATCH, Turns};
 use crate::watch::{Record, Topics, What};
@@ -41,16 +43,21 @@ use leave::Draining;
 
 mod accept;
 mod by_ring;
+pub(crate) mod handle;
 mod leave;
 mod room;
 
-/// Runs a lane, which accepts connections from `entrances`, until it is told to leave.
+/// Runs a lane, which accepts connections from `sockets`, until it is told to leave.
 ///
 /// # Errors
 /// The system's, when the poller cannot be made or fails.
-pub(crate) fn run(shared: &Arc<Shared>, number: usize, entrances: Arc<[Entrance]>) -> std::io::Result<()> {
+pub(crate) fn run(
+    shared: &Arc<Shared>,
+    number: usize,
+    sockets: Arc<[ListeningSocket]>,
+) -> std::io::Result<()> {
     let mut lane = Lane::new(shared, number)?;
-    lane.accept_from(entrances)?;
+    lane.accept_from(sockets)?;
     while lane.round(lane.timeout())? {}
     Ok(())
 }
@@ -78,11 +85,11 @@ pub(crate) struct Lane<'a> {
     /// What the poller has reported.
     ready: Vec<u64>,
     /// Where it accepts connections; nowhere once it leaves.
-    entrances: Arc<[Entrance]>,
+    sockets: Arc<[ListeningSocket]>,
     /// The poller has the listeners.
     listens: bool,
     /// Listeners at which clients wait.
-    knocks: Vec<usize>,
+    ready_sockets: Vec<usize>,
     /// How many connections it accepts from a listener in a round.
     accepts: usize,
     /// When a request of a connection has waited long enough, in milliseconds, and the connection's token.
@@ -124,9 +131,9 @@ impl<'a> Lane<'a> {
             had_calls: false,
             turns: Turns::default(),
             ready: Vec::new(),
-            entrances: Arc::new([]),
+            sockets: Arc::new([]),
             listens: false,
-            knocks: Vec::new(),
+            ready_sockets: Vec::new(),
             accepts: 1,
             deadlines: BTreeSet::new(),
             last_idle_check: 0,
@@ -149,17 +156,17 @@ impl<'a> Lane<'a> {
         for token in ready.drain(..) {
             if token == WAKER {
                 woken = true;
-            } else if let Some(listener) = listener(token, &self.entrances) {
-                self.knocks.push(listener);
+            } else if let Some(listener) = listener(token, &self.sockets) {
+                self.ready_sockets.push(listener);
             } else if !(some_wait && self.is_known(token)) {
                 self.turns.ready(token);
             }
         }
         self.ready = ready;
-        if self.knocks.is_empty() {
+        if self.ready_sockets.is_empty() {
             self.accepts = 1;
         } else {
-            self.accept(reported - self.knocks.len());
+            self.accept(reported - self.ready_sockets.len());
         }
         self.effects.begin_round(self.had_calls && !self.calls.is_empty());
         self.turns.begin();
@@ -187,13 +194,13 @@ impl<'a> Lane<'a> {
         if woken && self.read_inbox() {
             return Ok(false);
         }
-        if woken && !self.listens && self.shared.door.is_open() {
+        if woken && !self.listens && self.shared.acceptor.is_open() {
             self.listen();
         }
         self.handle_deadlines();
         // A round has time for a call that takes long.
         if !self.calls.is_empty() && !self.effects.has_had_calls() {
-            self.calls.go_on(self.shared, self.number, &mut self.effects);
+            self.calls.advance(self.shared, self.number, &mut self.effects);
         }
         self.had_calls = self.effects.has_had_calls();
         self.check_idle();
@@ -269,7 +276,7 @@ impl<'a> Lane<'a> {
         let mut now = shared.now_at(began);
         shared.shortage.look(now.ms);
         let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
-        let mut received = [(Received::Nothing, 0); BATCH];
+        let mut received = [(ReceiveResult::Nothing, 0); BATCH];
         let mut at = 0;
         let mut count = tokens.len();
         for (i, token) in tokens.iter().enumerate() {
@@ -284,7 +291,7 @@ impl<'a> Lane<'a> {
             }
             let end = input.len().min(at.saturating_add(most));
             received[i] = (connection.receive(&mut input[at..end], shared, counters), at);
-            if let (Received::Shared(n), _) = received[i] {
+            if let (ReceiveResult::Shared(n), _) = received[i] {
                 at = (at + n).next_multiple_of(64).min(input.len());
             }
         }
@@ -315,14 +322,14 @@ impl<'a> Lane<'a> {
                 effects,
             };
             match received[i] {
-                (Received::Shared(n), at) => connection.execute(Some(&input[at..at + n]), &mut turn),
-                (Received::Own, _) => connection.execute(None, &mut turn),
-                (Received::NoMemory, _) => connection.refuse_upload(false, &mut turn),
-                (Received::Nothing, _) => {}
+                (ReceiveResult::Shared(n), at) => connection.execute(Some(&input[at..at + n]), &mut turn),
+                (ReceiveResult::Own, _) => connection.execute(None, &mut turn),
+                (ReceiveResult::NoMemory, _) => connection.refuse_upload(false, &mut turn),
+                (ReceiveResult::Nothing, _) => {}
             }
             if connection.is_held() {
                 connection.answer_held(&mut turn);
-                if turn.out.is_empty() && received[i].0 != Received::Nothing {
+                if turn.out.is_empty() && received[i].0 != ReceiveResult::Nothing {
                     connection.acknowledge();
                 }
             }
@@ -346,7 +353,7 @@ impl<'a> Lane<'a> {
             }
         }
         record_latency(shared, *number, began, &samples);
-        tokens[..count].iter().for_each(|token| self.settle(*token));
+        tokens[..count].iter().for_each(|token| self.rearm(*token));
         if count < tokens.len() {
             // The buffer was full: the others were not received from yet, and have their own batch.
             work += self.serve(&tokens[count..]);
@@ -355,7 +362,7 @@ impl<'a> Lane<'a> {
     }
 
     /// After a turn: what to wait for next, or the end.
-    fn settle(&mut self, token: u64) {
+    fn rearm(&mut self, token: u64) {
         let Some(connection) = at_token(&mut self.connections, token) else { return };
         if let Some(reason) = connection.closed() {
             return self.close(token, reason);
@@ -410,7 +417,7 @@ impl<'a> Lane<'a> {
         act(connection, &mut turn);
         connection.send(turn.out, &turn.shared.caps, now.ms, turn.counters);
         turn.out.bytes.shrink_to(OUTPUT_KEPT);
-        self.settle(token);
+        self.rearm(token);
     }
 
     /// Passes on what turns have left for others: ends of waits, then orders for loaders and calls of objects, all of them at
@@ -668,7 +675,7 @@ impl<'a> Lane<'a> {
             out.bytes.extend_from_slice(&watcher.take());
             connection.send_unlogged(out, &self.shared.caps, now_ms, counters);
         }
-        self.settle(token);
+        self.rearm(token);
     }
 
     fn close_all(&mut self) {
@@ -728,14 +735,14 @@ const SINGLE_MAX: usize = 512;
 
 /// Fetches ahead what the first request of each connection will read. To parse and hash it twice costs less than
 /// to wait for memory. A connection whose first bytes are the rest of something gets a useless one, no more.
-fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
+fn prefetch(shared: &Shared, input: &[u8], received: &[(ReceiveResult, usize)]) {
     // Of so few the look-ups come too soon: see `ShardLock::prefetch`.
     if received.len() < 3 {
         return;
     }
     let mut hashes = ArrayVec::<u64, BATCH>::new();
     for (received, at) in received {
-        if let Received::Shared(n @ ..=SINGLE_MAX) = received
+        if let ReceiveResult::Shared(n @ ..=SINGLE_MAX) = received
             && let input = &input[*at..at + n]
             && let Parsed::Complete { request, .. } = match input.first() {
                 Some(&BINARY_MAGIC) => parse_packet(input, &shared.limits),
@@ -750,9 +757,9 @@ fn prefetch(shared: &Shared, input: &[u8], received: &[(Received, usize)]) {
 }
 
 /// The listener that a token stands for.
-fn listener(token: u64, entrances: &[Entrance]) -> Option<usize> {
+fn listener(token: u64, sockets: &[ListeningSocket]) -> Option<usize> {
     let number = (WAKER - 1).checked_sub(token)? as usize;
-    (number < entrances.len()).then_some(number)
+    (number < sockets.len()).then_some(number)
 }
 
 /// Which events a turn notes: for hot keys all reads and writes.

@@ -1,16 +1,17 @@
 //! The Cattlegrid server: everything between the process and the engine, without the command line.
 
+mod acceptor;
 mod admin;
 mod advice;
 pub mod auth;
 mod calls;
+mod caps;
 mod commands;
 mod connection;
 mod control;
 #[cfg(feature = "postgres")]
 mod deletes;
 mod detail;
-mod door;
 mod dump;
 pub mod error;
 mod first_process;
@@ -23,6 +24,7 @@ mod follows;
 #[cfg(not(feature = "postgres"))]
 #[path = "no_follows.rs"]
 mod follows;
+mod gauges;
 #[cfg(any(test, fuzzing))]
 pub mod harness;
 mod heap;
@@ -41,12 +43,12 @@ pub mod poller;
 mod ready;
 mod reload;
 mod ring;
+mod rule_counts;
 mod samplers;
 pub mod serve;
-mod share;
+mod shared;
 mod shortage;
 pub mod signals;
-mod state;
 pub mod stats;
 pub mod sys;
 pub mod time;
@@ -66,7 +68,7 @@ pub use deletes::{DeletesError, delete_keys};
 pub use error::ServeError;
 pub use first_process::stay_as_first_process;
 pub use follows::{check_logs, log_lacks};
-pub use hot::{Counted, Sketch, shape};
+pub use hot::{KeyCounts, Sketch, shape};
 pub use loading::log_loader;
 pub use serve::{descriptors_at_most, memory_at_most, serve};
 

@@ -15,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::sys::{self, Account, reason};
@@ -84,11 +85,6 @@ impl Listeners {
         }
         Ok(())
     }
-
-    /// Whether the unix socket's file is ours to remove.
-    pub fn has_unix_file(&self) -> bool {
-        self.unix_file.is_some()
-    }
 }
 
 /// A socket could not be opened; says which and why.
@@ -134,10 +130,7 @@ const ADMIN_BACKLOG: i32 = 64;
 
 /// The machine has no such address.
 fn is_not_here(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error().map(nix::errno::Errno::from_raw),
-        Some(nix::errno::Errno::EAFNOSUPPORT | nix::errno::Errno::EADDRNOTAVAIL)
-    )
+    matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
 /// Opens what the settings name, or takes what the service manager passes instead; nothing that is opened here listens yet. `owner`: who gets the unix socket, if root opens it for another user.
@@ -296,6 +289,25 @@ pub fn write_port_file(path: &Path, listeners: &Listeners) -> Result<(), ListenE
     sys::replace_file(path, &text).map_err(|error| {
         ListenError(format!("MEMCACHED_PORT_FILENAME: cannot write {}: {}", path.display(), reason(&error)))
     })
+}
+
+/// Where a connection came in.
+#[derive(Debug)]
+pub(crate) struct ListenerInfo {
+    /// Its descriptor's number.
+    pub(crate) fd: i32,
+    pub(crate) address: Address,
+    pub(crate) tls: bool,
+}
+
+impl ListenerInfo {
+    /// As `stats conns` shows it.
+    pub(crate) fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp(address) => format!("tcp:{address}"),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        }
+    }
 }
 
 #[cfg(test)]

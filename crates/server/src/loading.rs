@@ -14,18 +14,19 @@ use std::time::Instant;
 use cattlegrid_engine::{Effects, Step};
 use cattlegrid_loader::{Finished, Host, Severity};
 
+use crate::lane::handle::LaneHandle;
 use crate::log;
-use crate::state::{LanePart, Shared};
+use crate::shared::Shared;
 use crate::time::Clock;
 
 /// The server, as loaders see it.
 pub(crate) struct LaneHost {
-    lanes: Arc<[LanePart]>,
+    lanes: Arc<[LaneHandle]>,
     clock: Clock,
 }
 
 impl LaneHost {
-    pub(crate) fn new(lanes: Arc<[LanePart]>, clock: Clock) -> Self {
+    pub(crate) fn new(lanes: Arc<[LaneHandle]>, clock: Clock) -> Self {
         Self { lanes, clock }
     }
 }

@@ -95,14 +95,14 @@ pub fn enabled(level: Level) -> bool {
 
 /// The queue, and who works on it.
 struct Log {
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     /// There are lines to write, or an end to come to.
     work: Condvar,
     /// Everything is written.
     idle: Condvar,
 }
 
-struct State {
+struct LogState {
     queue: Queue,
     /// The thread runs: lines are queued.
     started: bool,
@@ -116,7 +116,7 @@ struct State {
 }
 
 static LOG: Log = Log {
-    state: Mutex::new(State {
+    state: Mutex::new(LogState {
         queue: Queue::new(),
         started: false,
         writing: false,
@@ -131,14 +131,14 @@ static LOG: Log = Log {
 /// How long standard error is waited for, until it was waited for once without effect.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, LogState> {
     // Nothing panics with it held; and the message of a panic elsewhere must get through.
     LOG.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lines of the log since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct LogCounts {
     /// Written to standard error.
     pub written: u64,
     /// Dropped because the queue was full, or standard error closed.
@@ -148,9 +148,9 @@ pub struct Counts {
 }
 
 /// How many lines were written and left out.
-pub fn counts() -> Counts {
+pub fn counts() -> LogCounts {
     let state = state();
-    Counts { written: state.written, dropped: state.queue.dropped(), limited: state.queue.limited() }
+    LogCounts { written: state.written, dropped: state.queue.dropped(), limited: state.queue.limited() }
 }
 
 /// Starts the thread that writes. After the last fork, and after signals are blocked, which it inherits.
@@ -178,7 +178,7 @@ pub fn flush(within: Duration) -> bool {
     }
     state.flushing = true;
     LOG.work.notify_one();
-    let pending = |state: &mut State| state.writing || state.flushing;
+    let pending = |state: &mut LogState| state.writing || state.flushing;
     let waited = LOG.idle.wait_timeout_while(state, within, pending);
     !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
 }
@@ -226,7 +226,7 @@ where
     }
 }
 
-impl State {
+impl LogState {
     fn admits(&mut self, kind: queue::Kind, level: Level, at: Duration) -> bool {
         // A user that asks for requests in the log wants all of them.
         if !self.started || level.verbosity() > Level::Info.verbosity() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::first_process::is_addressed;
-use crate::state::LanePart;
+use crate::lane::handle::LaneHandle;
 use crate::{log, sys};
 
 /// How long a message may wait for room in the manager's socket.
@@ -156,7 +156,7 @@ impl SignsOfLife {
     pub(crate) fn look(
         &mut self,
         manager: &Manager,
-        lanes: &[LanePart],
+        lanes: &[LaneHandle],
         now: Instant,
         left: impl Fn(usize) -> bool,
     ) {
@@ -250,7 +250,7 @@ mod tests {
         let (manager, socket) = manager(&dir, Some("40000"));
         socket.set_nonblocking(true).unwrap();
         let signs = || std::iter::from_fn(|| socket.recv(&mut [0; 64]).ok()).count();
-        let lanes = [LanePart::new().unwrap(), LanePart::new().unwrap()];
+        let lanes = [LaneHandle::new().unwrap(), LaneHandle::new().unwrap()];
         let mut now = crate::time::Clock::new().now();
         let mut life = SignsOfLife::new(&manager, now);
         let mut look = |left: Option<usize>| {
@@ -263,7 +263,7 @@ mod tests {
         lanes[0].answer();
         assert_eq!(look(None), 0, "one has not");
         assert_eq!(look(Some(1)), 1, "who has left answers nothing");
-        lanes.iter().for_each(LanePart::answer);
+        lanes.iter().for_each(LaneHandle::answer);
         assert_eq!(look(None), 1);
     }
 }

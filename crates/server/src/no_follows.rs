@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cattlegrid_config::FollowSettings;
 
 use crate::followed::View;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// No threads.
 #[derive(Debug, Default)]

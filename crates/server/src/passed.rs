@@ -4,8 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
 use cattlegrid_config::Settings;
-use nix::sys::socket::{AddressFamily, SockaddrLike as _, SockaddrStorage, getsockname};
-use socket2::{Domain, SockRef, Type};
+use socket2::{Domain, SockAddr, SockRef, Type};
 
 use crate::first_process::is_addressed;
 use crate::listen::{Address, ListenError, Listener};
@@ -70,7 +69,7 @@ fn listener(fd: OwnedFd, number: i32, settings: &Settings) -> Result<Listener, L
     }
     let domain = socket.domain().map_err(failed)?;
     let address = if domain == Domain::UNIX {
-        Address::Unix(unix_name(&fd).map_err(failed)?.into())
+        Address::Unix(unix_name(&socket.local_addr().map_err(failed)?).into())
     } else if let Some(address) = socket.local_addr().map_err(failed)?.as_socket() {
         socket.set_keepalive(true).map_err(failed)?;
         socket.set_tcp_nodelay(true).map_err(failed)?;
@@ -84,17 +83,12 @@ fn listener(fd: OwnedFd, number: i32, settings: &Settings) -> Result<Listener, L
 }
 
 /// Its path, or @name.
-fn unix_name(fd: &OwnedFd) -> std::io::Result<String> {
-    use std::os::fd::AsRawFd as _;
-    let name = getsockname::<SockaddrStorage>(fd.as_raw_fd())?;
-    let Some(unix) = name.as_unix_addr().filter(|name| name.family() == Some(AddressFamily::Unix)) else {
-        return Ok(String::new());
-    };
-    Ok(match (unix.path(), unix.as_abstract()) {
+fn unix_name(address: &SockAddr) -> String {
+    match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => path.display().to_string(),
         (None, Some(name)) => format!("@{}", String::from_utf8_lossy(name)),
         (None, None) => String::new(),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// Why clients should go elsewhere, a line each; empty: they may come.
 pub(crate) fn reasons_against(shared: &Shared) -> Vec<String> {

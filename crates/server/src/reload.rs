@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crate::log;
 use crate::manager::Manager;
-use crate::state::Shared;
+use crate::shared::Shared;
+
+pub(crate) mod in_force;
 
 /// How long the control thread waits for files to be read: it accepts no connection meanwhile.
 const LENT: Duration = Duration::from_millis(200);
@@ -24,15 +26,34 @@ pub(crate) struct Reloads {
     manager: Arc<Manager>,
 }
 
+/// How reloads have gone.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct ReloadStatus {
+    /// Reloads that have taken effect.
+    pub(crate) count: u64,
+    /// Unix time at the end of the last one, or of the start.
+    pub(crate) unix: u64,
+    /// Why the last one has changed nothing.
+    pub(crate) error: Option<String>,
+}
+
+impl ReloadStatus {
+    /// A reload has ended.
+    pub(crate) fn note(&mut self, error: Option<String>, unix: u64) {
+        self.count += u64::from(error.is_none());
+        (self.unix, self.error) = (unix, error);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Progress {
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
     /// Files were read.
     read: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ReloadState {
     /// The thread runs.
     runs: bool,
     /// It reads files.
@@ -82,7 +103,7 @@ impl Reloads {
             }
             return log::error(format_args!("nothing reloaded: no thread for it: {error}"));
         }
-        let reads = |state: &mut State| state.reads;
+        let reads = |state: &mut ReloadState| state.reads;
         let waited = self.progress.read.wait_timeout_while(lock(&self.progress), LENT, reads);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -100,7 +121,7 @@ fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent:
             Extent::Objects => shared.reload_objects(),
         };
         let error = reloaded.as_ref().err().map(ToString::to_string);
-        shared.reloaded().note(error.clone(), crate::time::unix_now().as_secs());
+        shared.reload_status().note(error.clone(), crate::time::unix_now().as_secs());
         match reloaded {
             Ok(()) => {
                 if extent == Extent::All {
@@ -130,6 +151,6 @@ fn run(shared: &Arc<Shared>, progress: &Progress, manager: &Manager, mut extent:
     }
 }
 
-fn lock(progress: &Progress) -> MutexGuard<'_, State> {
+fn lock(progress: &Progress) -> MutexGuard<'_, ReloadState> {
     progress.state.lock().unwrap_or_else(PoisonError::into_inner)
 }

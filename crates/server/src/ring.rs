@@ -19,8 +19,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use io_uring::squeue::Entry;
 use io_uring::{EnterFlags, IoUring, opcode, types};
-use nix::libc::{MSG_DONTWAIT, MSG_NOSIGNAL};
-use nix::sys::resource::{Resource, getrlimit};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::process::{Resource, getrlimit};
 
 use crate::log;
 
@@ -57,12 +58,12 @@ impl Ring {
             .build(SENDS as u32);
         let uring = match modern {
             // Before Linux 6.1.
-            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => IoUring::new(SENDS as u32)?,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(SENDS as u32)?,
             modern => modern?,
         };
-        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if limit.saturating_sub(SPARE_DESCRIPTORS) < u64::from(uring.as_raw_fd().unsigned_abs()) {
-            return Err(io::Error::from_raw_os_error(nix::libc::EMFILE));
+            return Err(Errno::MFILE.into());
         }
         Ok(Self { uring: Some(uring) })
     }
@@ -80,7 +81,7 @@ impl Ring {
         let requests = offers.iter().enumerate().filter_map(|(number, offer)| {
             let len = u32::try_from(offer.bytes.len()).ok()?;
             let send = opcode::Send::new(types::Fd(offer.fd.as_raw_fd()), offer.bytes.as_ptr(), len);
-            Some(send.flags(MSG_DONTWAIT | MSG_NOSIGNAL).build().user_data(number as u64))
+            Some(send.flags(FLAGS.bits().cast_signed()).build().user_data(number as u64))
         });
         let requests: ArrayVec<Entry, SENDS> = requests.take(SENDS).collect();
         // SAFETY: each request reads the bytes of an offer. They are borrowed until this function returns, which is after
@@ -99,15 +100,18 @@ impl Ring {
     }
 }
 
+/// A send waits for nothing, and a closed connection is an error.
+const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
 /// What may be done about an error of [`Ring::new`].
 pub(crate) fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(nix::libc::EPERM | nix::libc::EACCES) => {
+    match Errno::from_io_error(error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
             "see the sysctl kernel.io_uring_disabled, and seccomp profiles of containers"
         }
-        Some(nix::libc::ENOSYS) => "the kernel has none, or a seccomp profile hides it",
-        Some(nix::libc::EMFILE | nix::libc::ENFILE) => "raise `ulimit -n`, or lower -c",
-        Some(nix::libc::ENOMEM) => "raise `ulimit -l`, or free memory",
+        Some(Errno::NOSYS) => "the kernel has none, or a seccomp profile hides it",
+        Some(Errno::MFILE | Errno::NFILE) => "raise `ulimit -n`, or lower -c",
+        Some(Errno::NOMEM) => "raise `ulimit -l`, or free memory",
         _ => "leave the option out",
     }
 }
@@ -124,10 +128,10 @@ unsafe fn exchange(
     requests: &[Entry],
     mut done: impl FnMut(u64, i32),
 ) -> io::Result<()> {
-    let unfinished = Unfinished;
+    let unfinished = AbortGuard;
     let mut queue = uring.submission();
     // SAFETY: the caller keeps what they refer to until this function returns; it returns when all that were submitted are
-    // completed, and does not unwind (`Unfinished`). Those that were not submitted are never read.
+    // completed, and does not unwind (`AbortGuard`). Those that were not submitted are never read.
     let pushed = unsafe { queue.push_multiple(requests) };
     drop(queue);
     let error = match pushed {
@@ -162,9 +166,9 @@ unsafe fn exchange(
 }
 
 /// Ends the process if it is dropped: the kernel may still read buffers that are about to be freed.
-struct Unfinished;
+struct AbortGuard;
 
-impl Drop for Unfinished {
+impl Drop for AbortGuard {
     fn drop(&mut self) {
         log::error(
             "io_uring: sends may still be under way, and their buffers cannot be kept: the server ends",
@@ -179,8 +183,6 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::fd::AsFd as _;
     use std::os::unix::net::UnixStream;
-
-    use nix::libc;
 
     use super::*;
 
@@ -214,7 +216,12 @@ mod tests {
     /// A ring; none, and a line that says so, where the system forbids them.
     fn ring() -> Option<Ring> {
         match Ring::new() {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
+            Err(error)
+                if matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::PERM | Errno::ACCESS | Errno::NOSYS)
+                ) =>
+            {
                 eprintln!("not tested: io_uring: {error}");
                 None
             }
@@ -333,7 +340,7 @@ mod tests {
             exchange(&mut uring, &requests, |number, result| results[number as usize] = Some(result))
         };
         assert!(exchanged.is_err());
-        let (late, invalid) = (-libc::ETIME, -libc::EINVAL);
+        let (late, invalid) = (-Errno::TIME.raw_os_error(), -Errno::INVAL.raw_os_error());
         assert_eq!(results, [Some(late), Some(1), Some(invalid), None]);
         drop(uring);
         assert_eq!(received(&mut theirs), b"x");

@@ -2,7 +2,7 @@
 
 use crate::hot::TurnSampler;
 use crate::latency::{Family, Sampler};
-use crate::share::random_seed;
+use crate::shared::build::random_seed;
 
 /// Of a lane.
 pub(crate) struct Samplers {

@@ -6,11 +6,11 @@ use cattlegrid_config::{NamedFile, Settings};
 
 use crate::admin::{self, Bound, Secrets};
 use crate::auth::{self, AuthFile};
+use crate::caps::Caps;
 use crate::error::ServeError;
 use crate::manager::Manager;
-use crate::share::{Ground, share};
+use crate::shared::build::{Ground, share};
 use crate::signals::Signals;
-use crate::state::Caps;
 use crate::sys::{self, PidFile};
 use crate::tls::TlsAcceptor;
 use crate::{control, listen, log, shortage};
@@ -29,7 +29,7 @@ pub fn serve(mut settings: Settings) -> Result<(), ServeError> {
 
     // The tests of types of objects have run: no thread of theirs may be left, -d forks and signals are not blocked yet.
     if let Some(own) = settings.objects.as_ref().and_then(|objects| objects.own.as_ref()) {
-        own.host().rest();
+        own.host.rest();
     }
 
     // 1. Who to become: a name that is wrong should cost nothing. Nothing changes yet.

@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::{Cursor, Now};
 use cattlegrid_protocol::{Words, reply, strict_u32};
 
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::turn::Turn;
 use definition::put_all;
 pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Value};
@@ -90,7 +90,7 @@ impl Group {
 pub(crate) fn collect(group: Group, shared: &Shared, now: Now, sink: &mut dyn Sink) {
     match group {
         Group::General => put_all(general::ROWS, &[], shared, &general::General::take(shared, now), sink),
-        Group::Own => put_all(own::ROWS, &[], shared, &own::Own::take(shared, now), sink),
+        Group::Own => put_all(own::ROWS, &[], shared, &own::OwnStats::take(shared, now), sink),
         Group::Items => items::collect_items(shared, now, sink),
         Group::Slabs => items::collect_slabs(shared, now, sink),
         Group::Sizes => sink.put(&items::SIZES, &[], &Value::text("disabled")),

@@ -11,22 +11,22 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::num::NonZeroUsize;
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::Privileges;
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
+use nix::errno::Errno as Reason;
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::stat::{Mode, umask};
-use nix::sys::wait::waitpid;
-use nix::unistd::{self, ForkResult, Gid, Pid, Uid, User};
-use rustix::fs::{AtFlags, FileType, OFlags, chownat, fstat, open};
-use rustix::mm::{MlockAllFlags, mlockall};
+use nix::unistd::{self, ForkResult, Gid, Uid, User};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, chownat, fstat, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MlockAllFlags, ProtFlags, mlockall, mmap_anonymous, munmap};
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, WaitOptions, chdir, getpid, getrlimit, set_dumpable_behavior,
+    setrlimit, setsid, test_kill_process, umask, waitpid,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread as caps;
 
 use crate::log;
@@ -41,14 +41,14 @@ pub(crate) const HEADROOM_BYTES: usize = 16 << 20;
 pub struct SysError(String);
 
 impl SysError {
-    fn new(what: impl std::fmt::Display, errno: Errno) -> Self {
-        Self(format!("{what}: {}", errno.desc()))
+    fn new(what: impl std::fmt::Display, error: impl Into<io::Error>) -> Self {
+        Self(format!("{what}: {}", reason(&error.into())))
     }
 }
 
 /// An error's plain words, without the number the standard library adds.
 pub fn reason(error: &io::Error) -> String {
-    error.raw_os_error().map_or_else(|| error.to_string(), |code| Errno::from_raw(code).desc().to_owned())
+    error.raw_os_error().map_or_else(|| error.to_string(), |code| Reason::from_raw(code).desc().to_owned())
 }
 
 /// Sets what a signal does.
@@ -75,24 +75,24 @@ pub struct Ready {
 /// terminal. `stay`: do not move to `/`. `quiet`: [`Ready::report`] connects standard input, output and error
 /// to `/dev/null`.
 pub fn daemonise(stay: bool, quiet: bool) -> Result<Ready, SysError> {
-    let failed = |errno| SysError::new("-d: cannot go to the background", errno);
-    let (mut reader, pipe) =
-        io::pipe().map_err(|error| failed(Errno::from_raw(error.raw_os_error().unwrap_or_default())))?;
+    let failed = |error: io::Error| SysError::new("-d: cannot go to the background", error);
+    let failed_call = |errno: Errno| failed(errno.into());
+    let (mut reader, pipe) = io::pipe().map_err(failed)?;
     if let Some(child) = fork().map_err(failed)? {
         drop(pipe);
         let listening = reader.read(&mut [0]).is_ok_and(|bytes| bytes == 1);
         // The first child has already gone or goes now; nobody else would collect it.
-        waitpid(child, None).map_err(failed)?;
+        waitpid(Some(child), WaitOptions::empty()).map_err(failed_call)?;
         std::process::exit(i32::from(!listening));
     }
     drop(reader);
-    unistd::setsid().map_err(failed)?;
+    setsid().map_err(failed_call)?;
     // The second fork: who does not lead a session cannot get a terminal again by opening one.
     if fork().map_err(failed)?.is_some() {
         std::process::exit(0);
     }
     if !stay {
-        unistd::chdir("/").map_err(failed)?;
+        chdir("/").map_err(failed_call)?;
     }
     Ok(Ready { pipe, quiet })
 }
@@ -104,9 +104,10 @@ impl Ready {
             |error: io::Error| SysError(format!("-d: cannot leave the terminal: {}", reason(&error)));
         if self.quiet {
             let null = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
-            unistd::dup2_stdin(&null).map_err(|errno| failed(errno.into()))?;
-            unistd::dup2_stdout(&null).map_err(|errno| failed(errno.into()))?;
-            unistd::dup2_stderr(&null).map_err(|errno| failed(errno.into()))?;
+            dup2_stdin(&null)
+                .and_then(|()| dup2_stdout(&null))
+                .and_then(|()| dup2_stderr(&null))
+                .map_err(|errno| failed(errno.into()))?;
         }
         // If the command that started us has been killed meanwhile there is nobody to tell, and we serve.
         self.pipe.write_all(b"!").unwrap_or_default();
@@ -115,10 +116,10 @@ impl Ready {
 }
 
 /// The child's id in the parent, nothing in the child.
-pub(crate) fn fork() -> Result<Option<Pid>, Errno> {
+pub(crate) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: the callers of `daemonise` and `stay_as_first_process` keep to one thread, so the child has every lock free and may go on.
     match unsafe { unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Parent { child } => Ok(Pid::from_raw(child.as_raw())),
         ForkResult::Child => Ok(None),
     }
 }
@@ -137,6 +138,20 @@ pub(crate) fn passed_descriptor(number: i32) -> io::Result<OwnedFd> {
 
 // ---- limits -----------------------------------------------------------------------------------------------
 
+/// As a limit: there is none.
+const UNLIMITED: u64 = u64::MAX;
+
+/// The soft and the hard limit.
+fn limits(resource: Resource) -> (u64, u64) {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    (current.unwrap_or(UNLIMITED), maximum.unwrap_or(UNLIMITED))
+}
+
+fn set_limits(resource: Resource, soft: u64, hard: u64) -> Result<(), Errno> {
+    let given = |limit| Some(limit).filter(|limit| *limit != UNLIMITED);
+    setrlimit(resource, Rlimit { current: given(soft), maximum: given(hard) })
+}
+
 /// Descriptors that are not connections: listeners, pollers, pipes, files.
 const OWN_DESCRIPTORS: u64 = 64;
 
@@ -149,7 +164,7 @@ pub(crate) fn open_files(connections: usize, threads: usize, others: usize) -> u
 ///
 /// If only the connections themselves fit, warns and takes what there is, as memcached would.
 pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Result<(), SysError> {
-    let failed = |errno| {
+    let failed = |errno: Errno| {
         SysError::new(
             format_args!(
                 "-c {connections}: failed to set rlimit for open files; start as root, raise `ulimit -n`, or \
@@ -158,20 +173,20 @@ pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Re
             errno,
         )
     };
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
-    let least = connections as rlim_t;
+    let (soft, hard) = limits(Resource::Nofile);
+    let least = connections as u64;
     let wanted = open_files(connections, threads, others);
     if soft >= wanted {
         return Ok(());
     }
-    match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)) {
+    match set_limits(Resource::Nofile, wanted, hard.max(wanted)) {
         Ok(()) => Ok(()),
         Err(_) if hard >= least => {
             log::warning(format_args!(
                 "-c {connections}: {wanted} open files would fit that, {hard} are allowed; the last \
                  connections will be refused"
             ));
-            setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(failed)
+            set_limits(Resource::Nofile, hard, hard).map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
     }
@@ -179,27 +194,29 @@ pub fn raise_open_files(connections: usize, threads: usize, others: usize) -> Re
 
 /// `-r`: raises the limit on core files as far as allowed.
 pub fn raise_core_limit() -> Result<(), SysError> {
-    let failed = |errno| SysError::new("-r: failed to ensure corefile creation", errno);
-    if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_ok() {
+    if set_limits(Resource::Core, UNLIMITED, UNLIMITED).is_ok() {
         return Ok(());
     }
-    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(failed)?;
+    let (_, hard) = limits(Resource::Core);
     if hard == 0 {
         return Err(SysError(
             "-r: core files are forbidden here; raise `ulimit -Hc` or leave -r out".to_owned(),
         ));
     }
-    setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(failed)
+    set_limits(Resource::Core, hard, hard)
+        .map_err(|errno| SysError::new("-r: failed to ensure corefile creation", errno))
 }
 
 /// `-k`, while still root: lifts the limit on locked memory as far as allowed, so that memory mapped later,
 /// under another user, can be locked too.
 pub fn raise_locked_memory() {
-    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_err() {
-        let raised = getrlimit(Resource::RLIMIT_MEMLOCK)
-            .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard));
-        if let Err(errno) = raised {
-            log::warning(format_args!("-k: cannot raise the limit on locked memory: {}", errno.desc()));
+    if set_limits(Resource::Memlock, UNLIMITED, UNLIMITED).is_err() {
+        let (_, hard) = limits(Resource::Memlock);
+        if let Err(errno) = set_limits(Resource::Memlock, hard, hard) {
+            log::warning(format_args!(
+                "-k: cannot raise the limit on locked memory: {}",
+                reason(&errno.into())
+            ));
         }
     }
 }
@@ -232,16 +249,20 @@ const M_ARENA_MAX: i32 = -8;
 
 /// Whether the system may refuse memory although the machine has some: a limit on address space, or strict accounting.
 pub(crate) fn memory_may_be_refused() -> bool {
-    let limited = getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft != RLIM_INFINITY);
+    let limited = limits(Resource::As).0 != UNLIMITED;
     limited || std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"2"))
 }
 
 /// Whether the system would give this much memory now. Nothing is kept and nothing is touched.
 pub(crate) fn could_map(bytes: usize) -> bool {
-    let Some(length) = NonZeroUsize::new(bytes) else { return true };
-    let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+    if bytes == 0 {
+        return true;
+    }
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
-    let Ok(base) = (unsafe { mmap_anonymous(None, length, access, flags) }) else { return false };
+    let Ok(base) = (unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }) else {
+        return false;
+    };
     // SAFETY: the mapping made above, whole; nothing refers to it.
     unsafe { munmap(base, bytes) }.is_ok()
 }
@@ -284,8 +305,8 @@ pub(crate) fn return_own_heap() {
 /// # Errors
 /// They do not fit; the message has the limit that is needed.
 pub fn fit_address_space(memory_bytes: usize, threads: usize) -> Result<(), SysError> {
-    let Ok((limit, _)) = getrlimit(Resource::RLIMIT_AS) else { return Ok(()) };
-    if limit == RLIM_INFINITY {
+    let (limit, _) = limits(Resource::As);
+    if limit == UNLIMITED {
         return Ok(());
     }
     one_arena();
@@ -366,13 +387,14 @@ impl Account {
     /// `dumpable`: the system forbids core files of a process that changes its user, and this allows them again.
     pub fn become_it(&self, dumpable: bool) -> Result<(), SysError> {
         let name = self.name.to_string_lossy();
-        let failed =
-            |errno| SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno);
+        let failed = |errno: Reason| {
+            SysError::new(format_args!("-u {name}: failed to assume identity of user {name}"), errno)
+        };
         unistd::initgroups(&self.name, self.gid).map_err(failed)?;
         unistd::setgid(self.gid).map_err(failed)?;
         unistd::setuid(self.uid).map_err(failed)?;
         if dumpable {
-            nix::sys::prctl::set_dumpable(true)
+            set_dumpable_behavior(DumpableBehavior::Dumpable)
                 .map_err(|errno| SysError::new("-r: core files cannot be allowed again after -u", errno))?;
         }
         Ok(())
@@ -400,7 +422,7 @@ pub fn share_socket(path: &Path, user: &str) -> io::Result<()> {
 }
 
 fn give_socket(path: &Path, uid: Option<Uid>, gid: Gid) -> io::Result<()> {
-    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
     let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_nlink == 1;
     if !is_ours {
@@ -412,9 +434,7 @@ fn give_socket(path: &Path, uid: Option<Uid>, gid: Gid) -> io::Result<()> {
 
 /// `-o drop_privileges`: of this thread and those it starts.
 pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
-    let failed = |error: rustix::io::Errno| {
-        SysError::new("-o drop_privileges: cannot give up privileges", Errno::from_raw(error.raw_os_error()))
-    };
+    let failed = |errno: Errno| SysError::new("-o drop_privileges: cannot give up privileges", errno);
     if privileges == Privileges::Keep {
         return Ok(());
     }
@@ -423,7 +443,7 @@ pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
             match caps::remove_capability_from_bounding_set(capability) {
                 // PERM: not root any more; nothing is left that could be gained through the bounding set.
                 // INVAL: a capability this kernel does not know.
-                Ok(()) | Err(rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => {}
+                Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
                 Err(error) => return Err(failed(error)),
             }
         }
@@ -441,7 +461,7 @@ pub fn give_up(privileges: Privileges) -> Result<(), SysError> {
 ///
 /// The mask belongs to the process: call it before threads start.
 pub fn with_access_bits<T>(bits: u32, make: impl FnOnce() -> T) -> T {
-    let old = umask(Mode::from_bits_truncate(!bits & 0o777));
+    let old = umask(Mode::from_raw_mode(!bits & 0o777));
     let result = make();
     umask(old);
     result
@@ -460,13 +480,16 @@ impl PidFile {
     /// As memcached does: a file that names a running process, and a file that cannot be written, are worth a
     /// warning, and the server runs.
     pub fn write(path: &Path) -> Option<Self> {
-        if let Some(pid) = pid_in(path).filter(|pid| *pid != unistd::getpid()) {
-            // EPERM means that it runs, as another user.
-            if matches!(nix::sys::signal::kill(pid, None), Ok(()) | Err(Errno::EPERM)) {
-                log::warning(format_args!("-P: the pid file contained the following (running) pid: {pid}"));
+        if let Some(pid) = pid_in(path).filter(|pid| *pid != getpid()) {
+            // PERM means that it runs, as another user.
+            if matches!(test_kill_process(pid), Ok(()) | Err(Errno::PERM)) {
+                log::warning(format_args!(
+                    "-P: the pid file contained the following (running) pid: {}",
+                    pid.as_raw_nonzero()
+                ));
             }
         }
-        match replace_file(path, &format!("{}\n", unistd::getpid())) {
+        match replace_file(path, &format!("{}\n", std::process::id())) {
             Ok(()) => Some(Self { path: path.to_owned() }),
             Err(error) => {
                 log::warning(format_args!(
@@ -483,7 +506,7 @@ impl PidFile {
 impl Drop for PidFile {
     fn drop(&mut self) {
         // A server started later may have taken the file over.
-        if pid_in(&self.path) == Some(unistd::getpid())
+        if pid_in(&self.path) == Some(getpid())
             && let Err(error) = std::fs::remove_file(&self.path)
         {
             log::warning(format_args!(
@@ -499,7 +522,7 @@ impl Drop for PidFile {
 fn pid_in(path: &Path) -> Option<Pid> {
     let file = File::options()
         .read(true)
-        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)
         .ok()?;
     if !file.metadata().ok()?.is_file() {
@@ -507,8 +530,7 @@ fn pid_in(path: &Path) -> Option<Pid> {
     }
     let mut text = String::new();
     file.take(PID_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let pid = text.trim().parse().ok().filter(|pid| *pid > 0)?;
-    Some(Pid::from_raw(pid))
+    text.trim().parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw)
 }
 
 /// Bytes of a pid file that are looked at.
@@ -531,7 +553,7 @@ pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
         .write(true)
         .create_new(true)
         .mode(0o644)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&beside)?;
     file.write_all(text.as_bytes())
         .and_then(|()| std::fs::rename(&beside, path))
@@ -541,6 +563,8 @@ pub fn replace_file(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
+
+    use rustix::fs::{CWD, mknodat};
 
     use super::*;
 
@@ -583,10 +607,10 @@ mod tests {
     fn a_pid_is_read_from_regular_files_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pid");
-        unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert_eq!(pid_in(&path), None);
         let file = PidFile::write(&path).unwrap();
-        assert_eq!(pid_in(&path), Some(unistd::getpid()));
+        assert_eq!(pid_in(&path), Some(getpid()));
         drop(file);
         std::fs::write(&path, "1".repeat(1000)).unwrap();
         assert_eq!(pid_in(&path), None);

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 ///
 /// Clones share the offset of [`Clock::advance`].
 #[derive(Debug, Clone)]
-pub struct Clock(Arc<Shared>);
+pub struct Clock(Arc<ClockState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ClockState {
     started: Instant,
     /// What the clock that also counts while the machine is suspended shows more than the other, at the start.
     ahead_at_start: Duration,
@@ -72,13 +72,13 @@ impl Clock {
     /// A clock that starts now.
     #[expect(clippy::new_without_default, reason = "reading the time is not a default value")]
     pub fn new() -> Self {
-        Self(Arc::new(Shared::start()))
+        Self(Arc::new(ClockState::start()))
     }
 
     /// A clock that stands, moved by [`Clock::advance`] alone.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn standing() -> Self {
-        Self(Arc::new(Shared { stands: true, ..Shared::start() }))
+        Self(Arc::new(ClockState { stands: true, ..ClockState::start() }))
     }
 
     /// The time that passes; [`Clock::advance`] does not move it.
@@ -172,7 +172,7 @@ impl Clock {
     }
 }
 
-impl Shared {
+impl ClockState {
     fn start() -> Self {
         Self {
             started: instant_now(),

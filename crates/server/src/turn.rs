@@ -3,7 +3,7 @@
 use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
 
 use crate::latency::Family;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What a turn works with.
 pub(crate) struct Turn<'a> {

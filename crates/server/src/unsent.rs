@@ -35,7 +35,7 @@ pub(crate) const STALLED_MS: u64 = 10_000;
 
 /// Unsent output of the server. See the module's text.
 #[derive(Debug)]
-pub(crate) struct Unsent {
+pub(crate) struct UnsentOutput {
     cap_bytes: usize,
     bytes: AtomicUsize,
     /// Lanes were told that the cap is passed, and none has looked yet.
@@ -60,7 +60,7 @@ pub(crate) struct Keeper {
     pub(crate) idle_since_ms: Option<u64>,
 }
 
-impl Unsent {
+impl UnsentOutput {
     /// Nothing yet; `cap_bytes` for all connections together.
     pub(crate) fn new(cap_bytes: usize) -> Self {
         Self {
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn scarce_from_three_quarters_and_over_above_all() {
-        let unsent = Unsent::new(1000);
-        let edges = |unsent: &Unsent, values| (unsent.is_scarce(values), unsent.is_over(values));
+        let unsent = UnsentOutput::new(1000);
+        let edges = |unsent: &UnsentOutput, values| (unsent.is_scarce(values), unsent.is_over(values));
         unsent.change(0, 749);
         assert_eq!(edges(&unsent, 0), (false, false));
         assert_eq!(edges(&unsent, 1), (true, false), "values for requests that wait count");
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn others_are_told_once_until_one_looks() {
-        let unsent = Unsent::new(1);
+        let unsent = UnsentOutput::new(1);
         assert!(unsent.may_ask_others() && !unsent.may_ask_others());
         unsent.others_asked();
         assert!(unsent.may_ask_others());

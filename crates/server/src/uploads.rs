@@ -45,7 +45,7 @@ pub(crate) const STALLED_MS: u64 = 10_000;
 pub(crate) struct Uploads {
     cap_bytes: usize,
     /// Guards who has what.
-    table: Mutex<Table>,
+    table: Mutex<UploadTable>,
     /// Bytes of all uploads.
     bytes: AtomicUsize,
     /// Bytes of input that is executed in its connection's next turn.
@@ -107,7 +107,7 @@ pub(crate) enum Claim {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct UploadTable {
     entries: HashMap<u64, Entry>,
     last_id: u64,
     /// Sum of those that are not leaving.
@@ -281,7 +281,7 @@ impl Uploads {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, UploadTable> {
         self.table.lock().expect("nobody panics with it held")
     }
 
@@ -311,7 +311,7 @@ impl Uploads {
     }
 }
 
-impl Table {
+impl UploadTable {
     /// Chooses the uploads that give way for `missing` bytes, and marks them as leaving. `None`: no room is available, and
     /// nothing has changed. `asks`: the newcomer's bytes, in all; `id`: its own, 0 if it has none yet.
     fn make_room(

@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cattlegrid_engine::{Event, EventKind, Interest};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
 /// Most watchers at once, as in memcached.
 pub(crate) const WATCHERS_MAX: usize = 20;
@@ -37,7 +38,7 @@ pub(crate) struct Watchers {
     /// The log wants requests.
     logs: AtomicBool,
     /// One for each lane.
-    queues: Vec<Mutex<Queue>>,
+    queues: Vec<Mutex<RecordQueue>>,
     /// Most bytes of the records in one of them.
     queue_bytes: usize,
     /// Records made.
@@ -128,7 +129,7 @@ pub(crate) enum What {
 
 /// Records of one lane.
 #[derive(Debug, Default)]
-struct Queue {
+struct RecordQueue {
     records: Vec<(u64, Record)>,
     bytes: usize,
 }
@@ -376,7 +377,7 @@ impl Record {
         match what {
             What::Event(event) => describe(line, event, *fd),
             What::Command(command) => {
-                let _ok = write!(line, "type=rawcmd cfd={fd} cmd={}", Escaped(command));
+                let _ok = write!(line, "type=rawcmd cfd={fd} cmd={}", escaped(command));
             }
             What::Connection { peer, unix, closed } => {
                 let named = peer.rsplit_once(':').filter(|_| !*unix);
@@ -416,7 +417,7 @@ pub(crate) fn topic(kind: &EventKind) -> Topics {
 
 /// An event as memcached writes it; `cfd` is the connection's descriptor. All items are in class 1.
 fn describe(line: &mut String, event: &Event, cfd: i32) {
-    let key = Escaped(&event.key);
+    let key = escaped(&event.key);
     // Writing to a string cannot fail.
     let _ok = match &event.kind {
         EventKind::Get { status, size, by: _ } => {
@@ -432,7 +433,7 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
             )
         }
         EventKind::Script { name, json } => {
-            write!(line, "type=script key={key} event={name} table={}", Escaped(json.as_bytes()))
+            write!(line, "type=script key={key} event={name} table={}", escaped(json.as_bytes()))
         }
         EventKind::Deleted { command, size } => {
             write!(line, "type=deleted key={key} cmd={command} clsid=1 cfd={cfd} size={size}")
@@ -446,19 +447,9 @@ fn describe(line: &mut String, event: &Event, cfd: i32) {
 }
 
 /// Bytes as in a URI: what is not plain comes as `%XX`.
-pub(crate) struct Escaped<'a>(pub(crate) &'a [u8]);
-
-impl std::fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for &byte in self.0 {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                f.write_char(char::from(byte))?;
-            } else {
-                write!(f, "%{byte:02X}")?;
-            }
-        }
-        Ok(())
-    }
+pub(crate) fn escaped(bytes: &[u8]) -> PercentEncode<'_> {
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    percent_encode(bytes, ESCAPED)
 }
 
 #[cfg(test)]
@@ -575,6 +566,6 @@ mod tests {
 
     #[test]
     fn keys_are_escaped() {
-        assert_eq!(Escaped(b"a:b c\xff.").to_string(), "a%3Ab%20c%FF.");
+        assert_eq!(escaped(b"a:b c\xff.").to_string(), "a%3Ab%20c%FF.");
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn packet_head(packet: &[u8]) -> &[u8] {
 
 /// Logs a request's line.
 pub(crate) fn request(fd: i32, line: &[u8]) {
-    log::debug(format_args!("<{fd} {}", Shown(line)));
+    log::debug(format_args!("<{fd} {}", EscapedBytes(line)));
 }
 
 /// Logs what a connection is about to be sent.
@@ -44,7 +44,7 @@ pub(crate) fn replies(fd: i32, out: &Output) {
         out.bytes[at..].first_chunk::<HEADER_BYTES>().filter(|header| header[0] == REPLY_MAGIC)
     {
         let head = packet_head(&out.bytes[at..]);
-        log::debug(format_args!(">{fd} {}", Shown(head)));
+        log::debug(format_args!(">{fd} {}", EscapedBytes(head)));
         let body = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
         let end = at.saturating_add(HEADER_BYTES).saturating_add(body).min(out.bytes.len());
         at += head.len();
@@ -58,15 +58,18 @@ pub(crate) fn replies(fd: i32, out: &Output) {
         let mut words = line.split(|b| *b == b' ');
         let value = match words.next() {
             Some(b"VALUE") => {
-                log::debug(format_args!(">{fd} sending key {}", Shown(words.next().unwrap_or_default())));
+                log::debug(format_args!(
+                    ">{fd} sending key {}",
+                    EscapedBytes(words.next().unwrap_or_default())
+                ));
                 words.nth(1)
             }
             Some(b"VA") => {
-                log::debug(format_args!(">{fd} {}", Shown(line)));
+                log::debug(format_args!(">{fd} {}", EscapedBytes(line)));
                 words.next()
             }
             _ => {
-                log::debug(format_args!(">{fd} {}", Shown(line)));
+                log::debug(format_args!(">{fd} {}", EscapedBytes(line)));
                 None
             }
         };
@@ -83,9 +86,9 @@ fn number(word: &[u8]) -> usize {
 }
 
 /// Bytes as text; what is not plain ASCII comes as `\xNN`.
-struct Shown<'a>(&'a [u8]);
+struct EscapedBytes<'a>(&'a [u8]);
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for &byte in &self.0[..self.0.len().min(SHOWN_MAX)] {
             match byte {
@@ -110,8 +113,8 @@ mod tests {
         packet[32..].copy_from_slice(b"shop:ksv");
         assert_eq!(packet_head(&packet), &packet[..37]);
         assert_eq!((packet_head(&packet[..30]).len(), packet_head(&packet[..10]).len()), (30, 10));
-        assert_eq!(Shown(b"get a\tb\x80").to_string(), "get a\\x09b\\x80");
-        let long = Shown(&[b'k'; SHOWN_MAX + 1]).to_string();
+        assert_eq!(EscapedBytes(b"get a\tb\x80").to_string(), "get a\\x09b\\x80");
+        let long = EscapedBytes(&[b'k'; SHOWN_MAX + 1]).to_string();
         assert_eq!(long.len(), SHOWN_MAX + 3);
     }
 }

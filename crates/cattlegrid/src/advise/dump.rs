@@ -1,7 +1,7 @@
 //! `lru_crawler metadump all`: what a server has stored, by the shape of its keys.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::time::Duration;
 
 use cattlegrid_server::shape;
@@ -119,13 +119,13 @@ pub(super) struct Stock {
 
 /// What is stored.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredShapes {
     pub(super) shapes: HashMap<String, Stock>,
     pub(super) total: Stock,
     pub(super) part: bool,
 }
 
-impl Stored {
+impl StoredShapes {
     /// `now`: in seconds since 1970.
     pub(super) fn note(&mut self, item: &Item<'_>, now: u64) {
         let mut name = shape(&decoded(item.key));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_is_never_fetched_is_summed_by_shape() {
-        let mut stored = Stored::default();
+        let mut stored = StoredShapes::default();
         for n in 0..10_u64 {
             let key = format!("report%3A{n}");
             let expires = (n > 3).then_some(160);

@@ -1,138 +1,49 @@
 //! Connections to the servers: TCP or a Unix socket, TLS, a login.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use cattlegrid_config::{AdviseLogin, AdviseTls};
 use cattlegrid_load::Tls;
+
+use crate::socket::Socket;
 
 /// For how long a server may take to be reached and to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the reply to `stats`.
 const STATS_MAX: u64 = 4 << 20;
 
-/// Bytes in and out, with a limit on how long a read takes.
-pub(super) trait Stream: Read + Write + Send {
-    fn limit(&self, wait: Duration) -> io::Result<()>;
+/// A connection: bytes in and out, with a limit on how long a read takes.
+pub(super) struct Stream {
+    bytes: Box<dyn ReadWrite>,
+    /// The socket below.
+    socket: Socket,
 }
 
-impl Stream for TcpStream {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))
+trait ReadWrite: Read + Write + Send {}
+
+impl<S: Read + Write + Send> ReadWrite for S {}
+
+impl Stream {
+    /// How long a read takes at most.
+    pub(super) fn limit(&self, wait: Duration) -> io::Result<()> {
+        self.socket.set_read_timeout(wait)
     }
 }
 
-impl Stream for UnixStream {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))
-    }
-}
-
-/// TLS over a socket, a handle of which sets the limit.
-struct Encrypted<S> {
-    stream: S,
-    socket: TcpOrUnix,
-}
-
-impl<S: Read> Read for Encrypted<S> {
+impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(buffer)
+        self.bytes.read(buffer)
     }
 }
 
-impl<S: Write> Write for Encrypted<S> {
+impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        self.bytes.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
-impl<S: Read + Write + Send> Stream for Encrypted<S> {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        self.socket.limit(wait)
-    }
-}
-
-/// A socket of either kind.
-#[derive(Debug)]
-pub(super) enum TcpOrUnix {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl TcpOrUnix {
-    /// To host:port, `[address]:port` or the path of a Unix socket; reads and writes take [`PATIENCE`] at most.
-    pub(super) fn connect(address: &str) -> io::Result<Self> {
-        if address.contains('/') {
-            let stream = UnixStream::connect(address)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            return Ok(Self::Unix(stream));
-        }
-        let mut last = io::Error::other("no address");
-        for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(PATIENCE))?;
-                    stream.set_write_timeout(Some(PATIENCE))?;
-                    stream.set_nodelay(true)?;
-                    return Ok(Self::Tcp(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn try_clone(&self) -> io::Result<Self> {
-        Ok(match self {
-            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
-            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
-        })
-    }
-
-    /// Reads and writes do not wait from now on.
-    pub(super) fn do_not_wait(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_nonblocking(true),
-            Self::Unix(stream) => stream.set_nonblocking(true),
-        }
-    }
-}
-
-impl Read for TcpOrUnix {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for TcpOrUnix {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Stream for TcpOrUnix {
-    fn limit(&self, wait: Duration) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.limit(wait),
-            Self::Unix(stream) => stream.limit(wait),
-        }
+        self.bytes.flush()
     }
 }
 
@@ -174,19 +85,18 @@ impl Server {
 
     /// # Errors
     /// It cannot be reached, does not speak TLS as it should, or refuses the login.
-    pub(super) fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        let socket = TcpOrUnix::connect(&self.address)?;
-        let mut stream: Box<dyn Stream> = match &self.tls {
-            None => Box::new(socket),
-            Some(tls) => {
-                let handle = socket.try_clone()?;
-                Box::new(Encrypted { stream: tls.over(socket)?, socket: handle })
-            }
+    pub(super) fn connect(&self) -> io::Result<Stream> {
+        let below = Socket::connect(&self.address, PATIENCE)?;
+        let socket = below.try_clone()?;
+        let bytes: Box<dyn ReadWrite> = match &self.tls {
+            None => Box::new(below),
+            Some(tls) => Box::new(tls.over(below)?),
         };
+        let mut stream = Stream { bytes, socket };
         if let Some(login) = &self.login {
             stream.write_all(format!("set auth 0 0 {}\r\n{login}\r\n", login.len()).as_bytes())?;
             stream.flush()?;
-            let answer = first_line(&mut *stream)?;
+            let answer = first_line(&mut stream)?;
             if answer != "STORED" {
                 return Err(io::Error::other(format!("it refuses the login: {answer}")));
             }
@@ -236,7 +146,7 @@ impl Stats {
 }
 
 /// Reads a line byte by byte, so that nothing behind it is lost.
-pub(super) fn first_line(stream: &mut (impl Read + ?Sized)) -> io::Result<String> {
+pub(super) fn first_line(stream: &mut impl Read) -> io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < 4096 {

@@ -19,10 +19,10 @@ use cattlegrid_server::time::nanos;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use dump::{Extent, Stored};
+use dump::{Extent, StoredShapes};
 use link::{Server, problem_of};
 use report::Context;
-use seen::{Line, Seen, Sorter};
+use seen::{Line, Observations, Sorter};
 use shadow::Shadow;
 use tap::Tap;
 
@@ -66,7 +66,7 @@ pub(crate) fn advise(command: &AdviseCommand) -> Advice {
         Ok(both) => both,
         Err(problem) => return Advice::none(problem),
     };
-    let mut watching = Watching { seen: Seen::default(), sorter: Sorter::default(), shadow };
+    let mut watching = LineSink { seen: Observations::default(), sorter: Sorter::default(), shadow };
     let begun = nanos();
     let end = begun.saturating_add(command.seconds.saturating_mul(1_000_000_000));
     let watched = watching.gather(&mut tap, end, &signals);
@@ -127,13 +127,13 @@ fn has_come(signals: &SignalFd) -> bool {
 }
 
 /// What takes the lines.
-struct Watching {
-    seen: Seen,
+struct LineSink {
+    seen: Observations,
     sorter: Sorter,
     shadow: Option<Shadow>,
 }
 
-impl Watching {
+impl LineSink {
     /// Takes lines until this time, or until a signal asks for the end.
     fn gather(&mut self, tap: &mut Tap, end: u64, signals: &SignalFd) -> io::Result<()> {
         loop {
@@ -170,7 +170,7 @@ impl Watching {
     }
 
     /// Takes what is left. What the shadow still has to be sent is sent at its time, unless a signal comes.
-    fn end(self, signals: &SignalFd) -> (Seen, Option<Shadow>) {
+    fn end(self, signals: &SignalFd) -> (Observations, Option<Shadow>) {
         let Self { mut seen, sorter, mut shadow } = self;
         sorter.end(&mut note(&mut seen, &mut shadow));
         seen.together.end();
@@ -185,7 +185,7 @@ impl Watching {
     }
 }
 
-fn note(seen: &mut Seen, shadow: &mut Option<Shadow>) -> impl FnMut(seen::Event) {
+fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen::Event) {
     move |event| {
         if let Some(shadow) = shadow {
             shadow.push(event.clone());
@@ -195,9 +195,9 @@ fn note(seen: &mut Seen, shadow: &mut Option<Shadow>) -> impl FnMut(seen::Event)
 }
 
 /// What is stored, by the shapes of keys.
-fn stored(server: &Server, time_max: Duration, signals: &SignalFd) -> Result<Stored, String> {
+fn stored(server: &Server, time_max: Duration, signals: &SignalFd) -> Result<StoredShapes, String> {
     let now = server.stats("").map_err(|error| problem_of(&server.address, &error))?.number("time");
-    let mut stored = Stored::default();
+    let mut stored = StoredShapes::default();
     let extent = dump::read(server, time_max, || has_come(signals), |item| stored.note(item, now))?;
     stored.part = extent == Extent::Part;
     Ok(stored)

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::dump::Stored;
-use super::seen::{OTHER, Seen, Shape};
+use super::dump::StoredShapes;
+use super::seen::{OTHER, Observations, Shape};
 use super::together::{Group, word_before};
 
 /// Rules that are advised at most.
@@ -34,11 +34,11 @@ pub(super) struct Context {
     /// Deletes have lines.
     pub(super) shows_deletes: bool,
     /// What is stored, or why it is not known; None: it was not asked for.
-    pub(super) stored: Option<Result<Stored, String>>,
+    pub(super) stored: Option<Result<StoredShapes, String>>,
 }
 
 /// The rule file for what was seen.
-pub(super) fn report(seen: &Seen, context: &Context) -> String {
+pub(super) fn report(seen: &Observations, context: &Context) -> String {
     let mut text = header(seen, context);
     let prefixes = prefixes(seen);
     let mut shapes: Vec<(&str, &Shape)> =
@@ -105,7 +105,7 @@ pub(super) fn report(seen: &Seen, context: &Context) -> String {
     text
 }
 
-fn header(seen: &Seen, context: &Context) -> String {
+fn header(seen: &Observations, context: &Context) -> String {
     let mut text = format!(
         "# cattlegrid advise {}: {} s, {} gets, {} of them misses.\n",
         context.address, context.seconds, seen.gets, seen.misses
@@ -130,7 +130,7 @@ fn header(seen: &Seen, context: &Context) -> String {
 }
 
 /// Give or take: each request that is seen or not is a draw.
-fn margin(count: u64, seen: &Seen) -> String {
+fn margin(count: u64, seen: &Observations) -> String {
     let error = if seen.skipped == 0 { 0 } else { 2 * count.isqrt() };
     if error == 0 { String::new() } else { format!(" (give or take {error}, of what was seen)") }
 }
@@ -141,7 +141,7 @@ fn literal(name: &str) -> usize {
 }
 
 /// What stands before keys, as Django puts it there.
-fn prefixes(seen: &Seen) -> Vec<String> {
+fn prefixes(seen: &Observations) -> Vec<String> {
     let mut heads: BTreeMap<&str, (u64, BTreeSet<&str>)> = BTreeMap::new();
     let settled = |shape: &&Shape| !shape.many_heads && shape.heads.len() < HEADS_OF_ONE;
     for shape in seen.shapes.values().filter(settled) {
@@ -164,7 +164,7 @@ fn prefixes(seen: &Seen) -> Vec<String> {
     found.into_iter().take(PREFIXES_MAX).map(|(_, head)| head).collect()
 }
 
-fn say_prefixes(text: &mut String, seen: &Seen, prefixes: &[String]) {
+fn say_prefixes(text: &mut String, seen: &Observations, prefixes: &[String]) {
     if !prefixes.is_empty() {
         let list: Vec<String> = prefixes.iter().map(|prefix| format!("\"{prefix}\"")).collect();
         line(
@@ -237,7 +237,7 @@ struct TagGroup {
 }
 
 impl Tags {
-    fn of(groups: &[Group], seen: &Seen, prefixes: &[String]) -> Self {
+    fn of(groups: &[Group], seen: &Observations, prefixes: &[String]) -> Self {
         let own = |name: &str| {
             let shape = seen.shapes.get(name);
             shape.map_or_else(|| name.to_owned(), |shape| Own::of(name, shape, prefixes).shape)
@@ -275,7 +275,7 @@ impl Tags {
     }
 
     /// Rules for the shapes that have none yet, and the cascades.
-    fn write(&self, text: &mut String, seen: &Seen, patterns: &mut BTreeSet<String>) {
+    fn write(&self, text: &mut String, seen: &Observations, patterns: &mut BTreeSet<String>) {
         for group in &self.groups {
             let saved = group.deletes.saturating_sub(group.bursts);
             line(
@@ -363,7 +363,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     text.push('\n');
 }
 
-fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Seen) {
+fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Observations) {
     let percent = shape.gets * 100 / seen.gets.max(1);
     let hits = (shape.gets - shape.misses) * 100 / shape.gets.max(1);
     line(
@@ -379,7 +379,7 @@ fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Seen) {
     }
 }
 
-fn rule(text: &mut String, own: &Own, shape: &Shape, seen: &Seen, tags: &Tags) {
+fn rule(text: &mut String, own: &Own, shape: &Shape, seen: &Observations, tags: &Tags) {
     let hold_ms = hold_ms(shape);
     let saved = shape.saved_by(hold_ms);
     let computed = shape.times_us.len() + shape.waits_us.len();
@@ -456,13 +456,13 @@ mod tests {
     fn check(text: &str) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        if let Err(error) = cattlegrid_config::check(file.path(), None) {
+        if let Err(error) = cattlegrid_config::check(file.path(), None, crate::own_types::TYPES) {
             panic!("{error}\n{text}");
         }
     }
 
-    fn seen() -> Seen {
-        let mut seen = Seen::default();
+    fn seen() -> Observations {
+        let mut seen = Observations::default();
         for herd in 0..3_u64 {
             let key = format!("page:{herd}");
             let at = herd * 1_000_000;
@@ -494,7 +494,7 @@ mod tests {
             "{text}"
         );
         check(&text);
-        assert!(report(&Seen::default(), &context()).contains("no rule would have saved anything"));
+        assert!(report(&Observations::default(), &context()).contains("no rule would have saved anything"));
     }
 
     #[test]
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn herds_without_a_word_are_said() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         for herd in 0..3_u64 {
             (0..10).for_each(|client| seen.note(get("tab1", false, herd * 1_000_000 + client)));
             let stores = (0..10).map(|client| store("tab1", 60, herd * 1_000_000 + 100_000 + client));
@@ -535,7 +535,7 @@ mod tests {
     }
 
     /// Herds on keys of this form.
-    fn herds(seen: &mut Seen, key: impl Fn(u64) -> String) {
+    fn herds(seen: &mut Observations, key: impl Fn(u64) -> String) {
         for herd in 0..12_u64 {
             let at = herd * 1_000_000;
             (0..10).for_each(|client| seen.note(get(&key(herd), false, at + client)));
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn prefixes_of_django_are_named_and_left_out_of_patterns() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         herds(&mut seen, |n| format!(":1:page:{n}"));
         herds(&mut seen, |n| format!(":2:page:{n}"));
         let text = report(&seen, &context());
@@ -554,10 +554,10 @@ mod tests {
         assert_eq!(text.matches("match = \"page:{id}\"").count(), 1, "{text}");
         assert!(text.contains("# early = \"auto\""), "{text}");
         check(&text);
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         herds(&mut seen, |n| format!("user:{n}:name"));
         assert!(!report(&seen, &context()).contains("prefixes"));
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         for what in ["page", "user", "feed"] {
             herds(&mut seen, |n| format!("shop:{what}:{n}"));
         }
@@ -569,7 +569,7 @@ mod tests {
     #[test]
     fn what_is_deleted_together_has_a_tag() {
         for prefix in ["", ":1:"] {
-            let mut seen = Seen::default();
+            let mut seen = Observations::default();
             herds(&mut seen, |n| format!("{prefix}user:{n}:name"));
             for user in 0..10_u64 {
                 for (at, what) in ["name", "cart", "feed"].iter().enumerate() {
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn the_more_literal_rule_comes_first() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         herds(&mut seen, |n| format!("page:{n}"));
         herds(&mut seen, |n| format!("page:{n}/print"));
         herds(&mut seen, |_| "page:list".to_owned());
@@ -605,7 +605,7 @@ mod tests {
 
     #[test]
     fn what_is_never_fetched_is_said() {
-        let mut stored = Stored::default();
+        let mut stored = StoredShapes::default();
         for n in 0..10 {
             let item = Item {
                 key: &format!("report%3A{n}"),

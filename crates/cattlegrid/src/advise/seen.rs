@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cattlegrid_server::shape;
 
-use super::together::Together;
+use super::together::JointDeletes;
 
 /// Keys with open misses that are kept; misses of further ones are not followed.
 const OPEN_MAX: usize = 200_000;
@@ -39,7 +39,7 @@ const LOCK_US: u64 = 5_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line {
     /// Of a request.
-    Seen(Event),
+    Observations(Event),
     /// Lines that are missing here, since they came too fast.
     Skipped(u64),
     Other,
@@ -113,7 +113,7 @@ impl Line {
             "eviction" => Kind::Eviction,
             _ => return Self::Other,
         };
-        Self::Seen(Event { at: (us, number), connection, key: key.into(), kind })
+        Self::Observations(Event { at: (us, number), connection, key: key.into(), kind })
     }
 }
 
@@ -136,7 +136,7 @@ impl Sorter {
     /// Takes a line, and notes those that none can come before any more.
     pub(super) fn push(&mut self, line: Line, note: &mut impl FnMut(Event)) {
         match line {
-            Line::Seen(event) => {
+            Line::Observations(event) => {
                 let newest = event.at.0;
                 self.arrived += 1;
                 self.waiting.insert((event.at.0, event.at.1, self.arrived), event);
@@ -192,7 +192,7 @@ pub(super) struct Shape {
 
 /// A key whose misses may be computations: the connections on which they were, and when, in microseconds.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenMiss {
     misses: Vec<(u64, u64)>,
     /// When it was stored first; misses from before whose clients have not stored it may have computed the same.
     filled_us: Option<u64>,
@@ -200,7 +200,7 @@ struct Open {
     clients: u64,
 }
 
-impl Open {
+impl OpenMiss {
     fn last_us(&self) -> u64 {
         self.misses.last().map_or(0, |(_, us)| *us)
     }
@@ -213,25 +213,25 @@ impl Open {
 
 /// All that was seen.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     pub(super) lines: u64,
     pub(super) skipped: u64,
     pub(super) gets: u64,
     pub(super) misses: u64,
     pub(super) shapes: HashMap<String, Shape>,
-    open: HashMap<String, Open>,
+    open: HashMap<String, OpenMiss>,
     /// When those were last looked through for old ones, in microseconds.
     swept_us: u64,
     /// The last line of each connection, if it was a look-up.
-    last: HashMap<u64, Last>,
+    last: HashMap<u64, LastLookup>,
     /// The connections of the last look-ups.
     looks: VecDeque<u64>,
-    pub(super) together: Together,
+    pub(super) together: JointDeletes,
 }
 
 /// A look-up, behind which nothing has come on its connection.
 #[derive(Debug)]
-struct Last {
+struct LastLookup {
     key: Box<str>,
     hit: bool,
     /// The miss of its key that it has made: none, the first on this connection, or a later one, and when the one before was.
@@ -245,7 +245,7 @@ enum Miss {
     Again(u64),
 }
 
-impl Seen {
+impl Observations {
     /// Takes note of what came next.
     pub(super) fn note(&mut self, event: Event) {
         let Event { at: (us, _), connection, key, kind } = event;
@@ -263,7 +263,7 @@ impl Seen {
                 self.misses += u64::from(!hit);
                 let miss = if hit { Miss::No } else { self.missed(&key, connection, us) };
                 if self.last.len() < OPEN_MAX || self.last.contains_key(&connection) {
-                    self.last.insert(connection, Last { key, hit, miss });
+                    self.last.insert(connection, LastLookup { key, hit, miss });
                 }
             }
             Kind::Eviction => {}
@@ -296,7 +296,7 @@ impl Seen {
     }
 
     /// A store begins with a look-up of its own, which has a line as well: no client has asked.
-    fn take_back(&mut self, connection: u64, Last { key, hit, miss }: &Last) {
+    fn take_back(&mut self, connection: u64, LastLookup { key, hit, miss }: &LastLookup) {
         self.lines -= 1;
         self.gets -= 1;
         self.misses -= u64::from(!*hit);
@@ -493,11 +493,11 @@ pub(super) mod tests {
     fn lines_of_both_servers() {
         let text = "ts=12.000345 gid=7 type=item_get key=page%3A1 status=not_found clsid=0 cfd=25 size=0";
         let event = Event { at: (12_000_345, 7), connection: 25, ..get("page%3A1", false, 0) };
-        assert_eq!(Line::parse(text), Line::Seen(event));
+        assert_eq!(Line::parse(text), Line::Observations(event));
         let text =
             "ts=13.5001 gid=8 type=item_store key=a status=stored cmd=set ttl=60 clsid=1 cfd=25 size=3\n";
         let event = Event { at: (13_005_001, 8), connection: 25, ..store("a", 60, 0) };
-        assert_eq!(Line::parse(text), Line::Seen(event));
+        assert_eq!(Line::parse(text), Line::Observations(event));
         assert_eq!(Line::parse("skipped=12"), Line::Skipped(12));
         assert_eq!(Line::parse("[skipped: 3]"), Line::Skipped(3));
         for odd in [
@@ -513,7 +513,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_herd_is_counted_by_who_would_have_waited() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         let miss = |ms: u64| get("page:1", false, ms * 1000);
         let stored = |ms: u64| store("page:1", 60, ms * 1000 + 1);
         for event in
@@ -532,7 +532,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_look_up_of_a_store_is_no_get() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         let of = |connection: u64, event: Event| Event { connection, ..event };
         for event in [
             of(1, get("page:1", false, 0)),
@@ -558,7 +558,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_client_that_looks_again_and_again_is_one() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         let of = |connection: u64, event: Event| Event { connection, ..event };
         for n in 0..100 {
             seen.note(of(n % 3, get("page:1", false, n * 10_000)));
@@ -581,7 +581,7 @@ pub(super) mod tests {
     /// `delete` of what is not there has the line of a miss.
     #[test]
     fn what_is_not_computed_is_no_herd() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         let of = |connection: u64, event: Event| Event { connection, ..event };
         for n in 0..20 {
             let at = n * 5_000_000;
@@ -623,7 +623,7 @@ pub(super) mod tests {
     /// has not seen.
     #[test]
     fn clients_that_store_at_the_same_time_all_count() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         let of = |connection: u64, event: Event| Event { connection, ..event };
         for event in [
             of(1, get("page:1", false, 0)),
@@ -645,7 +645,7 @@ pub(super) mod tests {
 
     #[test]
     fn lines_of_several_threads_are_put_in_order() {
-        let (mut seen, mut sorter) = (Seen::default(), Sorter::default());
+        let (mut seen, mut sorter) = (Observations::default(), Sorter::default());
         for event in [
             store("page:1", 0, 100_000),
             store("page:1", 0, 500_000),
@@ -653,7 +653,7 @@ pub(super) mod tests {
             get("page:1", false, 400_000),
             get("page:1", true, 2_000_000),
         ] {
-            sorter.push(Line::Seen(event), &mut |event| seen.note(event));
+            sorter.push(Line::Observations(event), &mut |event| seen.note(event));
         }
         assert_eq!(seen.gets, 2, "the last one waits");
         sorter.end(&mut |event| seen.note(event));
@@ -663,7 +663,7 @@ pub(super) mod tests {
 
     #[test]
     fn keys_that_are_added_at_once_are_locks() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         for n in 0..10_u64 {
             let add = |key, us| Event {
                 kind: Kind::Store { stored: true, is_add: true, ttl: 1, size: 3 },
@@ -684,7 +684,7 @@ pub(super) mod tests {
 
     #[test]
     fn shapes_that_are_asked_for_little_give_way() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         for n in 0..3 * SHAPES_MAX as u64 {
             let word: String = n.to_string().bytes().map(|digit| char::from(digit + b'a' - b'0')).collect();
             seen.note(get(&word, false, n));
@@ -700,7 +700,7 @@ pub(super) mod tests {
     #[test]
     fn deletes_and_evictions_have_lines() {
         let kind = |text: &str| match Line::parse(text) {
-            Line::Seen(event) => event.kind,
+            Line::Observations(event) => event.kind,
             other => panic!("{other:?}"),
         };
         assert_eq!(kind("ts=1.000001 gid=2 type=deleted key=a cmd=delete clsid=1 size=5"), Kind::Delete);
@@ -715,7 +715,7 @@ pub(super) mod tests {
     #[test]
     fn the_look_up_of_a_delete_is_no_get() {
         for connection in [0, 7] {
-            let mut seen = Seen::default();
+            let mut seen = Observations::default();
             for event in [
                 Event { connection: 7, ..get("user:7:name", true, 0) },
                 Event { connection: 8, ..get("page:1", true, 1) },
@@ -739,7 +739,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(head(key.as_bytes()), expected, "{key}");
         }
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         for n in 0..100_u64 {
             seen.note(get(&format!(":1:page:{n}"), true, n));
             seen.note(get(&format!("user:{n}:name"), true, n));
@@ -760,7 +760,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_miss_that_is_never_filled_is_no_herd() {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         seen.note(get("a", false, 0));
         seen.note(get("a", false, 2 * OPEN_US));
         seen.note(store("a", 0, 2 * OPEN_US + 5));

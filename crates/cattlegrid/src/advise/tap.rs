@@ -1,6 +1,6 @@
 //! The lines of `watch`, read by a thread, so that the server need not wait for what is done with them.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -38,7 +38,7 @@ impl Tap {
             let mut stream = server.connect()?;
             stream.write_all(format!("watch fetchers mutations{extra}{deletions}\r\n").as_bytes())?;
             stream.flush()?;
-            answer = first_line(&mut *stream)?;
+            answer = first_line(&mut stream)?;
             if answer == "OK" {
                 let (sender, pieces) = sync_channel(PIECES);
                 let stop = Arc::new(AtomicBool::new(false));
@@ -89,7 +89,7 @@ impl Drop for Tap {
     }
 }
 
-fn read(mut stream: Box<dyn Stream>, sender: &SyncSender<io::Result<Vec<u8>>>, stop: &AtomicBool) {
+fn read(mut stream: Stream, sender: &SyncSender<io::Result<Vec<u8>>>, stop: &AtomicBool) {
     let mut buffer = vec![0; PIECE_MAX];
     let mut result = stream.limit(LOOK);
     while result.is_ok() && !stop.load(Relaxed) {

@@ -27,7 +27,7 @@ const VALUES_MIN: usize = 2;
 pub(super) type Place = (String, usize);
 
 #[derive(Debug, Default)]
-pub(super) struct Together {
+pub(super) struct JointDeletes {
     bursts: HashMap<u64, Burst>,
     groups: BTreeMap<BTreeSet<Place>, Group>,
     /// Deletes of each shape.
@@ -62,7 +62,7 @@ impl Group {
     }
 }
 
-impl Together {
+impl JointDeletes {
     /// A key was deleted.
     pub(super) fn deleted(&mut self, connection: u64, us: u64, key: &[u8]) {
         self.deletes += 1;
@@ -170,11 +170,11 @@ impl Together {
 }
 
 /// What keys share: the places where a value stands, the keys, and the shape of the first of them.
-type Shared<'k> = BTreeMap<&'k str, (BTreeSet<Place>, BTreeSet<&'k str>, String)>;
+type SharedValues<'k> = BTreeMap<&'k str, (BTreeSet<Place>, BTreeSet<&'k str>, String)>;
 
 /// Values in the places of the keys, behind this many of them.
-fn shared(keys: &[String], before: usize) -> Shared<'_> {
-    let mut by_value = Shared::new();
+fn shared(keys: &[String], before: usize) -> SharedValues<'_> {
+    let mut by_value = SharedValues::new();
     for key in keys {
         let name = shape(key.as_bytes());
         for (place, value) in captures(&name, key).into_iter().enumerate().skip(before) {
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn deletes_that_share_a_part_are_a_group() {
-        let mut together = Together::default();
+        let mut together = JointDeletes::default();
         for user in 0..5_u64 {
             let us = user * 1_000_000;
             for (at, what) in ["name", "cart", "feed"].iter().enumerate() {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn keys_that_share_nothing_are_no_group() {
-        let mut together = Together::default();
+        let mut together = JointDeletes::default();
         for n in 0..50_u64 {
             together.deleted(1, n * 1_000_000, format!("page:{n}").as_bytes());
             together.deleted(1, n * 1_000_000 + 10, format!("user:{}", n + 100).as_bytes());
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn what_a_framework_puts_before_them_is_not_what_they_share() {
         for prefix in [":1:", "shop:1:"] {
-            let mut together = Together::default();
+            let mut together = JointDeletes::default();
             for n in 0..12_u64 {
                 for what in ["name", "cart", "feed"] {
                     together.deleted(1, n * 1_000_000, format!("{prefix}user:{}:{what}", n % 4).as_bytes());

@@ -36,7 +36,7 @@ pub(super) struct Play<'a> {
 }
 
 /// What they saw.
-pub(super) struct Seen {
+pub(super) struct CrowdResult {
     /// Computations made.
     pub(super) computed: u64,
     /// Gets answered with a value.
@@ -52,20 +52,20 @@ pub(super) struct Crowd<'m> {
     meter: &'m Meter,
     clock: Clock,
     poller: Poller,
-    clients: Vec<Client>,
+    clients: Vec<CrowdClient>,
 }
 
-struct Client {
+struct CrowdClient {
     socket: Socket,
     input: Vec<u8>,
-    state: State,
+    state: ClientState,
     asked: Instant,
     /// The least version that is right: stored before it asked.
     floor: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ClientState {
     Idle,
     Asked,
     Computing,
@@ -74,7 +74,7 @@ enum State {
 }
 
 /// A reply.
-enum Reply {
+enum CrowdReply {
     Miss,
     Hit(String),
     Stored,
@@ -89,7 +89,7 @@ const ROUND: Duration = Duration::from_millis(50);
 /// One run of a play.
 struct Run<'a> {
     play: &'a Play<'a>,
-    seen: Seen,
+    seen: CrowdResult,
     /// Clients that wait for a place of the backend.
     queue: VecDeque<usize>,
     /// Those that have one, and when they are done; in order.
@@ -109,7 +109,13 @@ impl<'m> Crowd<'m> {
             let socket = peer.connect()?;
             poller.add(&socket, token as u64, Wish::Read).map_err(DemoError::io("epoll"))?;
             let asked = clock.now();
-            clients.push(Client { socket, input: Vec::new(), state: State::Idle, asked, floor: 0 });
+            clients.push(CrowdClient {
+                socket,
+                input: Vec::new(),
+                state: ClientState::Idle,
+                asked,
+                floor: 0,
+            });
         }
         Ok(Self { meter, clock, poller, clients })
     }
@@ -124,16 +130,16 @@ impl<'m> Crowd<'m> {
     }
 
     /// Plays on until all clients have the value, or have asked long enough.
-    pub(super) fn settle(&mut self, play: &Play<'_>) -> Result<Seen, DemoError> {
+    pub(super) fn run_until_done(&mut self, play: &Play<'_>) -> Result<CrowdResult, DemoError> {
         let start = self.clock.now();
-        let seen = Seen { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
+        let seen = CrowdResult { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
         let mut run = Run {
             play,
             seen,
             queue: VecDeque::new(),
             busy: VecDeque::new(),
             stored: (0, None),
-            active: self.clients.iter().filter(|client| client.state != State::Idle).count(),
+            active: self.clients.iter().filter(|client| client.state != ClientState::Idle).count(),
             now: start,
         };
         let mut heard = start;
@@ -150,7 +156,7 @@ impl<'m> Crowd<'m> {
             if !ready.is_empty() || !run.busy.is_empty() {
                 heard = run.now;
             } else if run.now.duration_since(heard) > PATIENCE {
-                let silent = self.clients.iter().filter(|client| client.state != State::Idle).count();
+                let silent = self.clients.iter().filter(|client| client.state != ClientState::Idle).count();
                 return Err(DemoError::Broken(format!("{silent} clients have no answer after 30 seconds")));
             }
             if run.now.duration_since(start) > LONGEST {
@@ -173,7 +179,7 @@ impl<'m> Crowd<'m> {
             run.seen.computed += 1;
             let version = run.seen.computed;
             let client = &mut self.clients[token];
-            client.state = State::Storing(version);
+            client.state = ClientState::Storing(version);
             let Play { key, exptime, .. } = run.play;
             let value = value(key, version);
             client.send(&format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len()))?;
@@ -195,8 +201,8 @@ impl<'m> Crowd<'m> {
             self.meter.answered.fetch_add(1, Ordering::Relaxed);
             let under_way = !run.busy.is_empty();
             match (client.state, reply) {
-                (State::Asked, Reply::Miss) => {
-                    client.state = State::Computing;
+                (ClientState::Asked, CrowdReply::Miss) => {
+                    client.state = ClientState::Computing;
                     run.queue.push_back(token);
                     // It computes from now on, not from the next round on.
                     if run.busy.len() < run.play.backend.at_once
@@ -206,22 +212,22 @@ impl<'m> Crowd<'m> {
                     }
                     continue;
                 }
-                (State::Asked, Reply::Hit(text)) => {
+                (ClientState::Asked, CrowdReply::Hit(text)) => {
                     check(run.play.key, &text, client.floor, run.seen.computed)?;
                     run.seen.hits += 1;
                     run.seen.hits_meanwhile += u64::from(under_way);
                 }
-                (State::Storing(version), Reply::Stored) => {
+                (ClientState::Storing(version), CrowdReply::Stored) => {
                     run.stored = (version.max(run.stored.0), run.stored.1.or(Some(run.now)));
                 }
-                (_, Reply::Miss) => return Err(unexpected("END")),
-                (_, Reply::Hit(text)) => return Err(unexpected(&text)),
-                (_, Reply::Stored) => return Err(unexpected("STORED")),
+                (_, CrowdReply::Miss) => return Err(unexpected("END")),
+                (_, CrowdReply::Hit(text)) => return Err(unexpected(&text)),
+                (_, CrowdReply::Stored) => return Err(unexpected("STORED")),
             }
             if run.play.again_for.is_none() || under_way {
                 run.seen.tally.answered(run.now.duration_since(client.asked));
             }
-            client.state = State::Idle;
+            client.state = ClientState::Idle;
             run.active -= 1;
             let goes_on = run.play.again_for.is_some_and(|time| {
                 run.stored.1.is_none_or(|stored| run.now.saturating_duration_since(stored) < time)
@@ -235,9 +241,9 @@ impl<'m> Crowd<'m> {
     }
 }
 
-impl Client {
+impl CrowdClient {
     fn ask(&mut self, line: &str, now: Instant, floor: u64) -> Result<(), DemoError> {
-        (self.state, self.asked, self.floor) = (State::Asked, now, floor);
+        (self.state, self.asked, self.floor) = (ClientState::Asked, now, floor);
         self.send(line)
     }
 
@@ -263,7 +269,7 @@ impl Client {
     }
 
     /// The next reply, if all of it has come.
-    fn reply(&mut self) -> Result<Option<Reply>, DemoError> {
+    fn reply(&mut self) -> Result<Option<CrowdReply>, DemoError> {
         let (mut used, mut value) = (0, None);
         let reply = loop {
             let (response, bytes) = match parse_response(&self.input[used..]) {
@@ -275,10 +281,11 @@ impl Client {
             match response {
                 Response::Value { data, .. } if value.is_none() => value = Some(data),
                 Response::End => {
-                    break value
-                        .map_or(Reply::Miss, |data| Reply::Hit(String::from_utf8_lossy(data).into_owned()));
+                    break value.map_or(CrowdReply::Miss, |data| {
+                        CrowdReply::Hit(String::from_utf8_lossy(data).into_owned())
+                    });
                 }
-                Response::Status(Status::Stored) if value.is_none() => break Reply::Stored,
+                Response::Status(Status::Stored) if value.is_none() => break CrowdReply::Stored,
                 _ => return Err(unexpected(&String::from_utf8_lossy(&self.input[..used]))),
             }
         };

@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use cattlegrid_server::time::Clock;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, User, geteuid};
+use nix::unistd::User;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::protection::promise;
 use super::scenes::Stage;
-use super::{Act, DemoError, Outcome, Scene, server};
+use super::{Act, DemoError, Scene, SceneOutcome, server};
 
 /// This scene.
 pub(super) const ACT: Act = Act {
@@ -46,7 +46,7 @@ fn rules(port: u16) -> String {
     )
 }
 
-fn shop(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn shop(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let database = match Database::start(stage)? {
         Ok(database) => database,
         Err(reason) => {
@@ -55,13 +55,13 @@ fn shop(stage: &mut Stage) -> Result<Outcome, DemoError> {
                 "A database that invalidates is not shown: {reason}. With PostgreSQL (apt-get install postgresql) the demo \
                  changes a row there, and the page that was made from it is gone."
             );
-            return Ok(Outcome { rows: vec![row], note: Some(note) });
+            return Ok(SceneOutcome { rows: vec![row], note: Some(note) });
         }
     };
     let sql = |text: &str| database.sql(text).map_err(DemoError::Server);
     sql(SCHEMA)?;
     let server = server::start_with(CONNECTIONS, &rules(database.port))?;
-    let mut client = Plain::open(server.address(), stage.meter())?;
+    let mut client = PlainClient::open(server.address(), stage.meter())?;
     let (clock, mut rows) = (Clock::new(), Vec::new());
     let begun = clock.now();
     while client.text("follow", "shop:state")? != "confirmed" {
@@ -95,11 +95,15 @@ fn shop(stage: &mut Stage) -> Result<Outcome, DemoError> {
     rows.push(vec!["next visit".to_owned(), format!("{page}, {how}"), "there".to_owned()]);
     drop(client);
     server.stop();
-    Ok(Outcome { rows, note: None })
+    Ok(SceneOutcome { rows, note: None })
 }
 
 /// As an application does: from the cache, or from the database and into the cache. Nothing here deletes.
-fn page(client: &mut Plain<'_>, database: &Database, id: u32) -> Result<(String, &'static str), DemoError> {
+fn page(
+    client: &mut PlainClient<'_>,
+    database: &Database,
+    id: u32,
+) -> Result<(String, &'static str), DemoError> {
     let key = format!("page:{id}");
     if let Some((_, page)) = client.get(std::slice::from_ref(&key))?.pop() {
         return Ok((page, "from the cache"));
@@ -199,8 +203,8 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         // At once: it takes its own processes along.
-        let pid = Pid::from_raw(self.process.id().cast_signed());
-        if kill(pid, Signal::SIGQUIT).is_err() || self.process.wait().is_err() {
+        let pid = Pid::from_child(&self.process);
+        if kill_process(pid, Signal::QUIT).is_err() || self.process.wait().is_err() {
             self.process.kill().unwrap_or_default();
         }
     }

@@ -10,10 +10,10 @@ use cattlegrid_load::harness::{Server, Start};
 use cattlegrid_server::time::Clock;
 use tempfile::TempDir;
 
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::protection::promise;
 use super::scenes::Stage;
-use super::{Act, DemoError, Outcome, Scene, server};
+use super::{Act, DemoError, Scene, SceneOutcome, server};
 
 /// This scene.
 pub(super) const ACT: Act = Act {
@@ -40,7 +40,7 @@ fn rules(node: usize, etcd: u16) -> String {
     )
 }
 
-fn fleet(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn fleet(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let etcd = match Etcd::start() {
         Ok(etcd) => etcd,
         Err(reason) => {
@@ -49,13 +49,13 @@ fn fleet(stage: &mut Stage) -> Result<Outcome, DemoError> {
                 "A fleet is not shown: {reason}. With etcd (apt-get install etcd-server) the demo invalidates on one of three \
                  nodes, and all obey; `just cluster` shows more of it."
             );
-            return Ok(Outcome { rows: vec![row], note: Some(note) });
+            return Ok(SceneOutcome { rows: vec![row], note: Some(note) });
         }
     };
     let nodes = (1..=NODES).map(|node| server::start_with(CONNECTIONS, &rules(node, etcd.port)));
     let nodes: Vec<Server> = nodes.collect::<Result<_, _>>()?;
-    let clients = nodes.iter().map(|node| Plain::open(node.address(), stage.meter()));
-    let mut clients: Vec<Plain<'_>> = clients.collect::<Result<_, _>>()?;
+    let clients = nodes.iter().map(|node| PlainClient::open(node.address(), stage.meter()));
+    let mut clients: Vec<PlainClient<'_>> = clients.collect::<Result<_, _>>()?;
     let clock = Clock::new();
     let begun = clock.now();
     for client in &mut clients {
@@ -86,7 +86,7 @@ fn fleet(stage: &mut Stage) -> Result<Outcome, DemoError> {
     rows.push(row(&format!("{TELL}, to one"), counted, &format!(", within {within} ms")));
     drop(clients);
     nodes.into_iter().for_each(Server::stop);
-    Ok(Outcome { rows, note: None })
+    Ok(SceneOutcome { rows, note: None })
 }
 
 fn pages(user: u32) -> Vec<String> {
@@ -94,7 +94,7 @@ fn pages(user: u32) -> Vec<String> {
 }
 
 /// The pages of each user that all nodes have.
-fn count(clients: &mut [Plain<'_>]) -> Result<[usize; 2], DemoError> {
+fn count(clients: &mut [PlainClient<'_>]) -> Result<[usize; 2], DemoError> {
     let mut counts = [0; 2];
     for client in clients {
         for (count, user) in counts.iter_mut().zip(USERS) {

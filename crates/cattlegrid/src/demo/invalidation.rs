@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use cattlegrid_load::count;
 use cattlegrid_server::time::Clock;
 
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::protection::promise;
 use super::scenes::Stage;
-use super::{Act, DemoError, Outcome, Scene};
+use super::{Act, DemoError, Scene, SceneOutcome};
 
 /// The shop.
 pub(super) const SHOP: Act = Act {
@@ -40,8 +40,8 @@ const PRODUCT: &[&str] = &[
 ];
 const OTHERS: &[&str] = &["user-basket:777", "product-price:1001", "last-watched:777:1001"];
 
-fn shop(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let mut client = Plain::open(stage.ruled(), stage.meter())?;
+fn shop(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let mut client = PlainClient::open(stage.ruled(), stage.meter())?;
     let all = || USER.iter().chain(&PRODUCT[1..]).chain(OTHERS);
     for key in all() {
         client.set(key, key, 0)?;
@@ -66,7 +66,7 @@ fn shop(stage: &mut Stage) -> Result<Outcome, DemoError> {
         let cells = counted.iter().zip(of).map(|(left, of)| format!("{left} of {of}"));
         rows.push(std::iter::once(title.to_owned()).chain(cells).collect());
     }
-    Ok(Outcome { rows, note: None })
+    Ok(SceneOutcome { rows, note: None })
 }
 
 const FLUSHED: u16 = 1000;
@@ -74,8 +74,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// How far the share of 1,000 keys may be from what is expected: five standard deviations.
 const DEVIATION: f64 = 0.08;
 
-fn flush(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let mut client = Plain::open(stage.ruled(), stage.meter())?;
+fn flush(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let mut client = PlainClient::open(stage.ruled(), stage.meter())?;
     let keys: Vec<String> = (0..FLUSHED).map(|number| format!("item:{number}")).collect();
     for key in &keys {
         client.set(key, key, 0)?;
@@ -99,7 +99,7 @@ fn flush(stage: &mut Stage) -> Result<Outcome, DemoError> {
         })?;
         cells.push(format!("{:.1} %", share * 100.0));
     }
-    Ok(Outcome { rows: vec![cells], note: None })
+    Ok(SceneOutcome { rows: vec![cells], note: None })
 }
 
 /// Which share may still be served, the flush having begun and the get been answered within these times.

@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use cattlegrid_load::{count, micros};
 use cattlegrid_server::time::Clock;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::crowd::{Backend, Play, Seen};
-use super::plain::Plain;
+use super::crowd::{Backend, CrowdResult, Play};
+use super::plain::PlainClient;
 use super::protection::{all_wait, open, promise};
 use super::scenes::Stage;
 use super::worker::{PID_KEY, ROW, SLOW, row};
-use super::{Act, DemoError, Outcome, Scene};
+use super::{Act, DemoError, Scene, SceneOutcome};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {
@@ -31,13 +30,13 @@ const KEYS: usize = 50;
 /// These clients compute nothing.
 const NO_BACKEND: Backend = Backend { at_once: 0, takes: Duration::ZERO };
 
-fn one_job(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+fn one_job(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     let before = jobs(&mut plain)?;
     let mut crowd = open(stage, CROWD)?;
     let key = "cold:1";
     crowd.ask(key)?;
-    let seen = crowd.settle(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
     let jobs = jobs(&mut plain)? - before;
     promise(jobs == 1 && seen.hits == CROWD, || {
         format!("{jobs} jobs and {} values for a cold key", seen.hits)
@@ -47,8 +46,8 @@ fn one_job(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome("200 clients, a cold key", &seen, jobs, Some(note.to_owned())))
 }
 
-fn batch(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+fn batch(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     let before = jobs(&mut plain)?;
     let keys: Vec<_> = (0..KEYS).map(|id| format!("{ROW}{id}")).collect();
     let expected: Vec<_> = keys.iter().map(|key| (key.clone(), row(key, KEYS))).collect();
@@ -62,11 +61,11 @@ fn batch(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let title = "1 client, 50 cold keys in one get";
     let row = vec![title.to_owned(), count(1), count(jobs), took.clone(), took.clone(), took];
     let note = "Batch: the worker was given the 50 keys in one call, as a database is asked for 50 rows.";
-    Ok(Outcome { rows: vec![row], note: Some(note.to_owned()) })
+    Ok(SceneOutcome { rows: vec![row], note: Some(note.to_owned()) })
 }
 
-fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     let worker = pid(&mut plain)?;
     let before = jobs(&mut plain)?;
     let mut crowd = open(stage, CROWD)?;
@@ -74,8 +73,8 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
     crowd.ask(key)?;
     all_wait(stage, &mut plain, key, CROWD)?;
     // If it has not begun the job, which is possible on a slow machine, the next worker begins it: one job then.
-    kill(worker, Signal::SIGKILL).map_err(|error| DemoError::io("the worker")(error.into()))?;
-    let seen = crowd.settle(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
+    kill_process(worker, Signal::KILL).map_err(|error| DemoError::io("the worker")(error.into()))?;
+    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
     let jobs = jobs(&mut plain)? - before;
     promise((1..=2).contains(&jobs) && seen.hits == CROWD, || {
         format!("{jobs} jobs and {} values after the worker was killed", seen.hits)
@@ -89,20 +88,20 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
 }
 
 /// The worker's process.
-fn pid(plain: &mut Plain<'_>) -> Result<Pid, DemoError> {
+fn pid(plain: &mut PlainClient<'_>) -> Result<Pid, DemoError> {
     let found = plain.get(&[PID_KEY.to_owned()])?;
     let number = found.first().and_then(|(_, text)| text.parse().ok());
-    number.map(Pid::from_raw).ok_or_else(|| DemoError::Broken(format!("{PID_KEY}: {found:?}")))
+    number.and_then(Pid::from_raw).ok_or_else(|| DemoError::Broken(format!("{PID_KEY}: {found:?}")))
 }
 
 /// Jobs of the loader so far.
-fn jobs(plain: &mut Plain<'_>) -> Result<u64, DemoError> {
+fn jobs(plain: &mut PlainClient<'_>) -> Result<u64, DemoError> {
     plain.stat("loaders", "demo:jobs")
 }
 
-fn outcome(title: &str, seen: &Seen, jobs: u64, note: Option<String>) -> Outcome {
+fn outcome(title: &str, seen: &CrowdResult, jobs: u64, note: Option<String>) -> SceneOutcome {
     let latency = |share| micros(seen.tally.latency(share).as_secs_f64() * 1e6);
     let row =
         vec![title.to_owned(), count(seen.hits), count(jobs), latency(0.5), latency(0.99), latency(1.0)];
-    Outcome { rows: vec![row], note }
+    SceneOutcome { rows: vec![row], note }
 }

@@ -80,11 +80,11 @@ struct Act {
 /// A part of the tour.
 struct Scene {
     title: &'static str,
-    run: fn(&mut Stage) -> Result<Outcome, DemoError>,
+    run: fn(&mut Stage) -> Result<SceneOutcome, DemoError>,
 }
 
 /// What a scene showed.
-struct Outcome {
+struct SceneOutcome {
     /// Lines of the act's table.
     rows: Vec<Vec<String>>,
     /// A sentence for below the tables.
@@ -117,11 +117,11 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
     sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
     let admin = if open { Some(server::free_address()?) } else { None };
     let ruled = server::start(CONNECTIONS_MAX, Some(RULES), admin.as_deref())?;
-    let mut screen = Screen::new();
-    Screen::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));
+    let mut screen = DemoOutput::new();
+    DemoOutput::line(&format!("cattlegrid demo: a server on {}, process {}", ruled.address(), ruled.pid()));
     let dashboard = admin.map(|admin| format!("dashboard: http://{admin}/"));
     if let Some(dashboard) = &dashboard {
-        Screen::line(dashboard);
+        DemoOutput::line(dashboard);
     }
     let loaded = server::start(CONNECTIONS_MAX, None, None)?;
 
@@ -147,10 +147,10 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
         file.write_all(picture::svg(without, with).as_bytes()).map_err(DemoError::io("the picture"))?;
     }
     let notes: Vec<String> = notes.iter().map(|note| table::wrapped(note)).collect();
-    Screen::line(&format!("{text}\n{}", notes.join("\n")));
+    DemoOutput::line(&format!("{text}\n{}", notes.join("\n")));
     loaded.stop();
     if let Some(dashboard) = &dashboard {
-        Screen::line(&format!("\nA stampede every few seconds, until Ctrl-C. {dashboard}"));
+        DemoOutput::line(&format!("\nA stampede every few seconds, until Ctrl-C. {dashboard}"));
         let ended = thread::scope(|scope| {
             let running = scope.spawn(|| opened::run(&stage));
             watch(running, &mut screen, &mut signals, &meter, "the demo goes on")
@@ -163,7 +163,7 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
     }
     drop(stage);
     if keep {
-        Screen::line(&server::keep(ruled));
+        DemoOutput::line(&server::keep(ruled));
     } else {
         ruled.stop();
     }
@@ -172,12 +172,12 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
 
 /// Shows how far a scene is until it ends.
 fn watch(
-    running: ScopedJoinHandle<'_, Result<Outcome, DemoError>>,
-    screen: &mut Screen,
+    running: ScopedJoinHandle<'_, Result<SceneOutcome, DemoError>>,
+    screen: &mut DemoOutput,
     signals: &mut Signals,
     meter: &Meter,
     head: &str,
-) -> Result<Outcome, DemoError> {
+) -> Result<SceneOutcome, DemoError> {
     let mut poller = Poller::new().map_err(DemoError::io("no epoll"))?;
     poller.add(&*signals, 0, Wish::Read).map_err(DemoError::io("epoll"))?;
     let before = meter.answered.load(Ordering::Relaxed);
@@ -196,13 +196,13 @@ fn watch(
 }
 
 /// Standard output: a line that changes on a terminal, lines that stay elsewhere.
-struct Screen {
+struct DemoOutput {
     terminal: bool,
     clock: Clock,
     started: Instant,
 }
 
-impl Screen {
+impl DemoOutput {
     fn new() -> Self {
         let clock = Clock::new();
         Self { terminal: io::stdout().is_terminal(), started: clock.now(), clock }

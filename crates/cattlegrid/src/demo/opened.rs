@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::crowd::{Backend, Play, value};
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::protection::open;
 use super::scenes::Stage;
-use super::{DemoError, Outcome};
+use super::{DemoError, SceneOutcome};
 
 /// Clients of a stampede, of readers, and of a load.
 const CROWD: u64 = 400;
@@ -22,7 +22,7 @@ const READ: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Runs until it is interrupted, which is an error.
-pub(super) fn run(stage: &Stage) -> Result<Outcome, DemoError> {
+pub(super) fn run(stage: &Stage) -> Result<SceneOutcome, DemoError> {
     let mut round = 0;
     loop {
         match play(stage, round) {
@@ -40,23 +40,23 @@ fn play(stage: &Stage, round: u64) -> Result<(), DemoError> {
     let page = &format!("page:open{round}");
     let mut crowd = open(stage, CROWD)?;
     crowd.ask(page)?;
-    crowd.settle(&Play { key: page, exptime: 60, backend: BACKEND, again_for: None })?;
+    crowd.run_until_done(&Play { key: page, exptime: 60, backend: BACKEND, again_for: None })?;
     drop(crowd);
 
     let news = &format!("news:open{round}");
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     // It fills a miss, so that it is known not to be older than the flush of the tour.
     plain.get(std::slice::from_ref(news))?;
     plain.set(news, &value(news, 0), 1)?;
     let mut readers = open(stage, READERS)?;
     readers.ask(news)?;
-    readers.settle(&Play { key: news, exptime: 60, backend: BACKEND, again_for: Some(READ) })?;
+    readers.run_until_done(&Play { key: news, exptime: 60, backend: BACKEND, again_for: Some(READ) })?;
     drop(readers);
 
     let cold = &format!("cold:open{round}");
     let mut asking = open(stage, ASKING)?;
     asking.ask(cold)?;
-    asking.settle(&Play { key: cold, exptime: 60, backend: NO_BACKEND, again_for: None })?;
+    asking.run_until_done(&Play { key: cold, exptime: 60, backend: NO_BACKEND, again_for: None })?;
     drop(asking);
 
     let basket = format!("user-basket:{}", round % 7);

@@ -2,7 +2,7 @@
 
 use cattlegrid_load::count;
 
-use super::crowd::Seen;
+use super::crowd::CrowdResult;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 340.0;
@@ -34,7 +34,7 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    pub(super) fn new(seen: &Seen) -> Self {
+    pub(super) fn new(seen: &CrowdResult) -> Self {
         let at = |n: u32| seen.tally.latency(f64::from(n) / f64::from(POINTS)).as_secs_f64();
         Self {
             computed: seen.computed,

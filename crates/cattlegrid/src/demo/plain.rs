@@ -9,12 +9,12 @@ use cattlegrid_load::{BenchError, Fault, Meter};
 use super::DemoError;
 
 /// A connected client.
-pub(super) struct Plain<'m> {
+pub(super) struct PlainClient<'m> {
     client: Client,
     meter: &'m Meter,
 }
 
-impl<'m> Plain<'m> {
+impl<'m> PlainClient<'m> {
     pub(super) fn open(address: &str, meter: &'m Meter) -> Result<Self, DemoError> {
         Ok(Self { client: Client::connect(address).map_err(|error| failed(&error))?, meter })
     }

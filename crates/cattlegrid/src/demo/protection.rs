@@ -5,11 +5,11 @@ use std::time::Duration;
 use cattlegrid_load::{Peer, count, micros};
 use serde_json::Value as Json;
 
-use super::crowd::{Backend, Crowd, Play, Seen, value};
+use super::crowd::{Backend, Crowd, CrowdResult, Play, value};
 use super::picture::Curve;
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::scenes::Stage;
-use super::{Act, DemoError, Outcome, Scene};
+use super::{Act, DemoError, Scene, SceneOutcome};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {
@@ -34,7 +34,7 @@ const REFRESH: Backend = Backend { at_once: 100, takes: Duration::from_millis(50
 /// Looks at what the server says of a key.
 const LOOKS: u32 = 3000;
 
-fn unprotected(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn unprotected(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let seen = stampede(stage, "unruled:1")?;
     promise(seen.computed == CROWD, || format!("{} computations without a rule", seen.computed))?;
     let note = format!(
@@ -45,7 +45,7 @@ fn unprotected(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome("1,000 clients, a cold key, no rule", &seen, Some(note)))
 }
 
-fn protected(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn protected(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let seen = stampede(stage, "page:1")?;
     promise(seen.computed == 1 && seen.hits == CROWD - 1, || {
         format!("{} computations and {} values under a rule", seen.computed, seen.hits)
@@ -53,27 +53,27 @@ fn protected(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome("1,000 clients, a cold key under a rule", &seen, None))
 }
 
-fn stampede(stage: &mut Stage, key: &str) -> Result<Seen, DemoError> {
+fn stampede(stage: &mut Stage, key: &str) -> Result<CrowdResult, DemoError> {
     let mut crowd = open(stage, CROWD)?;
     all_accepted(stage)?;
     crowd.ask(key)?;
-    let seen = crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
     drop(crowd);
     stage.stampedes.push(Curve::new(&seen));
     Ok(seen)
 }
 
-fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let key = "page:2";
-    let mut winner = Plain::open(stage.ruled(), stage.meter())?;
+    let mut winner = PlainClient::open(stage.ruled(), stage.meter())?;
     let found = winner.get(&[key.to_owned()])?;
     promise(found.is_empty(), || "a key that was never stored was found".to_owned())?;
     let mut crowd = open(stage, WAITING)?;
     crowd.ask(key)?;
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     all_wait(stage, &mut plain, key, WAITING)?;
     winner.kill()?;
-    let seen = crowd.settle(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
     promise(seen.computed == 1 && seen.hits == WAITING - 1, || {
         format!("{} computations and {} values after the first was killed", seen.computed, seen.hits)
     })?;
@@ -83,7 +83,7 @@ fn killed(stage: &mut Stage) -> Result<Outcome, DemoError> {
 
 /// Waits until the server knows all connections of a stampede: none asks only when others have stored the value.
 fn all_accepted(stage: &Stage) -> Result<(), DemoError> {
-    let mut plain = Plain::open(stage.ruled(), stage.meter())?;
+    let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     let mut connected = 0;
     for _ in 0..LOOKS {
         connected = plain.stat("", "curr_connections")?;
@@ -98,7 +98,7 @@ fn all_accepted(stage: &Stage) -> Result<(), DemoError> {
 /// Waits until this many gets wait for a key.
 pub(super) fn all_wait(
     stage: &Stage,
-    plain: &mut Plain<'_>,
+    plain: &mut PlainClient<'_>,
     key: &str,
     expected: u64,
 ) -> Result<(), DemoError> {
@@ -114,7 +114,7 @@ pub(super) fn all_wait(
 }
 
 /// How many gets wait for a key.
-fn waiters(plain: &mut Plain<'_>, key: &str) -> Result<u64, DemoError> {
+fn waiters(plain: &mut PlainClient<'_>, key: &str) -> Result<u64, DemoError> {
     let found = plain.get(&[format!("@why:{key}")])?;
     let said = found.first().map_or("", |(_, text)| text);
     let said: Json =
@@ -122,13 +122,13 @@ fn waiters(plain: &mut Plain<'_>, key: &str) -> Result<u64, DemoError> {
     Ok(said["lease"]["waiters"].as_u64().unwrap_or(0))
 }
 
-fn refreshed(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn refreshed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let key = "news:1";
-    Plain::open(stage.ruled(), stage.meter())?.set(key, &value(key, 0), 1)?;
+    PlainClient::open(stage.ruled(), stage.meter())?.set(key, &value(key, 0), 1)?;
     let mut crowd = open(stage, READERS)?;
     crowd.ask(key)?;
     let again_for = Some(Duration::from_millis(200));
-    let seen = crowd.settle(&Play { key, exptime: 60, backend: REFRESH, again_for })?;
+    let seen = crowd.run_until_done(&Play { key, exptime: 60, backend: REFRESH, again_for })?;
     promise(seen.computed == 1, || format!("{} computations under grace", seen.computed))?;
     promise(seen.hits_meanwhile > 0, || "nobody got the old value during a refresh".to_owned())?;
     let note = format!(
@@ -147,7 +147,7 @@ pub(super) fn open(stage: &Stage, size: u64) -> Result<Crowd<'_>, DemoError> {
     Crowd::open(&peer, size as usize, stage.meter())
 }
 
-fn outcome(title: &str, seen: &Seen, note: Option<String>) -> Outcome {
+fn outcome(title: &str, seen: &CrowdResult, note: Option<String>) -> SceneOutcome {
     let latency = |share| micros(seen.tally.latency(share).as_secs_f64() * 1e6);
     let gets = seen.computed + seen.hits;
     let row = vec![
@@ -159,7 +159,7 @@ fn outcome(title: &str, seen: &Seen, note: Option<String>) -> Outcome {
         latency(0.99),
         latency(1.0),
     ];
-    Outcome { rows: vec![row], note }
+    SceneOutcome { rows: vec![row], note }
 }
 
 pub(super) fn promise(kept: bool, broken: impl FnOnce() -> String) -> Result<(), DemoError> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use cattlegrid_load::{Tally, count, micros};
 use cattlegrid_server::time::Clock;
 
-use super::plain::Plain;
+use super::plain::PlainClient;
 use super::protection::promise;
 use super::scenes::Stage;
-use super::{Act, DemoError, Outcome, Scene};
+use super::{Act, DemoError, Scene, SceneOutcome};
 
 /// This scene.
 pub(super) const ACT: Act = Act {
@@ -27,14 +27,14 @@ const NEW: &str = "quota:new:api:100:1h";
 const USE: &str = "quota:addandcheck:api:1";
 
 /// What a client was answered.
-struct Answered {
+struct QuotaAnswer {
     granted: u64,
     refused: u64,
     took: Vec<Duration>,
 }
 
-fn quota(stage: &mut Stage) -> Result<Outcome, DemoError> {
-    let open = || Plain::open(stage.ruled(), stage.meter());
+fn quota(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
+    let open = || PlainClient::open(stage.ruled(), stage.meter());
     let made = open()?.get(&[NEW.to_owned()])?;
     promise(made.first().is_some_and(|(_, text)| text == "CREATED"), || format!("{NEW}: {made:?}"))?;
     let clients = (0..CLIENTS).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
@@ -66,13 +66,13 @@ fn quota(stage: &mut Stage) -> Result<Outcome, DemoError> {
     let note = format!(
         "Quota: {CLIENTS} clients called get {USE} at the same time, and {LIMIT} calls were granted."
     );
-    Ok(Outcome { rows: vec![row], note: Some(note) })
+    Ok(SceneOutcome { rows: vec![row], note: Some(note) })
 }
 
 /// Calls again and again.
-fn use_it(mut client: Plain<'_>) -> Result<Answered, DemoError> {
+fn use_it(mut client: PlainClient<'_>) -> Result<QuotaAnswer, DemoError> {
     let clock = Clock::new();
-    let mut answered = Answered { granted: 0, refused: 0, took: Vec::new() };
+    let mut answered = QuotaAnswer { granted: 0, refused: 0, took: Vec::new() };
     for _ in 0..CALLS {
         let asked = clock.now();
         let found = client.get(&[USE.to_owned()])?;

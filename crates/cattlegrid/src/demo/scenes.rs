@@ -14,7 +14,7 @@ use cattlegrid_server::time::Clock;
 
 use super::picture::Curve;
 use super::server::MEMORY_MIB;
-use super::{Act, DemoError, Outcome, Scene};
+use super::{Act, DemoError, Scene, SceneOutcome};
 
 /// These scenes.
 pub(super) const ACT: Act = Act {
@@ -146,7 +146,7 @@ impl Stage {
     }
 }
 
-fn store(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn store(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let before = stage.resident_bytes()?;
     let fill = |plan: &Arc<Plan>| -> Box<dyn Supply> { Box::new(Fill::new(plan)) };
     let report = stage.load(stage.plan.clone(), &stage.peer, (ACTIVE, 32), fill, Until::Exhausted)?;
@@ -159,7 +159,7 @@ fn store(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome(STORE, &report, Some(note)))
 }
 
-fn many_connections(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn many_connections(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let before = stage.resident_bytes()?;
     let idle = (0..IDLE).map(|_| stage.peer.connect()).collect::<Result<Vec<_>, _>>()?;
     let report = stage.ask(ACTIVE, 1, 1)?;
@@ -173,15 +173,15 @@ fn many_connections(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome(MANY_CONNECTIONS, &report, Some(note)))
 }
 
-fn pipelined(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn pipelined(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     Ok(outcome(PIPELINED, &stage.ask(ACTIVE, 32, 1)?, None))
 }
 
-fn multiget(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn multiget(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     Ok(outcome(MULTIGET, &stage.ask(ACTIVE, 1, 32)?, None))
 }
 
-fn overfull(stage: &mut Stage) -> Result<Outcome, DemoError> {
+fn overfull(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let plan = Plan {
         keys: 2_000_000,
         sizes: Sizes::fixed(300),
@@ -203,7 +203,7 @@ fn overfull(stage: &mut Stage) -> Result<Outcome, DemoError> {
     Ok(outcome(OVERFULL, &report, Some(note)))
 }
 
-fn outcome(title: &str, report: &Report, note: Option<String>) -> Outcome {
+fn outcome(title: &str, report: &Report, note: Option<String>) -> SceneOutcome {
     #[expect(clippy::cast_sign_loss, reason = "a rate is not negative")]
     let rate = report.requests_per_second as u64;
     let row = vec![
@@ -215,5 +215,5 @@ fn outcome(title: &str, report: &Report, note: Option<String>) -> Outcome {
         micros(report.p999_us),
         report.cpu_us_per_operation.map_or_else(|| "-".to_owned(), |us| format!("{us:.2} us")),
     ];
-    Outcome { rows: vec![row], note }
+    SceneOutcome { rows: vec![row], note }
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{LoaderSettings, NamedFile, Settings};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
+use rustix::fs::{Access as Mode, access};
 
 use super::finding::Findings;
 
 /// A user, as the system asks for permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct FileUser {
     pub(crate) name: String,
     pub(crate) uid: u32,
     pub(crate) groups: Vec<u32>,
@@ -21,13 +22,13 @@ pub(crate) struct Who {
 
 /// What is wanted of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum Access {
     Read,
     Write,
     Execute,
 }
 
-impl Want {
+impl Access {
     const fn bit(self) -> u32 {
         match self {
             Self::Read => 4,
@@ -45,7 +46,7 @@ impl Want {
     }
 }
 
-impl Who {
+impl FileUser {
     /// The user that the server becomes; None: it stays who starts it.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let user = User::from_name(name).ok()??;
@@ -59,10 +60,10 @@ impl Who {
     }
 
     /// Whether a file of these permissions may be used by it.
-    fn may(&self, mode: u32, owner: (u32, u32), want: Want) -> bool {
+    fn may(&self, mode: u32, owner: (u32, u32), want: Access) -> bool {
         let (uid, gid) = owner;
         if self.uid == 0 {
-            return want != Want::Execute || mode & 0o111 != 0;
+            return want != Access::Execute || mode & 0o111 != 0;
         }
         let shift = if uid == self.uid {
             6
@@ -75,7 +76,7 @@ impl Who {
     }
 
     /// The first part of the path that it may not pass, or use at its end. Access lists beyond the bits are not looked at.
-    fn stopped_by(&self, path: &Path, want: Want) -> Option<PathBuf> {
+    fn stopped_by(&self, path: &Path, want: Access) -> Option<PathBuf> {
         let path = path.canonicalize().ok()?;
         let mut parts: Vec<&Path> = path.ancestors().collect();
         parts.reverse();
@@ -83,7 +84,7 @@ impl Who {
         let allowed = |path: &Path, want| {
             path.metadata().is_ok_and(|data: Metadata| self.may(data.mode(), (data.uid(), data.gid()), want))
         };
-        let stop = dirs.iter().find(|dir| !allowed(dir, Want::Execute));
+        let stop = dirs.iter().find(|dir| !allowed(dir, Access::Execute));
         stop.or_else(|| Some(last).filter(|last| !allowed(last, want))).map(|part| part.to_path_buf())
     }
 }
@@ -93,7 +94,7 @@ pub(crate) fn judge(settings: &Settings, runs_as: Option<u32>, to: &mut Findings
     let is_root = Uid::effective().is_root();
     let stays_root = runs_as.map_or(is_root, |uid| uid == 0);
     let who = match &settings.user {
-        Some(name) if is_root => match Who::of(name) {
+        Some(name) if is_root => match FileUser::of(name) {
             None => {
                 let mend = format!("useradd --system {name}, or -u with another user");
                 to.problem(
@@ -133,7 +134,7 @@ pub(crate) fn judge(settings: &Settings, runs_as: Option<u32>, to: &mut Findings
     }
 }
 
-fn judge_file(file: &NamedFile, who: Option<&Who>, to: &mut Findings) {
+fn judge_file(file: &NamedFile, who: Option<&FileUser>, to: &mut Findings) {
     let NamedFile { by, path, is_secret } = file;
     let shown = path.display();
     let opened = cattlegrid_config::open_file(path).and_then(|file: File| file.metadata());
@@ -151,7 +152,7 @@ fn judge_file(file: &NamedFile, who: Option<&Who>, to: &mut Findings) {
     };
     let mut is_good = true;
     if let Some(who) = who
-        && let Some(part) = who.stopped_by(path, Want::Read)
+        && let Some(part) = who.stopped_by(path, Access::Read)
     {
         is_good = false;
         to.problem(
@@ -195,34 +196,31 @@ fn reachable_by_all(path: &Path) -> bool {
 }
 
 /// Whether files can be made in a directory.
-fn judge_directory(name: &'static str, dir: &Path, who: Option<&Who>, to: &mut Findings) {
+fn judge_directory(name: &'static str, dir: &Path, who: Option<&FileUser>, to: &mut Findings) {
     let shown = dir.display();
     let user = who.map_or("this user".to_owned(), |who| who.name.clone());
     let stopped = match who {
-        Some(who) if dir.is_dir() => who.stopped_by(dir, Want::Write).is_some(),
+        Some(who) if dir.is_dir() => who.stopped_by(dir, Access::Write).is_some(),
         Some(_) => true,
-        None => {
-            use nix::unistd::{AccessFlags, access};
-            access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_err()
-        }
+        None => access(dir, Mode::WRITE_OK | Mode::EXEC_OK).is_err(),
     };
     if stopped {
         to.problem(
             name,
-            format!("{user} cannot {} {shown}", Want::Write.verb()),
+            format!("{user} cannot {} {shown}", Access::Write.verb()),
             "The file is not written: a program that waits for it takes the server for dead.",
             "RuntimeDirectory= in its unit file and a path there, or chown of a directory of its own",
         );
     } else {
-        to.passed(name, format!("{user} can {} {shown}", Want::Write.verb()));
+        to.passed(name, format!("{user} can {} {shown}", Access::Write.verb()));
     }
 }
 
 /// The program of a loader, and the interpreter of a script.
-fn judge_loader(loader: &LoaderSettings, who: Option<&Who>, to: &mut Findings) {
+fn judge_loader(loader: &LoaderSettings, who: Option<&FileUser>, to: &mut Findings) {
     let name = "loader";
     let Some(program) = loader.command.first() else { return };
-    let who = loader.user.as_deref().and_then(Who::of).or_else(|| who.cloned());
+    let who = loader.user.as_deref().and_then(FileUser::of).or_else(|| who.cloned());
     let why = "Misses of its rules are not loaded; the server does not start if it is there at the start.";
     let Some(path) = find_program(program, &loader.dir) else {
         to.problem(
@@ -239,15 +237,15 @@ fn judge_loader(loader: &LoaderSettings, who: Option<&Who>, to: &mut Findings) {
     };
     let shown = path.display();
     let may_run = match &who {
-        Some(who) => who.stopped_by(&path, Want::Execute).is_none(),
-        None => nix::unistd::access(&path, nix::unistd::AccessFlags::X_OK).is_ok(),
+        Some(who) => who.stopped_by(&path, Access::Execute).is_none(),
+        None => access(&path, Mode::EXEC_OK).is_ok(),
     };
     if !may_run {
         let user = who.map_or("this user".to_owned(), |who| who.name);
         let mend = format!("chmod +x {shown}, and x on the directories above it (`namei -l {shown}`)");
         to.problem(
             name,
-            format!("{}: {user} cannot {} {shown}", loader.name, Want::Execute.verb()),
+            format!("{}: {user} cannot {} {shown}", loader.name, Access::Execute.verb()),
             why,
             mend,
         );
@@ -311,24 +309,24 @@ mod tests {
 
     use super::*;
 
-    fn who(uid: u32, groups: &[u32]) -> Who {
-        Who { name: "user".to_owned(), uid, groups: groups.to_vec() }
+    fn who(uid: u32, groups: &[u32]) -> FileUser {
+        FileUser { name: "user".to_owned(), uid, groups: groups.to_vec() }
     }
 
     #[test]
     fn the_bits_of_the_owner_the_group_and_all_others() {
         for (user, mode, want, may) in [
-            (who(7, &[7]), 0o600, Want::Read, true),
-            (who(7, &[7]), 0o060, Want::Read, false),
-            (who(8, &[9, 5]), 0o640, Want::Read, true),
-            (who(8, &[9]), 0o640, Want::Read, false),
-            (who(8, &[9]), 0o604, Want::Read, true),
-            (who(8, &[5]), 0o604, Want::Read, false),
-            (who(7, &[7]), 0o400, Want::Write, false),
-            (who(7, &[7]), 0o600, Want::Execute, false),
-            (who(0, &[0]), 0o000, Want::Read, true),
-            (who(0, &[0]), 0o644, Want::Execute, false),
-            (who(0, &[0]), 0o645, Want::Execute, true),
+            (who(7, &[7]), 0o600, Access::Read, true),
+            (who(7, &[7]), 0o060, Access::Read, false),
+            (who(8, &[9, 5]), 0o640, Access::Read, true),
+            (who(8, &[9]), 0o640, Access::Read, false),
+            (who(8, &[9]), 0o604, Access::Read, true),
+            (who(8, &[5]), 0o604, Access::Read, false),
+            (who(7, &[7]), 0o400, Access::Write, false),
+            (who(7, &[7]), 0o600, Access::Execute, false),
+            (who(0, &[0]), 0o000, Access::Read, true),
+            (who(0, &[0]), 0o644, Access::Execute, false),
+            (who(0, &[0]), 0o645, Access::Execute, true),
         ] {
             assert_eq!(user.may(mode, (7, 5), want), may, "{user:?} {mode:o} {want:?}");
         }
@@ -346,14 +344,14 @@ mod tests {
         set(dir.path(), 0o755);
         set(&inner, 0o750);
         set(&file, 0o644);
-        assert_eq!(other.stopped_by(&file, Want::Read), Some(inner.canonicalize().unwrap()));
+        assert_eq!(other.stopped_by(&file, Access::Read), Some(inner.canonicalize().unwrap()));
         assert!(!reachable_by_all(&file));
         set(&inner, 0o755);
-        assert_eq!(other.stopped_by(&file, Want::Read), None);
-        assert_eq!(other.stopped_by(&file, Want::Execute), Some(file.canonicalize().unwrap()));
+        assert_eq!(other.stopped_by(&file, Access::Read), None);
+        assert_eq!(other.stopped_by(&file, Access::Execute), Some(file.canonicalize().unwrap()));
         set(&file, 0o640);
-        assert_eq!(other.stopped_by(&file, Want::Read), Some(file.canonicalize().unwrap()));
-        assert_eq!(other.stopped_by(&inner, Want::Write), Some(inner.canonicalize().unwrap()));
+        assert_eq!(other.stopped_by(&file, Access::Read), Some(file.canonicalize().unwrap()));
+        assert_eq!(other.stopped_by(&inner, Access::Write), Some(inner.canonicalize().unwrap()));
     }
 
     #[test]

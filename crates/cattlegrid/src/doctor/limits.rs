@@ -3,7 +3,7 @@
 use cattlegrid_config::Settings;
 
 use super::finding::{Findings, size};
-use super::machine::{Group, Limit, Machine};
+use super::machine::{ControlGroup, Limit, Machine};
 
 /// What the settings ask for.
 #[derive(Debug, Clone, Copy)]
@@ -211,7 +211,7 @@ fn machine_memory(needs: &Needs, machine: &Machine, running: bool, to: &mut Find
     }
 }
 
-fn memory_groups(needs: &Needs, groups: &[Group], to: &mut Findings) {
+fn memory_groups(needs: &Needs, groups: &[ControlGroup], to: &mut Findings) {
     let name = "control group";
     let all = needs.memory.saturating_add(needs.workers);
     let of_workers = if needs.workers > 0 { ", workers of loaders up to max_rss included" } else { "" };

@@ -134,13 +134,13 @@ fn strict_accounting() {
 
 #[test]
 fn control_groups_the_narrowest_counts() {
-    let group = |path: &str, max: Option<u64>| Group {
+    let group = |path: &str, max: Option<u64>| ControlGroup {
         path: path.to_owned(),
         memory_max: max.map(|mib| mib * MIB),
         memory_file: "memory.max",
-        ..Group::default()
+        ..ControlGroup::default()
     };
-    let with = |groups: &[Group]| {
+    let with = |groups: &[ControlGroup]| {
         let mut machine = good();
         machine.process.groups = groups.to_vec();
         machine
@@ -155,9 +155,9 @@ fn control_groups_the_narrowest_counts() {
     assert!(is_good, "only with many busy connections");
     let workers = Needs { workers: 200 * MIB, ..needs() };
     assert!(one(&workers, &with(&[group("/a", Some(400))]), false).1.contains("workers of loaders"));
-    let high = Group { memory_high: Some(60 * MIB), ..group("/a", None) };
+    let high = ControlGroup { memory_high: Some(60 * MIB), ..group("/a", None) };
     assert!(one(&needs(), &with(&[high]), false).1.contains("memory.high"));
-    let killed = Group { oom_kills: 2, ..group("/a", Some(400)) };
+    let killed = ControlGroup { oom_kills: 2, ..group("/a", Some(400)) };
     assert!(one(&needs(), &with(&[killed]), false).1.contains("has killed 2"));
 }
 
@@ -168,8 +168,12 @@ fn threads_against_cpus_and_quotas() {
     assert!(one(&needs(), &machine, false).0);
     assert_eq!(found(&Needs { threads: 2, ..needs() }, &machine, false).1.len(), 0);
     machine.process.cpus = Some(8);
-    machine.process.groups =
-        vec![Group { cpu_hundredths: Some(150), periods: 90, throttled: 30, ..Group::default() }];
+    machine.process.groups = vec![ControlGroup {
+        cpu_hundredths: Some(150),
+        periods: 90,
+        throttled: 30,
+        ..ControlGroup::default()
+    }];
     let (_, said) = one(&needs(), &machine, false);
     assert!(said.contains("1.50 CPUs") && said.contains("30 of 90 periods"), "{said}");
     assert_eq!(found(&Needs { threads: 1, ..needs() }, &machine, false).1.len(), 0);

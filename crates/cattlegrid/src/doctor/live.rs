@@ -28,7 +28,7 @@ const ALL: Duration = Duration::from_millis(2500);
 
 /// A server that runs.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct RunningServer {
     /// None: its process cannot be seen.
     pub(crate) pid: Option<u32>,
     /// None: it does not answer, or not without a login or TLS.
@@ -154,7 +154,7 @@ pub(crate) fn find(
     pid: Option<u32>,
     files: &Files,
     to: &mut Findings,
-) -> (Option<Live>, Vec<(Place, Answer)>) {
+) -> (Option<RunningServer>, Vec<(Place, Answer)>) {
     let of_process = pid.map(|pid| places_of(files, pid)).unwrap_or_default();
     let is_seen = !of_process.is_empty();
     let places = if is_seen {
@@ -190,22 +190,22 @@ pub(crate) fn find(
     let live = if let Some(pid) = pid {
         // Words at an address of the settings count only if they are those of this process.
         let stats = heard.filter(|(_, stats)| is_seen || says(stats).is_none_or(|own| own == pid));
-        Some(Live { pid: Some(pid), stats: stats.map(|(_, stats)| stats.clone()), addresses })
+        Some(RunningServer { pid: Some(pid), stats: stats.map(|(_, stats)| stats.clone()), addresses })
     } else {
         let ours = owners.iter().flatten().next().copied();
         let heard = heard.filter(|(_, stats)| running::is_ours(stats));
         let named =
             heard.and_then(|(place, stats)| says(stats).filter(|pid| is_it(files, *pid, inode(place))));
         let stats = heard.map(|(_, stats)| stats.clone());
-        (stats.is_some() || ours.is_some()).then_some(Live { pid: ours.or(named), stats, addresses })
+        (stats.is_some() || ours.is_some()).then_some(RunningServer { pid: ours.or(named), stats, addresses })
     };
     match &live {
-        Some(Live { pid: None, .. }) => to.unseen(
+        Some(RunningServer { pid: None, .. }) => to.unseen(
             "process",
             "the server runs where its process cannot be seen (another pid namespace?): its limits and memory are not judged; run this \
              there",
         ),
-        Some(Live { stats: None, .. }) if !is_silent => unheard(is_open, to),
+        Some(RunningServer { stats: None, .. }) if !is_silent => unheard(is_open, to),
         _ => {}
     }
     (live, answers)

@@ -38,7 +38,7 @@ pub(crate) struct Limit {
 
 /// A control group that limits the process: its own, or an ancestor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct ControlGroup {
     /// Its directory, as a user would write it.
     pub(crate) path: String,
     /// `memory.max`, or `memory.limit_in_bytes`.
@@ -83,7 +83,7 @@ pub(crate) struct Process {
     pub(crate) locked: Option<u64>,
     /// Descriptors in use; None: they may not be seen.
     pub(crate) descriptors: Option<usize>,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<ControlGroup>,
     /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
     pub(crate) overflows: Option<u64>,
     /// Its network namespace is that of this process, or may not be seen.
@@ -214,7 +214,7 @@ fn overflows(text: &str) -> Option<u64> {
 }
 
 /// The groups of `/proc/PID/cgroup`, each with its ancestors, as far as they limit something.
-fn groups(files: &Files, text: &str) -> Vec<Group> {
+fn groups(files: &Files, text: &str) -> Vec<ControlGroup> {
     let mut found = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':');
@@ -240,7 +240,7 @@ fn groups(files: &Files, text: &str) -> Vec<Group> {
     found
 }
 
-fn group_v2(files: &Files, dir: &Path) -> Option<Group> {
+fn group_v2(files: &Files, dir: &Path) -> Option<ControlGroup> {
     let text = |name: &str| files.text(dir.join(name).to_str()?);
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
     let counter = |file: &str, name: &str| {
@@ -250,7 +250,7 @@ fn group_v2(files: &Files, dir: &Path) -> Option<Group> {
         let (quota, period) = text.trim().split_once(' ')?;
         hundredths(quota.parse().ok()?, period.parse().ok()?)
     });
-    let group = Group {
+    let group = ControlGroup {
         path: format!("/{}", dir.display()),
         memory_max: number("memory.max"),
         memory_file: "memory.max",
@@ -263,14 +263,14 @@ fn group_v2(files: &Files, dir: &Path) -> Option<Group> {
     limits_something(group)
 }
 
-fn group_v1(files: &Files, dir: &Path) -> Option<Group> {
+fn group_v1(files: &Files, dir: &Path) -> Option<ControlGroup> {
     let text = |name: &str| files.text(dir.join(name).to_str()?);
     let number = |name: &str| text(name)?.trim().parse::<i64>().ok().and_then(|n| u64::try_from(n).ok());
     let counter = |file: &str, name: &str| {
         text(file).and_then(|text| field(&text, name)?.parse::<u64>().ok()).unwrap_or(0)
     };
     let quota = number("cpu.cfs_quota_us").zip(number("cpu.cfs_period_us"));
-    let group = Group {
+    let group = ControlGroup {
         path: format!("/{}", dir.display()),
         memory_max: number("memory.limit_in_bytes").filter(|bytes| *bytes < NO_LIMIT_V1),
         memory_file: "memory.limit_in_bytes",
@@ -290,40 +290,40 @@ fn hundredths(quota: u64, period: u64) -> Option<u64> {
     quota.saturating_mul(100).checked_div(period)
 }
 
-fn limits_something(group: Group) -> Option<Group> {
+fn limits_something(group: ControlGroup) -> Option<ControlGroup> {
     let limits = group.memory_max.or(group.memory_high).or(group.cpu_hundredths).is_some();
     (limits || group.oom_kills > 0).then_some(group)
 }
 
 /// A TCP socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Listening {
+pub(crate) struct TcpListenSocket {
     pub(crate) address: SocketAddr,
     pub(crate) inode: u64,
 }
 
 /// A Unix socket that listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UnixListening {
+pub(crate) struct UnixListenSocket {
     /// As the process has named it; an abstract name begins with `@`.
     pub(crate) path: String,
     pub(crate) inode: u64,
 }
 
 /// The Unix sockets that listen in this network namespace.
-pub(crate) fn listening_unix(files: &Files) -> Vec<UnixListening> {
+pub(crate) fn listening_unix(files: &Files) -> Vec<UnixListenSocket> {
     let text = files.text("proc/self/net/unix").unwrap_or_default();
     text.lines().filter_map(unix_line).collect()
 }
 
 /// A line of `/proc/net/unix`, if its socket listens and has a name: `Num: RefCount Protocol Flags Type St Inode Path`.
-fn unix_line(line: &str) -> Option<UnixListening> {
+fn unix_line(line: &str) -> Option<UnixListenSocket> {
     const ACCEPTS: u32 = 0x1_0000;
     let mut words = line.split_ascii_whitespace();
     let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
     let inode = words.nth(2)?;
     let path = line.split_once(&format!(" {inode} "))?.1;
-    (flags & ACCEPTS != 0).then_some(UnixListening { path: path.to_owned(), inode: inode.parse().ok()? })
+    (flags & ACCEPTS != 0).then_some(UnixListenSocket { path: path.to_owned(), inode: inode.parse().ok()? })
 }
 
 /// Whether a process has a socket; None: its descriptors may not be seen.
@@ -348,14 +348,14 @@ pub(crate) fn is_program(files: &Files, pid: u32, names: &[&str]) -> bool {
 }
 
 /// The sockets that listen in the network namespace of a process (None: this one).
-pub(crate) fn listening(files: &Files, pid: Option<u32>) -> Vec<Listening> {
+pub(crate) fn listening(files: &Files, pid: Option<u32>) -> Vec<TcpListenSocket> {
     let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = |name: &str| files.text(&format!("proc/{who}/net/{name}")).unwrap_or_default();
     [text("tcp"), text("tcp6")].iter().flat_map(|text| text.lines().filter_map(listening_line)).collect()
 }
 
 /// A line of `/proc/net/tcp` or `/proc/net/tcp6`, if its socket listens.
-fn listening_line(line: &str) -> Option<Listening> {
+fn listening_line(line: &str) -> Option<TcpListenSocket> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     if *words.get(3)? != "0A" {
         return None;
@@ -371,7 +371,7 @@ fn listening_line(line: &str) -> Option<Listening> {
         4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
         _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
     };
-    Some(Listening { address: SocketAddr::new(ip, port), inode: words.get(9)?.parse().ok()? })
+    Some(TcpListenSocket { address: SocketAddr::new(ip, port), inode: words.get(9)?.parse().ok()? })
 }
 
 /// Whether a directory of descriptors, if it may be read, has the socket.

@@ -52,7 +52,7 @@ fn unix_sockets_that_listen() {
          0000000000000000: 00000003 00000000 00000000 0001 03 43 /run/a b\n\
          0000000000000000: 00000002 00000000 00010000 0001 01 44\n",
     )]);
-    let one = |path: &str, inode| UnixListening { path: path.to_owned(), inode };
+    let one = |path: &str, inode| UnixListenSocket { path: path.to_owned(), inode };
     assert_eq!(listening_unix(&files), [one("/run/a b", 41), one("@c", 42)]);
 }
 

@@ -26,7 +26,7 @@ use cattlegrid_server::time;
 
 use finding::Findings;
 use limits::Needs;
-use live::{Answer, Live, Place};
+use live::{Answer, Place, RunningServer};
 use machine::{Files, Machine};
 
 /// For how long a database that is followed may take.
@@ -90,7 +90,7 @@ fn settings_of(
     if !moved {
         to.unseen("working directory", format!("that of process {pid}; run this as root or as its user"));
     }
-    match config::parse_args(words) {
+    match config::parse_args_with(words, crate::own_types::TYPES) {
         Ok(Command::Serve(settings)) => *settings,
         Ok(_) => {
             to.unseen(
@@ -128,7 +128,7 @@ fn judge(
     settings: &Settings,
     files: &Files,
     machine: &Machine,
-    (live, answers): (Option<&Live>, &[(Place, Answer)]),
+    (live, answers): (Option<&RunningServer>, &[(Place, Answer)]),
     to: &mut Findings,
 ) {
     let stats = live.and_then(|live| live.stats.as_ref());

@@ -6,11 +6,13 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use cattlegrid_config::{Host, ListenAddress, Settings, TcpPort, VerifyMode};
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::finding::Findings;
 use super::live::{Answer, Place, is_it, says};
-use super::machine::{Files, Listening, Owner, listening, owner};
+use super::machine::{Files, Owner, TcpListenSocket, listening, owner};
 
 /// Bytes of the path of a unix socket.
 const UNIX_PATH_MAX: usize = 107;
@@ -56,14 +58,14 @@ fn refusal(error: &io::Error) -> Refusal {
         io::ErrorKind::AddrInUse => Refusal::Taken,
         io::ErrorKind::PermissionDenied => Refusal::Forbidden,
         io::ErrorKind::AddrNotAvailable => Refusal::NotHere,
-        _ if error.raw_os_error() == Some(nix::errno::Errno::EAFNOSUPPORT as i32) => Refusal::NotHere,
+        _ if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT) => Refusal::NotHere,
         _ => Refusal::Other,
     }
 }
 
 /// Who has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Who {
+enum AddressOwner {
     Process(Owner),
     /// It answers, and the process that it names is not here.
     Elsewhere,
@@ -126,10 +128,11 @@ pub(crate) fn judge_ports(
                     let socket = of_port(&taken, address);
                     let holder = socket.and_then(|socket| owner(files, socket.inode));
                     let inode = socket.map(|socket| socket.inode);
-                    let who = holder.map_or_else(|| says_who(address, files, inode, answers), Who::Process);
+                    let who = holder
+                        .map_or_else(|| says_who(address, files, inode, answers), AddressOwner::Process);
                     let is_own = own.is_some_and(|own| match &who {
-                        Who::Process(who) => who.pid == own,
-                        Who::Elsewhere | Who::Unknown => true,
+                        AddressOwner::Process(who) => who.pid == own,
+                        AddressOwner::Elsewhere | AddressOwner::Unknown => true,
                     });
                     if is_own && refusal(&error) == Refusal::Taken {
                         to.passed(name, format!("{address}: the running server has it"));
@@ -143,18 +146,23 @@ pub(crate) fn judge_ports(
 }
 
 /// The process that has the port, by its own `stats`: those of other users may not be seen.
-fn says_who(address: SocketAddr, files: &Files, inode: Option<u64>, answers: &[(Place, Answer)]) -> Who {
+fn says_who(
+    address: SocketAddr,
+    files: &Files,
+    inode: Option<u64>,
+    answers: &[(Place, Answer)],
+) -> AddressOwner {
     let said = answers.iter().find_map(|(place, answer)| match (place, answer) {
         (Place::Tcp(one), Answer::Stats(stats)) if *one == address => says(stats),
         _ => None,
     });
     match said {
-        None => Who::Unknown,
+        None => AddressOwner::Unknown,
         Some(pid) if is_it(files, pid, inode) => {
             let name = super::machine::program_of(files, pid).unwrap_or_else(|| "memcached".to_owned());
-            Who::Process(Owner { pid, name })
+            AddressOwner::Process(Owner { pid, name })
         }
-        Some(_) => Who::Elsewhere,
+        Some(_) => AddressOwner::Elsewhere,
     }
 }
 
@@ -175,19 +183,26 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// The socket that listens on this port, at this address or at all.
-pub(crate) fn of_port(sockets: &[Listening], wanted: SocketAddr) -> Option<Listening> {
+pub(crate) fn of_port(sockets: &[TcpListenSocket], wanted: SocketAddr) -> Option<TcpListenSocket> {
     let overlaps =
         |one: IpAddr, other: IpAddr| one == other || one.is_unspecified() || other.is_unspecified();
-    let same = |socket: &&Listening| {
+    let same = |socket: &&TcpListenSocket| {
         socket.address.port() == wanted.port() && overlaps(socket.address.ip(), wanted.ip())
     };
     sockets.iter().find(same).copied()
 }
 
-fn refused(name: &'static str, address: SocketAddr, why: Refusal, error: &str, who: Who, to: &mut Findings) {
+fn refused(
+    name: &'static str,
+    address: SocketAddr,
+    why: Refusal,
+    error: &str,
+    who: AddressOwner,
+    to: &mut Findings,
+) {
     let port = address.port();
     match (why, who) {
-        (Refusal::Taken, Who::Process(Owner { pid, name: program })) => {
+        (Refusal::Taken, AddressOwner::Process(Owner { pid, name: program })) => {
             let mend = match program.as_str() {
                 "memcached" => format!("stop it: systemctl disable --now memcached, or kill {pid}; or another port (-p)"),
                 _ => format!("stop it (kill {pid}), or another port (-p)"),
@@ -195,13 +210,13 @@ fn refused(name: &'static str, address: SocketAddr, why: Refusal, error: &str, w
             let found = format!("{address} is taken by {program}, process {pid}");
             to.problem(name, found, "The server does not start while another program listens there.", mend);
         }
-        (Refusal::Taken, Who::Elsewhere) => to.problem(
+        (Refusal::Taken, AddressOwner::Elsewhere) => to.problem(
             name,
             format!("{address} is taken by a server that runs where its process cannot be seen (another pid namespace?)"),
             "The server does not start while another program listens there.",
             "stop it where it was started (its container), or another port (-p)",
         ),
-        (Refusal::Taken, Who::Unknown) => to.problem(
+        (Refusal::Taken, AddressOwner::Unknown) => to.problem(
             name,
             format!("{address} is taken by a process that this user cannot see"),
             "The server does not start while another program listens there.",
@@ -292,8 +307,7 @@ fn directory(path: &Path) -> &Path {
 
 /// Whether this user can make files there, and replace them.
 fn may_make(dir: &Path) -> bool {
-    use nix::unistd::{AccessFlags, access};
-    access(dir, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+    access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 fn cannot_make(name: &'static str, path: &Path, to: &mut Findings) {

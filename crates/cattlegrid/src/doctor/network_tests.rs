@@ -47,10 +47,14 @@ fn refusals_say_what_mends_them() {
         list(&to).remove(0)
     };
     let memcached = Owner { pid: 9, name: "memcached".to_owned() };
-    assert!(said(Refusal::Taken, Who::Process(memcached)).contains("systemctl disable --now memcached"));
-    assert!(said(Refusal::Taken, Who::Unknown).contains("ss -ltnp sport = :80"));
-    assert!(said(Refusal::Forbidden, Who::Unknown).contains("CAP_NET_BIND_SERVICE"));
-    assert!(said(Refusal::NotHere, Who::Unknown).contains("no interface of this machine has 127.0.0.1"));
+    assert!(
+        said(Refusal::Taken, AddressOwner::Process(memcached)).contains("systemctl disable --now memcached")
+    );
+    assert!(said(Refusal::Taken, AddressOwner::Unknown).contains("ss -ltnp sport = :80"));
+    assert!(said(Refusal::Forbidden, AddressOwner::Unknown).contains("CAP_NET_BIND_SERVICE"));
+    assert!(
+        said(Refusal::NotHere, AddressOwner::Unknown).contains("no interface of this machine has 127.0.0.1")
+    );
 }
 
 #[test]
@@ -65,11 +69,11 @@ fn a_process_that_is_not_here_is_not_to_be_killed() {
     let inode = of_port(&listening(&files, None), address).map(|socket| socket.inode);
     let who =
         |pid| says_who(address, &files, inode, &[(Place::Tcp(address), Answer::Stats(Box::new(stats(pid))))]);
-    assert!(matches!(who(std::process::id()), Who::Process(_)));
-    assert_eq!(who(1), Who::Elsewhere, "it has not this socket");
-    assert_eq!(says_who(address, &files, inode, &[]), Who::Unknown);
+    assert!(matches!(who(std::process::id()), AddressOwner::Process(_)));
+    assert_eq!(who(1), AddressOwner::Elsewhere, "it has not this socket");
+    assert_eq!(says_who(address, &files, inode, &[]), AddressOwner::Unknown);
     let mut to = Findings::default();
-    refused("port", address, Refusal::Taken, "text", Who::Elsewhere, &mut to);
+    refused("port", address, Refusal::Taken, "text", AddressOwner::Elsewhere, &mut to);
     let said = list(&to).remove(0);
     assert!(said.contains("another pid namespace?") && !said.contains("kill"), "{said}");
 }

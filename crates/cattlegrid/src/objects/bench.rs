@@ -8,7 +8,7 @@ use cattlegrid_config::{Settings, UsageError, WhichTypes};
 use cattlegrid_objects::{Named, native};
 use cattlegrid_server::time::nanos;
 
-use super::client::{Client, Sent};
+use super::client::{ObjectClient, SendResult};
 use super::{ObjectsError, check_call, now_ms};
 
 /// The times of a call.
@@ -25,8 +25,8 @@ struct Times {
 
 /// A table of the calls `names`, each made `count` times.
 pub(super) fn bench(settings: &Settings, count: usize, names: &[String]) -> Result<String, ObjectsError> {
-    let mut own = Client::new(settings, now_ms())?;
-    let mut shipped = Client::new(&super::settings(&WhichTypes::Shipped)?, own.unix_ms())?;
+    let mut own = ObjectClient::new(settings, now_ms())?;
+    let mut shipped = ObjectClient::new(&super::settings(&WhichTypes::Shipped)?, own.unix_ms())?;
     let mut text =
         format!("{:<44} {:>9} {:>9} {:>9} {:>9}  last reply\n", "call", "ns", "p50", "p99", "longest");
     for name in names {
@@ -60,12 +60,12 @@ fn no_object(name: &str, reply: &str) -> UsageError {
     UsageError::new(format!("objects bench {name}: {reply}"))
 }
 
-fn is_call(client: &Client, name: &str) -> bool {
+fn is_call(client: &ObjectClient, name: &str) -> bool {
     matches!(client.registry().named(name.as_bytes()), Some(Named::Call(_)))
 }
 
 /// The names of the type and the method that a call names.
-fn names_of(client: &Client, name: &str) -> (&'static str, &'static str) {
+fn names_of(client: &ObjectClient, name: &str) -> (&'static str, &'static str) {
     match client.registry().named(name.as_bytes()) {
         Some(Named::Call(call)) => client.registry().names(call.method),
         _ => unreachable!("it was checked"),
@@ -73,16 +73,16 @@ fn names_of(client: &Client, name: &str) -> (&'static str, &'static str) {
 }
 
 /// Whether the type of this name is not the shipped type of the name.
-fn has_taken_a_place(client: &Client, name: &str) -> bool {
+fn has_taken_a_place(client: &ObjectClient, name: &str) -> bool {
     let shipped = native::TYPES.iter().find(|one| one.name == name);
     shipped.is_some_and(|shipped| !client.registry().has_type(shipped.id))
 }
 
 /// Makes a call; its replies.
-fn once(client: &mut Client, name: &str) -> Vec<u8> {
+fn once(client: &mut ObjectClient, name: &str) -> Vec<u8> {
     match client.send(format!("get {name}\r\n").as_bytes()) {
-        Sent::Replies(replies) => replies,
-        Sent::Incomplete => unreachable!("a line is whole"),
+        SendResult::Replies(replies) => replies,
+        SendResult::Incomplete => unreachable!("a line is whole"),
     }
 }
 
@@ -93,7 +93,7 @@ fn refused(reply: &[u8]) -> Option<String> {
 }
 
 /// Makes a call `count` times, after as many as a tenth of them that are not timed.
-fn time(client: &mut Client, name: &str, count: usize) -> Times {
+fn time(client: &mut ObjectClient, name: &str, count: usize) -> Times {
     let request = format!("get {name}\r\n");
     (0..count.div_ceil(10).min(1000)).for_each(|_| drop(client.send(request.as_bytes())));
     let mut times = Vec::with_capacity(count);
@@ -102,7 +102,7 @@ fn time(client: &mut Client, name: &str, count: usize) -> Times {
         let begun = nanos();
         let sent = client.send(request.as_bytes());
         times.push(nanos().saturating_sub(begun));
-        if let Sent::Replies(replies) = sent {
+        if let SendResult::Replies(replies) = sent {
             last = replies;
         }
     }

@@ -12,7 +12,7 @@ use cattlegrid_objects::Registry;
 use cattlegrid_protocol::{Limits, Parsed, Request, parse, reply};
 
 /// See the module's text.
-pub(super) struct Client {
+pub(super) struct ObjectClient {
     engine: Engine,
     registry: Arc<Registry>,
     counters: Counters,
@@ -29,7 +29,7 @@ pub(super) struct Client {
 
 /// What became of bytes that were sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendResult {
     /// The replies of all requests.
     Replies(Vec<u8>),
     /// The last request is not whole; nothing was executed.
@@ -45,7 +45,7 @@ pub(super) const TOO_LATE: &str = "the clock goes to the year 2100";
 /// The connection's number, and the client's process.
 const CLIENT: u64 = 1;
 
-impl Client {
+impl ObjectClient {
     /// With the types and rules of these settings, at this Unix time in milliseconds.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Client {
             ms: FIRST_SECOND * 1000 + unix_ms % 1000,
         };
         client.engine.begin(client.now());
-        client.keep_house();
+        client.upkeep();
         Ok(client)
     }
 
@@ -136,7 +136,7 @@ impl Client {
             return Err("the clock only goes forward".to_owned());
         };
         self.ms += step;
-        self.keep_house();
+        self.upkeep();
         Ok(())
     }
 
@@ -146,17 +146,17 @@ impl Client {
     }
 
     /// What a server does once a second, until nothing is left to be done.
-    fn keep_house(&self) {
+    fn upkeep(&self) {
         while self.engine.tick(self.now()) {}
     }
 
     /// Executes requests about keys.
-    pub(super) fn send(&mut self, input: &[u8]) -> Sent {
+    pub(super) fn send(&mut self, input: &[u8]) -> SendResult {
         let limits = self.limits;
         let mut used = 0;
         while used < input.len() {
             match parse(&input[used..], &limits) {
-                Parsed::Incomplete { .. } => return Sent::Incomplete,
+                Parsed::Incomplete { .. } => return SendResult::Incomplete,
                 Parsed::Complete { used: bytes, .. } => used += bytes,
                 Parsed::Refused(refused) => used += refused.used,
             }
@@ -178,7 +178,7 @@ impl Client {
             };
             rest = &rest[bytes..];
         }
-        Sent::Replies(replies)
+        SendResult::Replies(replies)
     }
 
     fn execute(&mut self, request: &Request<'_>, replies: &mut Vec<u8>) {

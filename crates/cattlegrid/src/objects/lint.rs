@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cattlegrid_config::{Findings, UsageError, lint_types};
+use cattlegrid_config::UsageError;
+
+use crate::own_types::{self, SourceReport};
 
 use super::{Report, counted, directories, is_test};
 
@@ -17,9 +19,9 @@ const ANALYZER: &str = "luau-analyze";
 /// # Errors
 /// Files cannot be read.
 pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
-    let mut all = Findings::default();
+    let mut all = SourceReport::default();
     for path in &paths.iter().flat_map(|path| directories(path)).collect::<Vec<_>>() {
-        let found = lint_types(path).map_err(UsageError::new)?;
+        let found = own_types::lint(path).map_err(UsageError::new)?;
         if found.files.is_empty() {
             return Err(UsageError::new(format!("{}: has no sources: *.luau or *.lua", path.display())));
         }
@@ -50,7 +52,7 @@ pub(super) fn lint(paths: &[PathBuf]) -> Result<Report, UsageError> {
 }
 
 /// What the files were taken for; nothing of a single file.
-fn parts(all: &Findings) -> String {
+fn parts(all: &SourceReport) -> String {
     let (types, libraries) = (all.types, all.libraries);
     if types + libraries == 0 {
         return String::new();

@@ -14,11 +14,14 @@ mod transcript;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_config::{
-    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args, show_moment,
+    CallStep, Command, ConfigError, ObjectsCommand, Settings, UsageError, WhichTypes, parse_args_with,
+    show_moment,
 };
 use cattlegrid_objects::Named;
 
-use client::Client;
+use client::ObjectClient;
+
+use crate::own_types::TYPES;
 
 /// What a subcommand has to say.
 #[derive(Debug)]
@@ -107,7 +110,7 @@ fn is_source(path: &Path) -> bool {
 fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<String, ObjectsError> {
     let settings = settings(types)?;
     let at_ms = at_ms.unwrap_or_else(now_ms);
-    let mut client = Client::new(&settings, at_ms)?;
+    let mut client = ObjectClient::new(&settings, at_ms)?;
     let mut text = format!("@ {}\n", show_moment(at_ms));
     for step in steps {
         match step {
@@ -120,8 +123,8 @@ fn call(types: &WhichTypes, at_ms: Option<u64>, steps: &[CallStep]) -> Result<St
                 let line = format!("get {name}\r\n");
                 text.push_str(&line);
                 match client.send(line.as_bytes()) {
-                    client::Sent::Replies(replies) => text.push_str(&String::from_utf8_lossy(&replies)),
-                    client::Sent::Incomplete => unreachable!("a line is whole"),
+                    client::SendResult::Replies(replies) => text.push_str(&String::from_utf8_lossy(&replies)),
+                    client::SendResult::Incomplete => unreachable!("a line is whole"),
                 }
             }
         }
@@ -134,7 +137,7 @@ fn now_ms() -> u64 {
 }
 
 /// Whether it is the name of a call, which a client could send.
-fn check_call(client: &Client, subcommand: &str, name: &str) -> Result<(), UsageError> {
+fn check_call(client: &ObjectClient, subcommand: &str, name: &str) -> Result<(), UsageError> {
     let wrong = |problem: &str| Err(UsageError::new(format!("objects {subcommand} {name}: {problem}")));
     if name.len() > KEY_BYTES_MAX || name.contains(|c: char| c == ' ' || c.is_ascii_control()) {
         return wrong("must be a key, up to 250 bytes without blanks");
@@ -153,7 +156,7 @@ fn settings(types: &WhichTypes) -> Result<Settings, ObjectsError> {
         WhichTypes::Config(path) => ["serve".into(), "--config".into(), path.clone().into_os_string()],
         WhichTypes::Dir(path) => ["serve".into(), "--objects".into(), path.clone().into_os_string()],
     };
-    let Command::Serve(settings) = parse_args(words)? else {
+    let Command::Serve(settings) = parse_args_with(words, TYPES)? else {
         unreachable!("the words are those of a server")
     };
     if let (None, WhichTypes::Config(path)) = (&settings.objects, types) {

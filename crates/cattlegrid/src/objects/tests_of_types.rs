@@ -6,7 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use cattlegrid_config::{Tested, UsageError, read_file, test_types};
+use cattlegrid_config::{UsageError, read_file};
+
+use crate::own_types::{self, TestReport};
 
 use super::{ObjectsError, counted, directories, is_source, is_test, transcript};
 
@@ -102,8 +104,8 @@ impl Results {
     /// How many tests there are; None: the directory has no sources.
     fn of_types(&mut self, path: &Path) -> Result<Option<usize>, ObjectsError> {
         let wrong = |problems: Vec<String>| UsageError::new(problems.join("\n"));
-        let Some(tested) = test_types(path).map_err(wrong)? else { return Ok(None) };
-        let Tested { types, libraries, passed, failed } = tested;
+        let Some(tested) = own_types::test(path).map_err(wrong)? else { return Ok(None) };
+        let TestReport { types, libraries, passed, failed } = tested;
         if path.is_dir() {
             let for_require = match &libraries[..] {
                 [] => String::new(),

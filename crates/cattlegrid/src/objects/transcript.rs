@@ -22,7 +22,8 @@ use cattlegrid_config::{
 };
 
 use super::ObjectsError;
-use super::client::{Client, Sent, TOO_LATE};
+use super::client::{ObjectClient, SendResult, TOO_LATE};
+use crate::own_types::TYPES;
 
 /// The clock of a transcript that does not set it: 2026-01-01T00:00:00Z, a Thursday.
 const START_MS: u64 = 1_767_225_600_000;
@@ -70,7 +71,7 @@ pub(super) fn run(
 pub(super) fn settings(path: &Path, text: &str, dir: Option<&Path>) -> Result<Settings, ConfigError> {
     let has_table = text.lines().any(|line| line.trim_start().starts_with("[objects"));
     let text = if has_table { text.to_owned() } else { format!("{text}\n[objects]\n") };
-    let file = RuleFile::parse_beside(path, &text, dir)?;
+    let file = RuleFile::parse_beside(path, &text, dir, TYPES)?;
     file.settings_with(dir).map_err(|error| ConfigError::of(path, error))
 }
 
@@ -90,7 +91,7 @@ enum Clock {
     /// Any moment can be set: Unix time in milliseconds.
     Set(u64),
     /// It only goes forward.
-    Runs(Box<Client>),
+    Runs(Box<ObjectClient>),
 }
 
 impl Clock {
@@ -148,14 +149,14 @@ impl Script<'_> {
             return Ok(Some(format!("{file}:{number}: expected {shown}\n  got nothing more{hint}")));
         }
         if let Clock::Set(ms) = self.clock {
-            self.clock = Clock::Runs(Box::new(Client::new(&self.settings, ms)?));
+            self.clock = Clock::Runs(Box::new(ObjectClient::new(&self.settings, ms)?));
         }
         let Clock::Runs(client) = &mut self.clock else { unreachable!("it was set above") };
         let mut request = [line, b"\r\n"].concat();
         let replies = loop {
             match client.send(&request) {
-                Sent::Replies(replies) => break replies,
-                Sent::Incomplete => {
+                SendResult::Replies(replies) => break replies,
+                SendResult::Incomplete => {
                     let Some(data) = self.lines.get(self.at) else {
                         return Err(wrong("the data block is missing"));
                     };

@@ -8,6 +8,7 @@ use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::time::Duration;
 
 use cattlegrid_server::{Sketch, shape};
+use percent_encoding::percent_decode_str;
 
 use super::reply::{plain, read_line, wrong};
 
@@ -91,7 +92,7 @@ impl Counts {
         }
         let Some(key) = key.filter(|_| matches!(kind, "item_get" | "item_store")) else { return };
         self.seen += 1;
-        let key = decoded(key.as_bytes());
+        let key: Vec<u8> = percent_decode_str(key).collect();
         for (sketch, text) in [(&mut self.keys, &key[..]), (&mut self.shapes, shape(&key).as_bytes())] {
             let counted = sketch.count(text, 1);
             let is_get = kind == "item_get";
@@ -135,26 +136,6 @@ impl Counts {
         };
         Hottest { keys: list(&self.keys), shapes: list(&self.shapes), seen: self.seen, skipped: self.skipped }
     }
-}
-
-/// A key as it was before the server wrote it into a line.
-fn decoded(key: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if first == b'%' => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    bytes
 }
 
 /// Watches over this connection until `is_over`, which is asked after each line and each time that nothing comes.
@@ -215,7 +196,6 @@ mod tests {
         assert_eq!((first.misses, first.stores, first.bytes), (1.0, 1.0, 150.0));
         assert_eq!(second.key, "b%1B[2J");
         assert_eq!(hottest.shapes[0].key, "page:{}");
-        assert_eq!(decoded(b"a%%41%zz%4"), b"a%A%zz%4");
         counts.begin();
         assert_eq!(
             super::super::figures::rate(Some(counts.end(1.0).keys[0].requests)),

@@ -35,7 +35,7 @@ use pages::{View, printed};
 use reply::Ask;
 use screen::{Input, Screen};
 use source::{Order, Poller, Target, look, millis_now, run, run_hot, words};
-use ui::{Does, Ui};
+use ui::{KeyAction, Ui};
 
 /// How long a key may wait for its effect: what is new is looked for as often.
 const TICK: Duration = Duration::from_millis(50);
@@ -60,7 +60,8 @@ pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
     }
     let paint = screen::paint(command.ascii, |name| std::env::var(name).ok())?;
     let interval_ms = command.interval.as_millis() as u64;
-    let mut live = Live::start(&target, &command.address, Ui::new(view.unwrap_or(View::Main), interval_ms));
+    let mut live =
+        LiveView::start(&target, &command.address, Ui::new(view.unwrap_or(View::Main), interval_ms));
     let mut screen = Screen::take().map_err(|error| format!("the terminal: {error}"))?;
     live.show(&mut screen, paint).map_err(|error| format!("the terminal: {error}"))?;
     Ok(None)
@@ -76,7 +77,7 @@ fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Resul
     let order = |asks| Order { interval_ms, paused: false, asks };
     poller.poll(&order(all), |update| model.take(update)).map_err(failed)?;
     // Control keys, now that it is known whether there are any.
-    poller.poll(&order(&[Ask::Slow, Ask::Nodes]), |update| model.take(update)).map_err(failed)?;
+    poller.poll(&order(&[Ask::SlowEntry, Ask::Nodes]), |update| model.take(update)).map_err(failed)?;
     if view == Some(View::Keys) {
         let (_wanted, never) = channel();
         let mut is_on = true;
@@ -89,7 +90,7 @@ fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Resul
 }
 
 /// The threads that ask, and what is shown of their answers.
-struct Live {
+struct LiveView {
     model: Model,
     ui: Ui,
     updates: Receiver<Update>,
@@ -97,7 +98,7 @@ struct Live {
     watches: Sender<bool>,
 }
 
-impl Live {
+impl LiveView {
     fn start(target: &Arc<Target>, address: &str, ui: Ui) -> Self {
         let (sender, updates) = sync_channel(WAITING);
         let (orders, ordered) = channel();
@@ -140,17 +141,17 @@ impl Live {
             let does = match screen.input(TICK)? {
                 Input::Nothing => continue,
                 Input::Ended => return Ok(()),
-                Input::Resized => Does::Draw,
-                Input::Stopped => Does::Stop,
-                Input::GoesOn => Does::Redraw,
+                Input::Resized => KeyAction::Draw,
+                Input::Stopped => KeyAction::Stop,
+                Input::GoesOn => KeyAction::Redraw,
                 Input::Key(key) => self.ui.press(key),
             };
             match does {
-                Does::Draw => {}
-                Does::Ask => self.ask(),
-                Does::Quit => return Ok(()),
-                Does::Stop => screen.stop()?,
-                Does::Redraw => screen.redraw()?,
+                KeyAction::Draw => {}
+                KeyAction::Ask => self.ask(),
+                KeyAction::Quit => return Ok(()),
+                KeyAction::Stop => screen.stop()?,
+                KeyAction::Redraw => screen.redraw()?,
             }
             drawn_ms = 0;
         }

@@ -45,7 +45,7 @@ pub(super) enum Update {
 
 /// A reply, and when it came.
 #[derive(Debug)]
-struct Taken {
+struct TimedReply {
     at_ms: u64,
     group: Group,
     own_gets: u64,
@@ -53,9 +53,9 @@ struct Taken {
 
 /// What is known of a group.
 #[derive(Debug, Default)]
-struct Known {
-    now: Option<Taken>,
-    before: Option<Taken>,
+struct GroupState {
+    now: Option<TimedReply>,
+    before: Option<TimedReply>,
     /// Why there is none.
     refused: Option<String>,
 }
@@ -76,7 +76,7 @@ pub(super) enum Link {
 
 /// A slow computation, load or call.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Slow {
+pub(super) struct SlowEntry {
     pub(super) kind: String,
     pub(super) shape: String,
     pub(super) ms: f64,
@@ -105,14 +105,14 @@ impl History {
 pub(super) struct Model {
     pub(super) address: String,
     pub(super) link: Link,
-    known: BTreeMap<Ask, Known>,
+    known: BTreeMap<Ask, GroupState>,
     /// What the last start of counters from 0 was, if there was one.
     pub(super) begun_anew: Option<&'static str>,
     pub(super) took_ms: u64,
     pub(super) hit_ratio: History,
     pub(super) requests: History,
     pub(super) saved: History,
-    pub(super) slow: Vec<Slow>,
+    pub(super) slow: Vec<SlowEntry>,
     pub(super) nodes: Vec<BTreeMap<String, String>>,
     pub(super) hot: Option<Hottest>,
     pub(super) unwatched: Option<String>,
@@ -192,7 +192,7 @@ impl Model {
                 }
                 let known = self.known.entry(ask).or_default();
                 known.refused = None;
-                known.before = known.now.replace(Taken { at_ms, group, own_gets });
+                known.before = known.now.replace(TimedReply { at_ms, group, own_gets });
                 match ask {
                     Ask::Stats => {
                         let (hits, misses) =
@@ -208,20 +208,20 @@ impl Model {
             Reply::Value(value) => {
                 let parsed = serde_json::from_slice::<Value>(&value).unwrap_or(Value::Null);
                 match ask {
-                    Ask::Slow => self.slow = slow_of(&parsed),
+                    Ask::SlowEntry => self.slow = slow_of(&parsed),
                     _ => self.nodes = nodes_of(&parsed),
                 }
             }
             Reply::Absent => {
                 self.known.remove(&ask);
                 match ask {
-                    Ask::Slow => self.slow.clear(),
+                    Ask::SlowEntry => self.slow.clear(),
                     Ask::Nodes => self.nodes.clear(),
                     _ => {}
                 }
             }
             Reply::Refused(why) => {
-                self.known.insert(ask, Known { refused: Some(why), ..Known::default() });
+                self.known.insert(ask, GroupState { refused: Some(why), ..GroupState::default() });
             }
         }
     }
@@ -338,11 +338,11 @@ fn ratio(hits: f64, misses: f64) -> Option<f64> {
     (hits + misses > 0.0).then(|| hits / (hits + misses))
 }
 
-fn slow_of(parsed: &Value) -> Vec<Slow> {
+fn slow_of(parsed: &Value) -> Vec<SlowEntry> {
     let text = |entry: &Value, name: &str| plain(entry[name].as_str().unwrap_or_default().as_bytes());
     let number = |entry: &Value, name: &str| entry[name].as_f64().unwrap_or(0.0);
     let entries = parsed["slow"].as_array().map_or(&[][..], Vec::as_slice);
-    let one = |entry: &Value| Slow {
+    let one = |entry: &Value| SlowEntry {
         kind: text(entry, "kind"),
         shape: text(entry, "shape"),
         ms: number(entry, "ms"),

@@ -132,11 +132,15 @@ fn values_of_control_keys_are_read_and_escaped() {
         let reply = Reply::Value(value.as_bytes().to_vec());
         model.take(Update::Reply { ask, at_ms: 0, reply, own_gets: 0 });
     };
-    take(&mut model, Ask::Slow, r#"{"slow":[{"kind":"call","shape":"a\u001b[2J","ms":14.2,"ago_ms":9}]}"#);
+    take(
+        &mut model,
+        Ask::SlowEntry,
+        r#"{"slow":[{"kind":"call","shape":"a\u001b[2J","ms":14.2,"ago_ms":9}]}"#,
+    );
     assert_eq!((model.slow[0].shape.as_str(), model.slow[0].ms), ("a%1B[2J", 14.2));
     take(&mut model, Ask::Nodes, r#"[{"name":"a\n","lag_ms":null,"applied":3}]"#);
     assert_eq!(model.nodes[0]["name"], "a%0A");
     assert_eq!((model.nodes[0]["lag_ms"].as_str(), model.nodes[0]["applied"].as_str()), ("-", "3"));
-    take(&mut model, Ask::Slow, "no JSON");
+    take(&mut model, Ask::SlowEntry, "no JSON");
     assert!(model.slow.is_empty());
 }

@@ -14,7 +14,7 @@ pub(super) enum View {
     Loaders,
     Objects,
     Keys,
-    Slow,
+    SlowEntry,
     Memory,
     Fleet,
     Times,
@@ -28,7 +28,7 @@ impl View {
         Self::Loaders,
         Self::Objects,
         Self::Keys,
-        Self::Slow,
+        Self::SlowEntry,
         Self::Memory,
         Self::Fleet,
         Self::Times,
@@ -39,7 +39,7 @@ impl View {
     pub(super) fn asks(self) -> &'static [Ask] {
         match self {
             Self::Objects => &[Ask::Objects],
-            Self::Slow => &[Ask::Slow, Ask::Leases],
+            Self::SlowEntry => &[Ask::SlowEntry, Ask::Leases],
             Self::Memory => &[Ask::Shares, Ask::Slabs, Ask::Items],
             Self::Fleet => &[Ask::Nodes],
             Self::Times => &[Ask::Latency],
@@ -59,14 +59,14 @@ impl View {
 
 /// What a table shows of counters.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shown {
+pub(super) struct CounterView {
     pub(super) hand: Hand,
     /// Since the start, instead of the last second.
     pub(super) totals: bool,
 }
 
 /// The tables of a view; the first one is the one that is sorted. `rule`: of which all lines are shown instead.
-pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: Shown) -> Vec<Table> {
+pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: CounterView) -> Vec<Table> {
     let page = Page { model, shown };
     if view == View::Rules
         && let Some(rule) = rule
@@ -79,7 +79,7 @@ pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: Shown) 
         View::Loaders => vec![page.loaders()],
         View::Objects => vec![page.methods(), page.types()],
         View::Keys => page.keys(),
-        View::Slow => vec![page.slow(), page.leases()],
+        View::SlowEntry => vec![page.slow(), page.leases()],
         View::Memory => vec![page.uses(), drops(model, shown.hand), page.shares(), page.slabs()],
         View::Fleet => vec![page.followers(), page.nodes(), page.tags()],
         View::Times => vec![page.times()],
@@ -89,7 +89,7 @@ pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: Shown) 
 
 struct Page<'m> {
     model: &'m Model,
-    shown: Shown,
+    shown: CounterView,
 }
 
 /// Gets that got a value, those that were held for it included, as in `get_hits`.
@@ -667,7 +667,7 @@ fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
 
 /// A text for people and scripts: all views, or one, with whole numbers since the start.
 pub(super) fn printed(model: &Model, view: Option<View>) -> String {
-    let shown = Shown { hand: Hand { exact: true, ascii: true }, totals: true };
+    let shown = CounterView { hand: Hand { exact: true, ascii: true }, totals: true };
     let views: Vec<View> = view
         .map_or_else(|| View::ALL.into_iter().filter(|view| *view != View::All).collect(), |view| vec![view]);
     let mut text = format!("{}\n", super::view::title(model));

@@ -27,7 +27,7 @@ pub(super) enum Ask {
     Leases,
     Slabs,
     Items,
-    Slow,
+    SlowEntry,
     Nodes,
 }
 
@@ -45,7 +45,7 @@ impl Ask {
         Self::Leases,
         Self::Slabs,
         Self::Items,
-        Self::Slow,
+        Self::SlowEntry,
         Self::Nodes,
     ];
 
@@ -63,14 +63,14 @@ impl Ask {
             Self::Leases => "stats leases",
             Self::Slabs => "stats slabs",
             Self::Items => "stats items",
-            Self::Slow => "get @slow",
+            Self::SlowEntry => "get @slow",
             Self::Nodes => "get @nodes",
         }
     }
 
     /// It is a get, which the server counts.
     pub(super) fn is_get(self) -> bool {
-        matches!(self, Self::Slow | Self::Nodes)
+        matches!(self, Self::SlowEntry | Self::Nodes)
     }
 
     /// Names of its lines begin with a label.
@@ -261,11 +261,11 @@ mod tests {
         let Ok(Reply::Refused(said)) = reply(Ask::Rules, "CLIENT_ERROR not allowed\r\n") else { panic!() };
         assert_eq!(said.trim(), "not allowed");
         assert!(matches!(reply(Ask::Stats, "CLIENT_ERROR unauthenticated\r\n"), Ok(Reply::Refused(_))));
-        let Ok(Reply::Value(value)) = reply(Ask::Slow, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n") else {
+        let Ok(Reply::Value(value)) = reply(Ask::SlowEntry, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n") else {
             panic!()
         };
         assert_eq!(value, b"END\r\nx");
-        assert!(matches!(reply(Ask::Slow, "END\r\n"), Ok(Reply::Absent)));
+        assert!(matches!(reply(Ask::SlowEntry, "END\r\n"), Ok(Reply::Absent)));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(kind("STAT pi"), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind("HTTP/1.1 400 Bad Request\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(&"x".repeat(70_000)), io::ErrorKind::InvalidData);
-        assert!(reply(Ask::Slow, "VALUE @slow 0 99999999999\r\n").is_err());
+        assert!(reply(Ask::SlowEntry, "VALUE @slow 0 99999999999\r\n").is_err());
         let endless = format!("STAT a {}\r\n", "b".repeat(60_000)).repeat(REPLY_MAX / 60_000 + 1);
         assert_eq!(kind(&endless), io::ErrorKind::InvalidData);
     }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, raise};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -21,8 +20,11 @@ use ratatui::crossterm::terminal::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{
+    SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
+};
 use signal_hook::flag;
+use signal_hook::low_level::raise;
 
 use super::figures::Hand;
 use super::ui::Key;
@@ -64,7 +66,7 @@ pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     ends: Arc<AtomicBool>,
     stops: Arc<AtomicBool>,
-    goes_on: Arc<AtomicBool>,
+    continued: Arc<AtomicBool>,
 }
 
 /// What comes from the terminal or the system.
@@ -88,12 +90,12 @@ impl Screen {
     /// The system's.
     pub(super) fn take() -> io::Result<Self> {
         let signals = || Arc::new(AtomicBool::new(false));
-        let (ends, stops, goes_on) = (signals(), signals(), signals());
+        let (ends, stops, continued) = (signals(), signals(), signals());
         for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM] {
             flag::register(signal, Arc::clone(&ends))?;
         }
         flag::register(SIGTSTP, Arc::clone(&stops))?;
-        flag::register(SIGCONT, Arc::clone(&goes_on))?;
+        flag::register(SIGCONT, Arc::clone(&continued))?;
         let before = std::panic::take_hook();
         cattlegrid_panic::print_with(move |panic| {
             give_back();
@@ -102,7 +104,7 @@ impl Screen {
         end_with_terminal();
         enter()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
-        Ok(Self { terminal, ends, stops, goes_on })
+        Ok(Self { terminal, ends, stops, continued })
     }
 
     /// Draws.
@@ -124,7 +126,7 @@ impl Screen {
         if self.stops.swap(false, Ordering::Relaxed) {
             return Ok(Input::Stopped);
         }
-        if self.goes_on.swap(false, Ordering::Relaxed) {
+        if self.continued.swap(false, Ordering::Relaxed) {
             return Ok(Input::GoesOn);
         }
         if !event::poll(wait)? {
@@ -143,7 +145,7 @@ impl Screen {
     /// The system's.
     pub(super) fn stop(&mut self) -> io::Result<()> {
         give_back();
-        raise(Signal::SIGSTOP)?;
+        raise(SIGSTOP)?;
         self.redraw()
     }
 
@@ -152,7 +154,7 @@ impl Screen {
     /// # Errors
     /// The system's.
     pub(super) fn redraw(&mut self) -> io::Result<()> {
-        self.goes_on.store(false, Ordering::Relaxed);
+        self.continued.store(false, Ordering::Relaxed);
         enter()?;
         // Not `Terminal::clear`, which asks the terminal where its cursor is and waits for the reply.
         execute!(io::stdout(), Clear(ClearType::All))?;

@@ -8,8 +8,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -22,6 +20,7 @@ use cattlegrid_server::time::{nanos, unix_now};
 use super::hot::{Counts, PAUSED, WATCHED, watch};
 use super::model::Update;
 use super::reply::{Ask, Reply, plain, read_line, read_reply, wrong};
+use crate::socket::Socket;
 
 /// Longest wait for a connection to each address.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -84,14 +83,11 @@ impl Target {
     pub(super) fn connect(&self) -> io::Result<Connection> {
         let until = Until::default();
         until.set(CONNECT + ANSWER);
-        let stream = if self.address.contains('/') {
-            let socket = UnixStream::connect(&self.address)?;
-            socket.set_write_timeout(Some(CONNECT))?;
-            self.over_tls(Timed { socket, until: until.clone() })?
-        } else {
-            let socket = self.connect_tcp()?;
-            socket.set_write_timeout(Some(CONNECT))?;
-            self.over_tls(Timed { socket, until: until.clone() })?
+        let socket = Socket::connect(&self.address, CONNECT)?;
+        let socket = TimedSocket { socket, until: until.clone() };
+        let stream: Box<dyn Stream> = match &self.tls {
+            None => Box::new(socket),
+            Some(tls) => Box::new(tls.over(socket)?),
         };
         let mut reader = BufReader::with_capacity(64 << 10, stream);
         if let Some((user, password)) = &self.login {
@@ -105,27 +101,6 @@ impl Target {
             }
         }
         Ok(Connection { reader, until })
-    }
-
-    fn connect_tcp(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::other("names no address");
-        for address in self.address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn over_tls<S: Socket>(&self, socket: Timed<S>) -> io::Result<Box<dyn Stream>> {
-        Ok(match &self.tls {
-            None => Box::new(socket),
-            Some(tls) => Box::new(tls.over(socket)?),
-        })
     }
 }
 
@@ -144,38 +119,21 @@ impl Until {
     }
 }
 
-/// A socket with timeouts.
-trait Socket: Read + Write + Send + 'static {
-    fn wait_at_most(&self, wait: Duration) -> io::Result<()>;
-}
-
-impl Socket for TcpStream {
-    fn wait_at_most(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))
-    }
-}
-
-impl Socket for UnixStream {
-    fn wait_at_most(&self, wait: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(wait))
-    }
-}
-
 /// A socket whose reads end at a moment, however slowly bytes come.
-struct Timed<S> {
-    socket: S,
+struct TimedSocket {
+    socket: Socket,
     until: Until,
 }
 
-impl<S: Socket> Read for Timed<S> {
+impl Read for TimedSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.until.left().ok_or(io::ErrorKind::TimedOut)?;
-        self.socket.wait_at_most(left)?;
+        self.socket.set_read_timeout(left)?;
         self.socket.read(buffer)
     }
 }
 
-impl<S: Socket> Write for Timed<S> {
+impl Write for TimedSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.socket.write(bytes)
     }
@@ -440,10 +398,10 @@ mod tests {
     fn views_and_rules_decide_what_is_asked_for() {
         let mut schedule = Schedule::default();
         assert_eq!(schedule.due(0, &order(&[])), ALWAYS);
-        let slow = order(&[Ask::Slow, Ask::Leases]);
-        assert!(!schedule.due(0, &slow).contains(&Ask::Slow), "it may be an ordinary key");
+        let slow = order(&[Ask::SlowEntry, Ask::Leases]);
+        assert!(!schedule.due(0, &slow).contains(&Ask::SlowEntry), "it may be an ordinary key");
         schedule.answered(Ask::Rules, 0, &lines("STAT 1:match a\r\nEND\r\n"), 20, 1000);
-        assert_eq!(schedule.due(0, &slow).last(), Some(&Ask::Slow));
+        assert_eq!(schedule.due(0, &slow).last(), Some(&Ask::SlowEntry));
         assert!(!schedule.due(900, &slow).contains(&Ask::Rules));
         assert!(schedule.due(950, &slow).contains(&Ask::Rules));
     }
@@ -466,12 +424,13 @@ mod tests {
     #[test]
     fn a_server_that_hangs_or_trickles_is_left() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut socket = Socket::connect(&address, CONNECT).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"STAT pid 1\r\nSTAT up").unwrap();
         let until = Until::default();
         until.set(Duration::from_millis(80));
-        let mut reader = BufReader::new(Timed { socket: socket.try_clone().unwrap(), until });
+        let mut reader = BufReader::new(TimedSocket { socket: socket.try_clone().unwrap(), until });
         let error = read_reply(&mut reader, Ask::Stats).unwrap_err();
         assert_eq!(words(&error), "no answer within 5 s");
         // Bytes that come later are not waited for either.

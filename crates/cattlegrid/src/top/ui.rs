@@ -30,7 +30,7 @@ pub(super) enum Key {
 
 /// What the caller must do after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Does {
+pub(super) enum KeyAction {
     Draw,
     /// What is asked of the server has changed.
     Ask,
@@ -97,20 +97,20 @@ impl Ui {
         View::ALL.iter().position(|view| *view == self.view).unwrap_or(0)
     }
 
-    pub(super) fn press(&mut self, key: Key) -> Does {
+    pub(super) fn press(&mut self, key: Key) -> KeyAction {
         match key {
-            Key::Interrupt => return Does::Quit,
-            Key::Stop => return Does::Stop,
-            Key::Redraw => return Does::Redraw,
+            Key::Interrupt => return KeyAction::Quit,
+            Key::Stop => return KeyAction::Stop,
+            Key::Redraw => return KeyAction::Redraw,
             _ if self.editing => return self.edit(key),
             _ if self.help => {
                 self.help = false;
-                return if key == Key::Char('q') { Does::Quit } else { Does::Draw };
+                return if key == Key::Char('q') { KeyAction::Quit } else { KeyAction::Draw };
             }
             _ => {}
         }
         match key {
-            Key::Char('q') => return Does::Quit,
+            Key::Char('q') => return KeyAction::Quit,
             Key::Char('?' | 'h') => self.help = true,
             Key::Char(digit @ '0'..='9') => {
                 let number = digit.to_digit(10).unwrap_or(1) as usize;
@@ -129,7 +129,7 @@ impl Ui {
             Key::Char('t') => self.totals = !self.totals,
             Key::Char('p' | ' ') => {
                 self.paused = !self.paused;
-                return Does::Ask;
+                return KeyAction::Ask;
             }
             Key::Char('+' | '=') => return self.change_interval(true),
             Key::Char('-') => return self.change_interval(false),
@@ -144,10 +144,10 @@ impl Ui {
             Key::End => self.select(i64::MAX),
             _ => {}
         }
-        Does::Draw
+        KeyAction::Draw
     }
 
-    fn edit(&mut self, key: Key) -> Does {
+    fn edit(&mut self, key: Key) -> KeyAction {
         match key {
             Key::Enter => self.editing = false,
             Key::Esc => {
@@ -163,14 +163,14 @@ impl Ui {
             _ => {}
         }
         (self.first, self.selected) = (0, None);
-        Does::Draw
+        KeyAction::Draw
     }
 
-    fn go(&mut self, place: usize) -> Does {
+    fn go(&mut self, place: usize) -> KeyAction {
         self.view = View::ALL[place];
         (self.first, self.selected, self.rule) = (0, None, None);
         self.filter.clear();
-        Does::Ask
+        KeyAction::Ask
     }
 
     fn next_sort(&mut self) {
@@ -183,14 +183,14 @@ impl Ui {
         self.first = 0;
     }
 
-    fn change_interval(&mut self, longer: bool) -> Does {
+    fn change_interval(&mut self, longer: bool) -> KeyAction {
         let next = if longer {
             INTERVALS.into_iter().find(|ms| *ms > self.interval_ms)
         } else {
             INTERVALS.into_iter().rev().find(|ms| *ms < self.interval_ms)
         };
         self.interval_ms = next.unwrap_or(self.interval_ms);
-        Does::Ask
+        KeyAction::Ask
     }
 
     fn open(&mut self) {
@@ -261,12 +261,12 @@ mod tests {
             (Key::Left, View::All),
             (Key::BackTab, View::Times),
         ] {
-            assert_eq!((ui.press(key), ui.view), (Does::Ask, view));
+            assert_eq!((ui.press(key), ui.view), (KeyAction::Ask, view));
         }
-        assert_eq!(ui.press(Key::Char('q')), Does::Quit);
+        assert_eq!(ui.press(Key::Char('q')), KeyAction::Quit);
         assert_eq!(
             [Key::Interrupt, Key::Stop, Key::Redraw].map(|key| ui.press(key)),
-            [Does::Quit, Does::Stop, Does::Redraw]
+            [KeyAction::Quit, KeyAction::Stop, KeyAction::Redraw]
         );
     }
 
@@ -307,7 +307,7 @@ mod tests {
     fn a_filter_takes_letters_and_escape_takes_it_away() {
         let mut ui = ui(View::Rules);
         for key in [Key::Char('/'), Key::Char('q'), Key::Char('1'), Key::Backspace, Key::Char('\u{1b}')] {
-            assert_eq!(ui.press(key), Does::Draw);
+            assert_eq!(ui.press(key), KeyAction::Draw);
         }
         assert_eq!((ui.filter.as_str(), ui.editing), ("q", true));
         ui.press(Key::Enter);
@@ -336,6 +336,6 @@ mod tests {
             ui.press(Key::Char('-'));
         }
         assert_eq!(ui.interval_ms, 200);
-        assert_eq!((ui.press(Key::Char('p')), ui.paused), (Does::Ask, true));
+        assert_eq!((ui.press(Key::Char('p')), ui.paused), (KeyAction::Ask, true));
     }
 }

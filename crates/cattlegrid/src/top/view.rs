@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::figures::{Hand, millis, seconds, time_of_day};
 use super::model::{Link, Model};
-use super::pages::{Shown, View, page};
+use super::pages::{CounterView, View, page};
 use super::reply::Ask;
 use super::sections::{side_by_side, trends};
 use super::table::{Line, Tone, cut};
@@ -224,14 +224,14 @@ fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: Paint) {
 /// The lines of the body; notes in `ui` what they are.
 fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize) -> Vec<Line> {
     ui.rows.clear();
-    let mut tables = page(model, ui.view, ui.rule.as_deref(), Shown { hand, totals: ui.totals });
+    let mut tables = page(model, ui.view, ui.rule.as_deref(), CounterView { hand, totals: ui.totals });
     if ui.view == View::Main {
         let mut lines = trends(model, width, hand);
         lines.push(Line::new("", Tone::Plain));
         let left = height.saturating_sub(lines.len());
         lines.extend(side_by_side(&tables, width, left, hand));
         for view in [View::Rules, View::Loaders] {
-            below(model, view, Shown { hand, totals: false }, width, height, &mut lines);
+            below(model, view, CounterView { hand, totals: false }, width, height, &mut lines);
         }
         ui.columns = 0;
         return lines;
@@ -271,7 +271,7 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
 }
 
 /// The table of another view, where the main one leaves room for it.
-fn below(model: &Model, view: View, shown: Shown, width: usize, height: usize, lines: &mut Vec<Line>) {
+fn below(model: &Model, view: View, shown: CounterView, width: usize, height: usize, lines: &mut Vec<Line>) {
     let Some(mut table) = page(model, view, None, shown).into_iter().next() else { return };
     if table.rows.is_empty() || height < lines.len() + 6 {
         return;

@@ -346,14 +346,19 @@ fn a_user_without_rights_is_told_what_is_not_shown() {
 fn slow_computations_leases_keys_and_times() {
     let mut model = cattlegrid();
     let value = r#"{"slow":[{"kind":"computation","shape":"page:{id}","ms":2412.0,"ago_ms":9120}]}"#;
-    model.take(Update::Reply { ask: Ask::Slow, at_ms: 0, reply: Reply::Value(value.into()), own_gets: 0 });
+    model.take(Update::Reply {
+        ask: Ask::SlowEntry,
+        at_ms: 0,
+        reply: Reply::Value(value.into()),
+        own_gets: 0,
+    });
     take(
         &mut model,
         Ask::Leases,
         0,
         "STAT page%3A2 token=2 kind=absent holder=connection 1 age_ms=30 left_ms=3000 waiters=7 computers=1\r\n",
     );
-    let lines = at(&model, View::Slow, 80, 24);
+    let lines = at(&model, View::SlowEntry, 80, 24);
     assert_eq!(words(&lines, "page:{id}"), ["2412", "ms", "9", "s", "ago", "computation"]);
     assert_eq!(words(&lines, "page:2"), ["7", "30", "ms", "3000", "ms", "absent", "connection", "1"]);
     let mut counts = Counts::new();

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use crate::check::check;
 use crate::check::explain;
 use crate::keys;
+use crate::own_types::NoScripts;
 use crate::protection::Protection;
 use crate::rule_file::RuleFile;
 
@@ -29,7 +30,7 @@ fn rule(keys: &str) -> Rule {
 fn checked(text: &str, key: Option<&str>) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
-    check(file.path(), key).unwrap()
+    check(file.path(), key, &NoScripts).unwrap()
 }
 
 /// Every mistake has its line, its cause and what would be right.

@@ -84,11 +84,11 @@ pub(super) struct Gate {
     reserve: Arc<Reserve>,
     pages: Arc<Pages>,
     is_encrypted: bool,
-    open: VecDeque<Open>,
+    open: VecDeque<OpenConnection>,
 }
 
 /// A connection.
-struct Open {
+struct OpenConnection {
     task: JoinHandle<()>,
     line: Arc<Line>,
 }
@@ -202,7 +202,7 @@ impl Gate {
             // Before a client of the cache takes the connection's.
             reserve.fill();
         });
-        self.open.push_back(Open { task, line });
+        self.open.push_back(OpenConnection { task, line });
     }
 }
 

@@ -69,11 +69,11 @@ fn deflated(bytes: &[u8]) -> Vec<u8> {
 
 /// The readers, and what they know.
 #[derive(Debug, Default)]
-pub(super) struct Events(Mutex<State>);
+pub(super) struct Events(Mutex<EventsState>);
 
 #[derive(Debug, Default)]
-struct State {
-    readers: Vec<Reader>,
+struct EventsState {
+    readers: Vec<EventReader>,
     /// A task makes snapshots.
     is_running: bool,
     /// What all readers know; null: nothing.
@@ -83,18 +83,18 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Reader {
+struct EventReader {
     to: mpsc::Sender<Event>,
     line: Arc<Line>,
 }
 
 impl Events {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EventsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl EventsState {
     fn send(&mut self, event: &Event) {
         self.readers.retain(|reader| match reader.to.try_send(event.clone()) {
             Ok(()) => true,
@@ -143,9 +143,9 @@ pub(super) fn subscribe(pages: &Arc<Pages>, line: &Arc<Line>, packed: bool) -> O
         // There is room.
         to.try_send(full).unwrap_or_default();
     }
-    state.readers.push(Reader { to, line: Arc::clone(line) });
+    state.readers.push(EventReader { to, line: Arc::clone(line) });
     let gzip = packed.then(Gzip::default);
-    Some(Body::Stream(Stream { from, gzip, is_over: false }))
+    Some(Body::EventStream(EventStream { from, gzip, is_over: false }))
 }
 
 /// Makes snapshots until all readers have gone.
@@ -171,7 +171,7 @@ async fn run(pages: Arc<Pages>) {
         let mut state = pages.events.state();
         state.readers.retain(|reader| !reader.to.is_closed());
         if state.readers.is_empty() {
-            *state = State::default();
+            *state = EventsState::default();
             return;
         }
     }
@@ -180,11 +180,11 @@ async fn run(pages: Arc<Pages>) {
 /// What a request is answered with.
 pub(super) enum Body {
     Whole(Full<Bytes>),
-    Stream(Stream),
+    EventStream(EventStream),
 }
 
 /// The events of one reader.
-pub(super) struct Stream {
+pub(super) struct EventStream {
     from: mpsc::Receiver<Event>,
     gzip: Option<Gzip>,
     is_over: bool,
@@ -233,7 +233,7 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let stream = match self.get_mut() {
             Self::Whole(whole) => return Pin::new(whole).poll_frame(cx),
-            Self::Stream(stream) => stream,
+            Self::EventStream(stream) => stream,
         };
         if stream.is_over {
             return Poll::Ready(None);
@@ -251,14 +251,14 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(whole) => whole.is_end_stream(),
-            Self::Stream(stream) => stream.is_over,
+            Self::EventStream(stream) => stream.is_over,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(whole) => whole.size_hint(),
-            Self::Stream(_) => SizeHint::default(),
+            Self::EventStream(_) => SizeHint::default(),
         }
     }
 }
@@ -298,7 +298,8 @@ mod tests {
     #[test]
     fn a_reader_that_is_behind_goes() {
         let (to, mut from) = mpsc::channel(KEPT);
-        let mut state = State { readers: vec![Reader { to, line: Arc::default() }], ..State::default() };
+        let mut state =
+            EventsState { readers: vec![EventReader { to, line: Arc::default() }], ..EventsState::default() };
         for n in 0..KEPT {
             state.publish(serde_json::json!({ "n": n }));
         }

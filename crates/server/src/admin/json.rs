@@ -15,8 +15,8 @@ use cattlegrid_engine::rules::Rule;
 use serde_json::{Map, Value as Json, json};
 
 use crate::advice::{self, Advice};
-use crate::hot::{Counted, EVERY, Hottest};
-use crate::state::Shared;
+use crate::hot::{EVERY, Hottest, KeyCounts};
+use crate::shared::Shared;
 use crate::stats::{Definition, Group, Sink, Value, collect, collect_rules, each_lease};
 
 /// Longest list of leases, in bytes, as that of `stats leases`.
@@ -105,12 +105,12 @@ pub(super) fn hot(shared: &Shared) -> String {
 pub(super) fn hot_value(shared: &Shared, most: usize) -> Json {
     let Hottest { events, by_requests, by_bytes, shapes } =
         Hottest::of(shared.lanes.iter().map(|lane| &lane.hot), most);
-    let list = |of: Vec<Counted>, name: &str| -> Vec<Json> {
-        let one = |counted: &Counted| {
-            let Counted { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
+    let list = |of: Vec<KeyCounts>, name: &str| -> Vec<Json> {
+        let one = |counted: &KeyCounts| {
+            let KeyCounts { text, count, error, gets, misses, stores, bytes, herd_misses, .. } = counted;
             // As elsewhere: a key sent as base64 may hold anything.
             let text = if name == "key" {
-                crate::watch::Escaped(text).to_string()
+                crate::watch::escaped(text).to_string()
             } else {
                 String::from_utf8_lossy(text).into_owned()
             };
@@ -138,11 +138,11 @@ const HOTTEST: usize = 50;
 struct Tree {
     members: Map<String, Json>,
     /// Lists in the order in which they came: name, and objects with the values of their labels.
-    lists: Vec<(&'static str, Vec<Labelled>)>,
+    lists: Vec<(&'static str, Vec<LabelRow>)>,
 }
 
 /// The values of labels, and the object that has them.
-type Labelled = (String, Map<String, Json>);
+type LabelRow = (String, Map<String, Json>);
 
 impl Sink for Tree {
     fn put(&mut self, definition: &'static Definition, labels: &[&dyn Display], value: &Value) {

@@ -21,7 +21,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::{self, Definition, Export, Group, Histogram, Kind, Sink, Value};
 
 /// Most rules, loaders, types of objects and logs that have series, of each.

@@ -22,7 +22,7 @@ use super::metrics::Format;
 use super::{Site, Stage, dashboard, json, metrics};
 use crate::log;
 use crate::ready::reasons_against;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::Group;
 use crate::time::thread_cpu;
 
@@ -44,12 +44,12 @@ struct Maker {
     /// The next page is made then at the earliest.
     next: Option<Instant>,
     /// Pages that were made while requests wait, and when each was begun: requests from before take the same one.
-    ready: HashMap<Page, (Instant, Made)>,
+    ready: HashMap<Page, (Instant, PageBody)>,
 }
 
 /// A page, made.
 #[derive(Clone)]
-struct Made {
+struct PageBody {
     content_type: &'static str,
     text: Bytes,
 }
@@ -115,7 +115,7 @@ impl Pages {
     }
 
     /// Makes a page when its time has come, unless it was made while this request waited.
-    async fn once(&self, which: Page, make: impl FnOnce() -> Made) -> Made {
+    async fn once(&self, which: Page, make: impl FnOnce() -> PageBody) -> PageBody {
         let (asked, own) = (Instant::now(), Arc::clone(&self.waiting));
         let mut maker = self.maker.lock().await;
         let reply = match maker.ready.get(&which) {
@@ -185,7 +185,7 @@ pub(super) async fn answer(
         Page::Metrics(_) => Page::Metrics(Format::of(request.headers.get_all(ACCEPT).iter())),
         other => *other,
     };
-    let Made { content_type, text } = pages.once(page, || made(page, shared)).await;
+    let PageBody { content_type, text } = pages.once(page, || made(page, shared)).await;
     reply(StatusCode::OK, content_type, text)
 }
 
@@ -236,7 +236,7 @@ fn takes_gzip(request: &Parts) -> bool {
 }
 
 /// A page that reads figures.
-fn made(page: Page, shared: &Shared) -> Made {
+fn made(page: Page, shared: &Shared) -> PageBody {
     let now = shared.now_at(shared.clock.now());
     let text = match page {
         Page::Metrics(format) => metrics::text(shared, now, format),
@@ -250,7 +250,7 @@ fn made(page: Page, shared: &Shared) -> Made {
         Page::Dashboard | Page::Events | Page::List | Page::Health | Page::Readiness => String::new(),
     };
     let content_type = if let Page::Metrics(format) = page { format.content_type() } else { JSON };
-    Made { content_type, text: text.into() }
+    PageBody { content_type, text: text.into() }
 }
 
 /// Whether clients may come, and if not why.

@@ -36,7 +36,7 @@ struct Token {
 
 /// What a reload has read.
 #[derive(Debug, Default)]
-pub(crate) struct Newer {
+pub(crate) struct NewSecrets {
     token: Option<Vec<u8>>,
     tls: Option<Arc<ServerConfig>>,
 }
@@ -93,15 +93,15 @@ impl Secrets {
     }
 
     /// Reads the files again; nothing changes before [`Secrets::replace`].
-    pub(crate) fn read_again(&self) -> Result<Newer, ServeError> {
+    pub(crate) fn read_again(&self) -> Result<NewSecrets, ServeError> {
         let token = self.token.as_ref().map(|token| read_token(&token.path)).transpose()?;
         let tls =
             self.tls.as_ref().map(TlsAcceptor::read_again).transpose().map_err(|error: TlsError| error)?;
-        Ok(Newer { token, tls })
+        Ok(NewSecrets { token, tls })
     }
 
     /// Takes what was read.
-    pub(crate) fn replace(&self, newer: Newer) {
+    pub(crate) fn replace(&self, newer: NewSecrets) {
         if let (Some(token), Some(text)) = (&self.token, newer.token) {
             token.text.store(Arc::new(text));
         }

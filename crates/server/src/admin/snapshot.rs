@@ -5,8 +5,8 @@ use cattlegrid_engine::Now;
 use serde_json::{Map, Value as Json, json};
 
 use super::json;
-use crate::advice::{self, Advised};
-use crate::state::Shared;
+use crate::advice::{self, RuleAdvice};
+use crate::shared::Shared;
 use crate::stats::Group;
 
 /// Most rules, loaders, types, methods, shares and logs, of each kind, that are shown. Pages in JSON have all.
@@ -50,7 +50,7 @@ pub(super) fn of(shared: &Shared, now: Now) -> Json {
 }
 
 /// The numbers, in ascending order, of the rules for which there is advice, and of those that are used most.
-fn most_used(shared: &Shared, advised: &[Advised]) -> Vec<u32> {
+fn most_used(shared: &Shared, advised: &[RuleAdvice]) -> Vec<u32> {
     let is_advised = |number| advised.iter().any(|(rule, _)| rule.number == number);
     let active = shared.engine.shared().rules();
     let Some(active) = active.as_ref() else { return Vec::new() };
@@ -68,7 +68,7 @@ fn most_used(shared: &Shared, advised: &[Advised]) -> Vec<u32> {
 }
 
 /// By the number of the rule; that of the server under "server".
-fn all_advice(shared: &Shared, advised: &[Advised]) -> Json {
+fn all_advice(shared: &Shared, advised: &[RuleAdvice]) -> Json {
     let list = |of: &[advice::Advice]| of.iter().map(json::advice_value).collect::<Json>();
     let of_rules = advised.iter().take(SHOWN);
     let mut all: Map<_, _> = of_rules.map(|(rule, advice)| (rule.number.to_string(), list(advice))).collect();

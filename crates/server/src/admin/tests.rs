@@ -12,7 +12,7 @@ use hyper::header::HeaderValue;
 use super::json;
 use super::metrics::{self, Format};
 use crate::latency::Family;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::stats::{Export, Group};
 
 fn server(text: &str) -> (Arc<Shared>, tempfile::NamedTempFile) {
@@ -20,7 +20,7 @@ fn server(text: &str) -> (Arc<Shared>, tempfile::NamedTempFile) {
     std::fs::write(file.path(), text).unwrap();
     let path = file.path().to_str().unwrap();
     let Ok(Command::Serve(settings)) = parse_args(["--config", path, "-m", "64"]) else { panic!("options") };
-    (crate::share::alone(*settings), file)
+    (crate::shared::build::alone(*settings), file)
 }
 
 fn rules(count: usize) -> String {

@@ -23,15 +23,15 @@ const ADDRESSES_MAX: usize = 65_536;
 
 /// Wrong logins by address. See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<HashMap<PeerKey, Tried>>);
+pub(crate) struct Attempts(Mutex<HashMap<PeerKey, AttemptCount>>);
 
 #[derive(Debug, Clone, Copy)]
-struct Tried {
+struct AttemptCount {
     since_ms: u64,
     count: u32,
 }
 
-impl Tried {
+impl AttemptCount {
     fn is_over(self, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.since_ms) >= WINDOW_MS
     }
@@ -54,14 +54,14 @@ impl Attempts {
                 return;
             }
         }
-        let tried = table.entry(key(peer)).or_insert(Tried { since_ms: now_ms, count: 0 });
+        let tried = table.entry(key(peer)).or_insert(AttemptCount { since_ms: now_ms, count: 0 });
         if tried.is_over(now_ms) {
-            *tried = Tried { since_ms: now_ms, count: 0 };
+            *tried = AttemptCount { since_ms: now_ms, count: 0 };
         }
         tried.count = tried.count.saturating_add(1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PeerKey, Tried>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PeerKey, AttemptCount>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

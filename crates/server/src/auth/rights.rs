@@ -20,7 +20,7 @@ const NAMED_MAX: usize = 8;
 
 /// A user that may not do everything.
 #[derive(Debug)]
-pub(crate) struct Limited {
+pub(crate) struct LimitedUser {
     pub(crate) user: Arc<[u8]>,
     pub(crate) rights: Rights,
 }
@@ -67,14 +67,14 @@ impl Grants {
     }
 
     /// What limits the user; None: nothing.
-    pub(super) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<Limited>> {
+    pub(super) fn limited(&self, user: &Arc<[u8]>) -> Option<Arc<LimitedUser>> {
         let tables = self.0.as_ref()?;
         let rights = if tables.known.contains(&**user) {
             tables.own.get(&**user).unwrap_or(&tables.others).clone()
         } else {
             Rights::none()
         };
-        rights.is_limited().then(|| Arc::new(Limited { user: Arc::clone(user), rights }))
+        rights.is_limited().then(|| Arc::new(LimitedUser { user: Arc::clone(user), rights }))
     }
 
     /// A line that names the users who have all rights since no table is theirs.
@@ -141,10 +141,10 @@ fn shown(name: &[u8]) -> String {
 
 /// What was said of requests that were refused: a line for each user and command, not more than [`LINES_MAX`] a minute.
 #[derive(Debug, Default)]
-pub(crate) struct Said(Mutex<Lines>);
+pub(crate) struct RefusalLog(Mutex<RefusalLines>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct RefusalLines {
     since_ms: u64,
     said: HashSet<(Arc<[u8]>, &'static str)>,
 }
@@ -154,11 +154,11 @@ const LINES_MAX: usize = 16;
 /// For how long a line is not repeated, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-impl Said {
+impl RefusalLog {
     /// The line of a request that was refused, unless it was said within the last minute.
     pub(crate) fn line(
         &self,
-        limited: &Limited,
+        limited: &LimitedUser,
         command: &'static str,
         peer: &str,
         now_ms: u64,
@@ -232,15 +232,15 @@ mod tests {
 
     #[test]
     fn lines_are_few() {
-        let said = Said::default();
-        let bob = Limited { user: name("bo\nb"), rights: Rights::none() };
+        let said = RefusalLog::default();
+        let bob = LimitedUser { user: name("bo\nb"), rights: Rights::none() };
         let line = said.line(&bob, "set", "peer", 0).unwrap();
         assert_eq!(line, "peer: user \"bo\\nb\" is not allowed: set");
         assert!(said.line(&bob, "set", "peer", 1).is_none());
         assert!(said.line(&bob, "get", "peer", 1).is_some());
         assert!(said.line(&bob, "set", "peer", QUIET_MS).is_some());
         for n in 0..100 {
-            let user = Limited { user: name(&n.to_string()), rights: Rights::none() };
+            let user = LimitedUser { user: name(&n.to_string()), rights: Rights::none() };
             assert_eq!(said.line(&user, "set", "peer", QUIET_MS).is_some(), n < LINES_MAX - 1);
         }
     }

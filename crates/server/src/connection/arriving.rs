@@ -1,7 +1,7 @@
 //! Data blocks that arrive in the pages in which their values will stay.
 //!
 //! A value too long for the log has pages of its own, and its bytes are received straight into them as soon as its line is
-//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::state::Caps) or for four times what has arrived, at
+//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::caps::Caps) or for four times what has arrived, at
 //! most 16 times that, at a time; when the memory is full items are evicted for them. The old value stays until the new
 //! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in the buffer like
 //! any other command: then the refusal is that of a store which finds no room at its end.
@@ -12,7 +12,7 @@
 //! # Invariants
 //! * While bytes of the value are missing the connection's buffer is empty. Afterwards it begins with the end of its block,
 //!   CRLF; in the binary protocol there is none.
-//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::state::Caps) of the memory.
+//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::caps::Caps) of the memory.
 
 use std::io::IoSliceMut;
 
@@ -24,20 +24,21 @@ use rustix::net::{RecvFlags, recv};
 
 use super::input::{Front, Input, Speaks};
 use super::{Connection, GROWTH_LARGE, Phase};
+use crate::caps::Caps;
+use crate::shared::Shared;
 use crate::shortage;
-use crate::state::{Caps, Shared};
 use crate::turn::Turn;
 use crate::watch::Topics;
 
 /// A store whose line is known and whose data block arrives in pages.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct PagedStore {
     /// The line with its end, or the packet up to its value.
     line: Box<[u8]>,
     value: ArrivingValue,
 }
 
-impl Arriving {
+impl PagedStore {
     /// Bytes of the line, and of the value what has arrived or has room in its pages.
     pub(super) fn bytes(&self) -> usize {
         self.line.len() + self.value.filled() + self.value.room()
@@ -68,12 +69,12 @@ impl Arriving {
 const GROWTH: usize = 4;
 /// Pieces of pages of one receive, and the room behind them.
 const SLICES: usize = 16;
-/// A value that grows takes at most this many times [`Caps::piece_bytes`](crate::state::Caps) at once.
+/// A value that grows takes at most this many times [`Caps::piece_bytes`](crate::caps::Caps) at once.
 const PIECES_MAX: usize = 16;
 
 impl Connection {
     /// Receives at the beginning of a command that is probably a large store: into `room`, which must have more than
-    /// [`Caps::begin_bytes`](crate::state::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
+    /// [`Caps::begin_bytes`](crate::caps::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
     /// were received, and how many of them are in `room`.
     pub(super) fn receive_begin(
         &mut self,
@@ -125,7 +126,7 @@ impl Connection {
         }
         value.fill(here);
         self.input.speaks = speaks;
-        self.input.front = Front::Arriving(Box::new(Arriving { line: line.into(), value }));
+        self.input.front = Front::PagedStore(Box::new(PagedStore { line: line.into(), value }));
         line.len() + here.len()
     }
 
@@ -135,7 +136,7 @@ impl Connection {
     /// # Errors
     /// There are no pages, and the system refuses the memory. Nothing has changed.
     pub(super) fn make_page_room(&mut self, shared: &Shared) -> Result<(), NoMemory> {
-        let Front::Arriving(arriving) = &mut self.input.front else { return Ok(()) };
+        let Front::PagedStore(arriving) = &mut self.input.front else { return Ok(()) };
         let value = &mut arriving.value;
         if value.room() > 0 || take_pages(value, piece(value.filled(), &shared.caps), shared) {
             return Ok(());
@@ -146,7 +147,7 @@ impl Connection {
     /// Copies a command whose block cannot go on in pages to the buffer, which is empty.
     #[cold]
     fn gather(&mut self) -> Result<(), NoMemory> {
-        let Some(Arriving { line, value }) = self.input.arriving() else { return Ok(()) };
+        let Some(PagedStore { line, value }) = self.input.arriving() else { return Ok(()) };
         let bytes = line.len() + value.filled();
         let fits = bytes < GROWTH_LARGE || shortage::leaves_room(bytes);
         let mut gathered = Vec::new();
@@ -167,7 +168,7 @@ impl Connection {
         room: &mut [u8],
         shared: &Shared,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Self { input: Input { front: Front::Arriving(arriving), .. }, info, .. } = self else {
+        let Self { input: Input { front: Front::PagedStore(arriving), .. }, info, .. } = self else {
             return Ok((0, 0));
         };
         let value = &mut arriving.value;
@@ -221,7 +222,7 @@ impl Connection {
         plain = &plain[self.begin_with(plain, shared)..];
         while self.input.arrives() && !plain.is_empty() {
             self.make_page_room(shared)?;
-            if let Front::Arriving(arriving) = &mut self.input.front {
+            if let Front::PagedStore(arriving) = &mut self.input.front {
                 plain = &plain[arriving.value.fill(plain)..];
             }
         }
@@ -238,7 +239,7 @@ impl Connection {
     /// block's end has not come whole.
     pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
         let end = rest.get(..self.input.speaks.end_bytes())?;
-        let Arriving { line, value } = *self.input.take_arriving()?;
+        let PagedStore { line, value } = *self.input.take_arriving()?;
         self.input.expects_pages = true;
         if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
             self.announce(&line, turn);

@@ -13,15 +13,16 @@ use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
 use super::{Connection, Phase, Reason, held};
 use crate::commands::{self, After};
+use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
 use crate::latency::Family;
 use crate::log;
-use crate::state::{Doing, Shared};
+use crate::shared::Shared;
 use crate::turn::Turn;
 use crate::watch::{Record, Topics, Watcher, What};
 
 /// A command about keys that waits for those parsed with it.
-struct Ready<'i> {
+struct ReadyCommand<'i> {
     request: Request<'i>,
     /// Of its first key.
     hash: u64,
@@ -50,7 +51,7 @@ impl Batch {
 
 /// A `get` that goes on in the next turn: what is left of it is at the front of the input.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unfinished {
+pub(super) struct PartialGet {
     cas: bool,
     touch: Option<i64>,
     /// Bytes of the keys that are left.
@@ -61,7 +62,7 @@ pub(super) struct Unfinished {
     pub(super) progress: Progress,
 }
 
-impl Unfinished {
+impl PartialGet {
     /// The request, and the bytes of it.
     fn request<'i>(&self, input: &'i [u8]) -> Parsed<'i> {
         let keys = Keys::of_rest(&input[..self.keys]);
@@ -99,7 +100,7 @@ impl Connection {
         if keeps || self.input.is_counted || !self.input.is_idle() {
             self.note_upload(used == 0, turn);
         }
-        self.info.set_doing(self.doing());
+        self.info.set_activity(self.doing());
         if log::enabled(log::Level::Trace) {
             let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
             log::trace(format_args!("{fd}: executed {used} of {received} bytes, now {state}"));
@@ -113,17 +114,17 @@ impl Connection {
     }
 
     /// What it does between turns.
-    fn doing(&self) -> Doing {
+    fn doing(&self) -> Activity {
         if self.watcher().is_some() {
-            Doing::Watch
+            Activity::Watch
         } else if self.input.is_idle() {
-            Doing::Read
+            Activity::Read
         } else if self.input.swallows() {
-            Doing::Swallow
+            Activity::Swallow
         } else if self.awaits_block() {
-            Doing::Block
+            Activity::Block
         } else {
-            Doing::Read
+            Activity::Read
         }
     }
 
@@ -203,7 +204,7 @@ impl Connection {
             return Batch::one((used > 0).then_some(used));
         }
         let parsed = match &self.input.front {
-            Front::Unfinished(unfinished) => unfinished.request(rest),
+            Front::PartialGet(unfinished) => unfinished.request(rest),
             _ => self.parse(rest, scanned, turn.shared),
         };
         match parsed {
@@ -227,7 +228,7 @@ impl Connection {
                 };
                 // While it is held each command is weighed before it is executed.
                 let most = if held { 1 } else { most };
-                self.execute_keyed(Ready { request, hash, used }, rest, most, turn)
+                self.execute_keyed(ReadyCommand { request, hash, used }, rest, most, turn)
             }
             Parsed::Refused(refused) => {
                 if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
@@ -275,7 +276,13 @@ impl Connection {
     }
 
     /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at most.
-    fn execute_keyed(&mut self, first: Ready<'_>, input: &[u8], most: usize, turn: &mut Turn<'_>) -> Batch {
+    fn execute_keyed(
+        &mut self,
+        first: ReadyCommand<'_>,
+        input: &[u8],
+        most: usize,
+        turn: &mut Turn<'_>,
+    ) -> Batch {
         let mut batch = if first.used == input.len() || most == 1 {
             self.execute_one(&first.request, first.hash, input, first.used, turn)
         } else if self.limited.is_none() {
@@ -317,7 +324,7 @@ impl Connection {
     /// parsed be copied.
     fn execute_batch<'i, const LIMITED: bool>(
         &mut self,
-        first: Ready<'i>,
+        first: ReadyCommand<'i>,
         input: &'i [u8],
         mut most: usize,
         turn: &mut Turn<'_>,
@@ -331,7 +338,7 @@ impl Connection {
             most = 1;
         }
         let mut hashes = ArrayVec::<u64, PREFETCH_MAX>::new();
-        let mut ready = ArrayVec::<Ready<'i>, PREFETCH_MAX>::new();
+        let mut ready = ArrayVec::<ReadyCommand<'i>, PREFETCH_MAX>::new();
         let mut parsed = first.used;
         hashes.push(first.hash);
         ready.push(first);
@@ -346,12 +353,12 @@ impl Connection {
         {
             parsed += used;
             hashes.push(hash);
-            ready.push(Ready { request, hash, used });
+            ready.push(ReadyCommand { request, hash, used });
         }
         let mut lock = shared.engine.shard_lock();
         lock.prefetch(&hashes);
         let mut batch = Batch { used: 0, commands: 0, paused: false };
-        for Ready { request, hash, used } in &ready {
+        for ReadyCommand { request, hash, used } in &ready {
             if batch.commands > 0 && turn.is_full() {
                 break;
             }
@@ -437,7 +444,7 @@ impl Connection {
 
     /// The command at the front has not been looked at before.
     fn is_new(&self) -> bool {
-        !matches!(self.input.front, Front::Unfinished(_) | Front::Run { .. })
+        !matches!(self.input.front, Front::PartialGet(_) | Front::Run { .. })
     }
 
     #[inline]
@@ -459,7 +466,7 @@ impl Connection {
         let keys = left.rest().len();
         let line = keys + if text.ends_with(b"\r\n") { 2 } else { 1 };
         self.input.front =
-            Front::Unfinished(Unfinished { cas: get.cas, touch: get.touch, keys, line, progress });
+            Front::PartialGet(PartialGet { cas: get.cas, touch: get.touch, keys, line, progress });
         line
     }
 
@@ -472,7 +479,7 @@ impl Connection {
         if let Request::Packet(packet, command) = request {
             return self.packet_command(*packet, command, turn);
         }
-        self.info.set_doing(Doing::Execute);
+        self.info.set_activity(Activity::Execute);
         let Request::Admin(admin) = request else {
             return turn.out.bytes.extend_from_slice(reply::MN);
         };
@@ -531,7 +538,7 @@ impl Connection {
     /// True when the dump is finished.
     fn go_on_dumping(&mut self, turn: &mut Turn<'_>) -> bool {
         let Phase::Dumping(dump) = &mut self.phase else { return true };
-        let done = dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes);
+        let done = dump.resume(&turn.shared.engine, turn.now, &mut turn.out.bytes);
         if done {
             self.phase = Phase::Serving;
         }

@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 
 use super::Connection;
 use crate::listen::Address;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::turn::Turn;
 
 impl Connection {

@@ -14,10 +14,10 @@ use cattlegrid_protocol::{
     parse_from, parse_packet, parse_packet_apart, reply,
 };
 
-use super::arriving::Arriving;
-use super::execute::Unfinished;
+use super::arriving::PagedStore;
+use super::execute::PartialGet;
 use super::runs::RunRest;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::uploads::Upload;
 
 /// The unread input of a connection. See the module's text.
@@ -143,9 +143,9 @@ pub(super) enum Front {
     /// A refused command of which not all has come.
     Swallow(Swallow),
     /// A store whose data block arrives in pages, or has arrived.
-    Arriving(Box<Arriving>),
+    PagedStore(Box<PagedStore>),
     /// A `get` of which a part is answered.
-    Unfinished(Unfinished),
+    PartialGet(PartialGet),
     /// A run of quiet gets that must be held as a whole, and bytes that there must be before more of it has come.
     Run { rest: RunRest, need: usize },
 }
@@ -161,11 +161,11 @@ impl Input {
     pub(super) fn need(&self) -> usize {
         match &self.front {
             Front::Partial { need, .. } | Front::Run { need, .. } => *need,
-            Front::Arriving(arriving) => {
+            Front::PagedStore(arriving) => {
                 let missing = arriving.missing(self.speaks);
                 if self.bytes.len() - self.used < missing { missing } else { 0 }
             }
-            Front::Idle | Front::Swallow(_) | Front::Unfinished(_) => 0,
+            Front::Idle | Front::Swallow(_) | Front::PartialGet(_) => 0,
         }
     }
 
@@ -181,13 +181,13 @@ impl Input {
                 *need = 0;
                 0
             }
-            Front::Idle | Front::Swallow(_) | Front::Arriving(_) | Front::Unfinished(_) => 0,
+            Front::Idle | Front::Swallow(_) | Front::PagedStore(_) | Front::PartialGet(_) => 0,
         }
     }
 
     /// What arrives next begins a command: nothing of an earlier receive is left over or incomplete.
     pub(super) fn is_at_a_command(&self) -> bool {
-        let is_within = matches!(self.front, Front::Swallow(_) | Front::Arriving(_));
+        let is_within = matches!(self.front, Front::Swallow(_) | Front::PagedStore(_));
         self.bytes.is_empty() && self.need() == 0 && !is_within
     }
 
@@ -195,8 +195,8 @@ impl Input {
     pub(super) fn awaits_block(&self) -> bool {
         match &self.front {
             Front::Partial { awaits_block, .. } => *awaits_block,
-            Front::Arriving(_) | Front::Swallow(_) => true,
-            Front::Idle | Front::Unfinished(_) | Front::Run { .. } => false,
+            Front::PagedStore(_) | Front::Swallow(_) => true,
+            Front::Idle | Front::PartialGet(_) | Front::Run { .. } => false,
         }
     }
 
@@ -213,21 +213,21 @@ impl Input {
 
     /// The `get` at the front goes on: what became of the part of it that was executed before.
     pub(super) fn take_progress(&mut self) -> Progress {
-        let Front::Unfinished(unfinished) = &self.front else { return Progress::New };
+        let Front::PartialGet(unfinished) = &self.front else { return Progress::New };
         let progress = unfinished.progress;
         self.front = Front::Idle;
         progress
     }
 
     /// The store whose data block arrives, if there is one.
-    pub(super) fn arriving(&self) -> Option<&Arriving> {
-        if let Front::Arriving(arriving) = &self.front { Some(arriving) } else { None }
+    pub(super) fn arriving(&self) -> Option<&PagedStore> {
+        if let Front::PagedStore(arriving) = &self.front { Some(arriving) } else { None }
     }
 
     /// Bytes of a value are missing that arrives in pages.
     #[inline]
     pub(super) fn arrives(&self) -> bool {
-        self.arriving().is_some_and(Arriving::is_partial)
+        self.arriving().is_some_and(PagedStore::is_partial)
     }
 
     /// The value has arrived, and nothing of its command is missing.
@@ -243,9 +243,9 @@ impl Input {
         self.arriving().is_some() && behind < self.speaks.end_bytes()
     }
 
-    pub(super) fn take_arriving(&mut self) -> Option<Box<Arriving>> {
+    pub(super) fn take_arriving(&mut self) -> Option<Box<PagedStore>> {
         match take(&mut self.front) {
-            Front::Arriving(arriving) => Some(arriving),
+            Front::PagedStore(arriving) => Some(arriving),
             front => {
                 self.front = front;
                 None

@@ -18,7 +18,7 @@ use super::{Connection, Phase, Reason};
 use crate::auth::attempts::{ATTEMPTS_MAX, WINDOW_MS};
 use crate::auth::{AuthFile, Failures};
 use crate::log;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::turn::Turn;
 use crate::watch::Topics;
 

@@ -5,8 +5,8 @@ use cattlegrid_protocol::{Admin, Packet, PacketCommand, PacketStatus, Words, rep
 use super::input::Speaks;
 use super::{Connection, Reason};
 use crate::commands;
+use crate::connection::info::Activity;
 use crate::log;
-use crate::state::Doing;
 use crate::stats;
 use crate::turn::Turn;
 
@@ -18,7 +18,7 @@ impl Connection {
         command: &PacketCommand<'_>,
         turn: &mut Turn<'_>,
     ) {
-        self.info.set_doing(Doing::Execute);
+        self.info.set_activity(Activity::Execute);
         match command {
             PacketCommand::Noop => reply::packet::done(&mut turn.out.bytes, packet, 0),
             PacketCommand::Admin(admin) => self.packet_admin(packet, admin, turn),
@@ -56,7 +56,7 @@ impl Connection {
             commands::After::GoOn => {}
             // Its lines are made into packets as a whole.
             commands::After::Dump(mut dump) => {
-                while !dump.go_on(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
+                while !dump.resume(&turn.shared.engine, turn.now, &mut turn.out.bytes) {}
             }
             commands::After::Watch(_) => unreachable!("it has no packet"),
         }

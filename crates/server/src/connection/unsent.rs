@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
 use super::Connection;
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::unsent::Keeper;
 
 impl Connection {

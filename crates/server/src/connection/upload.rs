@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Parsed, reply};
 
-use super::arriving::Arriving;
+use super::arriving::PagedStore;
 use super::input::Speaks;
 use super::{Connection, Reason};
-use crate::state::{Message, Shared};
+use crate::lane::handle::Message;
+use crate::shared::Shared;
 use crate::turn::Turn;
 use crate::uploads::{Claim, Origin};
 
@@ -70,7 +71,7 @@ impl Connection {
     /// Bytes of memory that input has which is kept.
     pub(super) fn gathered_bytes(&self) -> usize {
         let raw = self.tls.as_ref().map_or(0, |tls| tls.raw_bytes());
-        self.input.bytes.capacity() + self.input.arriving().map_or(0, Arriving::bytes) + raw
+        self.input.bytes.capacity() + self.input.arriving().map_or(0, PagedStore::bytes) + raw
     }
 
     /// Nothing is kept any more that counts.

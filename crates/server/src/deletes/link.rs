@@ -11,7 +11,7 @@ use cattlegrid_config::{Memcached, MemcachedPlace};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::Shared;
+use super::TaskContext;
 use super::queues::Answer;
 use crate::log;
 use crate::time::nanos;
@@ -45,7 +45,7 @@ struct Health {
 }
 
 /// Tells a server what it must be told, for ever.
-pub(super) async fn run(shared: Rc<Shared>, place: usize) {
+pub(super) async fn run(shared: Rc<TaskContext>, place: usize) {
     let shared = &*shared;
     let mut health = Health { down_since: None, pause: PAUSE_MIN, had_answered: false };
     loop {
@@ -71,7 +71,12 @@ pub(super) async fn run(shared: Rc<Shared>, place: usize) {
 }
 
 /// Why the connection ended.
-async fn talk(shared: &Shared, place: usize, mut stream: Box<dyn Stream>, health: &mut Health) -> String {
+async fn talk(
+    shared: &TaskContext,
+    place: usize,
+    mut stream: Box<dyn Stream>,
+    health: &mut Health,
+) -> String {
     let mut lines = Lines::default();
     loop {
         let text = shared.queues.borrow_mut().take(place, BATCH);
@@ -108,7 +113,7 @@ async fn talk(shared: &Shared, place: usize, mut stream: Box<dyn Stream>, health
 }
 
 /// The server answers.
-fn answered(shared: &Shared, place: usize, health: &mut Health) {
+fn answered(shared: &TaskContext, place: usize, health: &mut Health) {
     shared.queues.borrow_mut().set_up(place, true);
     (health.had_answered, health.pause) = (true, PAUSE_MIN);
     if let Some(since) = health.down_since.take() {

@@ -83,7 +83,7 @@ pub(super) enum Answer {
 
 /// There was no memory for what waits for a server.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Overflowed {
+pub(super) struct QueueFull {
     pub(super) place: usize,
     /// Commands that were given up.
     pub(super) count: usize,
@@ -115,7 +115,7 @@ impl Queues {
     }
 
     /// Deletes a key on a server. A key that waits there already is deleted once, later than both changes.
-    pub(super) fn delete(&mut self, place: usize, key: &Arc<[u8]>) -> Option<Overflowed> {
+    pub(super) fn delete(&mut self, place: usize, key: &Arc<[u8]>) -> Option<QueueFull> {
         let queue = &mut self.servers[place];
         if queue.lacks.is_some() || !queue.keys.insert(Arc::clone(key)) {
             return None;
@@ -135,7 +135,7 @@ impl Queues {
             Overflow::Gap(OnGap::Flush) => self.bytes += queue.push(Command { order, what: What::Flush }),
             Overflow::Gap(OnGap::Warn) => {}
         }
-        Some(Overflowed { place, count })
+        Some(QueueFull { place, count })
     }
 
     /// Empties all servers. What waits is among it.
@@ -287,7 +287,7 @@ mod tests {
         Queues::new(2, overflow)
     }
 
-    fn delete(queues: &mut Queues, place: usize, key: &str) -> Option<Overflowed> {
+    fn delete(queues: &mut Queues, place: usize, key: &str) -> Option<QueueFull> {
         queues.delete(place, &Arc::from(key.as_bytes()))
     }
 
@@ -370,7 +370,7 @@ mod tests {
             }
             queues.begin();
             assert_eq!(delete(&mut queues, 1, "d"), None);
-            assert_eq!(delete(&mut queues, 1, "e"), Some(Overflowed { place: 0, count: 3 }));
+            assert_eq!(delete(&mut queues, 1, "e"), Some(QueueFull { place: 0, count: 3 }));
             taken(&mut queues, 1);
             queues.answered(1, b"DELETED");
             queues.answered(1, b"DELETED");

@@ -16,7 +16,7 @@ use cattlegrid_protocol::{MetaStatus, ParsedResponse, Response, opcode, parse_re
 
 use super::book::{Book, KEYS, UNWRITTEN, is_ruled};
 use super::{Choices, ITEM_MAX, caps};
-use answers::{Own, Sent};
+use answers::{Own, PendingPacket};
 use packets::key_of_many;
 
 /// See the module's text.
@@ -33,7 +33,7 @@ pub(super) struct Client {
     /// Bytes that are not sent yet, of the commands of `asked` that are not sent whole.
     unsent: VecDeque<u8>,
     /// Commands without their replies yet.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingCommand>,
     received: Vec<u8>,
     half_closed: bool,
     /// The server has said that it closes, or the client has sent what makes it close.
@@ -47,7 +47,7 @@ pub(super) struct Client {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingCommand {
     what: What,
     /// Length of the command.
     bytes: usize,
@@ -97,7 +97,7 @@ enum What {
     /// Nothing is said.
     Silent,
     Noop,
-    Packet(Sent),
+    Packet(PendingPacket),
 }
 
 /// Bytes of the shortest command that may arrive in part and be refused.
@@ -140,7 +140,9 @@ impl Client {
 
     /// All that was sent has its replies.
     pub(super) fn is_answered(&self) -> bool {
-        self.asked.iter().all(Asked::may_have_no_reply) && self.unsent.is_empty() && !self.half_closed
+        self.asked.iter().all(PendingCommand::may_have_no_reply)
+            && self.unsent.is_empty()
+            && !self.half_closed
     }
 
     /// Whether it sends more commands.
@@ -387,7 +389,13 @@ impl Client {
 
     fn ask(&mut self, bytes: &[u8], what: What) {
         self.unsent.extend(bytes);
-        self.asked.push_back(Asked { what, bytes: bytes.len(), unsent: bytes.len(), begun: 0, sent: 0 });
+        self.asked.push_back(PendingCommand {
+            what,
+            bytes: bytes.len(),
+            unsent: bytes.len(),
+            begun: 0,
+            sent: 0,
+        });
     }
 
     /// Sends up to `most` bytes, as far as the socket takes them.
@@ -523,7 +531,7 @@ impl Client {
                 }
             }
             let asked = self.asked.front_mut().expect("it is the front");
-            let asked = Asked { what: std::mem::replace(&mut asked.what, What::Silent), ..*asked };
+            let asked = PendingCommand { what: std::mem::replace(&mut asked.what, What::Silent), ..*asked };
             asked.executed(&line, book);
             if asked.unsent == 0 {
                 self.asked.pop_front();
@@ -545,7 +553,7 @@ enum Match {
     Last,
 }
 
-impl Asked {
+impl PendingCommand {
     /// It has none, or it is quiet.
     fn may_have_no_reply(&self) -> bool {
         match &self.what {

@@ -1,10 +1,10 @@
-//! A lane accepts connections: when it polls the listeners, and how many it takes at a time. `door.rs` decides which are
+//! A lane accepts connections: when it polls the listeners, and how many it takes at a time. `acceptor.rs` decides which are
 //! let in, and where to.
 
 use std::sync::Arc;
 
 use super::{Lane, WAKER};
-use crate::door::{Accepted, Entrance};
+use crate::acceptor::{AcceptEnd, ListeningSocket};
 use crate::log;
 
 /// Connections accepted from a listener in a round at most.
@@ -17,11 +17,11 @@ impl Lane<'_> {
     ///
     /// # Errors
     /// The system's, when the poller fails.
-    pub(crate) fn accept_from(&mut self, entrances: Arc<[Entrance]>) -> std::io::Result<()> {
-        for (at, entrance) in entrances.iter().enumerate() {
-            self.poller.listen(&entrance.listener, listener_token(at))?;
+    pub(crate) fn accept_from(&mut self, sockets: Arc<[ListeningSocket]>) -> std::io::Result<()> {
+        for (at, socket) in sockets.iter().enumerate() {
+            self.poller.listen(&socket.listener, listener_token(at))?;
         }
-        (self.entrances, self.listens) = (entrances, true);
+        (self.sockets, self.listens) = (sockets, true);
         Ok(())
     }
 
@@ -29,12 +29,13 @@ impl Lane<'_> {
     /// no other waits is almost as expensive as to accept it. While there are more in each round, twice as many as in the
     /// one before. `others`: what else was reported.
     pub(super) fn accept(&mut self, others: usize) {
-        let (mut knocks, entrances) = (std::mem::take(&mut self.knocks), Arc::clone(&self.entrances));
+        let (mut ready_sockets, sockets) =
+            (std::mem::take(&mut self.ready_sockets), Arc::clone(&self.sockets));
         let most = self.accepts.max(others / 2).min(ACCEPTED_A_ROUND);
         self.accepts = 2 * most;
-        for entrance in knocks.drain(..).filter_map(|number| entrances.get(number)) {
+        for socket in ready_sockets.drain(..).filter_map(|number| sockets.get(number)) {
             let (shared, own) = (self.shared, self.number);
-            let (end, handed_on) = shared.door.accept(shared, entrance, most, Some(own), |info| {
+            let (end, handed_on) = shared.acceptor.accept(shared, socket, most, Some(own), |info| {
                 // It has waited while this lane was busy, so its first request is probably there.
                 if let Some(token) = self.open(info)
                     && others >= BUSY
@@ -42,9 +43,9 @@ impl Lane<'_> {
                     self.turns.ready(token);
                 }
             });
-            if end == Accepted::Enough {
+            if end == AcceptEnd::Enough {
                 self.accepts = 1;
-            } else if end == Accepted::Closed {
+            } else if end == AcceptEnd::Closed {
                 self.stop_listening();
                 break;
             }
@@ -54,17 +55,17 @@ impl Lane<'_> {
                 self.listen();
             }
         }
-        self.knocks = knocks;
+        self.ready_sockets = ready_sockets;
     }
 
     /// Polls the listeners.
     #[cold]
     pub(super) fn listen(&mut self) {
         self.listens = true;
-        for (at, entrance) in self.entrances.iter().enumerate() {
-            if let Err(error) = self.poller.listen(&entrance.listener, listener_token(at)) {
-                log::warning(format_args!("{}: {error}", entrance.listener.address));
-                self.shared.door.pause_for_poller(self.shared);
+        for (at, socket) in self.sockets.iter().enumerate() {
+            if let Err(error) = self.poller.listen(&socket.listener, listener_token(at)) {
+                log::warning(format_args!("{}: {error}", socket.listener.address));
+                self.shared.acceptor.pause_for_poller(self.shared);
                 return self.stop_listening();
             }
         }
@@ -74,17 +75,17 @@ impl Lane<'_> {
     #[cold]
     fn stop_listening(&mut self) {
         self.listens = false;
-        for entrance in &*self.entrances {
+        for socket in &*self.sockets {
             // Fails where it has not begun.
-            let _removed = self.poller.remove(&entrance.listener);
+            let _removed = self.poller.remove(&socket.listener);
         }
     }
 
     /// Accepts no connection any more.
     pub(super) fn leave_listeners(&mut self) {
         self.stop_listening();
-        self.knocks.clear();
-        self.entrances = Arc::new([]);
+        self.ready_sockets.clear();
+        self.sockets = Arc::new([]);
     }
 }
 

@@ -9,7 +9,7 @@ use super::slot;
 use crate::connection::Connection;
 use crate::log;
 use crate::ring::{self, Offer, Ring};
-use crate::state::Shared;
+use crate::shared::Shared;
 use crate::sys::reason;
 use crate::turns::BATCH;
 

@@ -3,7 +3,7 @@
 
 use super::Lane;
 use crate::connection::Reason;
-use crate::state::Message;
+use crate::lane::handle::Message;
 use crate::unsent::{choose, stalled};
 
 impl Lane<'_> {

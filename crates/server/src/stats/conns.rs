@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::Now;
 
 use super::definition::{Row, Sink, Unit, Value, gauge, put_all, text};
+use crate::connection::info::{ConnectionInfo, PeerName};
 use crate::listen::Address;
-use crate::state::{ConnectionInfo, ListenerInfo, PeerName, Shared};
+use crate::listen::ListenerInfo;
+use crate::shared::Shared;
 
 /// Connections noted while their list is locked.
 const NOTED: usize = 64;
@@ -22,7 +24,7 @@ pub(super) struct Listener {
 }
 
 /// What a connection's lines are read from. Not the connection itself: its descriptor stays open for as long as that is kept.
-pub(super) struct Connection {
+pub(super) struct ConnectionView {
     fd: i32,
     peer: Option<SocketAddr>,
     listener: Arc<ListenerInfo>,
@@ -39,11 +41,11 @@ pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     }
     let mut last = Bound::Unbounded;
     loop {
-        let noted: Vec<Connection> = {
+        let noted: Vec<ConnectionView> = {
             let all = shared.connections.lock().expect("nobody panics with it held");
             all.range((last, Bound::Unbounded))
                 .take(NOTED)
-                .map(|(_, info)| Connection::note(info, now))
+                .map(|(_, info)| ConnectionView::note(info, now))
                 .collect()
         };
         let Some(end) = noted.last() else { return };
@@ -54,7 +56,7 @@ pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     }
 }
 
-impl Connection {
+impl ConnectionView {
     fn note(info: &ConnectionInfo, now: Now) -> Self {
         Self {
             fd: info.fd.as_raw_fd(),
@@ -88,19 +90,19 @@ const STATES: &str = "conn_listening; conn_read: waits for a command; conn_parse
 const IDLE: &str = "Seconds since the last command; of a listener since the start.";
 
 /// Of a connection.
-pub(super) static CONNECTIONS: &[Row<Connection>] = &[
-    text("addr", "The client's address; of a listener its own.", |_, one: &Connection| {
+pub(super) static CONNECTIONS: &[Row<ConnectionView>] = &[
+    text("addr", "The client's address; of a listener its own.", |_, one: &ConnectionView| {
         let listener = &one.listener.address;
         let prefix = if matches!(listener, Address::Unix(_)) { "" } else { "tcp:" };
         Some(Value::text(format!("{prefix}{}", PeerName { address: one.peer, listener })))
     })
     .labelled(PREFIX, LABELS),
-    text("listen_addr", "The address at which the client came in.", |_, one: &Connection| {
+    text("listen_addr", "The address at which the client came in.", |_, one: &ConnectionView| {
         Some(Value::text(one.listener.name()))
     })
     .labelled(PREFIX, LABELS)
     .when("for a connection"),
-    text("state", STATES, |_, one: &Connection| Some(Value::text(one.state))).labelled(PREFIX, LABELS),
-    gauge("secs_since_last_cmd", Unit::Seconds, IDLE, |_, one: &Connection| one.idle.into())
+    text("state", STATES, |_, one: &ConnectionView| Some(Value::text(one.state))).labelled(PREFIX, LABELS),
+    gauge("secs_since_last_cmd", Unit::Seconds, IDLE, |_, one: &ConnectionView| one.idle.into())
         .labelled(PREFIX, LABELS),
 ];

@@ -16,7 +16,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// One statistic.
 #[derive(Debug, Clone, Copy)]
@@ -257,11 +257,7 @@ pub(super) const fn counter<S>(
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
 ) -> Row<S> {
-    Row {
-        definition: Definition::new(name, Kind::Counter, unit, help),
-        read: Read::Number(read),
-        is_there: None,
-    }
+    number(Definition::new(name, Kind::Counter, unit, help), read)
 }
 
 /// A number that goes up and down.
@@ -271,11 +267,11 @@ pub(super) const fn gauge<S>(
     help: &'static str,
     read: fn(&Shared, &S) -> u64,
 ) -> Row<S> {
-    Row {
-        definition: Definition::new(name, Kind::Gauge, unit, help),
-        read: Read::Number(read),
-        is_there: None,
-    }
+    number(Definition::new(name, Kind::Gauge, unit, help), read)
+}
+
+const fn number<S>(definition: Definition, read: fn(&Shared, &S) -> u64) -> Row<S> {
+    Row { definition, read: Read::Number(read), is_there: None }
 }
 
 /// A value of any kind, which may not be there.

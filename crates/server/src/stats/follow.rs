@@ -7,7 +7,7 @@ use cattlegrid_engine::{LogState, Now};
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
 use crate::followed::View;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// A log.
 pub(super) struct Source {

@@ -11,7 +11,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
 use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value, zero};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What most statistics are read from.
 pub(super) struct Snapshot {

@@ -4,7 +4,7 @@ use cattlegrid_engine::{Counts, Now};
 
 use super::definition::{Definition, Export, Kind, Row, Sink, Unit, counter, gauge, put_all, zero};
 use super::general::{Snapshot, counted, help, maintainer};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What `stats items` is read from.
 pub(super) struct Items {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::definition::{Definition, Export, Histogram, Kind, Sink, Unit};
 use crate::latency::{BUCKETS_US, Family, Sums};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// Of each family of which a request was sampled.
 pub(super) fn collect(shared: &Shared, sink: &mut dyn Sink) {

@@ -9,7 +9,7 @@ use cattlegrid_herd::LeaseView;
 
 use super::Lines;
 use super::definition::{Kind, Row, Unit, Value, gauge, text, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// Longest list of leases, in bytes, as memcached's longest dump.
 const LEASES_BYTES: usize = 2 << 20;
@@ -83,6 +83,6 @@ pub(crate) fn each(shared: &Shared, now: Now, mut each: impl FnMut(&str, &[(&'st
             .filter_map(|field| Some((field.definition.name, field.read(shared, &lease)?)))
             .collect();
         // A key sent as base64 may hold anything.
-        each(&crate::watch::Escaped(&lease.key).to_string(), &fields)
+        each(&crate::watch::escaped(&lease.key).to_string(), &fields)
     });
 }

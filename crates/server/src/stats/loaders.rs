@@ -9,7 +9,7 @@ use std::time::Duration;
 use cattlegrid_loader::LoaderView;
 
 use super::definition::{Row, Sink, Unit, Value, counter, gauge, put_all, text};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What the last lines are read from.
 pub(super) struct Transit {

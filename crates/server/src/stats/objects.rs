@@ -13,7 +13,7 @@ use cattlegrid_objects::{HostUsage, Registry};
 use cattlegrid_store::ObjectUsage;
 
 use super::definition::{Export, Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// Sums of a method's counters over the lanes.
 #[derive(Debug, Default, Clone, Copy)]

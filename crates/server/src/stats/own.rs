@@ -6,18 +6,18 @@ use cattlegrid_engine::{HerdUsage, Now};
 
 use super::definition::{Export, Kind, Row, Unit, Value, counter, gauge, text, value};
 use super::general::Snapshot;
-use crate::log::Counts as LogCounts;
+use crate::log::LogCounts;
 use crate::ready::reasons_against;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What `stats cattlegrid` is read from.
-pub(super) struct Own {
+pub(super) struct OwnStats {
     base: Snapshot,
     herd: HerdUsage,
     log: LogCounts,
 }
 
-impl Own {
+impl OwnStats {
     pub(super) fn take(shared: &Shared, now: Now) -> Self {
         Self {
             base: Snapshot::take(shared, now),
@@ -28,7 +28,7 @@ impl Own {
 }
 
 /// In the order in which they are printed.
-pub(super) static ROWS: &[Row<Own>] = &[
+pub(super) static ROWS: &[Row<OwnStats>] = &[
     text("version", "The server's own version.", |_, _| Some(Value::text(env!("CARGO_PKG_VERSION"))))
         .export(Export::As("server_version")),
     gauge(
@@ -42,18 +42,18 @@ pub(super) static ROWS: &[Row<Own>] = &[
         Unit::Count,
         "Which reading of the files is in force: 1 at the start, and one more after each reload (SIGHUP, or changed types of objects) \
          that took effect.",
-        |shared, _| shared.reloaded().count + 1,
+        |shared, _| shared.reload_status().count + 1,
     ),
     gauge(
         "reload_time",
         Unit::UnixSeconds,
         "When the last reload has ended, whether it took effect or not; before the first one that of the start.",
-        |shared, _| shared.reloaded().unix,
+        |shared, _| shared.reload_status().unix,
     ),
     text(
         "reload_error",
         "Why the last reload changed nothing: the first line of what the log has, up to 256 bytes. none: it took effect, or there was none.",
-        |shared, _| Some(Value::text(first_line(shared.reloaded().error.as_deref()))),
+        |shared, _| Some(Value::text(first_line(shared.reload_status().error.as_deref()))),
     ),
     gauge(
         "shards",

@@ -13,7 +13,7 @@ use super::definition::{
     Definition, Export, Histogram, Kind, Row, Sink, Unit, Value, gauge, put_all, text, value,
 };
 use crate::advice::rule_advice;
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What a rule's lines are read from.
 pub(super) struct OneRule {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Lines;
-use crate::state::Shared;
+use crate::shared::Shared;
 use cattlegrid_config::{KeyFormat, TlsVersion, VerifyMode};
 
 /// Writes all settings.

@@ -3,7 +3,7 @@
 use cattlegrid_store::{ShareBounds, ShareUsage};
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, text, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What a share's lines are read from.
 pub(super) struct OneShare {

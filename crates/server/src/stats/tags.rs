@@ -3,7 +3,7 @@
 use cattlegrid_engine::{Now, RollingFloor, TagStats};
 
 use super::definition::{Kind, Row, Sink, Unit, Value, counter, gauge, put_all, value};
-use crate::state::Shared;
+use crate::shared::Shared;
 
 /// What `stats tags` is read from.
 pub(super) struct AllTags {
@@ -13,7 +13,7 @@ pub(super) struct AllTags {
 }
 
 /// What the lines of a rolling flush are read from.
-pub(super) struct Rolling {
+pub(super) struct RollingFlush {
     floor: RollingFloor,
     now_ms: u64,
 }
@@ -26,7 +26,7 @@ pub(super) fn collect(shared: &Shared, now: Now, sink: &mut dyn Sink) {
     put_all(BEFORE_ROLLING, &[], shared, &all, sink);
     for (place, floor) in (1..).zip(all.stats.rolling.iter().flatten()) {
         let place: u32 = place;
-        put_all(ROLLING, &[&place], shared, &Rolling { floor: *floor, now_ms: now.ms }, sink);
+        put_all(ROLLING, &[&place], shared, &RollingFlush { floor: *floor, now_ms: now.ms }, sink);
     }
     put_all(BEHIND_ROLLING, &[], shared, &all, sink);
 }
@@ -104,12 +104,12 @@ pub(super) static BEFORE_ROLLING: &[Row<AllTags>] = &[
     ),
 ];
 
-const fn of_rolling(row: Row<Rolling>) -> Row<Rolling> {
+const fn of_rolling(row: Row<RollingFlush>) -> Row<RollingFlush> {
     row.labelled("rolling_{place}:", &["place"]).when("while a flush is phased in; the oldest has place 1")
 }
 
 /// Of each rolling flush.
-pub(super) static ROLLING: &[Row<Rolling>] = &[
+pub(super) static ROLLING: &[Row<RollingFlush>] = &[
     of_rolling(gauge(
         "number",
         Unit::Clock,

@@ -9,7 +9,7 @@ use cattlegrid_engine::Now;
 use super::definition::{Definition, Kind, Sink, Unit, Value};
 use super::reference::{definitions, reference_markdown};
 use super::{Group, Lines, collect, leases};
-use crate::state::Shared;
+use crate::shared::Shared;
 use cattlegrid_config::{Command, parse_args};
 
 const ALL: [Group; 12] = [
@@ -67,7 +67,7 @@ fn server() -> (Arc<Shared>, tempfile::NamedTempFile) {
     else {
         panic!("options")
     };
-    (crate::share::alone(*settings), file)
+    (crate::shared::build::alone(*settings), file)
 }
 
 fn at(second: u32) -> Now {

@@ -1,6 +1,8 @@
 //! The parts of a certificate of any version. rustls reads version 3 only, and what `openssl x509 -req` makes without
 //! extensions is version 1.
 
+use jiff::civil::DateTime;
+
 use super::der::{
     BIT_STRING, CONTEXT_0, CONTEXT_3, Element, GENERALIZED_TIME, INTEGER, OCTET_STRING, SEQUENCE, UTC_TIME,
     take, take_tagged,
@@ -113,24 +115,18 @@ fn unix_time(element: Element<'_>) -> Option<i64> {
     let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
     let (year, rest) = match (element.tag, digits.len(), end) {
         (UTC_TIME, 12, b"Z") => {
-            let year: i64 = digits[..2].parse().ok()?;
+            let year: i16 = digits[..2].parse().ok()?;
             (if year < 50 { year + 2000 } else { year + 1900 }, &digits[2..])
         }
         (GENERALIZED_TIME, 14, b"Z") => (digits[..4].parse().ok()?, &digits[4..]),
         _ => return None,
     };
-    let part = |at: usize| rest[at..at + 2].parse::<i64>().ok();
-    let (month, day) = (part(0)?, part(2)?);
-    let (hour, minute, second) = (part(4)?, part(6)?, part(8)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    // Days since 1970, by years that begin in March.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    let days = days + (153 * month + 2) / 5 + day - 1 - 719_468;
-    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+    let part = |at: usize| rest[at..at + 2].parse::<i8>().ok();
+    let time = DateTime::new(year, part(0)?, part(2)?, part(4)?, part(6)?, part(8)?, 0).ok()?;
+    Some(time.duration_since(EPOCH).as_secs())
 }
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 #[cfg(test)]
 mod tests {

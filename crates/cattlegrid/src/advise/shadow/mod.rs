@@ -190,7 +190,7 @@ impl Shadow {
     /// Takes a line as it came, for the clock.
     pub(super) fn arrives(&mut self, line: &Line) {
         match line {
-            Line::Seen(event) => {
+            Line::Observations(event) => {
                 let offset = i128::from(nanos() / 1000) - i128::from(event.at.0);
                 self.offset_us = Some(self.offset_us.map_or(offset, |least| least.min(offset)));
             }

@@ -3,8 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 
-use super::super::link::TcpOrUnix;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::link::PATIENCE;
 use super::replay::{Send, What};
+use crate::socket::Socket;
 
 /// Connections at most; further clients share them.
 const PIPES_MAX: u64 = 500;
@@ -19,7 +23,7 @@ const LINE_MAX: usize = 4096;
 
 /// What a reply is to.
 #[derive(Debug)]
-enum Asked {
+enum PendingRequest {
     Get {
         id: u64,
         key: Box<[u8]>,
@@ -35,12 +39,12 @@ enum Asked {
 
 #[derive(Debug)]
 struct Pipe {
-    socket: TcpOrUnix,
+    socket: Socket,
     unsent: Vec<u8>,
     received: Vec<u8>,
     /// Bytes of a value that are still to come.
     skip: usize,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingRequest>,
     /// What its client would send later: it waits for a look-up that is held, or for what another client writes.
     later: VecDeque<Send>,
 }
@@ -87,7 +91,7 @@ impl Pipes {
         }
         let slot = send.connection % PIPES_MAX;
         if !self.all.contains_key(&slot) {
-            let socket = TcpOrUnix::connect(&self.address)?;
+            let socket = Socket::connect(&self.address, PATIENCE)?;
             socket.do_not_wait()?;
             self.all.insert(slot, Pipe::new(socket));
         }
@@ -176,14 +180,14 @@ enum Reply<'a> {
 }
 
 impl Pipe {
-    fn new(socket: TcpOrUnix) -> Self {
+    fn new(socket: Socket) -> Self {
         let (unsent, received) = (Vec::new(), Vec::new());
         Self { socket, unsent, received, skip: 0, asked: VecDeque::new(), later: VecDeque::new() }
     }
 
     fn is_held(&self, now: u64) -> bool {
         match self.asked.front() {
-            Some(Asked::Get { sent, .. }) => now.saturating_sub(*sent) > HELD,
+            Some(PendingRequest::Get { sent, .. }) => now.saturating_sub(*sent) > HELD,
             _ => false,
         }
     }
@@ -207,14 +211,15 @@ impl Pipe {
     fn put(&mut self, Send { key, what, .. }: Send, now: u64) {
         // Keys that a text line cannot have come in Base64, and need meta commands.
         let is_plain = key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
-        let (name, flag) = if is_plain { (key.to_vec(), "") } else { (base64(&key), " b") };
+        let (name, flag) =
+            if is_plain { (key.to_vec(), "") } else { (STANDARD.encode(&key).into_bytes(), " b") };
         let out = &mut self.unsent;
         let asked = match what {
             What::Get(id) => {
                 out.extend_from_slice(if is_plain { b"get " } else { b"mg " });
                 out.extend_from_slice(&name);
                 out.extend_from_slice(if is_plain { b"\r\n" } else { b" b v\r\n" });
-                Asked::Get { id, key, is_hit: false, sent: now }
+                PendingRequest::Get { id, key, is_hit: false, sent: now }
             }
             What::Store(value) => {
                 out.extend_from_slice(b"ms ");
@@ -224,14 +229,14 @@ impl Pipe {
                 out.extend_from_slice(line.as_bytes());
                 out.resize(out.len() + value.size as usize, b'x');
                 out.extend_from_slice(b"\r\n");
-                Asked::Write { key }
+                PendingRequest::Write { key }
             }
             What::Delete | What::Fetch => {
                 out.extend_from_slice(if what == What::Delete { b"md " } else { b"mg " });
                 out.extend_from_slice(&name);
                 out.extend_from_slice(flag.as_bytes());
                 out.extend_from_slice(b"\r\n");
-                if what == What::Delete { Asked::Write { key } } else { Asked::Other }
+                if what == What::Delete { PendingRequest::Write { key } } else { PendingRequest::Other }
             }
         };
         self.asked.push_back(asked);
@@ -275,7 +280,7 @@ impl Pipe {
         if is_error {
             note(Reply::Error(line));
         }
-        if let Some(Asked::Get { is_hit, .. }) = self.asked.front_mut() {
+        if let Some(PendingRequest::Get { is_hit, .. }) = self.asked.front_mut() {
             match first {
                 "VALUE" => {
                     *is_hit = true;
@@ -293,27 +298,13 @@ impl Pipe {
             }
         }
         match self.asked.pop_front() {
-            Some(Asked::Get { id, key, is_hit, .. }) => note(Reply::Get(&key, id, is_hit)),
-            Some(Asked::Write { key }) => note(Reply::Write(&key)),
-            Some(Asked::Other) => note(Reply::Other),
+            Some(PendingRequest::Get { id, key, is_hit, .. }) => note(Reply::Get(&key, id, is_hit)),
+            Some(PendingRequest::Write { key }) => note(Reply::Write(&key)),
+            Some(PendingRequest::Other) => note(Reply::Other),
             None => return Err(io::Error::other(format!("it says {line:?} unasked"))),
         }
         Ok(())
     }
-}
-
-fn base64(bytes: &[u8]) -> Vec<u8> {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    for part in bytes.chunks(3) {
-        let number =
-            part.iter().fold(0_u32, |number, byte| number << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
-        for place in 0..4 {
-            let digit = DIGITS[(number >> (18 - 6 * place)) as usize & 63];
-            text.push(if place > part.len() { b'=' } else { digit });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -321,27 +312,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_as_in_its_standard() {
-        for (text, code) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("hello w", "aGVsbG8gdw=="),
-        ] {
-            assert_eq!(base64(text.as_bytes()), code.as_bytes());
-        }
-    }
-
-    #[test]
     fn replies_are_read_however_they_are_cut() {
         let replies = b"VALUE a 0 5\r\nEND\r\n\r\nEND\r\nHD\r\nEND\r\nVA 2 \r\nhi\r\nSERVER_ERROR busy\r\n";
         for piece in [1, 2, 3, 7, 100] {
             let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-            let get = |id| Asked::Get { id, key: Box::from(&b"k"[..]), is_hit: false, sent: 0 };
-            let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
-            pipe.asked = VecDeque::from([get(0), Asked::Other, get(1), get(2), get(3)]);
+            let get = |id| PendingRequest::Get { id, key: Box::from(&b"k"[..]), is_hit: false, sent: 0 };
+            let mut pipe = Pipe::new(Socket::Unix(own));
+            pipe.asked = VecDeque::from([get(0), PendingRequest::Other, get(1), get(2), get(3)]);
             let (mut hits, mut errors) = (vec![], 0);
             for part in replies.chunks(piece) {
                 let note = &mut |reply: Reply<'_>| match reply {
@@ -359,7 +336,7 @@ mod tests {
     #[test]
     fn a_client_that_is_held_sends_nothing_and_a_look_up_waits_for_the_store_before_it() {
         let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut pipe = Pipe::new(TcpOrUnix::Unix(own));
+        let mut pipe = Pipe::new(Socket::Unix(own));
         let mut writing = HashMap::new();
         let send = |what| Send { connection: 1, key: Box::from(&b"k"[..]), what };
         assert!(pipe.may_send(&send(What::Get(0)), 0, &writing));

@@ -87,14 +87,14 @@ pub(super) struct Tally {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KeyState {
     expires_us: u64,
     ttl: u32,
 }
 
 /// A look-up whose client may store.
 #[derive(Debug)]
-struct Ask {
+struct OpenLookup {
     id: u64,
     connection: u64,
     at_us: u64,
@@ -127,8 +127,8 @@ pub(super) struct Replay {
     first: u64,
     /// The last look-up of each connection.
     last: HashMap<u64, u64>,
-    known: HashMap<Box<[u8]>, Known>,
-    asks: HashMap<Box<[u8]>, Vec<Ask>>,
+    known: HashMap<Box<[u8]>, KeyState>,
+    asks: HashMap<Box<[u8]>, Vec<OpenLookup>>,
     asks_count: usize,
     next_id: u64,
     habits: HashMap<String, Habit>,
@@ -174,7 +174,7 @@ impl Replay {
 
     /// The watched server has this item: `expires_us` is [`u64::MAX`] without a time to live.
     pub(super) fn preloaded(&mut self, key: &[u8], ttl: u32, expires_us: u64) {
-        self.know(key, Known { expires_us, ttl });
+        self.know(key, KeyState { expires_us, ttl });
     }
 
     /// Takes the next line.
@@ -286,10 +286,10 @@ impl Replay {
                 self.tally.touched += 1;
                 let value = Value { size, ttl: known.ttl, is_add: false };
                 let expires_us = us.saturating_add(u64::from(known.ttl) * SECOND_US);
-                self.know(&key, Known { expires_us, ..known });
+                self.know(&key, KeyState { expires_us, ..known });
                 send(Send { connection, key: key.clone(), what: What::Store(value) });
             }
-            (Some(_), None) => self.know(&key, Known { expires_us: u64::MAX, ttl: 0 }),
+            (Some(_), None) => self.know(&key, KeyState { expires_us: u64::MAX, ttl: 0 }),
             _ => {}
         }
         let id = self.next_id;
@@ -307,7 +307,7 @@ impl Replay {
         }
         // What was not looked up is not computed: its store is left out, as after a hit.
         let outcome = if is_computing { Outcome::Hit } else { Outcome::Waits };
-        let ask = Ask { id, connection, at_us: us, real_hit, size, outcome, store: None };
+        let ask = OpenLookup { id, connection, at_us: us, real_hit, size, outcome, store: None };
         let asks = self.asks.entry(key).or_default();
         // Who looks once more is no further client.
         match asks.iter_mut().find(|own| own.connection == connection && own.outcome != Outcome::Waits) {
@@ -335,7 +335,7 @@ impl Replay {
         if stored {
             let ttl_us = u64::from(value.ttl) * SECOND_US;
             let expires_us = if value.ttl == 0 { u64::MAX } else { us.saturating_add(ttl_us) };
-            self.know(&key, Known { expires_us, ttl: value.ttl });
+            self.know(&key, KeyState { expires_us, ttl: value.ttl });
         }
         let mut asks = self.asks.get_mut(&key);
         // What changes a value that is still to be stored.
@@ -417,7 +417,7 @@ impl Replay {
         self.fills.insert((until_us, id), fill);
     }
 
-    fn know(&mut self, key: &[u8], known: Known) {
+    fn know(&mut self, key: &[u8], known: KeyState) {
         if let Some(own) = self.known.get_mut(key) {
             *own = known;
         } else if self.known.len() < KNOWN_MAX {

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cattlegrid_config::RuleFile;
+use cattlegrid_config::{NoScripts, RuleFile};
 use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
 use cattlegrid_loader::{Finished, Host, Loaders, Severity, StartError};
 use tempfile::TempDir;
@@ -91,7 +91,7 @@ impl World {
     }
 
     pub fn file(&self) -> RuleFile {
-        RuleFile::load(&self.path("rules.toml")).unwrap()
+        RuleFile::load(&self.path("rules.toml"), &NoScripts).unwrap()
     }
 
     /// Starts the loaders of a server whose items have at most `item_bytes_max` bytes.

@@ -12,10 +12,14 @@ use cattlegrid_config::Settings;
 use cattlegrid_herd::PeerKey;
 use cattlegrid_store::PAGE_BYTES;
 
+use crate::caps::Caps;
+use crate::connection::info::ConnectionInfo;
 use crate::lane::Lane;
+use crate::lane::handle::Message;
 use crate::listen::Address;
-use crate::share::{Ground, share};
-use crate::state::{Caps, ConnectionInfo, ListenerInfo, Message, Shared};
+use crate::listen::ListenerInfo;
+use crate::shared::Shared;
+use crate::shared::build::{Ground, share};
 use crate::time::Clock;
 
 /// Longest value in the log of the test's server.

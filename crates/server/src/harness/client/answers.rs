@@ -6,12 +6,12 @@
 use cattlegrid_protocol::{HEADER_BYTES, Packet, opcode};
 
 use super::packets::KEPT;
-use super::{Asked, Client, Match, What, show};
+use super::{Client, Match, PendingCommand, What, show};
 use crate::harness::book::{Book, KEYS, is_ruled};
 
 /// A packet without its reply yet.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct PendingPacket {
     pub(super) opcode: u8,
     pub(super) opaque: u32,
     pub(super) does: Does,
@@ -199,7 +199,7 @@ impl Client {
     /// The connection has ended, or will, and nothing from the second packet on was executed.
     fn drop_rest(&mut self, book: &mut Book) {
         for asked in self.asked.drain(..) {
-            if let What::Packet(Sent { does: Does::Store { serial, .. }, .. }) = asked.what {
+            if let What::Packet(PendingPacket { does: Does::Store { serial, .. }, .. }) = asked.what {
                 book.refused(serial);
             }
         }
@@ -209,20 +209,20 @@ impl Client {
 
     /// Whether the connection may end here without a reply: only quiet packets come before the packet that ends it so.
     pub(super) fn ends_silently(&mut self, book: &mut Book) -> bool {
-        let is_quiet = |asked: &Asked| match &asked.what {
+        let is_quiet = |asked: &PendingCommand| match &asked.what {
             What::Packet(sent) => sent.is_quiet(),
             _ => true,
         };
         let end = self.asked.iter().position(|asked| !is_quiet(asked));
         let Some(end) = end.filter(|at| {
             let asked = &self.asked[*at];
-            let ends = matches!(asked.what, What::Packet(Sent { does: Does::End(None), .. }));
+            let ends = matches!(asked.what, What::Packet(PendingPacket { does: Does::End(None), .. }));
             ends && asked.bytes - asked.unsent >= HEADER_BYTES
         }) else {
             return false;
         };
         for _ in 0..end {
-            if let Some(Asked { what: What::Packet(_), .. }) = self.asked.front() {
+            if let Some(PendingCommand { what: What::Packet(_), .. }) = self.asked.front() {
                 self.pass_quiet(book);
             } else {
                 self.asked.pop_front();
@@ -233,7 +233,7 @@ impl Client {
     }
 }
 
-impl Sent {
+impl PendingPacket {
     /// It may have no reply, and the connection goes on.
     pub(super) fn is_quiet(&self) -> bool {
         let packet = Packet { opcode: self.opcode, opaque: [0; 4] };
@@ -241,7 +241,7 @@ impl Sent {
     }
 
     /// How a reply of it fits. `own`: what its client's own key has.
-    fn matches(&self, reply: &Reply, asked: &Asked, own: Own, book: &mut Book) -> Match {
+    fn matches(&self, reply: &Reply, asked: &PendingCommand, own: Own, book: &mut Book) -> Match {
         self.fits_own(own, reply.status, book);
         let has_failed = reply.status != OK;
         let no_memory = reply.is_error(NO_MEMORY) && asked.may_find_no_memory(book);

@@ -5,7 +5,7 @@
 
 use cattlegrid_protocol::{BINARY_MAGIC, HEADER_BYTES, KEY_MAX, opcode};
 
-use super::answers::{Does, Sent};
+use super::answers::{Does, PendingPacket};
 use super::{Client, What, value};
 use crate::harness::book::{Book, KEYS, UNWRITTEN};
 use crate::harness::{Choices, ITEM_MAX};
@@ -263,12 +263,12 @@ impl Client {
         let mut bytes = fields.bytes(opaque);
         bytes[at] = byte;
         let does = Does::End(status);
-        self.ask(&bytes, What::Packet(Sent { opcode: fields.opcode, opaque, does }));
+        self.ask(&bytes, What::Packet(PendingPacket { opcode: fields.opcode, opaque, does }));
     }
 
     fn send(&mut self, fields: Fields<'_>, does: Does) {
         let opaque = self.next_packet();
-        self.ask(&fields.bytes(opaque), What::Packet(Sent { opcode: fields.opcode, opaque, does }));
+        self.ask(&fields.bytes(opaque), What::Packet(PendingPacket { opcode: fields.opcode, opaque, does }));
     }
 
     /// The opaque of the next packet: no other one of the client has it.

@@ -13,11 +13,11 @@
 //! memory, no descriptors in the whole system), they do wait: until a connection closes, and for [`RETRY`] at most
 //! before it is tried again, since a descriptor can become free otherwise.
 //!
-//! While they wait the door is closed, and it is the control thread that tries again. A lane that finds the door closed stops
+//! While they wait the acceptor is paused, and it is the control thread that tries again. A lane that finds it paused stops
 //! polling the listeners; all are woken when it is open again.
 //!
 //! # Invariants
-//! * One thread accepts at a time, and no lane while the door is closed.
+//! * One thread accepts at a time, and no lane while the acceptor is paused.
 //! * While no connection can be accepted the listeners are not polled: waiting costs one attempt for each [`RETRY`].
 //! * A shortage is logged once a second at most.
 
@@ -35,21 +35,24 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags, acceptfrom_with, send};
 
+use crate::connection::info::ConnectionInfo;
+use crate::lane::handle::Message;
 use crate::listen::Listener;
+use crate::listen::ListenerInfo;
 use crate::log;
-use crate::state::{ConnectionInfo, ListenerInfo, Message, Shared};
+use crate::shared::Shared;
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
-    /// Lanes may accept. Changed with `desk` locked.
+pub(crate) struct Acceptor {
+    /// Lanes may accept. Changed with `state` locked.
     open: AtomicBool,
     /// Locked while a connection is accepted.
-    desk: Mutex<Desk>,
+    state: Mutex<AcceptorState>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct AcceptorState {
     /// Connections accepted so far, without those that were refused.
     accepted: u64,
     paused: Option<Pause>,
@@ -79,12 +82,12 @@ struct Shortages {
 
 /// A socket that listens. It is closed when all threads have dropped it.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct ListeningSocket {
     pub(crate) listener: Listener,
     pub(crate) info: Arc<ListenerInfo>,
 }
 
-impl Entrance {
+impl ListeningSocket {
     pub(crate) fn new(listener: Listener) -> Self {
         let fd = listener.fd.as_raw_fd();
         let info = Arc::new(ListenerInfo { fd, address: listener.address.clone(), tls: listener.tls });
@@ -94,12 +97,12 @@ impl Entrance {
 
 /// Why a listener is not asked for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Accepted {
+pub(crate) enum AcceptEnd {
     /// As many as were asked for; others may wait.
     All,
     /// No client waits there any more.
     Enough,
-    /// The door is closed.
+    /// The acceptor is paused.
     Closed,
 }
 
@@ -111,7 +114,7 @@ enum Attempt {
     HandedOn,
     /// A client that has gone, or was refused.
     Gone,
-    None(Accepted),
+    None(AcceptEnd),
 }
 
 /// For how long the system gets no new connection out of us after it had no room for one.
@@ -121,20 +124,20 @@ const ACCEPTED_A_TURN: usize = 256;
 /// A lane keeps what it accepts while it has at most one part in this many more connections than the lane that has fewest.
 const SLACK_PART: usize = 8;
 
-impl Door {
+impl Acceptor {
     /// Lets lanes accept: the server starts.
     pub(crate) fn begin(&self, shared: &Shared) {
-        let mut desk = self.desk();
-        desk.spare = spare_descriptor();
+        let mut state = self.state();
+        state.spare = spare_descriptor();
         shared.gauges.accepting.store(true, Relaxed);
         self.open.store(true, Release);
     }
 
     /// Lets nobody accept any more: the server leaves.
     pub(crate) fn shut(&self) {
-        let mut desk = self.desk();
-        desk.shut = true;
-        desk.spare = None;
+        let mut state = self.state();
+        state.shut = true;
+        state.spare = None;
         self.open.store(false, Release);
     }
 
@@ -148,70 +151,70 @@ impl Door {
     pub(crate) fn accept(
         &self,
         shared: &Shared,
-        entrance: &Entrance,
+        socket: &ListeningSocket,
         most: usize,
         own: Option<usize>,
         mut keep: impl FnMut(Arc<ConnectionInfo>),
-    ) -> (Accepted, bool) {
+    ) -> (AcceptEnd, bool) {
         let mut handed_on = false;
         for _ in 0..most {
-            match self.attempt(shared, entrance, own) {
+            match self.attempt(shared, socket, own) {
                 Attempt::Kept(info) => keep(info),
                 Attempt::HandedOn => handed_on = true,
                 Attempt::Gone => {}
                 Attempt::None(why) => return (why, handed_on),
             }
         }
-        (Accepted::All, handed_on)
+        (AcceptEnd::All, handed_on)
     }
 
-    fn attempt(&self, shared: &Shared, entrance: &Entrance, own: Option<usize>) -> Attempt {
-        let mut desk = self.desk();
+    fn attempt(&self, shared: &Shared, socket: &ListeningSocket, own: Option<usize>) -> Attempt {
+        let mut state = self.state();
         if own.is_some() && !self.is_open() {
-            return Attempt::None(Accepted::Closed);
+            return Attempt::None(AcceptEnd::Closed);
         }
         let now = || shared.clock.now();
         let is_full = is_full(shared);
         if is_full && !shared.settings.connections_max_fast {
-            self.pause(&mut desk, None, shared);
-            return Attempt::None(Accepted::Closed);
+            self.pause(&mut state, None, shared);
+            return Attempt::None(AcceptEnd::Closed);
         }
-        let listener = &entrance.listener.fd;
+        let listener = &socket.listener.fd;
         let (fd, peer) = match acceptfrom_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(accepted) => accepted,
-            Err(Errno::AGAIN) => return Attempt::None(Accepted::Enough),
+            Err(Errno::AGAIN) => return Attempt::None(AcceptEnd::Enough),
             Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Attempt::Gone,
             // The system looks for a descriptor before it looks whether a client waits.
-            Err(_) if !is_readable(listener) => return Attempt::None(Accepted::Enough),
+            Err(_) if !is_readable(listener) => return Attempt::None(AcceptEnd::Enough),
             Err(error) => {
-                desk.note_shortage(error, shared);
-                if desk.refuse_with_spare(error, listener, shared) {
+                state.note_shortage(error, shared);
+                if state.refuse_with_spare(error, listener, shared) {
                     return Attempt::Gone;
                 }
-                self.pause(&mut desk, Some(now() + RETRY), shared);
-                return Attempt::None(Accepted::Closed);
+                self.pause(&mut state, Some(now() + RETRY), shared);
+                return Attempt::None(AcceptEnd::Closed);
             }
         };
         let is_short = shared.shortage.is_short();
         if is_full || is_short {
-            drop(desk);
+            drop(state);
             shared.shortage.refused.fetch_add((!is_full).into(), Relaxed);
             refuse(&fd, shared);
             return Attempt::Gone;
         }
-        desk.accepted += 1;
-        let number = desk.accepted;
+        state.accepted += 1;
+        let number = state.accepted;
         let lane = choose(shared.lanes.iter().map(|lane| lane.connections.load(Relaxed)), own);
         shared.count_in(lane);
         // Another lane is told before the server can begin to leave.
-        let others = (own != Some(lane)).then_some(desk);
+        let others = (own != Some(lane)).then_some(state);
         let address = peer.and_then(|peer: SocketAddrAny| SocketAddr::try_from(peer).ok());
         let peer_key = peer_key(address, &fd);
         let info = Arc::new(ConnectionInfo {
             number,
             address,
             peer_key,
-            listener: Arc::clone(&entrance.info),
+            listener: Arc::clone(&socket.info),
             last_command: AtomicU32::new(shared.clock.seconds()),
             writing: false.into(),
             held: false.into(),
@@ -228,12 +231,12 @@ impl Door {
     }
 
     /// Leaves new connections in the backlog, or goes on doing so.
-    fn pause(&self, desk: &mut Desk, again: Option<Instant>, shared: &Shared) {
-        if let Some(pause) = &mut desk.paused {
+    fn pause(&self, state: &mut AcceptorState, again: Option<Instant>, shared: &Shared) {
+        if let Some(pause) = &mut state.paused {
             pause.again = again;
             return;
         }
-        desk.paused = Some(Pause { since: shared.clock.now(), again });
+        state.paused = Some(Pause { since: shared.clock.now(), again });
         self.open.store(false, Release);
         shared.gauges.listen_disabled.fetch_add(1, Relaxed);
         shared.gauges.accepting.store(false, Relaxed);
@@ -243,7 +246,7 @@ impl Door {
 
     /// A lane cannot poll a listener: it is tried again later.
     pub(crate) fn pause_for_poller(&self, shared: &Shared) {
-        self.pause(&mut self.desk(), Some(shared.clock.now() + RETRY), shared);
+        self.pause(&mut self.state(), Some(shared.clock.now() + RETRY), shared);
     }
 
     /// How long the control thread may wait at most, so as to be back when it is time to accept again.
@@ -251,76 +254,76 @@ impl Door {
         if self.is_open() {
             return most;
         }
-        let Some(again) = self.desk().paused.and_then(|pause| pause.again) else { return most };
+        let Some(again) = self.state().paused.and_then(|pause| pause.again) else { return most };
         // The poller takes a time that has passed for none.
         most.min(again.saturating_duration_since(shared.clock.now()) + Duration::from_millis(1))
     }
 
     /// Ends a pause when there is room; for the control thread. `woken`: a connection has closed.
-    pub(crate) fn go_on(&self, entrances: &[Entrance], woken: bool, shared: &Shared) {
+    pub(crate) fn retry(&self, sockets: &[ListeningSocket], woken: bool, shared: &Shared) {
         if self.is_open() {
             return;
         }
         {
-            let mut desk = self.desk();
-            let Some(pause) = desk.paused else { return };
+            let mut state = self.state();
+            let Some(pause) = state.paused else { return };
             if is_full(shared) || pause.again.is_some_and(|again| !woken && shared.clock.now() < again) {
                 return;
             }
             if shared.settings.connections_max_fast {
                 // With it all that wait can be told, and no client waits forever.
-                desk.refill();
+                state.refill();
             }
         }
         // Those that wait first, and polled only once they are served: else lanes would wake for the same ones again.
-        for entrance in entrances {
-            let (end, _) = self.accept(shared, entrance, ACCEPTED_A_TURN, None, drop);
-            if end == Accepted::Closed {
+        for socket in sockets {
+            let (end, _) = self.accept(shared, socket, ACCEPTED_A_TURN, None, drop);
+            if end == AcceptEnd::Closed {
                 return;
             }
         }
-        let mut desk = self.desk();
-        let Some(pause) = desk.paused.take() else { return };
+        let mut state = self.state();
+        let Some(pause) = state.paused.take() else { return };
         let gauges = &shared.gauges;
         let lasted = shared.clock.now().saturating_duration_since(pause.since);
         gauges.listen_disabled_micros.fetch_add(lasted.as_micros() as u64, Relaxed);
         gauges.accepting.store(true, Relaxed);
-        self.reopen(&desk, shared);
+        self.reopen(&state, shared);
     }
 
     /// Reads files, for which the spare descriptor gives its place: no connection takes it meanwhile.
     pub(crate) fn lend_spare(&self, shared: &Shared, read: impl FnOnce()) {
         {
-            let mut desk = self.desk();
-            desk.lent = true;
-            desk.spare = None;
+            let mut state = self.state();
+            state.lent = true;
+            state.spare = None;
             self.open.store(false, Release);
         }
         read();
-        let mut desk = self.desk();
-        desk.lent = false;
-        desk.refill();
-        self.reopen(&desk, shared);
+        let mut state = self.state();
+        state.lent = false;
+        state.refill();
+        self.reopen(&state, shared);
     }
 
     /// Takes the spare descriptor again if it is lost; once a second.
     pub(crate) fn refill(&self) {
-        self.desk().refill();
+        self.state().refill();
     }
 
-    fn reopen(&self, desk: &Desk, shared: &Shared) {
-        if desk.paused.is_none() && !desk.lent && !desk.shut {
+    fn reopen(&self, state: &AcceptorState, shared: &Shared) {
+        if state.paused.is_none() && !state.lent && !state.shut {
             self.open.store(true, Release);
             shared.lanes.iter().for_each(|lane| lane.waker.wake());
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().expect("nobody panics with it held")
+    fn state(&self) -> MutexGuard<'_, AcceptorState> {
+        self.state.lock().expect("nobody panics with it held")
     }
 }
 
-impl Desk {
+impl AcceptorState {
     fn refill(&mut self) {
         if self.spare.is_none() && !self.shut {
             self.spare = spare_descriptor();
@@ -428,7 +431,7 @@ mod tests {
         assert_eq!(key("127.0.0.1:1"), PeerKey::Address("127.0.0.1".parse().unwrap()));
         assert_eq!(key("[::ffff:127.0.0.1]:2"), key("127.0.0.1:1"));
         assert_ne!(key("[::1]:1"), key("127.0.0.1:1"));
-        assert_eq!(peer_key(None, &fd), PeerKey::Process(nix::unistd::getpid().as_raw()));
+        assert_eq!(peer_key(None, &fd), PeerKey::Process(std::process::id().cast_signed()));
     }
 
     #[test]
@@ -444,7 +447,7 @@ mod tests {
 
     struct Bed {
         shared: Arc<Shared>,
-        entrance: Entrance,
+        socket: ListeningSocket,
         clients: Vec<TcpStream>,
     }
 
@@ -452,25 +455,26 @@ mod tests {
         fn new(words: &[&str]) -> Self {
             let all = ["-m", "16"].iter().chain(words).copied();
             let Ok(Command::Serve(settings)) = parse_args(all) else { panic!("options") };
-            let shared = crate::share::alone(*settings);
-            shared.door.begin(&shared);
+            let shared = crate::shared::build::alone(*settings);
+            shared.acceptor.begin(&shared);
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
             socket.set_nonblocking(true).unwrap();
             let address = Address::Tcp(socket.local_addr().unwrap());
-            let entrance = Entrance::new(Listener { fd: socket.into(), address, tls: false });
-            Self { shared, entrance, clients: Vec::new() }
+            let socket = ListeningSocket::new(Listener { fd: socket.into(), address, tls: false });
+            Self { shared, socket, clients: Vec::new() }
         }
 
         fn connect(&mut self) {
-            let Address::Tcp(address) = &self.entrance.listener.address else { panic!("a path") };
+            let Address::Tcp(address) = &self.socket.listener.address else { panic!("a path") };
             self.clients.push(TcpStream::connect(address).unwrap());
         }
 
         /// A lane accepts what waits; the lanes that get it, and the end.
-        fn accept(&self, own: usize) -> (Vec<(usize, Arc<ConnectionInfo>)>, Accepted) {
+        fn accept(&self, own: usize) -> (Vec<(usize, Arc<ConnectionInfo>)>, AcceptEnd) {
             let mut served = Vec::new();
             let keep = |info| served.push((own, info));
-            let (end, handed_on) = self.shared.door.accept(&self.shared, &self.entrance, 16, Some(own), keep);
+            let (end, handed_on) =
+                self.shared.acceptor.accept(&self.shared, &self.socket, 16, Some(own), keep);
             let others = self.told();
             assert_eq!(handed_on, !others.is_empty());
             served.extend(others);
@@ -504,7 +508,7 @@ mod tests {
         for _ in 0..8 {
             bed.connect();
             let (served, end) = bed.accept(2);
-            assert_eq!(end, Accepted::Enough);
+            assert_eq!(end, AcceptEnd::Enough);
             lanes.extend(served.iter().map(|(lane, _)| *lane));
             numbers.extend(served.iter().map(|(_, info)| info.number));
         }
@@ -527,28 +531,28 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_closes_the_door_until_a_connection_has_gone() {
+    fn the_limit_pauses_the_acceptor_until_a_connection_has_gone() {
         let mut bed = Bed::new(&["-t", "2", "-c", "1", "-o", "no_maxconns_fast"]);
         (0..3).for_each(|_| bed.connect());
         let (served, end) = bed.accept(0);
-        assert_eq!((served.len(), end), (1, Accepted::Closed));
-        let (shared, door) = (&bed.shared, &bed.shared.door);
-        assert!(!door.is_open() && !shared.gauges.accepting.load(Relaxed));
-        assert_eq!(bed.accept(1).1, Accepted::Closed);
-        let entrances = std::slice::from_ref(&bed.entrance);
-        door.go_on(entrances, true, shared);
-        assert!(!door.is_open(), "still full");
+        assert_eq!((served.len(), end), (1, AcceptEnd::Closed));
+        let (shared, acceptor) = (&bed.shared, &bed.shared.acceptor);
+        assert!(!acceptor.is_open() && !shared.gauges.accepting.load(Relaxed));
+        assert_eq!(bed.accept(1).1, AcceptEnd::Closed);
+        let sockets = std::slice::from_ref(&bed.socket);
+        acceptor.retry(sockets, true, shared);
+        assert!(!acceptor.is_open(), "still full");
         bed.forget(served);
-        door.go_on(entrances, true, shared);
+        acceptor.retry(sockets, true, shared);
         assert_eq!(shared.gauges.current.load(Relaxed), 1, "the control thread has accepted the next");
-        assert!(!door.is_open(), "full again");
+        assert!(!acceptor.is_open(), "full again");
         assert_eq!(shared.gauges.listen_disabled.load(Relaxed), 1, "one pause");
         for left in [1, 0] {
             bed.forget(bed.told());
-            door.go_on(entrances, true, shared);
+            acceptor.retry(sockets, true, shared);
             assert_eq!(shared.gauges.current.load(Relaxed), left);
         }
-        assert!(door.is_open() && shared.gauges.accepting.load(Relaxed));
+        assert!(acceptor.is_open() && shared.gauges.accepting.load(Relaxed));
     }
 
     #[test]
@@ -557,12 +561,12 @@ mod tests {
         let mut bed = Bed::new(&["-c", "2"]);
         (0..5).for_each(|_| bed.connect());
         let (served, end) = bed.accept(0);
-        assert_eq!((served.len(), end), (2, Accepted::Enough));
+        assert_eq!((served.len(), end), (2, AcceptEnd::Enough));
         assert_eq!(bed.shared.gauges.rejected.load(Relaxed), 3);
         let mut text = String::new();
         bed.clients[4].read_to_string(&mut text).unwrap();
         assert_eq!(text, "ERROR Too many open connections\r\n");
-        assert!(bed.shared.door.is_open());
+        assert!(bed.shared.acceptor.is_open());
     }
 
     /// Through all steps of a lane: accept, first turn, pause, accept again, leave.
@@ -570,8 +574,7 @@ mod tests {
     fn a_lane_accepts_until_it_leaves() {
         use std::io::{Read as _, Write as _};
         let mut bed = Bed::new(&["-t", "1", "-c", "50"]);
-        let (shared, Address::Tcp(address)) =
-            (Arc::clone(&bed.shared), bed.entrance.listener.address.clone())
+        let (shared, Address::Tcp(address)) = (Arc::clone(&bed.shared), bed.socket.listener.address.clone())
         else {
             panic!("a path")
         };
@@ -580,8 +583,8 @@ mod tests {
             bed.connect();
             bed.clients.last().unwrap().write_all(b"mn\r\n").unwrap();
         }
-        let Bed { entrance, mut clients, .. } = bed;
-        lane.accept_from(Arc::new([entrance])).unwrap();
+        let Bed { socket, mut clients, .. } = bed;
+        lane.accept_from(Arc::new([socket])).unwrap();
         let rounds = |lane: &mut Lane<'_>| {
             (0..12).for_each(|_| assert!(lane.round(Some(Duration::ZERO)).unwrap()));
         };
@@ -591,17 +594,17 @@ mod tests {
             client.read_exact(&mut reply).unwrap();
             assert_eq!(&reply, b"MN\r\n");
         }
-        // Files are read: the lane finds the door closed, and is woken.
+        // Files are read: the lane finds the acceptor paused, and is woken.
         let newcomer = TcpStream::connect(address);
         clients.pop();
-        shared.door.lend_spare(&shared, || rounds(&mut lane));
+        shared.acceptor.lend_spare(&shared, || rounds(&mut lane));
         assert_eq!(shared.gauges.current.load(Relaxed), 49);
         rounds(&mut lane);
         assert_eq!(shared.gauges.current.load(Relaxed), 50);
         drop((newcomer, clients));
         rounds(&mut lane);
         assert_eq!(shared.gauges.current.load(Relaxed), 0);
-        shared.door.shut();
+        shared.acceptor.shut();
         shared.lanes[0].tell(Message::Drain);
         assert!(!lane.round(None).unwrap(), "it has left");
         assert!(TcpStream::connect(address).is_err(), "the listener is closed");
@@ -611,10 +614,10 @@ mod tests {
     fn nobody_accepts_while_files_are_read_or_the_server_leaves() {
         let mut bed = Bed::new(&[]);
         bed.connect();
-        bed.shared.door.lend_spare(&bed.shared, || assert_eq!(bed.accept(0).1, Accepted::Closed));
-        assert!(bed.shared.door.is_open());
-        bed.shared.door.shut();
-        bed.shared.door.lend_spare(&bed.shared, || {});
-        assert_eq!(bed.accept(0).1, Accepted::Closed);
+        bed.shared.acceptor.lend_spare(&bed.shared, || assert_eq!(bed.accept(0).1, AcceptEnd::Closed));
+        assert!(bed.shared.acceptor.is_open());
+        bed.shared.acceptor.shut();
+        bed.shared.acceptor.lend_spare(&bed.shared, || {});
+        assert_eq!(bed.accept(0).1, AcceptEnd::Closed);
     }
 }

@@ -1,4 +1,4 @@
-//! What all threads share, made of the settings.
+//! Makes what all threads share of the settings.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::channel;
@@ -13,22 +13,27 @@ use cattlegrid_store::Share;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::acceptor::Acceptor;
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
+use crate::caps::Caps;
 use crate::detail::Detail;
-use crate::door::Door;
 use crate::dump::Dumps;
 use crate::error::ServeError;
 use crate::follows::Follows;
+use crate::gauges::Gauges;
+use crate::lane::handle::LaneHandle;
 use crate::loading::LaneHost;
 use crate::log;
 use crate::poller::Waker;
+use crate::reload::ReloadStatus;
+use crate::reload::in_force::{InForce, log_own_types};
+use crate::shared::Shared;
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
-use crate::state::{Caps, Gauges, InForce, LanePart, Reloaded, Shared, log_own_types};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::Unsent;
+use crate::unsent::UnsentOutput;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
 use crate::why;
@@ -37,7 +42,7 @@ use crate::why;
 pub(crate) struct Ground {
     clock: Clock,
     caps: Caps,
-    lanes: Arc<[LanePart]>,
+    lanes: Arc<[LaneHandle]>,
     loaders: Loaders,
 }
 
@@ -89,8 +94,8 @@ impl Ground {
 
     /// As [`Ground::new`], with another clock and other caps.
     pub(crate) fn with(settings: &Settings, clock: Clock, caps: Caps) -> Result<Self, ServeError> {
-        let lanes: Arc<[LanePart]> = (0..settings.threads)
-            .map(|_| LanePart::new())
+        let lanes: Arc<[LaneHandle]> = (0..settings.threads)
+            .map(|_| LaneHandle::new())
             .collect::<Result<_, _>>()
             .map_err(|error| ServeError::Io { what: "a lane cannot be made", error })?;
         let host = LaneHost::new(Arc::clone(&lanes), clock.clone());
@@ -148,7 +153,7 @@ pub(crate) fn share(
     let shared = Arc::new(Shared {
         clock,
         auth,
-        not_allowed: crate::auth::rights::Said::default(),
+        not_allowed: crate::auth::rights::RefusalLog::default(),
         tls,
         admin,
         engine,
@@ -169,18 +174,21 @@ pub(crate) fn share(
         uploads: Uploads::new(caps.uploads_bytes),
         shortage: Shortage::default(),
         dumps: Dumps::default(),
-        unsent: Unsent::new(caps.unsent_bytes),
+        unsent: UnsentOutput::new(caps.unsent_bytes),
         caps,
         connections: Mutex::default(),
         listeners: Mutex::default(),
-        door: Door::default(),
+        acceptor: Acceptor::default(),
         control: Waker::new().map_err(io("a lane cannot be made"))?,
         stop_asked: AtomicBool::new(false),
         in_force: Mutex::new(InForce {
             rule_file: settings.rule_file.clone(),
             objects: settings.objects.clone(),
         }),
-        reloaded: Mutex::new(Reloaded { unix: crate::time::unix_now().as_secs(), ..Reloaded::default() }),
+        reload_status: Mutex::new(ReloadStatus {
+            unix: crate::time::unix_now().as_secs(),
+            ..ReloadStatus::default()
+        }),
         settings,
     });
     #[cfg(feature = "etcd")]
@@ -189,7 +197,6 @@ pub(crate) fn share(
     Ok(shared)
 }
 
-/// What a server of these settings shares, without users and certificates.
 /// What the store is told of the shares of a file.
 pub(crate) fn shares(file: &RuleFile) -> Vec<Share> {
     const { assert!(cattlegrid_config::SHARES_MAX <= cattlegrid_store::SHARES_MAX) };
@@ -214,6 +221,7 @@ pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
     }
 }
 
+/// What a server of these settings shares, without users and certificates.
 #[cfg(test)]
 pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
     let ground = Ground::new(&settings).expect("its loaders start");
