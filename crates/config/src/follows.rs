@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
-use cattlegrid_follow::mysql;
-use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
+use cattlegrid_follow::postgres::{SslMode, Table, Template};
+use cattlegrid_follow::{Address, Product};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
@@ -104,7 +104,11 @@ fn find_vias(follows: &mut [(usize, FollowSettings)], problems: &mut Problems) {
     let found: Vec<FollowSettings> = all.filter(|own| own.etcd().is_some()).cloned().collect();
     for (offset, own) in follows {
         let max_lag = own.max_lag;
-        let FollowOrigin::Postgres(PostgresLog { via: Some(via), .. }) = &mut own.origin else { continue };
+        let (FollowOrigin::Postgres(PostgresLog { via: Some(via), .. })
+        | FollowOrigin::Mysql(MysqlLog { via: Some(via), .. })) = &mut own.origin
+        else {
+            continue;
+        };
         let Some(log) = found.iter().find(|log| log.name == via.name) else {
             let problem = "is no log of etcd of this file; name one";
             problems.add(*offset, format!("follow {}: via {:?}: {problem}", own.name, via.name));
@@ -182,11 +186,13 @@ impl Follow<'_> {
             let mend = format!("build it with the feature, or leave [follow.{}] out", self.name);
             problems.add(self.offset, format!("{label}: kind {feature:?}: {why}; {mend}"));
         }
+        let via = draft.via.as_ref().filter(|_| kind != LogKind::Etcd);
+        let via = via.map(|via| Self::via(via, kind, &draft, &label, problems));
         let origin = if kind == LogKind::Mysql {
-            let address = self.mysql_address(&draft, &label, problems);
+            let address = self.address(Product::Mysql, &draft, &label, problems);
             let database = address.as_ref().map_or("", |address| &address.database);
             let tables = self.read_tables(&label, (kind, database), prefixes, problems);
-            FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id })
+            FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id, via })
         } else if kind == LogKind::Etcd {
             FollowOrigin::Etcd(EtcdLog {
                 place: self.place(&draft, &label, problems)?,
@@ -194,8 +200,7 @@ impl Follow<'_> {
             })
         } else {
             let tables = self.read_tables(&label, (kind, "public"), prefixes, problems);
-            let address = self.address(&draft, &label, problems)?;
-            let via = draft.via.as_ref().map(|via| Self::via(via, &draft, &label, problems));
+            let address = self.address(Product::Postgres, &draft, &label, problems)?;
             let slot = draft.slot.map(|slot| {
                 let is_allowed =
                     |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -256,7 +261,7 @@ impl Follow<'_> {
         let url = self.table.get("url").and_then(|url| url.get_ref().as_str()).unwrap_or_default();
         let by_place = if self.table.contains_key("servers") || url.starts_with("etcd://") {
             LogKind::Etcd
-        } else if mysql::Address::is_one(url) {
+        } else if Product::Mysql.is_of(url) {
             LogKind::Mysql
         } else {
             LogKind::Postgres
@@ -275,7 +280,7 @@ impl Follow<'_> {
                 (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "server_id"][..], "PostgreSQL")
             }
             LogKind::Mysql => (
-                &["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "publication", "slot", "via"][..],
+                &["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "publication", "slot"][..],
                 "MySQL or MariaDB",
             ),
         };
@@ -290,36 +295,9 @@ impl Follow<'_> {
         kind
     }
 
-    fn mysql_address(
-        &self,
-        draft: &FollowDraft,
-        label: &str,
-        problems: &mut Problems,
-    ) -> Option<mysql::Address> {
-        let Some(url) = &draft.url else {
-            if !self.table.contains_key("url") {
-                let example = "url = \"mysql://cattlegrid@db.internal:3306/shop\"";
-                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
-            }
-            return None;
-        };
-        match mysql::Address::parse(&url.text) {
-            Ok(mut address) => {
-                if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
-                    address.ssl = mode;
-                }
-                Some(address)
-            }
-            Err(error) => {
-                problems.add(url.offset, format!("{label}: url: {error}"));
-                None
-            }
-        }
-    }
-
     /// The log of etcd is found when all logs have been read.
-    fn via(via: &Text, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
-        if draft.slot.is_none() {
+    fn via(via: &Text, kind: LogKind, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
+        if kind == LogKind::Postgres && draft.slot.is_none() {
             let problem = "needs a slot, at which another node goes on when the one that follows is gone";
             problems.add(via.offset, format!("{label}: via: {problem}; write slot = \"cattlegrid\""));
         }
@@ -392,15 +370,24 @@ impl Follow<'_> {
         Some(place)
     }
 
-    fn address(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Address> {
+    fn address(
+        &self,
+        product: Product,
+        draft: &FollowDraft,
+        label: &str,
+        problems: &mut Problems,
+    ) -> Option<Address> {
         let Some(url) = &draft.url else {
             if !self.table.contains_key("url") {
-                let example = "url = \"postgres://cattlegrid@db.internal:5432/shop\"";
+                let example = match product {
+                    Product::Postgres => "url = \"postgres://cattlegrid@db.internal:5432/shop\"",
+                    Product::Mysql => "url = \"mysql://cattlegrid@db.internal:3306/shop\"",
+                };
                 problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
             }
             return None;
         };
-        match Address::parse(&url.text) {
+        match Address::parse(product, &url.text) {
             Ok(mut address) => {
                 if let Some(mode) = draft.sslmode.as_ref().and_then(|mode| SslMode::of(&mode.text).ok()) {
                     address.ssl = mode;
