@@ -24,7 +24,8 @@ def shop(start, open_dir, own_database, binary):
 
     def make(*statements, tables="", options=(), rights=()):
         database = own_database(*options)
-        database.sql(*statements)
+        if statements:
+            database.sql(*statements)
         for right in rights:
             database.sql(f"GRANT SELECT ON {right}.* TO cattlegrid@'%'")
         text = rules(database.port, rule=OWNER, tables=tables)
@@ -64,16 +65,6 @@ def test_columns_that_only_the_rows_have(shop):
     assert flushes(server) == 1, server.log()
 
 
-@only_mariadb
-def test_texts_that_are_not_the_usual_ones(shop):
-    server, database, c = shop("CREATE TABLE a (n int PRIMARY KEY, i inet6, t timestamp(2) NULL, d decimal(10, 2) ZEROFILL)",
-                               tables=table("a", "row:{i}") + table("a", "row:{d}"))
-    for shown in ["::1.2.3.4", "::0.1.0.2", "::506", "::ffff:0.0.0.1", "2001:db8::1", "::"]:
-        change = f"REPLACE INTO a VALUES (1, '{shown}', NULL, 1.5)"
-        assert gone(server, c, [f"page:{shown}", "page:1.50"], lambda: database.sql("DELETE FROM a", change)) == {f"page:{shown}", "page:1.50"}
-        assert database.sql("SELECT i FROM a") == [(shown,)]
-
-
 def test_statements_that_reach_a_table_through_a_view_or_a_trigger(shop):
     server, database, c = shop("CREATE VIEW seen AS SELECT * FROM items", "CREATE TABLE other (id int)",
                                "CREATE TRIGGER t AFTER INSERT ON other FOR EACH ROW UPDATE items SET version = version + 1")
@@ -88,7 +79,7 @@ def test_statements_behind_settings(shop):
     """`SET STATEMENT ... FOR`, by which careful migrations are run."""
     server, database, c = shop("CREATE TABLE p (id int PRIMARY KEY)", tables=table("p", "row:{id}"))
     settings = "SET STATEMENT lock_wait_timeout = 5, max_statement_time = 9 FOR"
-    for change in ("TRUNCATE TABLE p", "ALTER TABLE p ADD COLUMN c int FIRST", "RENAME TABLE p TO q, q TO p", "DROP TABLE p"):
+    for change in ("TRUNCATE TABLE p", "ALTER TABLE p ADD COLUMN c int FIRST", "RENAME TABLE p TO q, q TO p"):
         before = flushes(server)
         assert gone(server, c, ["page:3"], lambda: database.sql(f"{settings} {change}")) == {"page:3"}, change
         assert flushes(server) > before
@@ -184,10 +175,9 @@ def test_large_rows(shop):
                                options=["--max-allowed-packet=200M", "--innodb-log-file-size=256M"])
     keys = ["page:1", "page:2"]
     for mib in (1, 15, 16, 17, 40):
-        change = f"REPLACE INTO large VALUES (1, REPEAT('x', {mib} << 20))"
-        assert gone(server, c, keys, lambda: database.sql("SET max_statement_time = 0" if is_mariadb else "SELECT 1", change)) == {"page:1"}, mib
-        exact = f"REPLACE INTO large VALUES (1, REPEAT('x', ({mib} << 20) - 100))"
-        assert gone(server, c, keys, lambda: database.sql(exact)) == {"page:1"}, mib
+        for less in (0, 100):
+            change = f"INSERT INTO large VALUES (1, REPEAT('x', ({mib} << 20) - {less}))"
+            assert gone(server, c, keys, lambda: database.sql("DELETE FROM large", change)) == {"page:1"}, mib
     assert flushes(server) == 1, server.log()
     assert gone(server, c, keys, lambda: database.sql("DELETE FROM large", "INSERT INTO large VALUES (1, REPEAT('x', 70 << 20))")) == set(keys)
     assert "a change is larger than 64 MiB" in server.log()

@@ -276,13 +276,22 @@ impl World {
     /// The slot was dropped, or the log purged, or begun anew.
     fn lose_log(&mut self) {
         self.slot = self.slot.and(Some(u64::MAX));
+        if self.binlog.is_none() {
+            return;
+        }
+        // What a crash would need is not purged: all that is logged has been carried out.
+        for ended in std::mem::take(&mut self.running) {
+            if ended.is_logged {
+                self.change(ended.row);
+            }
+        }
         let Some(binlog) = &mut self.binlog else { return };
         binlog.first = self.end;
+        self.log.clear();
         if self.rng.random_bool(0.5) {
             // The same places again.
             (binlog.epoch, binlog.first) = (binlog.epoch + 1, 1);
             binlog.lost.clear();
-            self.log.clear();
             self.end = self.end / 2 + 1;
         }
         // A stream reads what it has open, but not of a log that was begun anew.
