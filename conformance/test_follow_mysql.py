@@ -586,7 +586,7 @@ def test_rows_that_foreign_keys_change(start, open_dir, own_database):
     )
     table = '[[follow.shop.table]]\ntable = "children"\nbump = ["row:{id}"]\n'
     server = started(start, open_dir, rules(database.port, tables=table))
-    wait_until("it is said", lambda: 'write cascade = "flush" for the table' in server.log())
+    wait_until("it is said", lambda: 'write cascade = "flush" for shop.children' in server.log())
     assert log_of(server)["state"] != "confirmed"
     server.stop()
     server = started(start, open_dir, rules(database.port, tables=table + 'cascade = "flush"\n'))

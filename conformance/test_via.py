@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -11,12 +12,10 @@ import pymemcache.client.base
 import pytest
 
 import test_statistics
-from database import Database
 from etcds import Etcd
 from follow_faults import Relay
-from follow_loads import prepare
 from harness import free_port, wait_until
-from via_faults import Fleet
+from via_faults import PRODUCTS, Fleet
 
 pytestmark = pytest.mark.only_cattlegrid
 
@@ -37,13 +36,12 @@ servers = [{servers}]
 prefix = "/cattlegrid/shop"
 
 [follow.shop]
-url = "postgres://postgres@127.0.0.1:{database}/postgres"
+{database}
 via = "bumps"
-slot = "fleet"
 {more}
 
 [[follow.shop.table]]
-table = "rows"
+table = "{rows}"
 bump = ["row:{{id}}"]
 {table}
 """
@@ -56,10 +54,21 @@ def etcd():
     made.clean()
 
 
+@pytest.fixture(scope="module", params=list(PRODUCTS))
+def product(request):
+    if request.param == "mariadb" and not shutil.which("mariadbd"):
+        pytest.skip("no MariaDB is installed")
+    return PRODUCTS[request.param]
+
+
+only_postgres = pytest.mark.parametrize("product", ["postgres"], indirect=True)
+only_mariadb = pytest.mark.parametrize("product", ["mariadb"], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def module_database():
-    made = Database()
-    prepare(made)
+def module_database(product):
+    made = product.make()
+    made.product = product
     yield made
     made.clean()
 
@@ -69,6 +78,8 @@ def database(module_database, etcd):
     """One for the tests of this file, without a slot; and nothing is in the etcd."""
     etcd.ctl("del", "--prefix", "/cattlegrid/shop/")
     yield module_database
+    if module_database.product is not PRODUCTS["postgres"]:
+        return
     ended = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL"
     drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
     wait_until("no node follows", lambda: module_database.sql(ended) == [], 30)
@@ -76,7 +87,7 @@ def database(module_database, etcd):
 
 
 @pytest.fixture
-def node(start, open_dir, etcd):
+def node(start, open_dir, etcd, product):
     numbers = iter(range(100))
 
     def run(database, name=None, server="", more="", table="", wait=True):
@@ -84,7 +95,8 @@ def node(start, open_dir, etcd):
         name = name or f"n{number}"
         servers = ", ".join(f'"{own}"' for own in etcd.endpoints)
         started_file = f"{open_dir}/rules{number}.toml"
-        text = RULES.format(node=name, servers=servers, database=database.port, server=server, more=more, table=table)
+        text = RULES.format(node=name, servers=servers, database=product.keys(database.port), rows=product.rows, server=server,
+                            more=more, table=table)
         with open(started_file, "w") as out:
             out.write(text)
         server = start("--config", started_file)
@@ -136,7 +148,7 @@ def confirmed(servers):
 
 
 def change(database, row):
-    database.sql(f"UPDATE rows SET version = version + 1 WHERE id = {row}")
+    database.sql(f"UPDATE {database.product.rows} SET version = version + 1 WHERE id = {row}")
 
 
 def leader_of(servers):
@@ -160,7 +172,7 @@ def test_one_node_follows_and_all_obey(database, node):
         wait_until("the page is gone", lambda: client(server).get("page:1") is None, 5)
     assert [client(server).get("page:2") for server in servers] == [b"old"] * 3
     # The stream and the second connection of one node.
-    assert database.sql("SELECT count(*) FROM pg_stat_replication") == [(2,)]
+    assert database.product.followers(database) == 2
     flushes = [int(log_of(server)["flushes"]) + int(log_of(server, "bumps")["flushes"]) for server in servers]
     confirmed(servers)
     for server in servers:
@@ -169,6 +181,7 @@ def test_one_node_follows_and_all_obey(database, node):
     assert after == flushes, "only the beginning flushes"
 
 
+@only_postgres
 def test_statistics_are_those_of_the_documents(database, node):
     server = node(database)
     until(server, "confirmed", "bumps")
@@ -190,6 +203,7 @@ def test_a_value_that_was_read_before_the_change_is_not_kept(database, node):
         assert client(server).get("page:3") is None
 
 
+@only_postgres
 def test_tags_behind_prefixes(database, node):
     servers = [node(database, server='prefixes = ["a:", "b:"]') for _ in range(2)]
     together(servers)
@@ -202,6 +216,7 @@ def test_tags_behind_prefixes(database, node):
         wait_until("all are gone", lambda: client(server).get_many(keys) == {"a:page:5": b"old"}, 5)
 
 
+@only_postgres
 def test_nodes_with_other_prefixes(database, node):
     servers = [node(database), node(database, server='prefixes = ["a:", "b:"]')]
     together(servers)
@@ -212,6 +227,7 @@ def test_nodes_with_other_prefixes(database, node):
     wait_until("all are gone", lambda: client(servers[1]).get_many(["page:4", "a:page:4", "b:page:4"]) == {}, 5)
 
 
+@only_postgres
 def test_tags_behind_some_prefixes(database, node):
     servers = [node(database, server='prefixes = ["a:", "b:"]', table='prefixes = ["b:"]') for _ in range(2)]
     together(servers)
@@ -257,6 +273,8 @@ def test_another_node_goes_on_from_the_place_of_the_last_one(database, node, how
         change(database, 20)
         confirmed(servers)
         assert fill_from.get("page:20") is None
+        if database.product is not PRODUCTS["postgres"]:
+            return
         # Its stream was ended, and no one fights for the slot.
         pid = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'fleet'"
         before = database.sql(pid)
@@ -285,6 +303,7 @@ def test_a_node_that_does_not_reach_the_database_leaves_it_to_another_one(databa
     way.close()
 
 
+@only_postgres
 @pytest.mark.parametrize("how", ["TERM", "KILL"])
 def test_what_was_left_out_of_the_log_before_another_node_goes_on(database, node, how):
     """A table is not published for a moment, which the node that leads would have noticed within 30 s."""
@@ -301,6 +320,49 @@ def test_what_was_left_out_of_the_log_before_another_node_goes_on(database, node
     confirmed([other])
 
 
+@only_mariadb
+@pytest.mark.parametrize("what", ["definition", "purge"])
+def test_what_happens_to_the_binary_log_before_another_node_goes_on(own_database, node, etcd, what):
+    etcd.ctl("del", "--prefix", "/cattlegrid/shop/")
+    database = own_database()
+    servers = [node(database, more='max_lag = "15s"') for _ in range(2)]
+    together(servers)
+    leader = leader_of(servers)
+    other = next(own for own in servers if own is not leader)
+    for row in (32, 33):
+        fill(other, f"page:{row}", "old")
+    confirmed(servers)
+    flushes = int(log_of(other, "bumps")["flushes"])
+    leader.signal(signal.SIGKILL)
+    leader.process.wait()
+    if what == "definition":
+        database.sql("ALTER TABLE items ADD COLUMN first int NOT NULL DEFAULT 33 FIRST")
+        change(database, 32)
+        wait_until("the page is gone", lambda: client(other).get("page:32") is None, 60)
+        # And then its columns are known again.
+        confirmed([other])
+        assert client(other).get("page:33") in (None, b"old")
+        client(other).set("page:33", "new")
+        change(database, 34)
+        confirmed([other])
+        assert client(other).get("page:33") == b"new"
+        return
+    change(database, 32)
+    database.sql("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+
+    def is_purged():
+        # Not while the database has not noticed that the node is gone, which reads them.
+        logs = database.sql("SHOW BINARY LOGS")
+        database.sql(f"PURGE BINARY LOGS TO '{logs[-1][0]}'")
+        return len(logs) == 1
+
+    wait_until("the log is purged", is_purged, 4)
+    confirmed([other])
+    assert int(log_of(other, "bumps")["flushes"]) > flushes
+    assert [client(other).get(f"page:{row}") for row in (32, 33)] == [None, None]
+
+
+@only_postgres
 def test_all_nodes_say_what_keeps_the_leader_from_following(database, node):
     servers = [node(database) for _ in range(2)]
     together(servers)
@@ -327,6 +389,7 @@ def test_all_nodes_say_what_keeps_the_leader_from_following(database, node):
     assert all("missing" not in log_of(own) for own in servers)
 
 
+@only_postgres
 def test_another_slot_is_another_way(database, node):
     first = node(database)
     second = node(database, wait=False)
@@ -343,6 +406,7 @@ def test_another_slot_is_another_way(database, node):
     assert "missing" not in log_of(second)
 
 
+@only_postgres
 def test_two_fleets_do_not_take_a_slot_from_each_other(database, node, open_dir, start):
     first = node(database)
     file = f"{open_dir}/elsewhere.toml"
@@ -357,6 +421,7 @@ def test_two_fleets_do_not_take_a_slot_from_each_other(database, node, open_dir,
     assert log_of(first)["state"] == "confirmed"
 
 
+@only_postgres
 def test_a_node_that_is_started_again_leads_under_its_name(start, database, node):
     first, second = node(database, "first"), node(database, "second")
     together([first, second])
@@ -382,9 +447,12 @@ def test_the_database_restarts(database, node):
     confirmed(servers)
     for server in servers:
         c = client(server)
-        assert (c.get("page:40"), c.get("page:41")) == (None, b"old")
+        # What a crash of MariaDB takes back is in no log: everything is invalidated.
+        other = b"old" if database.product is PRODUCTS["postgres"] else None
+        assert (c.get("page:40"), c.get("page:41")) == (None, other)
 
 
+@only_postgres
 def test_a_slot_that_is_made_anew_invalidates_everything_everywhere(database, node):
     servers = [node(database) for _ in range(2)]
     together(servers)
@@ -417,7 +485,8 @@ def test_without_a_database_all_are_behind(database, node):
     confirmed(servers)
 
 
-def test_without_etcd_all_are_behind_and_nothing_is_lost(node, start, open_dir, own_database):
+@only_postgres
+def test_without_etcd_all_are_behind_and_nothing_is_lost(start, open_dir, own_database, product):
     etcd = Etcd()
     try:
         database = own_database()
@@ -425,7 +494,8 @@ def test_without_etcd_all_are_behind_and_nothing_is_lost(node, start, open_dir, 
         servers = []
         for number in range(2):
             file = f"{open_dir}/own{number}.toml"
-            text = RULES.format(node=f"n{number}", servers=places, database=database.port, server="", more="", table="")
+            text = RULES.format(node=f"n{number}", servers=places, database=product.keys(database.port), rows=product.rows, server="", more="",
+                                table="")
             with open(file, "w") as out:
                 out.write(text)
             servers.append(start("--config", file))
@@ -462,12 +532,12 @@ def test_without_etcd_all_are_behind_and_nothing_is_lost(node, start, open_dir, 
 
 
 @pytest.fixture
-def own_database():
+def own_database(product):
     made = []
 
     def make():
-        made.append(Database())
-        prepare(made[-1])
+        made.append(product.make())
+        made[-1].product = product
         return made[-1]
 
     yield make
@@ -481,6 +551,7 @@ def processor(server):
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@only_postgres
 def test_a_node_that_waits_takes_no_processor(database, node, start, open_dir):
     """Without an etcd, without a database, and while another node leads."""
     servers = [node(database) for _ in range(2)]
@@ -506,6 +577,7 @@ def test_a_node_that_waits_takes_no_processor(database, node, start, open_dir):
     confirmed(servers[:2])
 
 
+@only_postgres
 def test_nodes_that_follow_other_tables_say_so(database, node):
     first = node(database)
     second = node(database, table='truncate = ["all"]', wait=False)
@@ -530,6 +602,7 @@ def test_nodes_that_follow_other_tables_say_so(database, node):
     wait_until("the page is gone", lambda: client(second).get("page:47") is None, 5)
 
 
+@only_postgres
 def test_a_transaction_that_runs_at_the_beginning(database, node):
     """It is in no entry of the log: a node that takes over knows of it, too."""
     with database.connect(autocommit=False) as open_one:
@@ -551,7 +624,7 @@ def test_many_rows(database, node):
     for server in servers:
         for row in range(50, 90):
             fill(server, f"page:{row}", "old")
-    database.sql("UPDATE rows SET version = version + 1 WHERE id BETWEEN 50 AND 69")
+    database.sql(f"UPDATE {database.product.rows} SET version = version + 1 WHERE id BETWEEN 50 AND 69")
     confirmed(servers)
     for server in servers:
         c = client(server)
@@ -567,7 +640,7 @@ def test_many_rows(database, node):
     ('prefix = "/cattlegrid/shop"|via = "shop"', "follow bumps: via: the log is that of etcd, which has none; leave it out"),
 ])
 def test_what_does_not_fit_is_refused(binary, open_dir, change, says):
-    text = RULES.format(node="n", servers='"http://127.0.0.1:1"', database=1, server="", more="", table="")
+    text = RULES.format(node="n", servers='"http://127.0.0.1:1"', database=PRODUCTS["postgres"].keys(1), rows="rows", server="", more="", table="")
     before, after = change.split("|")
     assert before in text
     file = f"{open_dir}/wrong.toml"
@@ -577,11 +650,15 @@ def test_what_does_not_fit_is_refused(binary, open_dir, change, says):
     assert checked.returncode == 2 and says in checked.stdout + checked.stderr, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("number", range(2))
-def test_faults_one_after_the_other(kind, binary, number):
+@pytest.mark.parametrize("name", ["postgres", "postgres", "mariadb"])
+def test_faults_one_after_the_other(kind, binary, name):
     """A schedule of its own each time; `VIA_SEED` repeats one. `via_faults.py` runs as many as asked for."""
     seed = int(os.environ.get("VIA_SEED", 0)) or random.SystemRandom().randrange(1 << 30)
-    fleet = Fleet(binary, kind, seed)
+
+    class Own(Fleet):
+        product = PRODUCTS[name]
+
+    fleet = Own(binary, kind, seed)
     try:
         fleet.run(20)
         print(f"seed {seed}: {fleet.report()}")

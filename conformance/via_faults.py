@@ -1,9 +1,12 @@
 """As `nodes_faults.py`, of a fleet of which one node follows a database for all: clients change rows, and never invalidate.
 
     python via_faults.py --schedules 100 --seconds 30 --server-bin ../target/release/cattlegrid
+
+`VIA_DATABASE=mariadb`: with a MariaDB, or the MySQL of `MYSQLD`, in the place of a PostgreSQL.
 """
 
 import contextlib
+import os
 import random
 import signal
 import time
@@ -14,6 +17,7 @@ import nodes_faults
 from database import Database
 from follow_faults import Relay
 from follow_loads import prepare
+from mysql_server import MysqlServer
 from nodes_faults import MAX_LAG, ROWS, SLACK, Conversation
 
 RULES = """
@@ -33,39 +37,97 @@ max_lag = "2s"
 when_behind = "miss"
 
 [follow.shop]
-url = "postgres://postgres@127.0.0.1:{database}/postgres"
+{database}
 via = "bumps"
-slot = "fleet"
 max_lag = "2s"
 when_behind = "miss"
 
 [[follow.shop.table]]
-table = "rows"
+table = "{rows}"
 bump = ["row:{{id}}"]
 """
 
 
+class Postgres:
+    """What tests need to know of a database; its table has the columns `id` and `version`."""
+
+    rows = "rows"
+
+    @staticmethod
+    def make():
+        database = Database()
+        prepare(database)
+        return database
+
+    @staticmethod
+    def keys(port):
+        """Those of the log."""
+        return f'url = "postgres://postgres@127.0.0.1:{port}/postgres"\nslot = "fleet"'
+
+    @staticmethod
+    def change(connection, row):
+        """Changes a row; its version. None: there is no such row."""
+        found = connection.execute("UPDATE rows SET version = version + 1 WHERE id = %s RETURNING version", (row,)).fetchone()
+        return found and found[0]
+
+    @staticmethod
+    def followers(database):
+        """How many connections there are that follow."""
+        return database.sql("SELECT count(*) FROM pg_stat_replication")[0][0]
+
+    @staticmethod
+    def end_followers(database):
+        database.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+
+
+class Mysql:
+    rows = "items"
+
+    @staticmethod
+    def make():
+        return MysqlServer("--sync-binlog=0", binary=os.environ.get("MYSQLD", "mariadbd").split()).prepare(1000)
+
+    @staticmethod
+    def keys(port):
+        return f'url = "mysql://cattlegrid:secret@127.0.0.1:{port}/shop"'
+
+    @staticmethod
+    def change(connection, row):
+        return connection.execute("UPDATE items SET version = LAST_INSERT_ID(version + 1) WHERE id = %s", (row,)).lastrowid
+
+    @staticmethod
+    def followers(database):
+        return database.sql("SELECT count(*) FROM information_schema.processlist WHERE user = 'cattlegrid'")[0][0]
+
+    @staticmethod
+    def end_followers(database):
+        database.end_followers()
+
+
+PRODUCTS = {"postgres": Postgres, "mariadb": Mysql}
+
+
 class Fleet(nodes_faults.Fleet):
     logs = ("bumps", "shop")
+    product = PRODUCTS[os.environ.get("VIA_DATABASE", "postgres")]
 
     def prepare(self):
-        self.database = Database()
-        prepare(self.database)
+        self.database = self.product.make()
         self.ways = []
 
     def rules(self, number, servers):
         self.ways.append(Relay(self.database.port))
-        return RULES.format(number=number, servers=servers, database=self.ways[-1].port)
+        return RULES.format(number=number, servers=servers, database=self.product.keys(self.ways[-1].port), rows=self.product.rows)
 
-    def query(self, connection, statement, *values):
-        """The connection, and the first row; None for what there is not."""
+    def query(self, connection, asks):
+        """The connection, and what is asked of it; None for what there is not."""
         try:
             connection = connection or self.database.connect()
-            return connection, connection.execute(statement, values).fetchone()
-        except psycopg.Error:
+            return connection, asks(connection)
+        except (psycopg.Error, OSError):
             if connection is not None:
-                with contextlib.suppress(psycopg.Error):
-                    connection.close()
+                with contextlib.suppress(psycopg.Error, OSError):
+                    connection.__exit__(None, None, None)
             time.sleep(0.1)
             return None, None
 
@@ -73,18 +135,18 @@ class Fleet(nodes_faults.Fleet):
         draw, connection = random.Random(seed), None
         while not self.stop.is_set():
             row = draw.randrange(ROWS)
-            change = "UPDATE rows SET version = version + 1 WHERE id = %s RETURNING version"
-            connection, found = self.query(connection, change, row + 1)
+            connection, version = self.query(connection, lambda own: self.product.change(own, row + 1))
             at = time.monotonic()
-            if found:
+            if version:
                 with self.lock:
                     self.replies[b"changed"] = self.replies.get(b"changed", 0) + 1
-                    self.committed[row].append((found[0], at))
+                    self.committed[row].append((version, at))
             time.sleep(draw.uniform(0, 0.1))
 
     def read(self, seed):
         draw, connection = random.Random(seed), None
         talks = [(number, Conversation(port)) for number, port in enumerate(self.ports)]
+        ask = f"SELECT version FROM {self.product.rows} WHERE id = %s"
         while not self.stop.is_set():
             row, (number, talk) = draw.randrange(ROWS), draw.choice(talks)
             sent = time.monotonic()
@@ -93,7 +155,7 @@ class Fleet(nodes_faults.Fleet):
                 time.sleep(0.05)
             elif reply == b"END\r\n":
                 self.misses += 1
-                connection, found = self.query(connection, "SELECT version FROM rows WHERE id = %s", row + 1)
+                connection, found = self.query(connection, lambda own: own.execute(ask, (row + 1,)).fetchone())
                 if found:
                     time.sleep(draw.uniform(0, 0.02))
                     text = str(found[0]).encode()
@@ -132,8 +194,8 @@ class Fleet(nodes_faults.Fleet):
         server.signal(signal.SIGCONT)
 
     def do_end_stream(self, length):
-        end = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL"
-        self.database.sql(end)
+        with contextlib.suppress(OSError):
+            self.product.end_followers(self.database)
         time.sleep(length / 4)
 
     def do_database_restarts(self, length):

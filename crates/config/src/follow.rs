@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
-use cattlegrid_follow::Mark;
 use cattlegrid_follow::etcd::Place;
-use cattlegrid_follow::mysql;
-use cattlegrid_follow::postgres::{Address, Table, Template};
+use cattlegrid_follow::postgres::{Table, Template};
+use cattlegrid_follow::{Address, Mark};
 use cattlegrid_herd::WhenBehind;
 
 /// The settings of one log, checked and with all defaults.
@@ -66,11 +65,13 @@ pub struct PostgresLog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MysqlLog {
     /// The server, the database of tables without one, and the user that follows.
-    pub address: mysql::Address,
+    pub address: Address,
     /// What is followed; at least one table.
     pub tables: Vec<FollowTable>,
     /// The number by which the server knows its replicas; None: a random one.
     pub server_id: Option<u32>,
+    /// As [`PostgresLog::via`].
+    pub via: Option<Via>,
 }
 
 /// The log of etcd by way of which a database is followed.
@@ -151,6 +152,11 @@ impl FollowSettings {
             mark.add(&log.publication);
             mark.add(log.slot.as_deref().unwrap_or_default());
         }
+        if let Some(log) = self.mysql() {
+            mark.add("mysql");
+            mark.add(&log.address.database);
+            log.tables.iter().for_each(|own| mark.add(&format!("{:?}", own.table.cascade)));
+        }
         for FollowTable { table, prefixes, .. } in self.tables() {
             mark.add(&table.full_name());
             for list in [
@@ -169,7 +175,11 @@ impl FollowSettings {
 
     /// By way of which log of etcd it is followed, if it is.
     pub fn via(&self) -> Option<&Via> {
-        self.postgres().and_then(|log| log.via.as_ref())
+        match &self.origin {
+            FollowOrigin::Postgres(log) => log.via.as_ref(),
+            FollowOrigin::Mysql(log) => log.via.as_ref(),
+            FollowOrigin::Etcd(_) => None,
+        }
     }
 
     /// The etcd, if it is one.

@@ -159,7 +159,7 @@ pub(crate) const FOLLOW: &[Key<FollowDraft, FollowSettings>] = &[
         set!(server_id, given => Some(given.number())),
         |follow| follow.mysql().and_then(|log| log.server_id).map(|number| number.to_string())),
     key("via", Kind::Text { what: "name of a log", max: 64 }, "",
-        "Of a database, in a fleet: the name of the log of etcd by way of which it is followed. One node follows the database and writes its bumps into that log, which all nodes obey; when it is gone another node goes on from its place. Needs a `slot`, which the nodes share, and a `max_lag` that is not below that of the log of etcd.",
+        "Of a database, in a fleet: the name of the log of etcd by way of which it is followed. One node follows the database and writes its bumps into that log, which all nodes obey; when it is gone another node goes on from its place. Needs, of PostgreSQL, a `slot`, which the nodes share, and a `max_lag` that is not below that of the log of etcd.",
         set!(via, given => Some(given.placed().clone())),
         |follow| follow.via().map(|via| toml_text(&via.name))),
     key("password_file", Kind::Free { what: "path", max: 4095 }, "",

@@ -7,8 +7,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
-use cattlegrid_follow::mysql;
-use cattlegrid_follow::postgres::{Address, SslMode, Table, Template};
+use cattlegrid_follow::postgres::{SslMode, Table, Template};
+use cattlegrid_follow::{Address, Product};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
 use toml::de::{DeTable, DeValue};
 
@@ -105,7 +105,11 @@ fn find_vias(follows: &mut [(usize, FollowSettings)], problems: &mut Problems) {
     let found: Vec<FollowSettings> = all.filter(|own| own.etcd().is_some()).cloned().collect();
     for (offset, own) in follows {
         let max_lag = own.max_lag;
-        let FollowOrigin::Postgres(PostgresLog { via: Some(via), .. }) = &mut own.origin else { continue };
+        let (FollowOrigin::Postgres(PostgresLog { via: Some(via), .. })
+        | FollowOrigin::Mysql(MysqlLog { via: Some(via), .. })) = &mut own.origin
+        else {
+            continue;
+        };
         let Some(log) = found.iter().find(|log| log.name == via.name) else {
             let problem = "is no log of etcd of this file; name one";
             problems.add(*offset, format!("follow {}: via {:?}: {problem}", own.name, via.name));
@@ -183,15 +187,13 @@ impl Follow<'_> {
             let mend = format!("build it with the feature, or leave [follow.{}] out", self.name);
             problems.add(self.offset, format!("{label}: kind {feature:?}: {why}; {mend}"));
         }
+        let via = draft.via.as_ref().filter(|_| kind != LogKind::Etcd);
+        let via = via.map(|via| Self::via(via, kind, &draft, &label, problems));
         let origin = if kind == LogKind::Mysql {
-            let example = "mysql://cattlegrid@db.internal:3306/shop";
-            let address = self.address(&draft, (&label, example), mysql::Address::parse, problems);
-            let with_mode =
-                |own: mysql::Address| mysql::Address { ssl: draft.ssl_mode().unwrap_or(own.ssl), ..own };
-            let address = address.map(with_mode);
+            let address = self.address(Product::Mysql, &draft, &label, problems);
             let database = address.as_ref().map_or("", |address| &address.database);
             let tables = self.read_tables(&label, (kind, database), prefixes, problems);
-            FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id })
+            FollowOrigin::Mysql(MysqlLog { address: address?, tables, server_id: draft.server_id, via })
         } else if kind == LogKind::Etcd {
             FollowOrigin::Etcd(EtcdLog {
                 place: self.place(&draft, &label, problems)?,
@@ -199,10 +201,7 @@ impl Follow<'_> {
             })
         } else {
             let tables = self.read_tables(&label, (kind, "public"), prefixes, problems);
-            let example = "postgres://cattlegrid@db.internal:5432/shop";
-            let address = self.address(&draft, (&label, example), Address::parse, problems)?;
-            let address = Address { ssl: draft.ssl_mode().unwrap_or(address.ssl), ..address };
-            let via = draft.via.as_ref().map(|via| Self::via(via, &draft, &label, problems));
+            let address = self.address(Product::Postgres, &draft, &label, problems)?;
             let slot = draft.slot.map(|slot| {
                 let is_allowed =
                     |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -263,7 +262,7 @@ impl Follow<'_> {
         let url = self.table.get("url").and_then(|url| url.get_ref().as_str()).unwrap_or_default();
         let by_place = if self.table.contains_key("servers") || url.starts_with("etcd://") {
             LogKind::Etcd
-        } else if mysql::Address::is_one(url) {
+        } else if Product::Mysql.is_of(url) {
             LogKind::Mysql
         } else {
             LogKind::Postgres
@@ -282,7 +281,7 @@ impl Follow<'_> {
                 (&["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "server_id"][..], "PostgreSQL")
             }
             LogKind::Mysql => (
-                &["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "publication", "slot", "via"][..],
+                &["servers", "prefix", "bump_reply", "ssl_cert", "ssl_key", "publication", "slot"][..],
                 "MySQL or MariaDB",
             ),
         };
@@ -297,8 +296,9 @@ impl Follow<'_> {
         kind
     }
 
-    fn via(via: &Text, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
-        if draft.slot.is_none() {
+    /// The log of etcd is found when all logs have been read.
+    fn via(via: &Text, kind: LogKind, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Via {
+        if kind == LogKind::Postgres && draft.slot.is_none() {
             let problem = "needs a slot, at which another node goes on when the one that follows is gone";
             problems.add(via.offset, format!("{label}: via: {problem}; write slot = \"cattlegrid\""));
         }
@@ -371,22 +371,33 @@ impl Follow<'_> {
         Some(place)
     }
 
-    /// The address of the database, which `example` is like.
-    fn address<A, E: Display>(
+    fn address(
         &self,
+        product: Product,
         draft: &FollowDraft,
-        (label, example): (&str, &str),
-        parse: impl FnOnce(&str) -> Result<A, E>,
+        label: &str,
         problems: &mut Problems,
-    ) -> Option<A> {
+    ) -> Option<Address> {
         let Some(url) = &draft.url else {
             if !self.table.contains_key("url") {
-                let problem = format!("{label}: lacks url, the database; write url = {example:?}");
-                problems.add(self.offset, problem);
+                let example = match product {
+                    Product::Postgres => "url = \"postgres://cattlegrid@db.internal:5432/shop\"",
+                    Product::Mysql => "url = \"mysql://cattlegrid@db.internal:3306/shop\"",
+                };
+                problems.add(self.offset, format!("{label}: lacks url, the database; write {example}"));
             }
             return None;
         };
-        parse(&url.text).map_err(|error| problems.add(url.offset, format!("{label}: url: {error}"))).ok()
+        match Address::parse(product, &url.text) {
+            Ok(mut address) => {
+                address.ssl = draft.ssl_mode().unwrap_or(address.ssl);
+                Some(address)
+            }
+            Err(error) => {
+                problems.add(url.offset, format!("{label}: url: {error}"));
+                None
+            }
+        }
     }
 
     /// `schema`: that of tables that are named without one.

@@ -342,6 +342,8 @@ impl<L: Log> Follower<L> {
                 self.probed(number, &identity, head, &snapshot, now_ms);
             }
             Told::Gap { reason } => {
+                // Places before it may be of another history.
+                self.acknowledged = None;
                 self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
             }
             Told::Covers { missing } => {
@@ -422,6 +424,10 @@ impl<L: Log> Follower<L> {
             // What was obeyed by another process: what it has acknowledged was whole.
             None if resumes => self.unseen = Unseen::Known { running: Vec::new(), ended: false },
             None => {}
+        }
+        if !resumes || self.identity.as_ref().is_some_and(|last| *last != identity) {
+            // A place of the last stream means nothing in this one.
+            self.acknowledged = None;
         }
         self.identity = Some(identity);
         self.link = Link::Up(Stream {

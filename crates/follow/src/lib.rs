@@ -36,6 +36,7 @@
 //!    one: replies are numbered.
 #![forbid(unsafe_code)]
 
+mod address;
 mod again;
 pub mod etcd;
 mod follower;
@@ -49,12 +50,17 @@ mod node;
 pub mod postgres;
 #[cfg(feature = "postgres")]
 mod rows;
+#[cfg(feature = "postgres")]
+mod source;
 mod tables;
 #[cfg(feature = "postgres")]
 mod tls;
 #[cfg(feature = "postgres")]
+mod wire;
+#[cfg(feature = "postgres")]
 mod x509;
 
+pub use address::{Address, AddressError, Product};
 pub use follower::{
     Action, FlushReason, Follower, HEADS_MAX, NUDGE_AFTER_MS, PROBE_EVERY_MS, RETRY_MS_MAX, Settings, State,
     Told,
@@ -64,3 +70,5 @@ pub use mark::Mark;
 pub use names::{NAMES_BYTES_MAX, Name, Names};
 #[cfg(feature = "postgres")]
 pub use node::{Node, Notice, Order, Standing, Wish};
+#[cfg(feature = "postgres")]
+pub use wire::WireError;

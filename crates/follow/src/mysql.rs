@@ -2,7 +2,6 @@
 //!
 //! What a rule file says of it can be read without the feature `mysql`, which has the connections.
 
-mod address;
 #[cfg(feature = "mysql")]
 mod auth;
 #[cfg(feature = "mysql")]
@@ -24,16 +23,15 @@ mod server;
 #[cfg(feature = "mysql")]
 mod source;
 #[cfg(feature = "mysql")]
+mod standing;
+#[cfg(feature = "mysql")]
 mod statement;
 #[cfg(feature = "mysql")]
 mod value;
 #[cfg(feature = "mysql")]
 mod wire;
 
-pub use address::{Address, AddressError};
 #[cfg(feature = "mysql")]
 pub use event::Malformed;
 #[cfg(feature = "mysql")]
 pub use source::Source;
-#[cfg(feature = "mysql")]
-pub use wire::WireError;

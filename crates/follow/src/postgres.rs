@@ -2,7 +2,6 @@
 //!
 //! What a rule file says of it can be read without the feature `postgres`, which has the connections.
 
-pub(crate) mod address;
 #[cfg(feature = "postgres")]
 mod catalog;
 #[cfg(feature = "postgres")]
@@ -24,16 +23,14 @@ mod standing;
 #[cfg(feature = "postgres")]
 mod waits;
 #[cfg(feature = "postgres")]
-pub(crate) mod wire;
+mod wire;
 
+pub use crate::address::SslMode;
 pub use crate::missing::Missing;
 pub use crate::tables::{Cascade, LeftOut, Table, TableError, Template};
 #[cfg(feature = "postgres")]
 pub use crate::tls::{TlsError, client_config};
-pub use address::{Address, AddressError, SslMode};
 #[cfg(feature = "postgres")]
 pub use pgoutput::{Lsn, Malformed};
 #[cfg(feature = "postgres")]
 pub use source::Source;
-#[cfg(feature = "postgres")]
-pub use wire::WireError;

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::postgres::address::SslMode;
+use crate::address::SslMode;
 use crate::x509::Certificate;
 
 /// Where systems keep the authorities that they trust: Debian, Red Hat, Alpine and BSD.

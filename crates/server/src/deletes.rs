@@ -22,18 +22,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cattlegrid_config::{
-    Distribution, FollowCommand, FollowOrigin, FollowSettings, FollowTable, Memcached, OnGap,
-};
+use cattlegrid_config::{Distribution, FollowCommand, FollowSettings, FollowTable, Memcached, OnGap};
 use cattlegrid_follow::postgres::LeftOut;
 use cattlegrid_follow::{FlushReason, Name, Names, Node, Notice, Order, State, Wish};
 use cattlegrid_ring::{Layout, Ring, RingError, Server};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
-#[cfg(feature = "mysql")]
-use crate::follows::mysql_source;
-use crate::follows::{Said, password, source};
+use crate::database::Database;
+use crate::follows::{Said, password};
 use crate::log;
 use crate::signals::{Signal, Signals};
 use crate::time::Clock;
@@ -118,7 +115,8 @@ struct DeleteCounts {
 /// It cannot be followed at all. A database or a server that cannot be reached is tried again.
 pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), DeletesError> {
     let io = |what| move |source| DeletesError::Io { what, source };
-    let source = Database::of(log)?;
+    let database = Database::of(log, FollowTable::of_keys, true)?;
+    let database = database.ok_or_else(|| DeletesError::NoDatabase(log.name.clone()))?;
     let ring = ring(command)?;
     let signals = Signals::block().map_err(io("signals cannot be received"))?;
     log::start().map_err(io("starting the log's thread"))?;
@@ -156,43 +154,12 @@ pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), 
             failed = until_signal(&shared, signals, &wish, &clock) => {
                 failed.map_err(io("signals cannot be received"))
             }
-            () = source.follow(&mut node, wished) => Ok(()),
+            () = database.follow(&mut node, wished) => Ok(()),
         }
     });
     shared.say_end();
     log::flush(Duration::from_secs(1));
     result
-}
-
-/// A database whose log is followed.
-enum Database {
-    Postgres(Box<cattlegrid_follow::postgres::Source>),
-    #[cfg(feature = "mysql")]
-    Mysql(Box<cattlegrid_follow::mysql::Source>),
-}
-
-impl Database {
-    fn of(log: &FollowSettings) -> Result<Self, DeletesError> {
-        let tables = log.tables().iter().map(FollowTable::of_keys).collect();
-        match &log.origin {
-            FollowOrigin::Postgres(origin) => {
-                source(log, origin, tables, true).map(Box::new).map(Self::Postgres).map_err(Into::into)
-            }
-            #[cfg(feature = "mysql")]
-            FollowOrigin::Mysql(origin) => {
-                mysql_source(log, origin, tables).map(Box::new).map(Self::Mysql).map_err(Into::into)
-            }
-            _ => Err(DeletesError::NoDatabase(log.name.clone())),
-        }
-    }
-
-    async fn follow(self, node: &mut OrderSink, wished: watch::Receiver<Wish>) {
-        match self {
-            Self::Postgres(source) => source.follow(node, wished).await,
-            #[cfg(feature = "mysql")]
-            Self::Mysql(source) => source.follow(node, wished).await,
-        }
-    }
 }
 
 /// Whether the database sends once more what was not obeyed, while this process runs.

@@ -9,18 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-#[cfg(feature = "mysql")]
-use cattlegrid_config::MysqlLog;
-use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable, PostgresLog};
+use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable};
 use cattlegrid_engine::Now;
-use cattlegrid_follow::postgres::{LeftOut, Missing, Source, Table, TlsError, client_config};
-use cattlegrid_follow::{Name, Names, Node, Notice, Order, Settings, State, Wish};
+use cattlegrid_follow::postgres::{LeftOut, Missing, TlsError};
+use cattlegrid_follow::{Name, Names, Node, Notice, Order, State, Wish};
 use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{Kind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::watch;
 
+use crate::database::Database;
 #[cfg(feature = "etcd")]
 use crate::fleet::{self, Writer};
 #[cfg(feature = "etcd")]
@@ -274,25 +273,15 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
     let origin = node.settings.origin.clone();
     match &origin {
         #[cfg(feature = "etcd")]
-        FollowOrigin::Postgres(log) if node.via.is_some() => via::follow(node, log, wished).await,
-        FollowOrigin::Postgres(log) => {
-            let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
-            let make = |node: &Own| source(&node.settings, log, Arc::clone(&tables), false);
-            let found = until_found(node, &mut wished, make).await;
-            if let Some(source) = found {
-                source.follow(node, wished).await;
+        FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) if node.via.is_some() => {
+            via::follow(node, wished).await
+        }
+        FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) => {
+            let make = |node: &Own| database(&node.settings);
+            if let Some(Some(database)) = until_found(node, &mut wished, make).await {
+                database.follow(node, wished).await;
             }
         }
-        #[cfg(feature = "mysql")]
-        FollowOrigin::Mysql(log) => {
-            let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
-            let make = |node: &Own| mysql_source(&node.settings, log, Arc::clone(&tables));
-            if let Some(source) = until_found(node, &mut wished, make).await {
-                source.follow(node, wished).await;
-            }
-        }
-        #[cfg(not(feature = "mysql"))]
-        FollowOrigin::Mysql(_) => debug_assert!(false, "the rule file is refused"),
         #[cfg(feature = "etcd")]
         FollowOrigin::Etcd(log) => {
             let Some(writer) = node.writer.clone() else { return };
@@ -305,6 +294,11 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
         #[cfg(not(feature = "etcd"))]
         FollowOrigin::Etcd(_) => debug_assert!(false, "the rule file is refused"),
     }
+}
+
+/// The database of a log, whose tags are bumped.
+pub(crate) fn database(settings: &FollowSettings) -> Result<Option<Database>, TlsError> {
+    Database::of(settings, |own| own.table.clone(), false)
 }
 
 /// A file of certificates that cannot be read is tried again. None: it is told to stop.
@@ -638,21 +632,13 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     match &settings.origin {
-        FollowOrigin::Postgres(log) => {
-            let password = password.or_else(|| log.address.password.clone());
-            let tables = log.tables.iter().map(FollowTable::of_all).collect();
-            let source = source(settings, log, tables, false).map_err(|error| error.to_string())?;
-            runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
+        FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) => {
+            let database =
+                Database::of(settings, FollowTable::of_all, false).map_err(|error| error.to_string())?;
+            let database =
+                database.ok_or("this server was built without the cargo feature of its database")?;
+            runtime.block_on(database.check(password.as_deref())).map_err(|error| error.with_causes())
         }
-        #[cfg(feature = "mysql")]
-        FollowOrigin::Mysql(log) => {
-            let password = password.or_else(|| log.address.password.clone());
-            let tables = log.tables.iter().map(FollowTable::of_all).collect();
-            let source = mysql_source(settings, log, tables).map_err(|error| error.to_string())?;
-            runtime.block_on(source.check(password.as_deref())).map_err(|error| error.with_causes())
-        }
-        #[cfg(not(feature = "mysql"))]
-        FollowOrigin::Mysql(_) => Err("this server was built without the cargo feature `mysql`".to_owned()),
         #[cfg(feature = "etcd")]
         FollowOrigin::Etcd(log) => {
             let password = password.or_else(|| log.place.password.clone());
@@ -661,48 +647,6 @@ fn lacks(settings: &FollowSettings) -> Result<Vec<Missing>, String> {
         }
         #[cfg(not(feature = "etcd"))]
         FollowOrigin::Etcd(_) => Err("this server was built without the cargo feature `etcd`".to_owned()),
-    }
-}
-
-/// The log of a database. `tables`: what of it is followed; `outlives`: see [`Source`].
-pub(crate) fn source(
-    settings: &FollowSettings,
-    log: &PostgresLog,
-    tables: Arc<[Table]>,
-    outlives: bool,
-) -> Result<Source, TlsError> {
-    Ok(Source {
-        address: log.address.clone(),
-        publication: log.publication.clone(),
-        tables,
-        slot: log.slot.clone(),
-        outlives,
-        tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
-        settings: how(settings),
-        standing: None,
-    })
-}
-
-/// The log of a MySQL or MariaDB server. `tables`: what of it is followed.
-#[cfg(feature = "mysql")]
-pub(crate) fn mysql_source(
-    settings: &FollowSettings,
-    log: &MysqlLog,
-    tables: Arc<[Table]>,
-) -> Result<cattlegrid_follow::mysql::Source, TlsError> {
-    Ok(cattlegrid_follow::mysql::Source {
-        address: log.address.clone(),
-        tables,
-        server_id: log.server_id,
-        tls: client_config(log.address.ssl, settings.ssl_ca.as_deref(), &log.address.host, None)?,
-        settings: how(settings),
-    })
-}
-
-fn how(settings: &FollowSettings) -> Settings {
-    Settings {
-        max_lag_ms: u64::try_from(settings.max_lag.as_millis()).unwrap_or(u64::MAX),
-        again_ms: u64::try_from(settings.again.as_millis()).unwrap_or(u64::MAX),
     }
 }
 

@@ -10,6 +10,8 @@ mod commands;
 mod connection;
 mod control;
 #[cfg(feature = "postgres")]
+mod database;
+#[cfg(feature = "postgres")]
 mod deletes;
 mod detail;
 mod dump;

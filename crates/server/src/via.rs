@@ -3,16 +3,16 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cattlegrid_config::{FollowSettings, PostgresLog};
+use cattlegrid_config::FollowSettings;
 use cattlegrid_engine::BumpWaiter;
 use cattlegrid_follow::Standing;
 use cattlegrid_follow::etcd::{Bump, Feed, Lead, Mailbox};
-use cattlegrid_follow::postgres::{Missing, Table};
+use cattlegrid_follow::postgres::Missing;
 use cattlegrid_tags::Kind;
 use tokio::sync::watch;
 
 use crate::followed::View;
-use crate::follows::{Own, lock, source, until_found};
+use crate::follows::{Own, database, lock, until_found};
 use crate::log;
 
 /// How long a node that leads may be without a connection to the database, in looks.
@@ -87,14 +87,9 @@ impl Via {
 }
 
 /// Follows the database's log while this node leads, until it is told to stop.
-pub(crate) async fn follow(
-    node: &mut Own,
-    log: &PostgresLog,
-    mut wished: watch::Receiver<cattlegrid_follow::Wish>,
-) {
+pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegrid_follow::Wish>) {
     let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
     let view = Arc::clone(&node.view);
-    let tables: Arc<[Table]> = log.tables.iter().map(|own| own.table.clone()).collect();
     let (mut lead, mut said) = (feed.lead(), Lead::default());
     loop {
         let now = lead.borrow_and_update().clone();
@@ -105,16 +100,10 @@ pub(crate) async fn follow(
             if let Some(via) = &mut node.via {
                 via.standing = None;
             }
-            let Some(source) = until_found(node, &mut wished, |node| {
-                source(&node.settings, log, Arc::clone(&tables), false)
-            })
-            .await
-            else {
-                return;
-            };
-            let source = cattlegrid_follow::postgres::Source { standing: now.standing, ..source };
+            let make = |node: &Own| database(&node.settings);
+            let Some(Some(database)) = until_found(node, &mut wished, make).await else { return };
             tokio::select! {
-                () = source.follow(node, wished.clone()) => return,
+                () = database.at(now.standing).follow(node, wished.clone()) => return,
                 _ = lead.wait_for(|lead| !lead.is_own) => {}
                 () = resign(&feed, &view) => {}
             }

@@ -307,6 +307,7 @@ pub(super) const STAGES: &[Stage] = &[
             ..step(&[
                 "conformance/run.sh",
                 "--ignore-glob=*test_follow*.py",
+                "--ignore-glob=*test_mysql*.py",
                 "--ignore-glob=*test_nodes*.py",
                 "--ignore-glob=*test_via*.py",
                 "--ignore-glob=*test_documents.py",
@@ -425,6 +426,7 @@ pub(super) const STAGES: &[Stage] = &[
             ..step(&[
                 "conformance/run.sh",
                 "test_follow_mysql.py",
+                "test_mysql_tables.py",
                 "--reruns",
                 "2",
                 "--rerun-show-tracebacks",

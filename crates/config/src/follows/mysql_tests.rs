@@ -30,11 +30,25 @@ fn what_is_shown_is_a_file_again_without_the_password() {
 }
 
 #[test]
+fn one_node_follows_for_all() {
+    let fleet = "[follow.bumps]\nservers = [\"http://a:2379\"]\nprefix = \"/shop\"\n";
+    let file = parse(&format!("{fleet}{SHOP}via = \"bumps\"\n{USERS}")).unwrap();
+    let shop = file.follows.iter().find(|own| own.name == "shop").unwrap();
+    let bumps = file.follows.iter().find(|own| own.name == "bumps").unwrap();
+    assert_eq!(shop.via().and_then(|via| via.log.as_deref()), Some(bumps));
+    let other = parse(&format!("{fleet}{SHOP}via = \"bumps\"\n{USERS}cascade = \"flush\"\n")).unwrap();
+    let mark = |file: &RuleFile| file.follows.iter().find(|own| own.name == "shop").unwrap().mark();
+    assert_ne!(mark(&file), mark(&other), "it is followed in another way");
+    let error = parse(&format!("{fleet}{SHOP}via = \"bumps\"\nagain = \"5s\"\n{USERS}")).unwrap_err();
+    assert!(error.contains("again: with via it is that of the log of etcd"), "{error}");
+}
+
+#[test]
 fn each_mistake_has_its_line_and_what_would_be_right() {
     let shop = |key: &str| format!("{SHOP}{key}\n{USERS}");
     for (text, line, part) in [
         (shop("slot = \"a\""), 3, "that of MySQL or MariaDB, which has none"),
-        (shop("via = \"bumps\""), 3, "that of MySQL or MariaDB, which has none"),
+        (shop("via = \"bumps\""), 1, "is no log of etcd of this file"),
         (shop("server_id = 0"), 3, "server_id"),
         (shop("kind = \"postgres\""), 2, "does not begin with postgres://"),
         (SHOP.replace("/shop", "") + USERS, 2, "names no database"),

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::postgres::wire::kept_alive;
+use crate::wire::kept_alive;
 
 /// Longest message that is taken, in bytes.
 const MESSAGE_MAX: usize = 64 << 20;
@@ -251,7 +251,7 @@ fn status(headers: &HeaderMap) -> Result<(), GrpcError> {
 
 /// `%20` is a blank.
 fn unescape(text: &str) -> String {
-    crate::postgres::address::decode(text).unwrap_or_else(|_| text.to_owned())
+    crate::address::decode(text).unwrap_or_else(|_| text.to_owned())
 }
 
 impl GrpcError {

@@ -210,7 +210,7 @@ fn encode(text: &str) -> String {
 
 /// `%40` is `@`.
 fn decode(text: &str) -> Result<String, PlaceError> {
-    let decoded = crate::postgres::address::decode(text);
+    let decoded = crate::address::decode(text);
     decoded.map_err(|_| {
         PlaceError("it has a % that two digits do not follow (a % itself is %25), or is not UTF-8".to_owned())
     })

@@ -8,8 +8,9 @@ use crate::mysql::place::Place;
 use crate::mysql::server::Server;
 use crate::mysql::statement::name;
 use crate::mysql::value::Shape;
-use crate::mysql::wire::{Connection, ResultRow, WireError, text};
+use crate::mysql::wire::Connection;
 use crate::tables::{Cascade, Table, Template};
+use crate::wire::{ResultRow, WireError, text};
 
 /// First versions that can be followed.
 const MARIADB_MIN: (u32, u32) = (10, 5);
@@ -35,6 +36,8 @@ pub(crate) struct Catalog {
     pub(crate) missing: Vec<Missing>,
     /// How far the log was afterwards, and what its files are called.
     pub(crate) head: Option<(String, Place)>,
+    /// The account that follows, as a GRANT names it.
+    pub(crate) account: String,
 }
 
 /// A foreign key that changes rows of its table.
@@ -60,30 +63,40 @@ fn full(table: &Table) -> String {
 }
 
 impl Catalog {
-    /// Reads what is there of what is wanted. `user`: who follows; `is_check`: it is asked before, and by a person.
+    /// Reads what is there of what is wanted. `is_check`: it is asked before, and by a person.
     pub(crate) async fn read(
         connection: &mut Connection,
         tables: &[Table],
-        user: &str,
         is_check: bool,
     ) -> Result<Self, WireError> {
         let server = Server::read(connection).await?;
-        let mut catalog = Self { server, targets: Vec::new(), missing: Vec::new(), head: None };
+        let rows = connection.query("SELECT CURRENT_USER()").await?;
+        let account = account(rows.first().map_or("", |row| text(row, 0)));
+        let mut catalog = Self { server, targets: Vec::new(), missing: Vec::new(), head: None, account };
         catalog.read_settings(is_check);
-        catalog.read_head(connection, tables, user, true).await?;
+        catalog.read_head(connection, tables, true).await?;
         for table in tables {
-            catalog.read_table(connection, table, user).await?;
+            catalog.read_table(connection, table).await?;
         }
         for table in tables {
             catalog.read_keys(connection, table).await?;
         }
         // Once more: what was read is so at some moment before.
-        catalog.read_head(connection, tables, user, false).await?;
+        catalog.read_head(connection, tables, false).await?;
         Ok(catalog)
     }
 
+    /// Of a table, or of a part of it, nothing is seen.
+    fn miss_right(&mut self, table: &Table, what: String) {
+        let mend = format!("GRANT SELECT ON {} TO {}", full(table), self.account);
+        self.miss(false, what, mend);
+    }
+
     fn miss(&mut self, is_fatal: bool, what: impl Into<String>, mend: impl Into<String>) {
-        self.missing.push(Missing { what: what.into(), mend: mend.into(), is_fatal });
+        let missing = Missing { what: what.into(), mend: mend.into(), is_fatal };
+        if !self.missing.contains(&missing) {
+            self.missing.push(missing);
+        }
     }
 
     fn read_settings(&mut self, is_check: bool) {
@@ -169,19 +182,18 @@ impl Catalog {
         &mut self,
         connection: &mut Connection,
         tables: &[Table],
-        user: &str,
         says: bool,
     ) -> Result<(), WireError> {
         let head = match self.server.head(connection).await {
             Ok(head) => head,
             // No right to it.
-            Err(WireError::Server { number: 1227, .. }) => {
+            Err(error) if error.code() == Some("1227") => {
                 if says {
                     let right = if self.server.is_mariadb { "BINLOG MONITOR" } else { "REPLICATION CLIENT" };
                     self.miss(
                         true,
-                        format!("user `{user}` may not ask how far the binary log is"),
-                        format!("GRANT REPLICATION SLAVE, {right} ON *.* TO {}", literal(user)),
+                        format!("user {} may not ask how far the binary log is", self.account),
+                        format!("GRANT REPLICATION SLAVE, {right} ON *.* TO {}", self.account),
                     );
                 }
                 return Ok(());
@@ -206,12 +218,7 @@ impl Catalog {
         Ok(())
     }
 
-    async fn read_table(
-        &mut self,
-        connection: &mut Connection,
-        table: &Table,
-        user: &str,
-    ) -> Result<(), WireError> {
+    async fn read_table(&mut self, connection: &mut Connection, table: &Table) -> Result<(), WireError> {
         let name = table.full_name();
         let sql = format!(
             "SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {}",
@@ -223,9 +230,13 @@ impl Catalog {
             let mend = format!(
                 "write its name as SHOW TABLES does, or GRANT SELECT ON {} TO {}",
                 full(table),
-                literal(user)
+                self.account
             );
-            self.miss(false, format!("there is no table {name}, or user `{user}` may not see it"), mend);
+            self.miss(
+                false,
+                format!("there is no table {name}, or user {} may not see it", self.account),
+                mend,
+            );
             return Ok(());
         };
         let (kind, engine) = (text(row, 0), text(row, 1));
@@ -244,14 +255,27 @@ impl Catalog {
                 format!("ALTER TABLE {} ENGINE = InnoDB", full(table)),
             );
         }
-        let columns = self.columns(connection, table).await?;
+        let Some(created) = created(connection, table).await? else {
+            let what = format!("user {} may not see the whole of {name}", self.account);
+            self.miss_right(table, what);
+            return Ok(());
+        };
+        let columns = self.columns(connection, table, &created).await?;
         let has = |wanted: &str| columns.iter().find(|column| column.name.eq_ignore_ascii_case(wanted));
+        let mut followed = table.clone();
+        if let (Some(own), Some(end)) =
+            (&mut followed.columns, columns.iter().find(|column| column.is_row_end))
+        {
+            // A row is deleted by a change of this column.
+            own.push(end.name.clone());
+        }
         let of_tags: BTreeSet<&str> = table.bump.iter().flat_map(Template::columns).collect();
         let of_list = table.columns.iter().flatten().map(String::as_str);
         for wanted in of_tags.iter().copied().chain(of_list) {
             match has(wanted) {
                 None => {
-                    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+                    let shown = columns.iter().filter(|column| !column.is_hidden);
+                    let names: Vec<&str> = shown.map(|column| column.name.as_str()).collect();
                     self.miss(
                         false,
                         format!("{name} has no column `{wanted}`"),
@@ -278,11 +302,7 @@ impl Catalog {
                 Some(_) => {}
             }
         }
-        self.targets.push(Target {
-            table: table.clone(),
-            purpose: Purpose::Followed,
-            columns: Some(columns),
-        });
+        self.targets.push(Target { table: followed, purpose: Purpose::Followed, columns: Some(columns) });
         Ok(())
     }
 
@@ -292,7 +312,13 @@ impl Catalog {
         if is_small { literal(&name.to_lowercase()) } else { literal(name) }
     }
 
-    async fn columns(&self, connection: &mut Connection, table: &Table) -> Result<Vec<Column>, WireError> {
+    /// `created`: what creates the table.
+    async fn columns(
+        &self,
+        connection: &mut Connection,
+        table: &Table,
+        created: &str,
+    ) -> Result<Vec<Column>, WireError> {
         let sql = format!(
             "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, EXTRA \
              FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {} ORDER BY ORDINAL_POSITION",
@@ -300,7 +326,11 @@ impl Catalog {
             self.name_of(&table.name)
         );
         let rows = connection.query(&sql).await?;
-        Ok(rows.iter().map(column).collect())
+        let mut columns: Vec<Column> = rows.iter().map(column).collect();
+        if self.server.is_mariadb {
+            note_hidden(&mut columns, created);
+        }
+        Ok(columns)
     }
 
     /// The foreign keys by which rows of a table change with rows of others, and those of these others.
@@ -311,9 +341,11 @@ impl Catalog {
         {
             return Ok(());
         }
-        let (mut open, mut seen) = (vec![table.clone()], BTreeSet::new());
-        while let Some(child) = open.pop() {
-            for key in self.keys(connection, &child).await? {
+        // Of the table itself it was said before.
+        let Some(created_own) = created(connection, table).await? else { return Ok(()) };
+        let (mut open, mut seen) = (vec![(table.clone(), created_own)], BTreeSet::new());
+        while let Some((child, created_child)) = open.pop() {
+            for key in keys(&created_child, &child.schema) {
                 if table.cascade == Cascade::Refused {
                     self.miss(
                         false,
@@ -324,11 +356,20 @@ impl Catalog {
                             shown(&key.on_delete),
                             shown(&key.on_update)
                         ),
-                        "write cascade = \"flush\" for the table, or cascade = \"parent\" if what the parent's rows bump is enough",
+                        format!("write cascade = \"flush\" for {}, or cascade = \"parent\" if what the parent's rows bump is enough", table.full_name()),
                     );
                 }
+                let Some(created_parent) = created(connection, &key.parent).await? else {
+                    let (account, parent) = (&self.account, key.parent.full_name());
+                    let what = format!(
+                        "user {account} may not see {parent}, with whose rows those of {} change",
+                        child.full_name()
+                    );
+                    self.miss_right(&key.parent, what);
+                    continue;
+                };
                 if table.cascade == Cascade::Flush {
-                    let columns = self.columns(connection, &key.parent).await?;
+                    let columns = self.columns(connection, &key.parent, &created_parent).await?;
                     let mut parent = key.parent.clone();
                     let is_by_update = changes(&key.on_update);
                     parent.columns = Some(if is_by_update { key.columns.clone() } else { Vec::new() });
@@ -336,25 +377,60 @@ impl Catalog {
                     self.targets.push(Target { table: parent, purpose, columns: Some(columns) });
                 }
                 if seen.len() < PARENTS_MAX && seen.insert(key.parent.full_name()) {
-                    open.push(key.parent);
+                    open.push((key.parent, created_parent));
                 }
             }
         }
         Ok(())
     }
+}
 
-    /// From what creates the table: the views of the catalog show keys to those only who may do more than read.
-    async fn keys(&self, connection: &mut Connection, child: &Table) -> Result<Vec<Key>, WireError> {
-        let rows = match connection.query(&format!("SHOW CREATE TABLE {}", full(child))).await {
-            Ok(rows) => rows,
-            // There is none, or it may not be seen; of a followed table that was said.
-            Err(WireError::Server { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let created = rows.first().map_or("", |row| text(row, 1));
-        let keys = created.lines().filter_map(|line| foreign_key(line, &child.schema));
-        Ok(keys.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect())
+/// What creates a table. None: there is none, or not the whole of it may be seen.
+async fn created(connection: &mut Connection, table: &Table) -> Result<Option<String>, WireError> {
+    match connection.query(&format!("SHOW CREATE TABLE {}", full(table))).await {
+        Ok(rows) => Ok(rows.first().map(|row| text(row, 1).to_owned())),
+        Err(WireError::Server { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to those only who may do more
+/// than read.
+fn keys(created: &str, schema: &str) -> Vec<Key> {
+    let all = created.lines().filter_map(|line| foreign_key(line, schema));
+    all.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect()
+}
+
+/// `user@host` as a GRANT names it.
+fn account(text: &str) -> String {
+    let (user, host) = text.rsplit_once('@').unwrap_or((text, "%"));
+    format!("{}@{}", literal(user), literal(host))
+}
+
+/// Adds the columns that MariaDB has in rows and not in its catalog, which come last: that of each unique key of long values, and those of
+/// the versions of rows.
+fn note_hidden(columns: &mut Vec<Column>, created: &str) {
+    let hidden = |name: String| Column {
+        name,
+        shape: Shape::Refused,
+        written: String::new(),
+        is_virtual: true,
+        is_hidden: true,
+        is_row_end: false,
+    };
+    let is_long_key =
+        |line: &&str| line.trim_start().starts_with("UNIQUE KEY ") && line.contains(" USING HASH");
+    let long_keys = created.lines().filter(is_long_key).count();
+    let row_end = created.lines().find(|line| line.contains(" GENERATED ALWAYS AS ROW END"));
+    if let Some((end, _)) = row_end.and_then(|line| name(line.trim_start())) {
+        for column in columns.iter_mut().filter(|column| column.name == end) {
+            column.is_row_end = true;
+        }
+    } else if created.lines().any(|line| line.starts_with(')') && line.contains(" WITH SYSTEM VERSIONING")) {
+        columns.push(hidden("row_start".to_owned()));
+        columns.push(Column { is_row_end: true, ..hidden("row_end".to_owned()) });
+    }
+    columns.extend((1..=long_keys).map(|number| hidden(format!("DB_ROW_HASH_{number}"))));
 }
 
 /// Reads ``CONSTRAINT `a` FOREIGN KEY (`b`) REFERENCES `c` (`d`) ON DELETE CASCADE``.
@@ -417,6 +493,8 @@ fn column(row: &ResultRow) -> Column {
         shape: shape(&kind, written, charset, bytes),
         written: written.to_owned(),
         is_virtual,
+        is_hidden: false,
+        is_row_end: false,
     }
 }
 
@@ -472,6 +550,31 @@ fn choices(written: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_that_the_catalog_does_not_have() {
+        let all = |created: &str| {
+            let mut columns =
+                vec![column(&["k", "int", "int(11)"].map(|text| Some(text.to_owned())).to_vec())];
+            columns.push(Column { name: "re".to_owned(), ..columns[0].clone() });
+            note_hidden(&mut columns, created);
+            let end = columns.iter().find(|column| column.is_row_end).map(|column| column.name.clone());
+            let names = columns.iter().filter(|column| column.is_hidden).map(|column| column.name.clone());
+            (names.collect::<Vec<_>>(), end)
+        };
+        let plain = "CREATE TABLE `a` (\n  `k` int(11) DEFAULT NULL COMMENT ' WITH SYSTEM VERSIONING'\n) ENGINE=InnoDB";
+        assert_eq!(all(plain), (Vec::new(), None));
+        let long =
+            "CREATE TABLE `a` (\n  UNIQUE KEY `t` (`t`) USING HASH,\n  UNIQUE KEY `s` (`s`)\n) ENGINE=InnoDB";
+        assert_eq!(all(long), (vec!["DB_ROW_HASH_1".to_owned()], None));
+        let implied = "CREATE TABLE `a` (\n  `k` int\n) ENGINE=InnoDB WITH SYSTEM VERSIONING";
+        assert_eq!(
+            all(implied),
+            (vec!["row_start".to_owned(), "row_end".to_owned()], Some("row_end".to_owned()))
+        );
+        let named = "CREATE TABLE `a` (\n  `re` timestamp(6) GENERATED ALWAYS AS ROW END INVISIBLE\n) WITH SYSTEM VERSIONING";
+        assert_eq!(all(named), (Vec::new(), Some("re".to_owned())));
+    }
 
     #[test]
     fn shapes_of_types() {

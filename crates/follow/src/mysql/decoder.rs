@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 
-use crate::mysql::definitions::{Definitions, Purpose};
+use crate::missing::Missing;
+use crate::mysql::definitions::{Definitions, Purpose, Target};
 use crate::mysql::event::{Change, Event, HEADER_BYTES, Header, Query, Rows, TableMap};
 use crate::mysql::parts::{Part, parts};
 use crate::mysql::place::{Origin, Place, Transaction};
-use crate::mysql::statement::{Statement, mentions};
+use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention};
 use crate::names::{NAMES_BYTES_MAX, Names};
 use crate::tables::{LeftOut, Table};
 
@@ -40,9 +41,20 @@ pub(crate) enum Said {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Last {
     pub(crate) start: Place,
-    end: Place,
-    gtid: Box<str>,
-    time: u32,
+    pub(crate) end: Place,
+    pub(crate) gtid: Box<str>,
+    pub(crate) time: u32,
+}
+
+/// What a node must know that goes on at a place for another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Begun {
+    /// When the place's file was begun.
+    pub(crate) file_time: u32,
+    /// The last transaction, if it is before the place.
+    pub(crate) last: Option<Last>,
+    /// Of the definitions, if they are known from the place on.
+    pub(crate) definitions: Option<u64>,
 }
 
 /// What is known of a stream and of the one before it.
@@ -50,6 +62,8 @@ pub(crate) struct Last {
 pub(crate) struct Decoder {
     pub(crate) definitions: Definitions,
     pub(crate) left_out: LeftOut,
+    /// Tables whose rows are not as the catalog says.
+    odd: Vec<Odd>,
     tables: Vec<Table>,
     /// Whether names of tables count in small letters only.
     ignores_case: bool,
@@ -66,6 +80,16 @@ pub(crate) struct Decoder {
     last: Option<Last>,
     /// What must come first.
     expected: Option<Last>,
+}
+
+/// A table whose rows are not as the catalog says.
+#[derive(Debug)]
+struct Odd {
+    /// Its database, and its name.
+    table: (String, String),
+    what: String,
+    /// The follower has been told that something is missing.
+    is_said: bool,
 }
 
 #[derive(Debug)]
@@ -90,6 +114,7 @@ impl Decoder {
         Self {
             definitions: Definitions::new(tables),
             left_out: LeftOut::default(),
+            odd: Vec::new(),
             tables: tables.to_vec(),
             ignores_case: false,
             place: Place::default(),
@@ -105,6 +130,22 @@ impl Decoder {
         }
     }
 
+    /// Of a node that goes on at a place for another one.
+    pub(crate) fn resumed(tables: &[Table], place: Place, begun: Begun) -> Self {
+        let mut decoder = Self::new(tables);
+        (decoder.place, decoder.last) = (place, begun.last);
+        decoder.file = Some((place.file, begun.file_time));
+        decoder.definitions.begins(begun.definitions);
+        decoder
+    }
+
+    /// What a node must know that goes on at this place. `None`: none can.
+    pub(crate) fn begun(&self, place: Place) -> Option<Begun> {
+        let (_, file_time) = self.file.filter(|(number, _)| *number == place.file)?;
+        let last = self.last.clone().filter(|last| last.end <= place);
+        Some(Begun { file_time, last, definitions: self.definitions.mark(place) })
+    }
+
     /// A stream begins at a place; `None`: where the server says. `resumes`: it goes on where the last one stopped.
     pub(crate) fn begins(
         &mut self,
@@ -118,6 +159,7 @@ impl Decoder {
         if !resumes {
             (self.file, self.last) = (None, None);
             self.prepared.clear();
+            self.definitions.begins(None);
         }
         base.clone_into(&mut self.base);
         self.is_placed = place.is_some();
@@ -132,6 +174,29 @@ impl Decoder {
     pub(crate) fn resume(&self, obeyed: Place) -> Place {
         let last = self.last.as_ref().filter(|last| last.end <= obeyed && last.start.file == obeyed.file);
         last.map_or(obeyed, |last| last.start)
+    }
+
+    /// The catalog was read, at the moment at which definitions had changed as often and the log was at `head`; whether something is other
+    /// than it was known to be.
+    pub(crate) fn looked(&mut self, targets: Vec<Target>, changes: u64, head: Place) -> bool {
+        let is_other = self.definitions.read(targets, changes, head, self.place);
+        if is_other {
+            self.odd.clear();
+        }
+        is_other
+    }
+
+    /// What the rows show that is missing: from now on it is known.
+    pub(crate) fn missing(&mut self) -> Vec<Missing> {
+        let missing = |odd: &mut Odd| {
+            odd.is_said = true;
+            Missing {
+                what: format!("{}, and stays so", odd.what),
+                mend: "GRANT SELECT on the whole table; or SET GLOBAL binlog_row_metadata = FULL, so that the log names the columns".to_owned(),
+                is_fatal: false,
+            }
+        };
+        self.odd.iter_mut().map(missing).collect()
     }
 
     /// How far the stream is.
@@ -287,7 +352,7 @@ impl Decoder {
         match event {
             Event::Query(query) => self.query(&query, time, said),
             Event::TableMap(map) => {
-                let role = self.role(&map);
+                let role = self.role(&map, said);
                 self.roles.insert(map.id, role);
             }
             Event::Rows(rows) => self.rows(&rows),
@@ -345,7 +410,7 @@ impl Decoder {
                 self.prepared.retain(|(other, _)| **other != *id);
                 return self.end(time, said);
             }
-            Statement::Truncate(database, table) => self.truncate(database, &table, query.database),
+            Statement::Truncate(database, table) => self.truncate(&sql, database, &table, query.database),
             Statement::Data => self.statement(&sql, false, query.database, said),
             Statement::Definition => self.statement(&sql, true, query.database, said),
             Statement::Other => {}
@@ -359,30 +424,36 @@ impl Decoder {
         if self.ignores_case { left.to_lowercase() == right.to_lowercase() } else { left == right }
     }
 
-    fn truncate(&mut self, database: Option<String>, name: &str, default: &[u8]) {
+    fn truncate(&mut self, sql: &str, database: Option<String>, name: &str, default: &[u8]) {
         let database = database.unwrap_or_else(|| String::from_utf8_lossy(default).into_owned());
         let is_it =
             |table: &&Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, name);
-        let Some(table) = self.tables.iter().find(is_it) else { return };
+        let found = self.tables.iter().find(is_it);
         let Some(open) = &mut self.open else { return };
+        let Some(table) = found else {
+            let may_be = |table: &&Table| may_be_written_otherwise(sql, &table.name);
+            if let Some(table) = self.tables.iter().find(may_be) {
+                open.names.all(&format!("{} was truncated, perhaps", table.full_name()));
+            }
+            return;
+        };
         if table.truncate.is_empty() {
             open.names.all(&format!("{} was truncated", table.full_name()));
         }
         table.truncate.iter().for_each(|tag| open.names.add(table.scope, tag.as_bytes()));
     }
 
-    /// A statement that changes rows or definitions, without saying which rows.
+    /// A statement that changes rows or definitions, without saying which rows. One of a database with followed tables may change theirs
+    /// through a view, a procedure or a trigger.
     fn statement(&mut self, sql: &str, is_definition: bool, default: &[u8], said: &mut Vec<Said>) {
         let default = String::from_utf8_lossy(default);
         let verb = sql.split_whitespace().next().unwrap_or_default();
-        // Procedures and functions may do anything.
-        let is_call =
-            !is_definition && ["CALL", "SELECT", "DO"].iter().any(|own| verb.eq_ignore_ascii_case(own));
         let hit = self.definitions.targets().iter().map(|target| &target.table).find(|table| {
-            is_call && self.is_same(&table.schema, &default)
-                || mentions(sql, &table.name)
-                || is_definition && mentions(sql, "database") && mentions(sql, &table.schema)
-                || is_definition && mentions(sql, "schema") && mentions(sql, &table.schema)
+            !is_definition && (self.is_same(&table.schema, &default) || may_mention(sql, &table.schema))
+                || may_mention(sql, &table.name)
+                || is_definition
+                    && (may_mention(sql, "database") || may_mention(sql, "schema"))
+                    && may_mention(sql, &table.schema)
         });
         let Some(table) = hit else { return };
         let name = table.full_name();
@@ -400,7 +471,7 @@ impl Decoder {
         }
     }
 
-    fn role(&self, map: &TableMap<'_>) -> Role {
+    fn role(&mut self, map: &TableMap<'_>, said: &mut Vec<Said>) -> Role {
         let (database, name) = (String::from_utf8_lossy(map.database), String::from_utf8_lossy(map.table));
         let of_name =
             |table: &Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, &name);
@@ -409,7 +480,7 @@ impl Decoder {
         if targets.is_empty() {
             return Role::Other;
         }
-        let is_followed = |target: &&&crate::mysql::definitions::Target| target.purpose == Purpose::Followed;
+        let is_followed = |target: &&&Target| target.purpose == Purpose::Followed;
         let is_known = self.definitions.is_known();
         if !is_known && map.names.is_none()
             || targets.iter().filter(is_followed).any(|target| target.columns.is_none())
@@ -417,8 +488,24 @@ impl Decoder {
             return Role::Unknown(format!("the columns of {database}.{name} are not known yet"));
         }
         match parts(&targets, map) {
-            Ok(parts) => Role::Followed(parts),
-            Err(reason) => Role::Unknown(format!("{database}.{name} {reason}")),
+            Ok(parts) => {
+                self.odd.retain(|odd| odd.table.0 != database || odd.table.1 != name);
+                Role::Followed(parts)
+            }
+            Err(reason) => {
+                let what = format!("{database}.{name} {reason}");
+                let table = (database.into_owned(), name.into_owned());
+                match self.odd.iter().find(|odd| odd.table == table) {
+                    // Nothing is confirmed until it is mended, and then everything is flushed.
+                    Some(odd) if odd.is_said => return Role::Other,
+                    Some(_) => {}
+                    None => {
+                        self.odd.push(Odd { table, what: what.clone(), is_said: false });
+                        said.push(Said::Changed);
+                    }
+                }
+                Role::Unknown(what)
+            }
         }
     }
 

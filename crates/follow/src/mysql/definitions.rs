@@ -4,6 +4,7 @@
 //! place at which the stream is: so what was read counts from the place on that the log had reached afterwards, if no statement before
 //! that place changes a definition. Until then a row of a followed table invalidates everything.
 
+use crate::mark::Mark;
 use crate::mysql::place::Place;
 use crate::mysql::value::Shape;
 use crate::tables::Table;
@@ -17,6 +18,10 @@ pub(crate) struct Column {
     pub(crate) written: String,
     /// It is computed, and may be in no row.
     pub(crate) is_virtual: bool,
+    /// The catalog does not have it.
+    pub(crate) is_hidden: bool,
+    /// A version of a row ends when it changes.
+    pub(crate) is_row_end: bool,
 }
 
 /// What rows of a table are for.
@@ -51,8 +56,12 @@ pub(crate) struct Definitions {
     targets: Vec<Target>,
     is_known: bool,
     read: Option<Read>,
+    /// From where on they are known.
+    since: Place,
     /// Statements so far that may have changed a definition.
     changes: u64,
+    /// What they were at the beginning of the stream, as another node knew them.
+    expected: Option<u64>,
 }
 
 impl Definitions {
@@ -61,6 +70,16 @@ impl Definitions {
         let target =
             |table: &Table| Target { table: table.clone(), purpose: Purpose::Followed, columns: None };
         Self { targets: tables.iter().map(target).collect(), ..Self::default() }
+    }
+
+    /// A stream begins: where another node stood, which knew definitions of this number; `None`: anywhere.
+    pub(crate) fn begins(&mut self, expected: Option<u64>) {
+        self.expected = expected;
+    }
+
+    /// A number of what is known from this place on, which is the same for the same definitions.
+    pub(crate) fn mark(&self, from: Place) -> Option<u64> {
+        (self.is_known && self.since <= from).then(|| mark(&self.targets))
     }
 
     /// The tables whose rows are looked at.
@@ -91,6 +110,9 @@ impl Definitions {
         if changes != self.changes || self.is_known && self.targets == targets {
             return false;
         }
+        // As they are now, and no statement since the beginning has changed them back: as they were all the time.
+        let was_known = self.expected.take().is_some_and(|expected| expected == mark(&targets));
+        let from = if was_known && changes == 0 { from.min(at) } else { from };
         let is_other = self.is_known;
         self.is_known = false;
         self.read = Some(Read { targets, from });
@@ -101,8 +123,7 @@ impl Definitions {
     /// The stream has reached a place.
     pub(crate) fn reached(&mut self, at: Place) {
         if let Some(read) = self.read.take_if(|read| read.from <= at) {
-            self.targets = read.targets;
-            self.is_known = true;
+            (self.targets, self.is_known, self.since) = (read.targets, true, at);
         }
     }
 
@@ -110,6 +131,12 @@ impl Definitions {
     pub(crate) fn is_waiting(&self) -> bool {
         self.read.is_some()
     }
+}
+
+fn mark(targets: &[Target]) -> u64 {
+    let mut mark = Mark::default();
+    mark.add(&format!("{targets:?}"));
+    mark.number()
 }
 
 #[cfg(test)]
@@ -122,6 +149,8 @@ mod tests {
             shape: Shape::Signed,
             written: "int(11)".to_owned(),
             is_virtual: false,
+            is_hidden: false,
+            is_row_end: false,
         };
         let table = Table::named("shop.users").unwrap();
         let columns = Some(columns.iter().map(column).collect());
@@ -155,6 +184,33 @@ mod tests {
         assert!(!own.read(targets(&["id"]), 0, at(200), at(300)) && !own.is_known(), "it was asked before");
         own.read(targets(&["id", "name"]), 1, at(300), at(300));
         assert!(own.is_known());
+    }
+
+    #[test]
+    fn another_node_goes_on_with_what_was_known() {
+        let known = |columns: &[&str]| {
+            let mut own = Definitions::new(&[]);
+            own.read(targets(columns), 0, at(100), at(100));
+            own
+        };
+        let first = known(&["id", "name"]);
+        assert_eq!(first.mark(at(99)), None, "known from 100 on only");
+        let mark = first.mark(at(150));
+        assert!(mark.is_some() && mark != known(&["id"]).mark(at(150)));
+        for (columns, is_known) in [(["id", "name"], true), (["name", "id"], false)] {
+            let mut other = Definitions::new(&[]);
+            other.begins(mark);
+            assert!(!other.read(targets(&columns), 0, at(500), at(150)));
+            assert_eq!((other.is_known(), other.is_waiting()), (is_known, !is_known));
+            other.reached(at(500));
+            assert!(other.is_known());
+        }
+        // A stream that begins elsewhere.
+        let mut other = Definitions::new(&[]);
+        other.begins(mark);
+        other.begins(None);
+        other.read(targets(&["id", "name"]), 0, at(500), at(150));
+        assert!(!other.is_known());
     }
 
     #[test]

@@ -150,7 +150,9 @@ impl<'a> Event<'a> {
     fn read(kind: u8, content: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(content);
         Some(match kind {
-            2 => Self::Query(Query::read(&mut reader, false)?),
+            2 => Self::Query(Query::read(&mut reader, 0, false)?),
+            // LOAD DATA: besides which file, and which parts of the statement name it.
+            18 => Self::Query(Query::read(&mut reader, 4 + 4 + 4 + 1, false)?),
             4 => {
                 let offset = reader.u64()?;
                 Self::Rotate { file: String::from_utf8_lossy(reader.rest()).into_owned(), offset }
@@ -194,7 +196,7 @@ impl<'a> Event<'a> {
                 let (number, domain, flags) = (reader.u64()?, reader.u32()?, reader.u8()?);
                 Self::MariaGtid { domain, number, is_alone: flags & STANDALONE != 0 }
             }
-            165 => Self::Query(Query::read(&mut reader, true)?),
+            165 => Self::Query(Query::read(&mut reader, 0, true)?),
             166 => Self::Rows(Rows::read(&mut reader, Change::Insert, 1, true)?),
             167 => Self::Rows(Rows::read(&mut reader, Change::Update, 1, true)?),
             168 => Self::Rows(Rows::read(&mut reader, Change::Delete, 1, true)?),
@@ -207,12 +209,13 @@ impl<'a> Event<'a> {
 }
 
 impl<'a> Query<'a> {
-    fn read(reader: &mut Reader<'a>, is_compressed: bool) -> Option<Self> {
+    /// `more`: bytes of the fixed part that other statements do not have.
+    fn read(reader: &mut Reader<'a>, more: usize, is_compressed: bool) -> Option<Self> {
         reader.take(4 + 4)?;
         let database = usize::from(reader.u8()?);
         reader.u16()?;
         let variables = usize::from(reader.u16()?);
-        reader.take(variables)?;
+        reader.take(more + variables)?;
         let database = reader.take(database)?;
         reader.u8()?;
         let sql = if is_compressed { inflated(reader.rest())?.into() } else { reader.rest().into() };

@@ -30,6 +30,12 @@ impl Place {
         Some((base.to_owned(), Self { file: number, offset }))
     }
 
+    /// Reads what is shown of it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (file, offset) = text.split_once(':')?;
+        Some(Self { file: file.parse().ok()?, offset: offset.parse().ok()? })
+    }
+
     /// The file's name.
     pub(crate) fn name(&self, base: &str) -> String {
         format!("{base}.{:06}", self.file)

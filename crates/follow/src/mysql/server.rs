@@ -4,7 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::mysql::place::{Gtids, Place, Seen};
-use crate::mysql::wire::{Connection, ResultRow, WireError, text};
+use crate::mysql::wire::Connection;
+use crate::wire::{ResultRow, WireError, text};
+
+const MARIADB: &str = "MariaDB";
+const MYSQL: &str = "MySQL";
 
 /// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen in its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,24 @@ impl fmt::Display for Identity {
             write!(f, ", {unique}")?;
         }
         write!(f, ", {host}:{port}")
+    }
+}
+
+impl Identity {
+    /// Its parts; the last may have blanks.
+    pub(crate) fn written(&self) -> String {
+        let Self { product, number, unique, host, port, log } = self;
+        let unique = if unique.is_empty() { "-" } else { unique };
+        format!("{product} {number} {unique} {host} {port} {log}")
+    }
+
+    /// Reads [`Identity::written`].
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.splitn(6, ' ').collect();
+        let [product, number, unique, host, port, log] = *words.as_slice() else { return None };
+        let product = [MARIADB, MYSQL].into_iter().find(|own| *own == product)?;
+        let [number, host, port, log] = [number, host, port, log].map(str::to_owned);
+        Some(Self { product, number, unique: unique.trim_start_matches('-').to_owned(), host, port, log })
     }
 }
 
@@ -107,7 +129,7 @@ impl Server {
     }
 
     pub(crate) fn product(&self) -> &'static str {
-        if self.is_mariadb { "MariaDB" } else { "MySQL" }
+        if self.is_mariadb { MARIADB } else { MYSQL }
     }
 
     /// Asks how far its log is. `None`: it writes none.

@@ -1,48 +1,36 @@
-//! Follows the binary log of one server: two connections, and the [`Follower`] between them and the node.
+//! The binary log of a MySQL or MariaDB server: what of following it is theirs.
 //!
-//! The *stream* is that of a replica, which acknowledges nothing. On the *second connection*, to the same socket address, the source asks
-//! for the head of the log and a snapshot, and reads the catalog.
+//! The stream is that of a replica, which acknowledges nothing.
 //!
 //! A stream that does not resume begins at a snapshot: all transactions before its beginning are visible, and the others are in it. So
 //! history 5 of the crate has no transaction to wait for.
 
-use std::future::pending;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::follower::{Action, Follower, Settings, Told};
+use crate::address::Address;
+use crate::follower::{Follower, Settings, Told};
 use crate::log::Log;
 use crate::missing::Missing;
-use crate::mysql::address::Address;
 use crate::mysql::catalog::Catalog;
 use crate::mysql::decoder::{Decoder, Said};
 use crate::mysql::place::{Place, Seen, Transaction};
 use crate::mysql::server::{Identity, Probed, Server};
-use crate::mysql::wire::{Connection, ER_MASTER_FATAL, OUR_NAME, Payload, WireError};
-use crate::node::{Node, Notice, Order, Wish};
-use crate::tables::Table;
+use crate::mysql::standing::Stands;
+use crate::mysql::wire::{Connection, ER_MASTER_FATAL, Payload};
+use crate::node::{Node, Standing, Wish};
+use crate::source::{self, Answering, Core, Database, Failed, Link, Looked, Opened, Question, Reply};
+use crate::tables::{LeftOut, Table};
+use crate::wire::{OUR_NAME, Peer, WireError};
 
-/// Time between two looks into the catalog.
-const CATALOG_EVERY: Duration = Duration::from_secs(30);
-
-/// The same while something is missing.
-const MISSING_EVERY: Duration = Duration::from_secs(3);
-
-/// The same while it is not known how tables are defined.
+/// Time between two looks into the catalog while it is not known how tables are defined.
 const DOUBTED_EVERY: Duration = Duration::from_millis(200);
 
 /// Time after which the server says how far a log is that does not grow.
 const HEARTBEAT: Duration = Duration::from_millis(200);
-
-/// Between two looks whether a node that was full is so still.
-const FULL_WAIT: Duration = Duration::from_millis(10);
-
-/// Longest wait when nothing is due.
-const WAIT_MAX: Duration = Duration::from_secs(10);
 
 // Commands.
 const COM_REGISTER_SLAVE: u8 = 0x15;
@@ -50,7 +38,7 @@ const COM_BINLOG_DUMP: u8 = 0x12;
 const COM_BINLOG_DUMP_GTID: u8 = 0x1e;
 
 /// The server's number of the error of a connection that was ended.
-const ER_KILLED: u16 = 1927;
+const ER_KILLED: &str = "1927";
 
 /// `COM_BINLOG_DUMP_GTID` begins at a set of transactions.
 const THROUGH_GTID: u16 = 4;
@@ -68,44 +56,15 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
+    /// The place of a node that followed before, as its [`Standing`] says it, and from which this one goes on.
+    pub standing: Option<Box<str>>,
 }
-
-struct Mysql;
 
 impl Log for Mysql {
     type Position = Place;
     type Transaction = Transaction;
     type Snapshot = Seen;
     type Identity = Identity;
-}
-
-/// What the second connection is asked.
-#[derive(Debug, Clone, Copy)]
-enum Question {
-    /// `place`: where the stream was when it was asked.
-    Probe { number: u64, place: Place },
-    /// `changes`: those of definitions so far.
-    Catalog { changes: u64 },
-}
-
-enum Reply {
-    Probed { number: u64, place: Place, probed: Probed },
-    Catalog { changes: u64, catalog: Catalog },
-}
-
-type Answering = Pin<Box<dyn Future<Output = (Connection, Result<Reply, WireError>)> + Send>>;
-
-/// Both connections.
-struct Link {
-    stream: Connection,
-    server: Server,
-    /// The second connection, while nothing is asked.
-    second: Option<Connection>,
-    answering: Option<Answering>,
-    questions: Vec<Question>,
-    catalog_at: Instant,
-    /// Up to where the node has its orders.
-    ordered: Place,
 }
 
 impl Source {
@@ -115,8 +74,8 @@ impl Source {
     /// The server cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let (mut connection, _) = self.connection(password, None).await?;
-        let catalog = Catalog::read(&mut connection, &self.tables, &self.address.user, true).await?;
-        let mut missing = catalog.missing;
+        let catalog = Catalog::read(&mut connection, &self.tables, true).await?;
+        let mut missing = catalog.missing.clone();
         let number = self.number();
         if catalog.server.variable("server_id") == number.to_string() {
             missing.push(Missing {
@@ -126,17 +85,9 @@ impl Source {
             });
         }
         if let Err(error) = self.register(&mut connection, number).await {
-            missing.push(self.no_right(&error));
+            missing.push(no_right(&catalog.account, &error));
         }
         Ok(missing)
-    }
-
-    fn no_right(&self, error: &WireError) -> Missing {
-        Missing {
-            what: format!("user `{}` may not read the binary log ({error})", self.address.user),
-            mend: format!("GRANT REPLICATION SLAVE ON *.* TO '{}'", self.address.user),
-            is_fatal: true,
-        }
     }
 
     fn number(&self) -> u32 {
@@ -147,13 +98,17 @@ impl Source {
     async fn connection(
         &self,
         password: Option<&str>,
-        peer: Option<&crate::mysql::wire::Peer>,
-    ) -> Result<(Connection, crate::mysql::wire::Peer), WireError> {
+        peer: Option<&Peer>,
+    ) -> Result<(Connection, Peer), WireError> {
         let (mut connection, peer) = Connection::open(&self.address, password, &self.tls, peer).await?;
         connection
             .query("SET SESSION sql_mode = '', SESSION sql_quote_show_create = 1, SESSION wait_timeout = 600, SESSION net_write_timeout = 600")
             .await?;
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
+        if !connection.is_mariadb() {
+            // Keys that MySQL makes by itself are in the rows. Before 8.0.30 there are none.
+            drop(connection.query("SET SESSION show_gipk_in_create_table_and_information_schema = ON").await);
+        }
         Ok((connection, peer))
     }
 
@@ -196,157 +151,56 @@ impl Source {
     }
 
     /// Follows the log until it is told to stop, or the sender is gone.
-    pub async fn follow(self, node: &mut impl Node, mut wish: watch::Receiver<Wish>) {
-        let mut running = Running {
-            follower: Follower::new(self.settings),
-            decoder: Decoder::new(&self.tables),
-            number: self.number(),
-            source: self,
-            link: None,
-            missing: Vec::new(),
-            is_log_gone: false,
-            identity: None,
-            begun: Place::default(),
+    pub async fn follow(self, node: &mut impl Node, wish: watch::Receiver<Wish>) {
+        let stands = self.standing.as_deref().and_then(Stands::parse);
+        let identity = stands.as_ref().map(|stands| stands.identity.clone());
+        let (follower, decoder, begun) = match stands {
+            Some(Stands { identity, place, begun }) => (
+                // A stream begins at a snapshot: nothing ran then.
+                Follower::resumed(self.settings, identity, place, Vec::new()),
+                Decoder::resumed(&self.tables, place, begun),
+                place,
+            ),
+            None => (Follower::new(self.settings), Decoder::new(&self.tables), Place::default()),
         };
-        running.follower.tick(node.now_ms());
-        loop {
-            let began_ms = node.now_ms();
-            let next = running.act(node);
-            // An entry of 100,000s of names takes its time.
-            running.follower.stalled(node.now_ms().saturating_sub(began_ms));
-            node.state(running.follower.state(), running.decoder.left_out);
-            let mut looks = false;
-            {
-                let mut step = pin!(running.step(next, node));
-                loop {
-                    tokio::select! {
-                        () = &mut step => break,
-                        changed = wish.changed() => {
-                            if changed.is_err() || wish.borrow_and_update().stops {
-                                return;
-                            }
-                            looks = true;
-                        }
-                    }
-                }
-            }
-            if let Some(link) = running.link.as_mut().filter(|_| looks) {
-                link.catalog_at = Instant::now();
-            }
-        }
+        let number = self.number();
+        let database = Mysql { source: self, decoder, number, is_log_gone: false, begun };
+        source::follow(database, follower, identity, node, wish).await;
     }
 }
 
-struct Running {
+/// What is known of a server while it is followed.
+struct Mysql {
     source: Source,
-    follower: Follower<Mysql>,
     decoder: Decoder,
     /// By which the server knows its replicas.
     number: u32,
-    link: Option<Link>,
-    missing: Vec<Missing>,
     /// The server does not have the log any more from where the last stream stopped.
     is_log_gone: bool,
-    identity: Option<Identity>,
     /// Where the first of the streams began that go on from one another.
     begun: Place,
 }
 
-/// What comes after the follower's actions.
-enum Next {
-    /// Make the connections.
-    Connect { resume: Option<Place> },
-    /// Wait for something to happen.
-    Wait,
-}
+impl Database for Mysql {
+    type Connection = Connection;
+    type Message = Payload;
+    type Session = Server;
+    /// Where the stream was when it was asked.
+    type Probed = (Place, Probed);
+    /// The number of changes of definitions when it was asked.
+    type Catalog = (u64, Catalog);
 
-enum Event {
-    Streamed(Result<Payload, WireError>),
-    Answered(Box<Connection>, Result<Reply, WireError>),
-    Time,
-}
-
-impl Running {
-    /// Executes what the follower wants.
-    fn act(&mut self, node: &mut impl Node) -> Next {
-        while let Some(action) = self.follower.poll_action() {
-            match action {
-                Action::Bump(names) => node.order(Order::Bump(names)),
-                Action::Flush(reason) => node.order(Order::Flush(reason)),
-                Action::Confirmed { asked_at_ms } => node.order(Order::Confirmed { asked_at_ms }),
-                Action::Connect { resume } => {
-                    // What is ordered may not be obeyed yet.
-                    let obeyed = |place: Place| {
-                        Place::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
-                    };
-                    return Next::Connect { resume: resume.map(obeyed) };
-                }
-                Action::Disconnect { reason } => {
-                    self.link = None;
-                    node.notice(Notice::Lost { reason });
-                }
-                Action::Acknowledge(position) => {
-                    if let Some(link) = &mut self.link {
-                        link.ordered = position;
-                    }
-                }
-                Action::Probe { number } => {
-                    let place = self.decoder.place();
-                    self.ask(Question::Probe { number, place });
-                }
-                // The server says by heartbeats how far a log is that does not grow.
-                Action::Nudge => {}
-            }
-        }
-        if let Some(link) = &self.link {
-            node.obeyed(link.ordered.packed());
-        }
-        if let Some(reason) = self.link.as_ref().and_then(|_| node.wants_again()) {
-            self.lose(reason, node);
-        }
-        Next::Wait
-    }
-
-    fn ask(&mut self, question: Question) {
-        if let Some(link) = &mut self.link {
-            link.questions.push(question);
-            link.ask_next(&self.source);
-        }
-    }
-
-    fn lose(&mut self, reason: String, node: &mut impl Node) {
-        self.link = None;
-        node.notice(Notice::Lost { reason: reason.clone() });
-        self.follower.told(Told::Lost { reason }, node.now_ms());
-    }
-
-    async fn connect(&mut self, resume: Option<Place>, node: &mut impl Node) {
-        let password = match node.password() {
-            Ok(password) => password.or_else(|| self.source.address.password.clone()),
-            Err(reason) => return self.lose(reason, node),
-        };
-        match self.open(resume, password.as_deref()).await {
-            Ok((link, catalog, identity, resumes)) => {
-                self.link = Some(link);
-                self.identity = Some(identity.clone());
-                node.notice(Notice::Connected { identity: identity.to_string(), resumes });
-                self.follower.told(Told::Connected { identity, resumes }, node.now_ms());
-                let changes = self.decoder.definitions.changes();
-                self.note_catalog(changes, catalog, node);
-            }
-            Err(Failed::Wire(error)) => self.lose(error.with_causes(), node),
-            Err(Failed::Missing(missing)) => {
-                let reason = missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ");
-                self.lose(reason, node);
-            }
-        }
+    fn password(&self) -> Option<String> {
+        self.source.address.password.clone()
     }
 
     async fn open(
         &mut self,
         resume: Option<Place>,
         password: Option<&str>,
-    ) -> Result<(Link, Catalog, Identity, bool), Failed> {
+        core: &mut Core<Self>,
+        _node: &mut impl Node,
+    ) -> Result<Opened<Self>, Failed> {
         let source = self.source.clone();
         let (mut second, peer) = source.connection(password, None).await?;
         let server = Server::read(&mut second).await?;
@@ -357,7 +211,7 @@ impl Running {
         } else {
             None
         };
-        let catalog = Catalog::read(&mut second, &source.tables, &source.address.user, false).await?;
+        let catalog = Catalog::read(&mut second, &source.tables, false).await?;
         let (fatal, head) = (catalog.missing.iter().any(|missing| missing.is_fatal), catalog.head.clone());
         let (Some(begins), Some((base, head)), false) = (begins, head, fatal) else {
             return Err(Failed::Missing(catalog.missing));
@@ -366,11 +220,11 @@ impl Running {
         let identity = server.identify(&mut stream).await?;
         source.introduce(&mut stream, &server, self.number).await?;
         if let Err(error) = source.register(&mut stream, self.number).await {
-            return Err(Failed::Missing(vec![source.no_right(&error)]));
+            return Err(Failed::Missing(vec![no_right(&catalog.account, &error)]));
         }
         let has_checksum = !matches!(server.variable("binlog_checksum"), "" | "NONE");
         let is_gone = std::mem::take(&mut self.is_log_gone);
-        let resume = resume.filter(|_| !is_gone && self.identity.as_ref() == Some(&identity));
+        let resume = resume.filter(|_| !is_gone && core.identity.as_ref() == Some(&identity));
         let (command, place) = match (resume, begins) {
             (Some(resume), _) => {
                 let place = self.decoder.resume(resume);
@@ -384,132 +238,27 @@ impl Running {
         }
         self.decoder.begins(&base, place, resume.is_some(), server.ignores_case(), has_checksum);
         stream.command(&command).await?;
-        let link = Link {
-            stream,
-            server,
-            second: Some(second),
-            answering: None,
-            questions: Vec::new(),
-            catalog_at: Instant::now() + CATALOG_EVERY,
-            ordered: resume.unwrap_or_default(),
-        };
-        Ok((link, catalog, identity, resume.is_some()))
+        let catalog = (self.decoder.definitions.changes(), catalog);
+        Ok(Opened { stream, second, session: server, catalog, identity, resumes_at: resume, ordered: resume })
     }
 
-    fn note_catalog(&mut self, changes: u64, catalog: Catalog, node: &mut impl Node) {
-        let missing = catalog.missing.first().map(Missing::to_string);
-        if self.missing != catalog.missing {
-            node.notice(Notice::Missing(catalog.missing.clone()));
-        }
-        self.missing = catalog.missing;
-        let mut is_other = false;
-        if let Some((_, head)) = catalog.head {
-            is_other = self.decoder.definitions.read(catalog.targets, changes, head, self.decoder.place());
-        }
-        if let Some(link) = &mut self.link {
-            let is_doubted = !self.decoder.definitions.is_known() && !self.decoder.definitions.is_waiting();
-            let every = match (is_doubted, self.missing.is_empty()) {
-                (true, _) => DOUBTED_EVERY,
-                (false, true) => CATALOG_EVERY,
-                (false, false) => MISSING_EVERY,
-            };
-            link.catalog_at = Instant::now() + every;
-        }
-        if is_other {
-            let reason = "the definition of a table that is followed was changed".to_owned();
-            self.follower.told(Told::Gap { reason }, node.now_ms());
-        }
-        self.follower.told(Told::Covers { missing }, node.now_ms());
+    async fn streamed(stream: &mut Connection) -> Result<Payload, WireError> {
+        stream.streamed().await
     }
 
-    /// Connects, or waits for something to happen and takes note of it.
-    async fn step(&mut self, next: Next, node: &mut impl Node) {
-        match next {
-            Next::Connect { resume } => self.connect(resume, node).await,
-            Next::Wait => {
-                let event = self.event(node.now_ms(), node.is_full()).await;
-                self.take(event, node);
+    fn take(&mut self, payload: Payload, core: &mut Core<Self>, node: &mut impl Node) {
+        match self.decoder.take(&payload.bytes, payload.is_cut) {
+            Ok(said) => said.into_iter().for_each(|said| take_said(said, core, node.now_ms())),
+            Err(reason) => {
+                // It would be read in the same way again.
+                self.is_log_gone = true;
+                core.lose(reason, node);
             }
         }
     }
 
-    /// `is_full`: the stream is left as it is.
-    async fn event(&mut self, now_ms: u64, is_full: bool) -> Event {
-        let wait =
-            self.follower.next_ms().map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms)));
-        let Some(link) = &mut self.link else {
-            tokio::time::sleep(wait.unwrap_or(WAIT_MAX)).await;
-            return Event::Time;
-        };
-        let own = link.catalog_at.saturating_duration_since(Instant::now()).min(WAIT_MAX);
-        let wait =
-            wait.map_or(own, |wait| wait.min(own)).min(if is_full { FULL_WAIT } else { Duration::MAX });
-        let answered = async {
-            match &mut link.answering {
-                Some(answering) => answering.await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            payload = link.stream.streamed(), if !is_full => Event::Streamed(payload),
-            (connection, reply) = answered => Event::Answered(Box::new(connection), reply),
-            () = tokio::time::sleep(wait) => Event::Time,
-        }
-    }
-
-    fn take(&mut self, event: Event, node: &mut impl Node) {
-        let now_ms = node.now_ms();
-        match event {
-            Event::Streamed(Ok(payload)) => match self.decoder.take(&payload.bytes, payload.is_cut) {
-                Ok(said) => said.into_iter().for_each(|said| self.said(said, now_ms)),
-                Err(reason) => {
-                    // It would be read in the same way again.
-                    self.is_log_gone = true;
-                    self.lose(reason, node);
-                }
-            },
-            Event::Streamed(Err(error)) => {
-                self.is_log_gone = error.number() == Some(ER_MASTER_FATAL) && !is_of_other(&error);
-                self.lose(self.explained(&error), node);
-            }
-            Event::Answered(connection, Ok(reply)) => {
-                if let Some(link) = &mut self.link {
-                    (link.second, link.answering) = (Some(*connection), None);
-                    link.ask_next(&self.source);
-                }
-                match reply {
-                    Reply::Probed { number, place, probed } => {
-                        let Probed { identity, head, snapshot } = probed;
-                        if head < place && self.identity.as_ref() == Some(&identity) {
-                            let reason = format!(
-                                "the log was begun anew: it ends at {head}, and was followed up to {place}"
-                            );
-                            self.is_log_gone = true;
-                            self.follower.told(Told::Gap { reason: reason.clone() }, now_ms);
-                            return self.lose(reason, node);
-                        }
-                        // It may be us who do not read.
-                        let works = node.is_full();
-                        self.follower.told(Told::Probed { number, identity, head, snapshot, works }, now_ms);
-                    }
-                    Reply::Catalog { changes, catalog } => self.note_catalog(changes, catalog, node),
-                }
-            }
-            Event::Answered(_, Err(error)) => self.lose(error.with_causes(), node),
-            Event::Time => {
-                if let Some(link) = &mut self.link
-                    && link.catalog_at <= Instant::now()
-                {
-                    link.catalog_at = Instant::now() + CATALOG_EVERY;
-                    let changes = self.decoder.definitions.changes();
-                    self.ask(Question::Catalog { changes });
-                }
-                self.follower.tick(now_ms);
-            }
-        }
-    }
-
-    fn explained(&self, error: &WireError) -> String {
+    fn ended(&mut self, error: &WireError) -> String {
+        self.is_log_gone = error.code() == Some(ER_MASTER_FATAL) && !is_of_other(error);
         let text = error.with_causes();
         if is_of_other(error) {
             return format!(
@@ -520,56 +269,96 @@ impl Running {
         text
     }
 
-    fn said(&mut self, said: Said, now_ms: u64) {
-        let told = match said {
-            Said::Entry { transaction, names } => {
-                Told::Entry { position: transaction.end, transaction, names, is_own: false }
-            }
-            Said::Passed(position) => Told::Passed { position },
-            Said::Gap(reason) => Told::Gap { reason },
-            Said::Changed => {
-                if let Some(link) = &mut self.link {
-                    link.catalog_at = Instant::now();
+    fn ask(&self, question: Question, mut second: Connection, link: &mut Link<Self>) -> Answering<Self> {
+        let (server, tables) = (link.session.clone(), Arc::clone(&self.source.tables));
+        let (place, changes) = (self.decoder.place(), self.decoder.definitions.changes());
+        Box::pin(async move {
+            let reply = match question {
+                Question::Probe { number } => {
+                    let probed = server.probe(&mut second).await;
+                    probed.map(|probed| Reply::Probed { number, probed: (place, probed) })
                 }
-                return;
-            }
-        };
-        self.follower.told(told, now_ms);
+                // The server says by heartbeats how far a log is that does not grow.
+                Question::Nudge => Ok(Reply::Nudged),
+                Question::Catalog => Catalog::read(&mut second, &tables, false)
+                    .await
+                    .map(|catalog| Reply::Catalog((changes, catalog))),
+            };
+            (second, reply)
+        })
+    }
+
+    fn probed(
+        &mut self,
+        number: u64,
+        (place, probed): (Place, Probed),
+        core: &mut Core<Self>,
+        node: &mut impl Node,
+    ) {
+        let Probed { identity, head, snapshot } = probed;
+        if head < place && core.identity.as_ref() == Some(&identity) {
+            let reason = format!("the log was begun anew: it ends at {head}, and was followed up to {place}");
+            self.is_log_gone = true;
+            core.follower.told(Told::Gap { reason: reason.clone() }, node.now_ms());
+            return core.lose(reason, node);
+        }
+        // It may be us who do not read.
+        let works = node.is_full();
+        core.follower.told(Told::Probed { number, identity, head, snapshot, works }, node.now_ms());
+    }
+
+    fn looked(&mut self, (changes, catalog): (u64, Catalog), _core: &mut Core<Self>) -> Looked {
+        let mut is_changed = false;
+        if let Some((_, head)) = catalog.head {
+            is_changed = self.decoder.looked(catalog.targets, changes, head);
+        }
+        let mut missing = catalog.missing;
+        missing.extend(self.decoder.missing());
+        let is_doubted = !self.decoder.definitions.is_known() && !self.decoder.definitions.is_waiting();
+        Looked { missing, is_changed, again: is_doubted.then_some(DOUBTED_EVERY) }
+    }
+
+    fn left_out(&self) -> LeftOut {
+        self.decoder.left_out
+    }
+
+    fn standing(&self, identity: &Identity, place: Place, _running: &[Transaction]) -> Option<Standing> {
+        let (identity, begun) = (identity.clone(), self.decoder.begun(place)?);
+        Some(Stands { identity, place, begun }.standing())
+    }
+
+    fn note_obeyed(link: &mut Link<Self>, node: &mut impl Node) {
+        node.obeyed(link.ordered.map_or(0, |place| place.packed()));
+    }
+
+    /// What is ordered may not be obeyed yet.
+    fn resumes(&self, place: Place, node: &mut impl Node) -> Place {
+        Place::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
     }
 }
 
-impl Link {
-    fn ask_next(&mut self, source: &Source) {
-        if self.answering.is_some() || self.questions.is_empty() {
+fn take_said(said: Said, core: &mut Core<Mysql>, now_ms: u64) {
+    let told = match said {
+        Said::Entry { transaction, names } => {
+            Told::Entry { position: transaction.end, transaction, names, is_own: false }
+        }
+        Said::Passed(position) => Told::Passed { position },
+        Said::Gap(reason) => Told::Gap { reason },
+        Said::Changed => {
+            if let Some(link) = &mut core.link {
+                link.catalog_at = Instant::now();
+            }
             return;
         }
-        let Some(mut connection) = self.second.take() else { return };
-        let question = self.questions.remove(0);
-        let (server, tables, user) =
-            (self.server.clone(), Arc::clone(&source.tables), source.address.user.clone());
-        self.answering = Some(Box::pin(async move {
-            let reply = match question {
-                Question::Probe { number, place } => {
-                    let probed = server.probe(&mut connection).await;
-                    probed.map(|probed| Reply::Probed { number, place, probed })
-                }
-                Question::Catalog { changes } => Catalog::read(&mut connection, &tables, &user, false)
-                    .await
-                    .map(|catalog| Reply::Catalog { changes, catalog }),
-            };
-            (connection, reply)
-        }));
-    }
+    };
+    core.follower.told(told, now_ms);
 }
 
-enum Failed {
-    Wire(WireError),
-    Missing(Vec<Missing>),
-}
-
-impl From<WireError> for Failed {
-    fn from(error: WireError) -> Self {
-        Self::Wire(error)
+fn no_right(account: &str, error: &WireError) -> Missing {
+    Missing {
+        what: format!("user {account} may not read the binary log ({error})"),
+        mend: format!("GRANT REPLICATION SLAVE ON *.* TO {account}"),
+        is_fatal: true,
     }
 }
 
@@ -577,7 +366,7 @@ impl From<WireError> for Failed {
 /// ended.
 fn is_of_other(error: &WireError) -> bool {
     let is_said = |message: &str| message.contains("same server_uuid/server_id");
-    matches!(error, WireError::Server { number, message } if *number == ER_KILLED || is_said(message))
+    matches!(error, WireError::Server { code, message, .. } if code == ER_KILLED || is_said(message))
 }
 
 /// Asks for the log from a place on.

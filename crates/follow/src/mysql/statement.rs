@@ -93,10 +93,36 @@ impl<'a> Statement<'a> {
                     );
                 if is_of_none { Self::Other } else { Self::Definition }
             }
+            "SET" if second == "STATEMENT" => behind_for(words.0).map_or(Self::Data, Self::of),
+            // Of MariaDB, a statement that is carried out and explained.
+            "ANALYZE" if !matches!(second.as_str(), "TABLE" | "TABLES" | "LOCAL" | "NO_WRITE_TO_BINLOG") => {
+                Self::Data
+            }
             first if HARMLESS.contains(&first) => Self::Other,
             _ => Self::Data,
         }
     }
+}
+
+/// What follows the word FOR, outside of quotes.
+fn behind_for(text: &str) -> Option<&str> {
+    let (mut quote, mut at_begin) = (None, true);
+    for (at, letter) in text.char_indices() {
+        match quote {
+            Some(open) => quote = (letter != open).then_some(open),
+            None if matches!(letter, '\'' | '"' | '`') => quote = Some(letter),
+            None => {
+                let word = text.get(at..at + 3).filter(|_| at_begin);
+                if word.is_some_and(|word| word.eq_ignore_ascii_case("for"))
+                    && !text[at + 3..].starts_with(is_of_name)
+                {
+                    return Some(&text[at + 3..]);
+                }
+            }
+        }
+        at_begin = !is_of_name(letter);
+    }
+    None
 }
 
 /// Words of letters, digits and `_`, whatever is between them.
@@ -170,8 +196,18 @@ pub(crate) fn name(text: &str) -> Option<(String, &str)> {
     }
 }
 
+/// Whether the statement may have this name in it: it is in the client's character set, and quotes in names are doubled there.
+pub(crate) fn may_mention(sql: &str, name: &str) -> bool {
+    mentions(sql, name) || may_be_written_otherwise(sql, name)
+}
+
+/// Whether the statement may have the name in it in another way than it is written.
+pub(crate) fn may_be_written_otherwise(sql: &str, name: &str) -> bool {
+    !name.is_ascii() && !sql.is_ascii() || name.contains(['`', '"'])
+}
+
 /// Whether the statement has this name in it, in letters of any size, and not as a part of another name.
-pub(crate) fn mentions(sql: &str, name: &str) -> bool {
+fn mentions(sql: &str, name: &str) -> bool {
     let (sql, name) = (sql.to_lowercase(), name.to_lowercase());
     let mut from = 0;
     while let Some(at) = sql[from..].find(&name) {
@@ -222,6 +258,14 @@ mod tests {
             ("insert into users values (1)", Statement::Data),
             ("WITH a AS (SELECT 1) UPDATE users", Statement::Data),
             ("/* never closed", Statement::Data),
+            ("SET STATEMENT lock_wait_timeout=5 FOR TRUNCATE shop.p", table(Some("shop"), "p")),
+            ("set statement a='x for y', b=1 for\nALTER TABLE a ADD b int", Statement::Definition),
+            ("SET STATEMENT before_for=1 FOR DELETE FROM a", Statement::Data),
+            ("SET STATEMENT max_statement_time=1", Statement::Data),
+            ("SET PASSWORD FOR a = 'b'", Statement::Other),
+            ("ANALYZE UPDATE a SET b = 1", Statement::Data),
+            ("ANALYZE FORMAT=JSON DELETE FROM a", Statement::Data),
+            ("ANALYZE LOCAL TABLE a", Statement::Other),
         ] {
             assert_eq!(Statement::of(sql), kind, "{sql}");
         }
@@ -234,5 +278,10 @@ mod tests {
         assert!(!mentions("UPDATE users_old SET a = 1", "users"));
         assert!(!mentions("UPDATE ausers SET a = 1", "users"));
         assert!(mentions("ALTER TABLE `größe`", "größe"));
+        assert!(
+            may_mention("ALTER TABLE `gr\u{fffd}\u{fffd}e`", "größe")
+                && !may_mention("ALTER TABLE a", "größe")
+        );
+        assert!(may_mention("ALTER TABLE `a``b`", "a`b") && !may_mention("ALTER TABLE größe", "users"));
     }
 }

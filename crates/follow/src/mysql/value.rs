@@ -148,7 +148,7 @@ impl Layout {
             }
             Shape::Inet6 => {
                 let bytes: [u8; 16] = padded(value)?;
-                std::net::Ipv6Addr::from(bytes).to_string().into_bytes()
+                inet6(std::net::Ipv6Addr::from(bytes)).into_bytes()
             }
             Shape::Refused => return None,
         })
@@ -178,7 +178,11 @@ impl Layout {
             }
             16 => high(value.len().min(8))?.to_string(),
             17 => {
-                let (date, time) = of_unix(high(4)?);
+                // The first second of Unix is that of the date that is none.
+                let (date, time) = match high(4)? {
+                    0 => ("0000-00-00".to_owned(), "00:00:00".to_owned()),
+                    seconds => of_unix(seconds),
+                };
                 format!("{date} {time}{}", fraction(4)?)
             }
             18 => {
@@ -282,6 +286,17 @@ fn padded<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// As MariaDB shows it: the end of an address whose beginning is zeros is that of IPv4.
+fn inet6(address: std::net::Ipv6Addr) -> String {
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, seventh, _] if seventh > 0 => {
+            let [.., a, b, c, d] = address.octets();
+            format!("::{}", std::net::Ipv4Addr::new(a, b, c, d))
+        }
+        _ => address.to_string(),
+    }
+}
+
 fn uuid(value: &[u8]) -> Option<String> {
     let number = u128::from_be_bytes(padded(value)?);
     let text = format!("{number:032x}");
@@ -324,6 +339,19 @@ mod tests {
         let negative = [0x7e, 0xf2, 0x04, 0xc7, 0x2d, 0xfb, 0x2d];
         assert_eq!(text(246, &[14, 4], &Shape::Own, &negative), "-1234567890.1234");
         assert_eq!(text(246, &[5, 2], &Shape::Own, &[0x80, 0, 50]), "0.50");
+    }
+
+    #[test]
+    fn addresses_and_times_that_are_none() {
+        for shown in
+            ["::", "::1", "::506", "::1.2.3.4", "::0.1.0.2", "::ffff:0.0.0.1", "::1:0:0", "2001:db8::1"]
+        {
+            let octets = shown.parse::<std::net::Ipv6Addr>().unwrap().octets();
+            let bytes = [&[16], &octets[..]].concat();
+            assert_eq!(text(254, &[254, 16], &Shape::Inet6, &bytes), shown);
+        }
+        assert_eq!(text(17, &[2], &Shape::Own, &[0; 5]), "0000-00-00 00:00:00.00");
+        assert_eq!(text(17, &[0], &Shape::Own, &[0, 0, 0, 1]), "1970-01-01 00:00:01");
     }
 
     #[test]

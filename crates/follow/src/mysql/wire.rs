@@ -3,37 +3,25 @@
 //! Source: MySQL's "Client/Server Protocol"; MariaDB's "Client/Server Protocol" and "Replication Protocol".
 
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::mysql::address::Address;
+use crate::address::Address;
+use crate::address::SslMode;
 use crate::mysql::auth;
 use crate::mysql::read::Reader;
-use crate::postgres::SslMode;
-
-/// Most bytes of a reply to a query.
-const REPLY_BYTES_MAX: usize = 32 << 20;
+use crate::wire::{
+    Bytestream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
+};
 
 /// Most bytes of one event that are kept. A row can have 1 GiB: of what is longer only the beginning is kept.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
 /// Of an event that is longer than [`EVENT_BYTES_MAX`].
 const CUT_BYTES: usize = 64;
-
-/// Longest time for a connection and its sign-in, and for the reply to a query.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A connection is given up when its peer has not acknowledged anything for about 25 s.
-const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEP_ALIVE_COUNT: u32 = 3;
 
 /// The longest payload of one packet; a longer one goes on in the next.
 const PACKET_BYTES_MAX: usize = 0xff_ffff;
@@ -52,97 +40,11 @@ const WANTED: u32 = LONG_PASSWORD | LONG_FLAG | PROTOCOL_41 | TRANSACTIONS | SEC
 /// `utf8mb4_general_ci`.
 const UTF8MB4: u8 = 45;
 
-/// How the server's list of connections names this one.
-pub(crate) const OUR_NAME: &str = "cattlegrid";
-
 /// The server's number of an error that ends a stream for good.
-pub(crate) const ER_MASTER_FATAL: u16 = 1236;
-
-/// What went wrong with a connection.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// No connection.
-    #[error("cannot connect to {address}")]
-    Connect {
-        /// The server.
-        address: String,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A connection ended or is broken.
-    #[error("the connection to the database ended")]
-    Io(#[source] io::Error),
-    /// The server does not encrypt, or its certificate is refused.
-    #[error("TLS with {address}: {reason}")]
-    Tls {
-        /// The server.
-        address: String,
-        /// Why.
-        reason: String,
-    },
-    /// The server refused a request.
-    #[error("{message} (error {number})")]
-    Server {
-        /// The server's.
-        number: u16,
-        /// The server's words.
-        message: String,
-    },
-    /// The server asks for what is not there.
-    #[error("{0}")]
-    SignIn(String),
-    /// The server said what it must not say here.
-    #[error("the server sent a message that does not fit: {0}")]
-    Protocol(&'static str),
-    /// No reply within the time for it.
-    #[error("no {what} within {} s", TIMEOUT.as_secs())]
-    Timeout {
-        /// What was waited for.
-        what: &'static str,
-    },
-}
-
-impl WireError {
-    /// The server's number of its error.
-    pub(crate) fn number(&self) -> Option<u16> {
-        if let Self::Server { number, .. } = self { Some(*number) } else { None }
-    }
-
-    /// The error and what it comes from, in one line.
-    pub fn with_causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        text
-    }
-}
-
-/// One row of a result: text, or NULL.
-pub(crate) type ResultRow = Vec<Option<String>>;
-
-/// The text of a column; empty: NULL, or none.
-pub(crate) fn text(row: &ResultRow, at: usize) -> &str {
-    row.get(at).and_then(Option::as_deref).unwrap_or_default()
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Where a connection goes: a name that has several addresses is resolved once for both connections.
-#[derive(Debug, Clone)]
-pub(crate) enum Peer {
-    Tcp(SocketAddr),
-    Unix,
-}
+pub(crate) const ER_MASTER_FATAL: &str = "1236";
 
 pub(crate) struct Connection {
-    stream: Pin<Box<dyn Stream>>,
+    stream: Bytestream,
     input: BytesMut,
     /// Of the next packet.
     sequence: u8,
@@ -178,8 +80,9 @@ impl Connection {
         tls: &Arc<rustls::ClientConfig>,
         peer: Option<&Peer>,
     ) -> Result<(Self, Peer), WireError> {
-        let opened = tokio::time::timeout(TIMEOUT, async {
-            let (stream, peer) = connect(address, peer).await?;
+        opened(async {
+            let (host, socket) = ((address.host.as_str(), address.port), Path::new(&address.host));
+            let (stream, peer) = connect(address, host, socket, peer).await?;
             let connection = Self {
                 stream,
                 input: BytesMut::new(),
@@ -190,8 +93,8 @@ impl Connection {
             };
             let connection = connection.sign_in(address, password, tls).await?;
             Ok((connection, peer))
-        });
-        opened.await.map_err(|_| WireError::Timeout { what: "connection and sign-in" })?
+        })
+        .await
     }
 
     async fn sign_in(
@@ -212,12 +115,8 @@ impl Connection {
                 wanted |= SSL;
                 let request = head(wanted);
                 self.send(&request).await?;
-                let name =
-                    ServerName::try_from(address.host.clone()).map_err(|error| refuse(error.to_string()))?;
-                let stream =
-                    tokio_rustls::TlsConnector::from(Arc::clone(tls)).connect(name, self.stream).await;
-                let stream = stream.map_err(|error| refuse(error.to_string()))?;
-                self = Self { stream: Box::pin(stream), is_private: true, ..self };
+                let stream = encrypted(self.stream, &address.host, tls).await.map_err(refuse)?;
+                self = Self { stream, is_private: true, ..self };
             } else if address.ssl != SslMode::Prefer {
                 return Err(refuse(
                     "the server does not encrypt connections (`ssl_cert`, `ssl_key` there)".to_owned(),
@@ -285,8 +184,7 @@ impl Connection {
 
     /// The rows of a query.
     pub(crate) async fn query(&mut self, sql: &str) -> Result<Vec<ResultRow>, WireError> {
-        let rows = tokio::time::timeout(TIMEOUT, self.query_that_waits(sql));
-        rows.await.map_err(|_| WireError::Timeout { what: "reply of the database" })?
+        replied(self.query_that_waits(sql)).await
     }
 
     async fn query_that_waits(&mut self, sql: &str) -> Result<Vec<ResultRow>, WireError> {
@@ -330,8 +228,7 @@ impl Connection {
 
     /// Waits for the reply to a command that has no rows.
     pub(crate) async fn done(&mut self) -> Result<(), WireError> {
-        let reply = tokio::time::timeout(TIMEOUT, self.payload()).await;
-        let reply = reply.map_err(|_| WireError::Timeout { what: "reply of the database" })??;
+        let reply = replied(self.payload()).await?;
         if reply.first() == Some(&0xff) { Err(server_error(&reply[1..])) } else { Ok(()) }
     }
 
@@ -497,49 +394,12 @@ fn server_error(bytes: &[u8]) -> WireError {
     let message = bytes.get(2..).unwrap_or_default();
     // `#` and the SQLSTATE, of five letters.
     let message = if message.first() == Some(&b'#') { message.get(6..).unwrap_or_default() } else { message };
-    WireError::Server { number, message: String::from_utf8_lossy(message).into_owned() }
+    let message = String::from_utf8_lossy(message).into_owned();
+    WireError::Server { kind: "error", code: number.to_string(), message, hint: None }
 }
 
 fn sign_in_error(bytes: &[u8], address: &Address) -> WireError {
-    match server_error(bytes) {
-        WireError::Server { number, message } => {
-            WireError::SignIn(format!("{address}: {message} (error {number})"))
-        }
-        other => other,
-    }
-}
-
-async fn connect(address: &Address, peer: Option<&Peer>) -> Result<(Pin<Box<dyn Stream>>, Peer), WireError> {
-    let failed = |source| WireError::Connect { address: address.to_string(), source };
-    if address.host.starts_with('/') {
-        let stream = UnixStream::connect(&address.host).await.map_err(failed)?;
-        return Ok((Box::pin(stream), Peer::Unix));
-    }
-    let peers: Vec<SocketAddr> = match peer {
-        Some(Peer::Tcp(peer)) => vec![*peer],
-        _ => lookup_host((address.host.as_str(), address.port)).await.map_err(failed)?.collect(),
-    };
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for peer in peers {
-        match TcpStream::connect(peer).await {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(failed)?;
-                keep_alive(&stream).map_err(failed)?;
-                return Ok((Box::pin(stream), Peer::Tcp(peer)));
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(failed(last))
-}
-
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_COUNT)?;
-    Ok(())
+    WireError::SignIn(format!("{address}: {}", server_error(bytes)))
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::missing::Missing;
 use crate::postgres::lacks::{no_column, no_table, not_logged};
-use crate::postgres::standbys::{OUR_NAME, counts_us};
-use crate::postgres::wire::{Connection, ResultRow, WireError};
+use crate::postgres::standbys::counts_us;
+use crate::postgres::wire::Connection;
 use crate::rows::{Column, Identity, Relation, without_old};
 use crate::tables::{Table, Template};
+use crate::wire::{OUR_NAME, ResultRow, WireError, text};
 
 /// First version of the server that can be followed.
 const VERSION_MIN: u32 = 140_000;
@@ -434,10 +435,6 @@ pub(crate) fn full_name(schema: &str, name: &str) -> String {
         if plain { part.to_owned() } else { quoted(part) }
     };
     format!("{}.{}", plain(schema), plain(name))
-}
-
-pub(crate) fn text(row: &ResultRow, at: usize) -> &str {
-    row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
 pub(crate) fn is_true(row: &ResultRow, at: usize) -> bool {

@@ -6,7 +6,8 @@
 
 use crate::postgres::catalog::literal;
 use crate::postgres::pgoutput::Lsn;
-use crate::postgres::wire::{Connection, WireError};
+use crate::postgres::wire::Connection;
+use crate::wire::WireError;
 
 /// Why everything is invalidated.
 pub(crate) const OTHER_HISTORY: &str =

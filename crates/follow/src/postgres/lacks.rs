@@ -1,9 +1,10 @@
 //! Why a table or a column cannot be followed, and what can be named in its place.
 
 use crate::missing::Missing;
-use crate::postgres::catalog::{full_name, literal, text};
-use crate::postgres::wire::{Connection, WireError};
+use crate::postgres::catalog::{full_name, literal};
+use crate::postgres::wire::Connection;
 use crate::tables::Table;
+use crate::wire::{WireError, text};
 
 /// Schemas of the system.
 const SYSTEM: [&str; 3] = ["pg_catalog", "information_schema", "pg_toast"];

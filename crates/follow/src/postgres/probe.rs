@@ -6,7 +6,8 @@ use crate::log::Snapshot;
 use crate::postgres::catalog::is_true;
 use crate::postgres::pgoutput::Lsn;
 use crate::postgres::standbys::counts_us;
-use crate::postgres::wire::{Connection, ResultRow, WireError};
+use crate::postgres::wire::Connection;
+use crate::wire::{ResultRow, WireError};
 
 /// What was said.
 #[derive(Debug)]

@@ -3,8 +3,7 @@
 //! For `synchronous_standby_names` each connection that reads the log is a standby, ours too. A commit would wait until we have acknowledged
 //! it, and we acknowledge it after it is visible: it would wait for good. And what is in no table of ours would count as kept twice.
 
-/// Our `application_name`.
-pub(crate) const OUR_NAME: &str = "cattlegrid";
+use crate::wire::OUR_NAME;
 
 /// Whether these `synchronous_standby_names` have us: `*` or our name. Written `FIRST 1 (a, "b")`, `ANY 1 (*)`, `1 (a)` or `a, b`.
 pub(crate) fn counts_us(names: &str) -> bool {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::missing::Missing;
-use crate::postgres::catalog::{literal, text};
-use crate::postgres::standbys::OUR_NAME;
-use crate::postgres::wire::{Connection, WireError};
+use crate::postgres::catalog::literal;
+use crate::postgres::wire::Connection;
+use crate::wire::OUR_NAME;
+use crate::wire::{WireError, text};
 
 /// Transactions that are named.
 const NAMED: usize = 3;

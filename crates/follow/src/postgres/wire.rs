@@ -1,11 +1,8 @@
 //! One connection to a server: sign-in, simple queries, and the stream of a replication slot.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
@@ -13,31 +10,16 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::{COPY_DATA_TAG, ErrorFields, Header, Message};
 use postgres_protocol::message::frontend;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::postgres::address::{Address, SslMode};
+use crate::address::{Address, SslMode};
 use crate::postgres::catalog::quoted;
-use crate::postgres::standbys::OUR_NAME;
-
-/// Bytes of the rows of a reply: the largest has a row for each column of each partition.
-const REPLY_BYTES_MAX: usize = 32 << 20;
+use crate::wire::{
+    Bytestream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
+};
 
 /// Most bytes of one message that is kept. A row can have 1 GiB: what is longer is skipped.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
-
-/// Longest time for a connection and its sign-in.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest time for the reply to a query that waits for nothing.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A connection is given up when its peer has not acknowledged anything for about 25 s: after this time without data it is asked, then
-/// every [`KEEP_ALIVE_INTERVAL`], [`KEEP_ALIVE_COUNT`] times.
-const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEP_ALIVE_COUNT: u32 = 3;
 
 /// SQLSTATE of a file that is not there: of the log, or of what its decoding needs.
 const UNDEFINED_FILE: &str = "58P01";
@@ -57,92 +39,14 @@ const HEADER_BYTES: usize = 5;
 /// The tag of `CopyBothResponse`, with which a replication stream begins.
 const COPY_BOTH_TAG: u8 = b'W';
 
-/// What went wrong with a connection.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// No connection.
-    #[error("cannot connect to {address}")]
-    Connect {
-        /// The server.
-        address: String,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// A connection ended or is broken.
-    #[error("the connection to the database ended")]
-    Io(#[source] io::Error),
-    /// The server does not encrypt, or its certificate is refused.
-    #[error("TLS with {address}: {reason}")]
-    Tls {
-        /// The server.
-        address: String,
-        /// Why.
-        reason: String,
-    },
-    /// The server refused a request.
-    #[error("{message} (SQLSTATE {code}){}", hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Server {
-        /// As of SQL.
-        code: String,
-        /// The server's words.
-        message: String,
-        /// The server's advice.
-        hint: Option<String>,
-    },
-    /// The server counts us among its synchronous standbys.
-    #[error("synchronous_standby_names has this server among the standbys for which commits wait")]
-    Standby,
-    /// The server asks for what is not there.
-    #[error("{0}")]
-    SignIn(&'static str),
-    /// The server said what it must not say here.
-    #[error("the server sent a message that does not fit: {0}")]
-    Protocol(&'static str),
-    /// No reply within the time for it.
-    #[error("no {what} within {} s", CONNECT_TIMEOUT.as_secs())]
-    Timeout {
-        /// What was waited for.
-        what: &'static str,
-    },
-}
-
-impl WireError {
-    /// Whether the server does not have the log any more that a slot needs.
-    pub(crate) fn is_of_lost_log(&self) -> bool {
-        // A change that was written while there was no publication cannot be read for it, even when it is there again.
-        matches!(self, Self::Server { code, .. } if code == UNDEFINED_FILE || code == UNDEFINED_OBJECT)
-    }
-
-    /// The error and what it comes from, in one line.
-    pub fn with_causes(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        text
-    }
-}
-
-/// One row of a result: text, or NULL.
-pub(crate) type ResultRow = Vec<Option<String>>;
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Where a connection goes: a name that has several addresses is resolved once for both connections.
-#[derive(Debug, Clone)]
-pub(crate) enum Peer {
-    Tcp(SocketAddr),
-    Unix,
+/// Whether the server does not have the log any more that a slot needs.
+pub(crate) fn is_of_lost_log(error: &WireError) -> bool {
+    // A change that was written while there was no publication cannot be read for it, even when it is there again.
+    matches!(error.code(), Some(UNDEFINED_FILE | UNDEFINED_OBJECT))
 }
 
 pub(crate) struct Connection {
-    stream: Pin<Box<dyn Stream>>,
+    stream: Bytestream,
     input: BytesMut,
     output: BytesMut,
     /// Bytes that are left of a message that is skipped.
@@ -159,19 +63,19 @@ impl Connection {
         tls: &Arc<rustls::ClientConfig>,
         peer: Option<&Peer>,
     ) -> Result<(Self, Peer), WireError> {
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, async {
+        opened(async {
             let encrypts = address.ssl != SslMode::Disable;
             match Self::begin(address, password, tls, peer, encrypts).await {
                 // As libpq does: a server may allow a role only without encryption (`hostnossl`).
-                Err(WireError::Server { code, .. })
-                    if code == INVALID_AUTHORIZATION && address.ssl == SslMode::Prefer =>
+                Err(error)
+                    if error.code() == Some(INVALID_AUTHORIZATION) && address.ssl == SslMode::Prefer =>
                 {
                     Self::begin(address, password, tls, peer, false).await
                 }
                 opened => opened,
             }
-        });
-        opened.await.map_err(|_| WireError::Timeout { what: "connection and sign-in" })?
+        })
+        .await
     }
 
     async fn begin(
@@ -181,7 +85,8 @@ impl Connection {
         peer: Option<&Peer>,
         encrypts: bool,
     ) -> Result<(Self, Peer), WireError> {
-        let (stream, peer) = connect(address, peer).await?;
+        let socket = Path::new(&address.host).join(format!(".s.PGSQL.{}", address.port));
+        let (stream, peer) = connect(address, (&address.host, address.port), &socket, peer).await?;
         let (input, output) = (BytesMut::new(), BytesMut::new());
         let mut connection = Self { stream, input, output, skip: None, process: None };
         if matches!(peer, Peer::Tcp(_)) && encrypts {
@@ -208,10 +113,8 @@ impl Connection {
             }
             _ => return Err(WireError::Protocol("neither yes nor no to the request to encrypt")),
         }
-        let name = ServerName::try_from(address.host.clone()).map_err(|error| refuse(error.to_string()))?;
-        let stream = tokio_rustls::TlsConnector::from(Arc::clone(tls)).connect(name, self.stream).await;
-        let stream = stream.map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { stream: Box::pin(stream), ..self })
+        let stream = encrypted(self.stream, &address.host, tls).await.map_err(refuse)?;
+        Ok(Self { stream, ..self })
     }
 
     async fn sign_in(&mut self, address: &Address, password: Option<&str>) -> Result<(), WireError> {
@@ -228,8 +131,11 @@ impl Connection {
         ];
         frontend::startup_message(parameters, &mut self.output).map_err(WireError::Io)?;
         self.flush().await?;
-        let password =
-            || password.ok_or(WireError::SignIn("the server asks for a password, and none is set"));
+        let password = || {
+            password.ok_or_else(|| {
+                WireError::SignIn("the server asks for a password, and none is set".to_owned())
+            })
+        };
         let mut scram = None;
         loop {
             match self.message().await? {
@@ -244,7 +150,7 @@ impl Connection {
                 }
                 Message::AuthenticationSasl(body) => {
                     if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256)).map_err(WireError::Io)? {
-                        return Err(WireError::SignIn("the server does not offer SCRAM-SHA-256"));
+                        return Err(WireError::SignIn("the server does not offer SCRAM-SHA-256".to_owned()));
                     }
                     let state = ScramSha256::new(password()?.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, state.message(), &mut self.output)
@@ -264,7 +170,7 @@ impl Connection {
                 Message::NoticeResponse(_) => {}
                 _ => {
                     return Err(WireError::SignIn(
-                        "the server asks for a way to sign in that is not known here",
+                        "the server asks for a way to sign in that is not known here".to_owned(),
                     ));
                 }
             }
@@ -287,8 +193,7 @@ impl Connection {
 
     /// The rows of a simple query that waits for nothing; of several statements, those of the last.
     pub(crate) async fn query(&mut self, sql: &str) -> Result<Vec<ResultRow>, WireError> {
-        let rows = tokio::time::timeout(QUERY_TIMEOUT, self.query_that_waits(sql));
-        rows.await.map_err(|_| WireError::Timeout { what: "reply of the database" })?
+        replied(self.query_that_waits(sql)).await
     }
 
     /// The same without a limit of time.
@@ -409,38 +314,6 @@ impl Connection {
     }
 }
 
-async fn connect(address: &Address, peer: Option<&Peer>) -> Result<(Pin<Box<dyn Stream>>, Peer), WireError> {
-    let failed = |source| WireError::Connect { address: address.to_string(), source };
-    if address.host.starts_with('/') {
-        let path = Path::new(&address.host).join(format!(".s.PGSQL.{}", address.port));
-        let stream = UnixStream::connect(&path).await.map_err(failed)?;
-        return Ok((Box::pin(stream), Peer::Unix));
-    }
-    if let Some(Peer::Tcp(at)) = peer {
-        let stream = TcpStream::connect(at).await.and_then(kept_alive).map_err(failed)?;
-        return Ok((Box::pin(stream), Peer::Tcp(*at)));
-    }
-    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for at in lookup_host((address.host.as_str(), address.port)).await.map_err(failed)? {
-        match TcpStream::connect(at).await.and_then(kept_alive) {
-            Ok(stream) => return Ok((Box::pin(stream), Peer::Tcp(at))),
-            Err(refused) => error = refused,
-        }
-    }
-    Err(failed(error))
-}
-
-/// The system notices a peer that is gone without a word.
-pub(crate) fn kept_alive(stream: TcpStream) -> io::Result<TcpStream> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, KEEP_ALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&stream, KEEP_ALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(&stream, KEEP_ALIVE_COUNT)?;
-    Ok(stream)
-}
-
 /// Why a server does not let a role in: if it may not connect or replicate, with the statement that mends it.
 fn sign_in_error(fields: ErrorFields<'_>, address: &Address) -> WireError {
     let mut error = server_error(fields);
@@ -468,7 +341,7 @@ fn server_error(mut fields: ErrorFields<'_>) -> WireError {
             _ => {}
         }
     }
-    WireError::Server { code, message, hint }
+    WireError::Server { kind: "SQLSTATE", code, message, hint }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ const HISTORIES: u64 = 20_000;
 /// Most histories until a fault is found.
 const FOUND_WITHIN: u64 = 20_000;
 
-fn history(seed: u64, fault: Option<Fault>, counts: &mut Counts) -> Result<(), String> {
-    let mut world = World::new(seed, fault);
+fn history(seed: u64, fault: Option<Fault>, has_binlog: bool, counts: &mut Counts) -> Result<(), String> {
+    let mut world = World::new(seed, fault, has_binlog);
     for _ in 0..STEPS {
         world.step()?;
     }
@@ -30,15 +30,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-#[test]
-fn no_value_is_older_than_promised() {
+fn no_value_is_older(has_binlog: bool) {
     let mut counts = Counts::default();
     let seeds = match number("FOLLOW_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("FOLLOW_HISTORIES").unwrap_or(HISTORIES),
     };
     for seed in seeds {
-        if let Err(error) = history(seed, None, &mut counts) {
+        if let Err(error) = history(seed, None, has_binlog, &mut counts) {
             panic!("FOLLOW_SEED={seed}: {error}");
         }
     }
@@ -47,6 +46,25 @@ fn no_value_is_older_than_promised() {
     let all = [hits, behind, bumps, flushes, confirmed, acknowledged, nudges, disconnects, taken_over];
     assert!(number("FOLLOW_SEED").is_some() || all.iter().all(|count| *count > 100), "{counts:?}");
     eprintln!("{counts:?}");
+}
+
+#[test]
+fn no_value_is_older_than_promised() {
+    no_value_is_older(false);
+}
+
+#[test]
+fn no_value_is_older_than_promised_with_a_binary_log() {
+    no_value_is_older(true);
+}
+
+fn are_found(faults: &[Fault], has_binlog: bool) {
+    for fault in faults {
+        let found = (0..FOUND_WITHIN)
+            .find(|seed| history(*seed, Some(*fault), has_binlog, &mut Counts::default()).is_err());
+        eprintln!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} is not found in {FOUND_WITHIN} histories");
+    }
 }
 
 #[test]
@@ -66,10 +84,23 @@ fn each_fault_is_found() {
         Fault::ForgetsRunning,
         Fault::StandsAnywhere,
     ];
-    for fault in faults {
-        let found =
-            (0..FOUND_WITHIN).find(|seed| history(*seed, Some(fault), &mut Counts::default()).is_err());
-        eprintln!("{fault:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?} is not found in {FOUND_WITHIN} histories");
-    }
+    are_found(&faults, false);
+}
+
+#[test]
+fn each_fault_is_found_with_a_binary_log() {
+    let faults = [
+        Fault::NoHeadCheck,
+        Fault::TrustOpenStream,
+        Fault::HeadTooLow,
+        Fault::BumpOnArrival,
+        Fault::NoFlush,
+        Fault::AnyServer,
+        Fault::SaysItResumes,
+        Fault::StandsAnywhere,
+        Fault::BeginsAtEnd,
+        Fault::StartUnnoticed,
+        Fault::ResetUnnoticed,
+    ];
+    are_found(&faults, true);
 }

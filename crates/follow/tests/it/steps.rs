@@ -38,6 +38,15 @@ impl Scene {
         scene
     }
 
+    /// Lost, and what the next connection is to go on from.
+    fn resume(&mut self) -> Option<u64> {
+        self.tell(Told::Lost { reason: "lost".to_owned() });
+        match self.wait().1.as_slice() {
+            [Action::Connect { resume }] => *resume,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn actions(&mut self) -> Vec<Action<u64>> {
         std::iter::from_fn(|| self.follower.poll_action()).collect()
     }
@@ -294,4 +303,16 @@ fn transactions_that_ran_at_the_beginning_are_flushed_for_together() {
     let actions = scene.probed(4, 20, Seen::all(100));
     assert_eq!(actions[0], Action::Flush(FlushReason::Ended));
     assert!(matches!(actions[1], Action::Confirmed { .. }), "{actions:?}");
+}
+
+#[test]
+fn a_place_is_forgotten_with_its_log() {
+    let mut scene = Scene::confirmed(0);
+    assert_eq!(scene.resume(), Some(10));
+    // Another server, whose places are others, is lost before anything of it is confirmed.
+    scene.tell(Told::Connected { identity: 2, resumes: false });
+    assert_eq!(scene.resume(), None);
+    let mut scene = Scene::confirmed(0);
+    scene.tell(Told::Gap { reason: "begun anew".to_owned() });
+    assert_eq!(scene.resume(), None);
 }

@@ -27,6 +27,8 @@ pub(crate) struct Seen {
     next: u64,
     running: Vec<u64>,
     fault: Option<Fault>,
+    /// The stream began at such a snapshot, as that of a binary log does: nothing that was not visible is before it.
+    is_whole: bool,
 }
 
 impl Seen {
@@ -41,7 +43,7 @@ impl Seen {
     }
 
     pub(crate) fn running_are(next: u64, running: &[u64]) -> Self {
-        Self { next, running: running.to_vec(), fault: None }
+        Self { next, running: running.to_vec(), fault: None, is_whole: false }
     }
 }
 
@@ -52,7 +54,7 @@ impl Snapshot<u64> for Seen {
     }
 
     fn running(&self) -> Vec<u64> {
-        if self.fault == Some(Fault::NothingRan) { Vec::new() } else { self.running.clone() }
+        if self.fault == Some(Fault::NothingRan) || self.is_whole { Vec::new() } else { self.running.clone() }
     }
 }
 
@@ -83,8 +85,29 @@ pub(crate) enum Fault {
     AcknowledgedOnArrival,
     /// Another node that goes on does not know which transactions ran when everything was flushed.
     ForgetsRunning,
-    /// It goes on without a word where the slot has been lost.
+    /// It goes on without a word where the slot has been lost, or the log was purged.
     StandsAnywhere,
+    /// A stream of a binary log begins at its end, not at a snapshot.
+    BeginsAtEnd,
+    /// That the server was started again is passed over.
+    StartUnnoticed,
+    /// That the log was begun anew is passed over.
+    ResetUnnoticed,
+}
+
+/// A binary log: it is kept whoever reads it, and a reader says from where on it wants it.
+#[derive(Debug, Default)]
+struct Binlog {
+    /// All before it was purged.
+    first: u64,
+    /// What a crash took from the ends of files: behind the first place, and before the second.
+    lost: Vec<(u64, u64)>,
+    /// How often it was begun anew.
+    epoch: u64,
+    /// That of the last stream.
+    known_epoch: u64,
+    /// The stream has told it.
+    is_told: bool,
 }
 
 struct Transaction {
@@ -97,6 +120,8 @@ struct Record {
     position: u64,
     transaction: u64,
     row: Option<usize>,
+    /// The server was started.
+    is_start: bool,
 }
 
 /// A change of a row that readers see: when, and the version from then on.
@@ -143,10 +168,13 @@ pub(crate) struct World {
     rows: [Vec<Change>; ROWS],
     /// The position that is acknowledged; the largest one: it was dropped. None: the slot is temporary.
     slot: Option<u64>,
+    /// In the place of a slot.
+    binlog: Option<Binlog>,
     /// Of the server that the stream comes from.
     identity: u64,
     /// Where another node goes on: the server, the position, and what ran when everything was flushed last.
     standing: Option<(u64, u64, Vec<u64>)>,
+    standing_epoch: u64,
     // The network.
     stream: Option<Stream>,
     connects: bool,
@@ -179,7 +207,8 @@ pub(crate) struct Counts {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, fault: Option<Fault>) -> Self {
+    /// `has_binlog`: the database is as MySQL, not as PostgreSQL.
+    pub(crate) fn new(seed: u64, fault: Option<Fault>, has_binlog: bool) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let again_ms = if rng.random_bool(0.2) { 500 } else { 0 };
         let permanent = rng.random_bool(0.5);
@@ -197,7 +226,9 @@ impl World {
             rows: std::array::from_fn(|_| vec![Change { at_ms: 0, version: 0 }]),
             identity: 0,
             standing: None,
-            slot: permanent.then_some(0),
+            standing_epoch: 0,
+            slot: (permanent && !has_binlog).then_some(0),
+            binlog: has_binlog.then(Binlog::default),
             stream: None,
             connects: false,
             resume: None,
@@ -233,12 +264,60 @@ impl World {
             905..910 => self.silence(),
             910..912 => self.freeze(),
             912..914 => self.promote(),
-            914..916 => self.slot = self.slot.and(Some(u64::MAX)),
+            914..916 => self.lose_log(),
             916..918 => self.take_over(),
             918..930 => self.connect(),
+            930..932 => self.restart(),
             _ => self.pass_time(),
         }
         Ok(())
+    }
+
+    /// The slot was dropped, or the log purged, or begun anew.
+    fn lose_log(&mut self) {
+        self.slot = self.slot.and(Some(u64::MAX));
+        if self.binlog.is_none() {
+            return;
+        }
+        // What a crash would need is not purged: all that is logged has been carried out.
+        for ended in std::mem::take(&mut self.running) {
+            if ended.is_logged {
+                self.change(ended.row);
+            }
+        }
+        let Some(binlog) = &mut self.binlog else { return };
+        binlog.first = self.end;
+        self.log.clear();
+        if self.rng.random_bool(0.5) {
+            // The same places again.
+            (binlog.epoch, binlog.first) = (binlog.epoch + 1, 1);
+            binlog.lost.clear();
+            self.end = self.end / 2 + 1;
+        }
+        // A stream reads what it has open, but not of a log that was begun anew.
+        self.lose();
+    }
+
+    /// The server is killed and started: the end of its log may be gone, and so may be what it had shown, or what it would have.
+    fn restart(&mut self) {
+        let Some(binlog) = &mut self.binlog else { return };
+        let kept =
+            if self.rng.random_bool(0.5) { self.end } else { self.end.saturating_sub(4).max(binlog.first) };
+        let gone: Vec<usize> =
+            self.log.iter().filter(|record| record.position > kept).filter_map(|record| record.row).collect();
+        self.log.retain(|record| record.position <= kept);
+        self.end += 10;
+        binlog.lost.push((kept, self.end));
+        self.log.push_back(Record { position: self.end, transaction: 0, row: None, is_start: true });
+        for ended in std::mem::take(&mut self.running) {
+            if ended.is_logged && !gone.contains(&ended.row) {
+                self.change(ended.row);
+            }
+        }
+        for row in gone {
+            self.change(row);
+        }
+        self.lose();
     }
 
     fn begin(&mut self) {
@@ -258,7 +337,7 @@ impl World {
         }
         self.end += 2;
         let (transaction, row) = (transaction.id, Some(transaction.row));
-        self.log.push_back(Record { position: self.end, transaction, row });
+        self.log.push_back(Record { position: self.end, transaction, row, is_start: false });
     }
 
     /// Readers see it, and its client has the reply; or it is rolled back.
@@ -299,6 +378,9 @@ impl World {
         self.log.clear();
         if self.rng.random_bool(0.5) {
             self.end = self.end / 2 + 1;
+        }
+        if let Some(binlog) = &mut self.binlog {
+            *binlog = Binlog { first: self.end, epoch: binlog.epoch + 1, ..Binlog::default() };
         }
         self.slot = self.slot.and(Some(u64::MAX));
         if self.rng.random_bool(0.5) {
@@ -372,7 +454,18 @@ impl World {
         if stream.silent_until_ms > self.now_ms {
             return;
         }
+        if let Some(binlog) = self.binlog.as_mut().filter(|binlog| !binlog.is_told) {
+            binlog.is_told = true;
+            let is_other = binlog.known_epoch != binlog.epoch;
+            binlog.known_epoch = binlog.epoch;
+            if is_other && self.fault != Some(Fault::ResetUnnoticed) {
+                return self.tell(Told::Gap { reason: "the log was begun anew".to_owned() });
+            }
+        }
+        let Some(stream) = &mut self.stream else { return };
         let next = self.log.iter().find(|record| record.position > stream.next);
+        let is_start =
+            next.is_some_and(|record| record.is_start) && self.fault != Some(Fault::StartUnnoticed);
         let told = match next {
             Some(record) => {
                 stream.next = record.position;
@@ -391,13 +484,16 @@ impl World {
                 }
             }
             // A transaction that is open keeps it from saying more.
-            None if self.running.is_empty() => {
+            None if self.running.is_empty() || self.binlog.is_some() => {
                 stream.next = self.end;
                 Told::Passed { position: self.end }
             }
             None => return,
         };
         let position = stream.next;
+        if is_start {
+            self.tell(Told::Gap { reason: "the server was started again".to_owned() });
+        }
         self.tell(told);
         if self.fault == Some(Fault::NoHeadCheck) {
             self.confirmed_ms = Some(self.now_ms);
@@ -414,7 +510,8 @@ impl World {
         let Some(asked) = &mut self.asked else { return };
         let Some((identity, head, snapshot)) = asked.sampled.take() else {
             let running = self.running.iter().map(|transaction| transaction.id).collect();
-            let snapshot = Seen { next: self.next_transaction, running, fault: self.fault };
+            let is_whole = self.binlog.is_some();
+            let snapshot = Seen { next: self.next_transaction, running, fault: self.fault, is_whole };
             let head = match self.fault {
                 Some(Fault::HeadTooLow) => self.end.saturating_sub(3),
                 _ if trust => arrived,
@@ -457,8 +554,11 @@ impl World {
     /// Another node of the fleet follows the database from now on. What is obeyed is obeyed by all.
     fn take_over(&mut self) {
         // What waits to be bumped once more is the node's own, and gone with it.
-        if self.slot.is_none() || self.again_ms > 0 {
+        if self.slot.is_none() && self.binlog.is_none() || self.again_ms > 0 {
             return;
+        }
+        if let Some(binlog) = &mut self.binlog {
+            binlog.known_epoch = self.standing_epoch;
         }
         let settings = Settings { max_lag_ms: MAX_LAG_MS, again_ms: 0 };
         self.follower = match self.standing.clone() {
@@ -488,6 +588,9 @@ impl World {
         if self.rng.random_bool(0.2) {
             return self.tell(Told::Lost { reason: "refused".to_owned() });
         }
+        if self.binlog.is_some() {
+            return self.connect_to_binlog();
+        }
         let stands = self.slot.is_some_and(|slot| slot > 0 && slot != u64::MAX);
         // A slot that was made anew stands behind what was obeyed, by this node or another one.
         let is_behind = !matches!(self.fault, Some(Fault::StandsAnywhere | Fault::AcknowledgedOnArrival))
@@ -504,6 +607,30 @@ impl World {
             identity: self.server,
             resumes: resumes || self.fault == Some(Fault::SaysItResumes),
         });
+    }
+
+    fn connect_to_binlog(&mut self) {
+        let Some(binlog) = &mut self.binlog else { return };
+        let known = self.resume.filter(|_| self.identity == self.server);
+        let is_there = |at: u64| {
+            at >= binlog.first
+                && at <= self.end
+                && !binlog.lost.iter().any(|(from, to)| at > *from && at < *to)
+        };
+        let resume = known.filter(|at| is_there(*at) || self.fault == Some(Fault::StandsAnywhere));
+        // The place of a snapshot: all before it is visible.
+        let is_open =
+            |record: &&Record| self.running.iter().any(|own| own.is_logged && own.id == record.transaction);
+        let first_open = self.log.iter().find(is_open).map(|record| record.position - 1);
+        let begins = first_open.filter(|_| self.fault != Some(Fault::BeginsAtEnd)).unwrap_or(self.end);
+        if resume.is_none() {
+            binlog.known_epoch = binlog.epoch;
+        }
+        binlog.is_told = false;
+        self.stream = Some(Stream { next: resume.unwrap_or(begins), silent_until_ms: 0 });
+        self.identity = self.server;
+        let resumes = resume.is_some() || self.fault == Some(Fault::SaysItResumes);
+        self.tell(Told::Connected { identity: self.server, resumes });
     }
 
     fn pass_time(&mut self) {
@@ -555,14 +682,19 @@ impl World {
                     self.counts.acknowledged += 1;
                     self.slot = self.slot.map(|slot| if slot == u64::MAX { slot } else { position });
                     if let Some(running) = self.follower.running() {
+                        self.standing_epoch = self.binlog.as_ref().map_or(0, |binlog| binlog.known_epoch);
                         self.standing = Some((self.identity, position, running.to_vec()));
                     }
                 }
                 Action::Probe { number } => self.asked = Some(Asked { number, sampled: None, lost: false }),
                 Action::Nudge => {
                     self.counts.nudges += 1;
-                    self.end += 2;
-                    self.log.push_back(Record { position: self.end, transaction: 0, row: None });
+                    if self.binlog.is_none() {
+                        self.end += 2;
+                        let record =
+                            Record { position: self.end, transaction: 0, row: None, is_start: false };
+                        self.log.push_back(record);
+                    }
                 }
                 Action::Connect { resume } => (self.connects, self.resume) = (true, resume),
                 Action::Disconnect { .. } => {

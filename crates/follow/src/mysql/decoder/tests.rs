@@ -42,6 +42,8 @@ fn columns(names: &[&str]) -> Vec<Target> {
         shape: Shape::Signed,
         written: "int(11)".to_owned(),
         is_virtual: false,
+        is_hidden: false,
+        is_row_end: false,
     };
     let columns = Some(names.iter().map(column).collect());
     vec![Target { table: users(), purpose: Purpose::Followed, columns }]
@@ -100,10 +102,15 @@ impl Log {
     }
 
     fn query(&mut self, sql: &str) -> Vec<Said> {
+        self.query_in("shop", sql)
+    }
+
+    fn query_in(&mut self, database: &str, sql: &str) -> Vec<Said> {
         let mut content = vec![0; 8];
-        content.push(4);
+        content.push(database.len() as u8);
         content.extend_from_slice(&[0; 4]);
-        content.extend_from_slice(b"shop\0");
+        content.extend_from_slice(database.as_bytes());
+        content.push(0);
         content.extend_from_slice(sql.as_bytes());
         self.said(2, &content)
     }
@@ -230,9 +237,18 @@ fn statements() {
     log.gtid(1, 0);
     log.query("UPDATE users SET age = 1");
     assert!(reason(entry(log.said(16, &[0; 8]))).contains("set binlog_format = ROW"));
+    // Perhaps a view of users, or a table with a trigger.
     log.gtid(1, 0);
-    log.query("UPDATE users_old SET age = 1");
+    log.query("UPDATE seen SET age = 1");
+    assert!(reason(entry(log.said(16, &[0; 8]))).contains("set binlog_format = ROW"));
+    log.gtid(1, 0);
+    log.query_in("other", "UPDATE seen SET age = 1");
     assert!(entry(log.said(16, &[0; 8])).is_empty());
+    for sql in ["UPDATE `Shop`.seen SET age = 1", "INSERT INTO log SELECT * FROM users"] {
+        log.gtid(1, 0);
+        log.query_in("other", sql);
+        assert!(reason(entry(log.said(16, &[0; 8]))).contains("set binlog_format = ROW"), "{sql}");
+    }
     log.gtid(1, 0);
     log.query("SELECT change_all()");
     assert!(reason(entry(log.query("COMMIT"))).contains("SELECT"));
