@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cattlegrid_panic::guarded;
+use cattlegrid_worker::List;
+use cattlegrid_worker::list::put_varint;
 
 use crate::error::Error;
 use crate::options::Retry;
@@ -102,7 +104,7 @@ pub(crate) struct Job {
     pub(crate) idempotent: bool,
     pub(crate) attempt: u32,
     pub(crate) tag: u64,
-    pub(crate) place: Place,
+    pub(crate) stage: Stage,
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
@@ -121,31 +123,62 @@ impl Job {
     pub(crate) fn may_retry(&self, retry: Retry) -> bool {
         self.idempotent && !self.withdrawn && self.attempt < retry.times
     }
+
+    /// Collects a part of the reply; the bytes of all parts so far. `None` when it is malformed.
+    pub(crate) fn add_chunk(&mut self, body: &[u8]) -> Option<usize> {
+        let list = List::parse(body)?;
+        let (count, parts) = self.chunks.get_or_insert_default();
+        *count += list.len() as u32;
+        parts.extend_from_slice(list.encoded_parts());
+        Some(parts.len())
+    }
+
+    /// The reply made of the collected parts and the last one.
+    pub(crate) fn take_reply(&mut self, body: &[u8]) -> Option<Bytes> {
+        self.add_chunk(body)?;
+        let (count, parts) = self.chunks.take()?;
+        let mut all = Vec::with_capacity(parts.len() + 5);
+        put_varint(&mut all, count);
+        all.extend_from_slice(&parts);
+        debug_assert!(List::parse(&all).is_some(), "lists joined are a list");
+        Some(all.into())
+    }
+
+    /// The parts are not needed any more.
+    pub(crate) fn drop_chunks(&mut self) {
+        (self.chunks, self.room) = (None, None);
+    }
+
+    /// Notes an error as the outcome, for when the worker is done with the job. The first one counts.
+    pub(crate) fn note_fault(&mut self, error: Error) {
+        self.drop_chunks();
+        self.fault.get_or_insert(error);
+    }
 }
 
 /// Where a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Stage {
     /// Held back because the queue is full.
     Held,
     /// In the queue.
     Queued,
-    /// Taken out of the queue, and about to end.
-    Nowhere,
+    /// Neither queued nor at a worker, and about to end.
+    Leaving,
     /// At the worker in this slot.
     Sent(usize),
-    /// Its worker has answered it.
-    Answered,
+    /// Its worker has answered it, or has ended.
+    Released,
 }
 
 /// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
 #[derive(Default)]
-pub(crate) struct Jobs {
+pub(crate) struct JobTable {
     entries: Vec<(u32, Option<Job>)>,
     free: Vec<u32>,
 }
 
-impl Jobs {
+impl JobTable {
     #[inline]
     pub(crate) fn insert(&mut self, job: Job) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -182,7 +215,7 @@ impl Jobs {
     /// Whether the job waits in this class of the queue.
     #[inline]
     pub(crate) fn waits_in(&self, id: u64, class: Priority) -> bool {
-        self.get(id).is_some_and(|job| job.place == Place::Queued && job.priority == class)
+        self.get(id).is_some_and(|job| job.stage == Stage::Queued && job.priority == class)
     }
 
     /// Whether a caller still waits for the job's outcome.

@@ -33,6 +33,18 @@ pub(crate) enum Mode {
     JsonLines,
 }
 
+impl Mode {
+    /// The value of `CATTLEGRID_MODE`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Template => "template",
+            Self::Exec => "exec",
+            Self::Stdio => "stdio",
+            Self::JsonLines => "jsonl",
+        }
+    }
+}
+
 impl Launch {
     /// A program that uses a worker SDK, started once and forked for every worker.
     pub fn template<A: Into<OsString>>(

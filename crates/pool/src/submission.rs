@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use cattlegrid_panic::guarded;
 
-use crate::driver::Driver;
 use crate::error::Error;
 use crate::inbox::Message;
-use crate::job::{Callback, Job, NewJob, Outcome, Place, Sink};
+use crate::job::{Callback, NewJob, Outcome, Sink};
 use crate::options::QueuePolicy;
 use crate::payload::Args;
 use crate::pool::Pool;
@@ -178,89 +177,5 @@ impl Pool {
             guarded(|| Sink::Callback(job.done).deliver(Err(error))).ok();
         }
         (0..ids.len()).map(|at| JobHandle { shared: self.share(), note: note(at) }).collect()
-    }
-}
-
-impl Driver {
-    /// Queues all jobs of a submission, and treats those beyond the limit as the policy says.
-    pub(crate) fn submit_all(&mut self, jobs: Vec<NewJob>) {
-        let ids: Vec<u64> = jobs.into_iter().filter_map(|job| self.admit(job)).collect();
-        let limit = self.options.queue_limit;
-        if self.options.queue_policy == QueuePolicy::Wait {
-            return self.queue_or_hold(&ids);
-        }
-        for id in &ids {
-            self.enqueue(*id);
-        }
-        if self.queue.len() <= limit {
-            return;
-        }
-        self.dispatch();
-        if self.options.queue_policy == QueuePolicy::DropOldest {
-            while self.queue.len() > limit.max(1)
-                && let Some(oldest) = self.queue.pop_oldest(|id, class| self.jobs.waits_in(id, class))
-            {
-                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-                self.end_unqueued(oldest, Error::Rejected);
-            }
-        } else {
-            for id in ids.into_iter().rev() {
-                if self.queue.len() <= limit {
-                    break;
-                }
-                if self.jobs.get(id).is_some_and(|job| job.place == Place::Queued) {
-                    self.end_job(id, Err(Error::Rejected));
-                }
-            }
-        }
-    }
-
-    /// Queues jobs up to the limit and holds the others back; none overtakes a job that was held before.
-    fn queue_or_hold(&mut self, ids: &[u64]) {
-        for id in ids {
-            if self.held.is_empty() && self.queue.len() < self.options.queue_limit {
-                self.enqueue(*id);
-                continue;
-            }
-            if let Some(job) = self.jobs.get_mut(*id) {
-                job.place = Place::Held;
-            }
-            self.held.push_back(*id);
-        }
-        let mut before = 0;
-        while !self.held.is_empty() && self.held.len() != before {
-            before = self.held.len();
-            self.dispatch();
-        }
-    }
-
-    /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
-    pub(crate) fn withdraw(&mut self, id: u64, tell: bool) {
-        let Some(Job { sink: Some(_), place, .. }) = self.jobs.get(id) else { return };
-        let place = *place;
-        if let Place::Sent(slot) = place {
-            self.take_for_good(slot, id);
-        }
-        let Some(job) = self.jobs.get_mut(id) else { return };
-        if let Place::Sent(slot) = job.place {
-            // Begun. Or both sides have claimed it at the same moment: if the worker skips it, it ends then.
-            job.withdrawn = true;
-            if tell {
-                self.tell_cancelled(slot, id);
-            }
-        } else {
-            self.end_job(id, Err(Error::Cancelled));
-        }
-    }
-
-    /// A job has become more urgent.
-    pub(crate) fn raise(&mut self, id: u64, priority: Priority) {
-        let Some(job) = self.jobs.get_mut(id).filter(|job| priority < job.priority) else { return };
-        let before = std::mem::replace(&mut job.priority, priority);
-        let (place, since) = (job.place, job.submitted);
-        if place == Place::Queued {
-            self.queue.forget(before, |id, class| self.jobs.waits_in(id, class));
-            self.queue.insert(id, priority, since);
-        }
     }
 }
