@@ -18,7 +18,7 @@ use crate::error::PoolError;
 use crate::inbox::Inbox;
 use crate::logs::RateLimit;
 use crate::options::Options;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 use crate::stats::Counters;
 use crate::stderr;
 use crate::time::{later, now};
@@ -27,7 +27,7 @@ mod output;
 
 /// See the module.
 pub(crate) struct Base {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     options: Options,
     callbacks: Callbacks,
     epoll: OwnedFd,
@@ -40,7 +40,7 @@ pub(crate) struct Base {
 /// What an epoll event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     Inbox = 0,
     Control = 1,
     TemplateLog = 2,
@@ -52,11 +52,15 @@ pub(crate) enum Source {
 }
 
 impl Base {
-    pub(crate) fn new(options: Options, callbacks: Callbacks, shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        options: Options,
+        callbacks: Callbacks,
+        shared: Arc<PoolShared>,
+    ) -> std::io::Result<Self> {
         let (epoll, now) = (epoll::create(CreateFlags::CLOEXEC)?, now());
         let log_limit = RateLimit::new(options.log_rate, now);
         let base = Self { shared, options, callbacks, epoll, now, next_alarm: None, log_limit };
-        base.register(&*base.shared.inbox, Source::Inbox, 0)?;
+        base.register(&*base.shared.inbox, EventSource::Inbox, 0)?;
         Ok(base)
     }
 
@@ -128,12 +132,12 @@ impl Base {
     }
 
     /// Registers a descriptor; `key` is a worker's number or a template's serial.
-    pub(crate) fn register(&self, fd: &impl AsFd, source: Source, key: u64) -> std::io::Result<()> {
+    pub(crate) fn register(&self, fd: &impl AsFd, source: EventSource, key: u64) -> std::io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, event_data(source, key), EventFlags::IN)?)
     }
 
     /// Changes what is told of a registered descriptor.
-    pub(crate) fn watch(&self, fd: &impl AsFd, source: Source, key: u64, flags: EventFlags) {
+    pub(crate) fn watch(&self, fd: &impl AsFd, source: EventSource, key: u64, flags: EventFlags) {
         epoll::modify(&self.epoll, fd, event_data(source, key), flags).ok();
     }
 
@@ -177,7 +181,7 @@ impl Base {
     }
 }
 
-fn event_data(source: Source, key: u64) -> EventData {
+fn event_data(source: EventSource, key: u64) -> EventData {
     EventData::new_u64((source as u64) << 60 | key)
 }
 

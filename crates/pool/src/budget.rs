@@ -195,7 +195,7 @@ pub(crate) struct Seat {
     /// It waits, or has been granted a place that it has not used.
     registered: bool,
     /// Places of processes that were killed and may not be gone: each with its pidfd, and when to stop waiting.
-    fading: Vec<(Place, Option<OwnedFd>, Instant)>,
+    fading: Vec<(BudgetPlace, Option<OwnedFd>, Instant)>,
 }
 
 /// What a pool owes to pools that wait.
@@ -241,8 +241,8 @@ impl Seat {
 
     /// Takes a place. `None`: there is none, and the pool waits from now on, which [`Message::Budget`] ends. `probe`: for the
     /// first worker of a new program.
-    pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<Place> {
-        let Some(shared) = &self.shared else { return Some(Place::default()) };
+    pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<BudgetPlace> {
+        let Some(shared) = &self.shared else { return Some(BudgetPlace::default()) };
         let mut state = shared.lock();
         let (order, free) = (state.tick(), state.used < shared.limit());
         let member = state.member(self.key)?;
@@ -253,7 +253,7 @@ impl Seat {
             member.served = order;
             state.used += usize::from(!granted);
             let of = Some((Arc::clone(shared), self.key));
-            return Some(Place { of, leaving: false });
+            return Some(BudgetPlace { of, leaving: false });
         }
         self.registered = true;
         if let Some(wait) = &mut member.waiting
@@ -302,7 +302,7 @@ impl Seat {
     }
 
     /// Keeps the place of a process that was killed until it is gone, at most a second; without a pidfd for [`LOOK`].
-    pub(crate) fn fade(&mut self, place: Place, pidfd: Option<OwnedFd>, now: Instant) {
+    pub(crate) fn fade(&mut self, place: BudgetPlace, pidfd: Option<OwnedFd>, now: Instant) {
         if place.of.is_some() {
             let wait = if pidfd.is_some() { FADE_MAX } else { LOOK };
             self.fading.push((place, pidfd, now + wait));
@@ -334,12 +334,12 @@ impl Drop for Seat {
 
 /// The right to one worker process; given back when it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct BudgetPlace {
     of: Option<(Arc<BudgetShared>, u64)>,
     leaving: bool,
 }
 
-impl Place {
+impl BudgetPlace {
     /// Its worker takes no more jobs. Saying it twice changes nothing.
     pub(crate) fn leave(&mut self) {
         if let Some((shared, key)) = &self.of
@@ -351,7 +351,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BudgetPlace {
     fn drop(&mut self) {
         let Some((shared, key)) = self.of.take() else { return };
         let mut state = shared.lock();
@@ -381,7 +381,7 @@ mod tests {
     /// A pool that starts as many workers as it gets.
     struct Fake {
         seat: Seat,
-        places: Vec<Place>,
+        places: Vec<BudgetPlace>,
         _inbox: Arc<Inbox>,
     }
 
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    fn settle(pools: &mut [Fake], now: Instant) -> Vec<usize> {
+    fn assign_all(pools: &mut [Fake], now: Instant) -> Vec<usize> {
         for _ in 0..100 {
             for pool in &mut *pools {
                 pool.grow(now);
@@ -433,10 +433,10 @@ mod tests {
         let now = Instant::now();
         let budget = Budget::new(4);
         let mut pools = vec![Fake::new(&budget)];
-        assert_eq!(settle(&mut pools, now), [4]);
+        assert_eq!(assign_all(&mut pools, now), [4]);
         for shares in [[2, 2].as_slice(), &[1, 2, 1], &[1, 1, 1, 1]] {
             pools.push(Fake::new(&budget));
-            let mut got = settle(&mut pools, now);
+            let mut got = assign_all(&mut pools, now);
             let mut expected = shares.to_vec();
             got.sort_unstable();
             expected.sort_unstable();
@@ -444,7 +444,7 @@ mod tests {
             assert_eq!(budget.used(), 4);
         }
         pools.drain(..3);
-        assert_eq!(settle(&mut pools, now), [4], "the last one gets all");
+        assert_eq!(assign_all(&mut pools, now), [4], "the last one gets all");
         drop(pools);
         assert_eq!((budget.used(), budget.limit()), (0, 4));
         assert!(budget.shared.lock().members.is_empty());
@@ -455,14 +455,14 @@ mod tests {
         let now = Instant::now();
         let budget = Budget::new(1);
         let mut pools = vec![Fake::new(&budget)];
-        assert_eq!(settle(&mut pools, now), [1]);
+        assert_eq!(assign_all(&mut pools, now), [1]);
         budget.resize(3);
         assert!(pools[0].seat.is_granted(), "it was waiting");
-        assert_eq!(settle(&mut pools, now), [3]);
+        assert_eq!(assign_all(&mut pools, now), [3]);
         budget.resize(0);
-        assert_eq!((budget.limit(), settle(&mut pools, now)), (1, vec![3]), "none is ended for it");
+        assert_eq!((budget.limit(), assign_all(&mut pools, now)), (1, vec![3]), "none is ended for it");
         pools[0].places.truncate(1);
-        assert_eq!(settle(&mut pools, now), [1]);
+        assert_eq!(assign_all(&mut pools, now), [1]);
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
         let mut pools: Vec<Fake> = (0..5).map(|_| Fake::new(&budget)).collect();
         let mut turns = [0; 5];
         for _ in 0..50 {
-            let has = settle(&mut pools, now);
+            let has = assign_all(&mut pools, now);
             assert_eq!(has.iter().sum::<usize>(), 2);
             assert!(has.iter().all(|count| *count <= 1), "{has:?}");
             turns.iter_mut().zip(has).for_each(|(all, one)| *all += one);

@@ -1,7 +1,7 @@
 //! The pool's own thread: it joins the jobs, the workers, the programs and the end of the pool.
 //!
 //! ```text
-//!   Driver ──▶ Jobs       what is to be done: table, queue, deadlines, outcomes
+//!   Driver ──▶ Jobs       all jobs that have not ended: table, queue, deadlines, outcomes
 //!      ├─────▶ Fleet      the workers: which there are, their sizing, retirement, limits
 //!      ├─────▶ Programs   what workers are made of: generations, launches, templates
 //!      ├─────▶ Ending     how far the end of the pool is
@@ -26,7 +26,7 @@ use crate::launch::Launch;
 use crate::options::Options;
 use crate::programs::Programs;
 use crate::reply_room::RoomClient;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 
 mod batches;
 mod claims;
@@ -61,7 +61,7 @@ impl Driver {
         launch: Launch,
         options: Options,
         callbacks: Callbacks,
-        shared: Arc<Shared>,
+        shared: Arc<PoolShared>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             jobs: Jobs::new(&options),

@@ -1,4 +1,4 @@
-//! How far the end of a pool is, and who waits for it.
+//! How far the end of a pool is, and the callers that wait for it.
 //!
 //! `No` -> `Draining` (no new jobs) -> `Leaving` (no jobs; processes end). It never goes back.
 

@@ -15,17 +15,17 @@ use cattlegrid_worker::sys::{Exit, Page};
 use rustix::event::epoll::EventFlags;
 use rustix::process::Signal;
 
-use crate::base::{Base, Source};
-use crate::budget::{Place, Seat};
+use crate::base::{Base, EventSource};
+use crate::budget::{BudgetPlace, Seat};
 use crate::error::Error;
 use crate::jsonl;
 use crate::options::Options;
 use crate::output::FlushState;
 use crate::proc::oom_kills;
 use crate::promise::Resolver;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 use crate::sizing::{Decision, Sizing};
-use crate::worker::{Role, SentJob, State, Worker, WorkerInfo};
+use crate::worker::{Role, SentJob, WorkerInfo, WorkerProcess, WorkerState};
 
 mod checks;
 mod groups;
@@ -34,11 +34,11 @@ mod starts;
 
 use groups::Groups;
 pub(crate) use memory::MemoryCheck;
-pub(crate) use starts::Starts;
+pub(crate) use starts::StartPolicy;
 
 /// See the module.
 pub(crate) struct Fleet {
-    workers: Vec<Option<Box<Worker>>>,
+    workers: Vec<Option<Box<WorkerProcess>>>,
     last_number: u64,
     /// Counts dispatches and replies.
     uses: u64,
@@ -49,17 +49,17 @@ pub(crate) struct Fleet {
     sizing: Sizing,
     /// Its part in the budget that it shares with other pools, if it does.
     seat: Seat,
-    starts: Starts,
+    starts: StartPolicy,
     groups: Groups,
     memory: MemoryCheck,
     next_ping: Option<Instant>,
-    /// Callers that wait until so many workers are ready.
+    /// Callers that wait until this number of workers is ready.
     ready_waiters: Vec<(usize, Resolver<Result<(), Error>>)>,
     oom_kills: u64,
 }
 
 impl Fleet {
-    pub(crate) fn new(options: &Options, shared: &Shared) -> Self {
+    pub(crate) fn new(options: &Options, shared: &PoolShared) -> Self {
         Self {
             workers: Vec::new(),
             last_number: 0,
@@ -68,7 +68,7 @@ impl Fleet {
             batch: 1,
             sizing: Sizing::new(options.sizing),
             seat: Seat::new(options.budget.as_ref(), &shared.inbox),
-            starts: Starts::new(options),
+            starts: StartPolicy::new(options),
             groups: Groups::default(),
             memory: MemoryCheck::default(),
             next_ping: None,
@@ -79,32 +79,32 @@ impl Fleet {
 
     /// The worker in this slot.
     #[inline]
-    pub(crate) fn get(&self, slot: usize) -> Option<&Worker> {
+    pub(crate) fn get(&self, slot: usize) -> Option<&WorkerProcess> {
         self.workers.get(slot)?.as_deref()
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut Worker> {
+    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut WorkerProcess> {
         self.workers.get_mut(slot)?.as_deref_mut()
     }
 
     /// All workers, in the order of their slots.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Worker> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &WorkerProcess> {
         self.workers.iter().filter_map(Option::as_deref)
     }
 
     /// The same with their slots.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, &Worker)> {
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, &WorkerProcess)> {
         self.workers.iter().enumerate().filter_map(|(slot, worker)| Some((slot, worker.as_deref()?)))
     }
 
     /// The slots of the workers for which `is_it` is true.
-    pub(crate) fn slots(&self, is_it: impl Fn(&Worker) -> bool) -> Vec<usize> {
+    pub(crate) fn slots(&self, is_it: impl Fn(&WorkerProcess) -> bool) -> Vec<usize> {
         (0..self.workers.len()).filter(|slot| self.get(*slot).is_some_and(&is_it)).collect()
     }
 
     /// The slot of the first worker for which `is_it` is true.
-    pub(crate) fn find(&self, is_it: impl Fn(&Worker) -> bool) -> Option<usize> {
+    pub(crate) fn find(&self, is_it: impl Fn(&WorkerProcess) -> bool) -> Option<usize> {
         self.workers.iter().position(|worker| worker.as_deref().is_some_and(&is_it))
     }
 
@@ -125,8 +125,16 @@ impl Fleet {
         &self.seat
     }
 
-    pub(crate) fn starts(&self) -> &Starts {
+    pub(crate) fn seat_mut(&mut self) -> &mut Seat {
+        &mut self.seat
+    }
+
+    pub(crate) fn starts(&self) -> &StartPolicy {
         &self.starts
+    }
+
+    pub(crate) fn starts_mut(&mut self) -> &mut StartPolicy {
+        &mut self.starts
     }
 
     /// Workers that are ready.
@@ -136,7 +144,7 @@ impl Fleet {
 
     /// Jobs at workers.
     pub(crate) fn jobs(&self) -> usize {
-        self.iter().map(Worker::own).sum()
+        self.iter().map(WorkerProcess::own).sum()
     }
 
     /// The worker with the fewest batches; among equals the most recently used one, so that the others become idle and stop.
@@ -172,14 +180,14 @@ impl Fleet {
     pub(crate) fn dispensable(&self) -> Option<usize> {
         let ready = self.workers.iter().enumerate().filter_map(|(slot, worker)| {
             let worker = worker.as_ref()?;
-            let may_leave = worker.role == Role::Member && worker.state == State::Ready;
+            let may_leave = worker.role == Role::Member && worker.state == WorkerState::Ready;
             may_leave.then_some((worker.own(), worker.last_used, slot))
         });
         ready.min().map(|(_, _, slot)| slot)
     }
 
     /// Puts a worker that was started into a free slot.
-    pub(crate) fn add(&mut self, worker: Worker) -> usize {
+    pub(crate) fn add(&mut self, worker: WorkerProcess) -> usize {
         self.last_number = worker.number;
         let slot = self.workers.iter().position(Option::is_none).unwrap_or_else(|| {
             self.workers.push(None);
@@ -195,7 +203,7 @@ impl Fleet {
     }
 
     /// Takes a worker out whose process is gone.
-    pub(crate) fn remove(&mut self, slot: usize, base: &Base) -> Option<Box<Worker>> {
+    pub(crate) fn remove(&mut self, slot: usize, base: &Base) -> Option<Box<WorkerProcess>> {
         let worker = self.workers.get_mut(slot)?.take()?;
         self.sizing.on_gone(slot);
         base.counters().exited.add(1);
@@ -253,8 +261,8 @@ impl Fleet {
         }
         if worker.in_flight.is_empty() {
             match worker.state {
-                State::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, base.now()),
-                State::Retiring => {
+                WorkerState::Ready if worker.role == Role::Member => self.sizing.on_idle(slot, base.now()),
+                WorkerState::Retiring => {
                     let due = base.after(base.options().kill_grace);
                     worker.kill_at = Some(due);
                     // The input of a worker of JSON lines ends now.
@@ -269,7 +277,7 @@ impl Fleet {
     /// The worker has said READY, and gets jobs.
     pub(crate) fn on_ready(&mut self, slot: usize, base: &Base) {
         let Some(worker) = self.get_mut(slot) else { return };
-        worker.state = State::Ready;
+        worker.state = WorkerState::Ready;
         worker.was_ready = true;
         let is_member = worker.role == Role::Member;
         self.starts.succeeded();
@@ -283,7 +291,7 @@ impl Fleet {
         for slot in self.slots(|worker| worker.role == Role::Probe) {
             let Some(worker) = self.get_mut(slot) else { continue };
             worker.role = Role::Member;
-            let is_ready = worker.state == State::Ready;
+            let is_ready = worker.state == WorkerState::Ready;
             self.sizing.on_starting(slot);
             if is_ready {
                 self.sizing.on_idle(slot, base.now());
@@ -351,7 +359,7 @@ impl Fleet {
     }
 
     /// A place in the budget. `None`: there is none, and the pool waits for one.
-    pub(crate) fn take_place(&mut self, probe: bool, base: &Base) -> Option<Place> {
+    pub(crate) fn take_place(&mut self, probe: bool, base: &Base) -> Option<BudgetPlace> {
         let waits = !self.seat.may_take();
         let place = self.seat.take(base.now(), probe);
         if place.is_none() && !waits {
@@ -365,31 +373,6 @@ impl Fleet {
         if self.seat.is_granted() {
             self.sizing.kick(base.now());
         }
-    }
-
-    /// Gives back the places of processes that have gone in the meantime.
-    pub(crate) fn collect_places(&mut self, base: &mut Base) {
-        let again = self.seat.collect_faded(base.now());
-        base.alarm_opt(again);
-    }
-
-    /// Says whether the pool wants a place that it waits for; a place that it does not want goes to another pool.
-    pub(crate) fn want_place(&mut self, wants: bool) {
-        self.seat.update(wants);
-    }
-
-    /// Whether a start is to be tried for jobs that have failed fast: it is tried once.
-    pub(crate) fn take_probe(&mut self) -> bool {
-        self.starts.take_probe()
-    }
-
-    /// A job has failed fast.
-    pub(crate) fn want_probe(&mut self) {
-        self.starts.want_probe();
-    }
-
-    pub(crate) fn handle_start_timeout(&mut self, base: &Base) {
-        self.starts.handle_timeout(base.now());
     }
 
     pub(crate) fn on_worker_log(&mut self, slot: usize, base: &mut Base) {
@@ -408,14 +391,14 @@ impl Fleet {
     pub(crate) fn retire_as(&mut self, slot: usize, replace: bool, base: &mut Base) {
         let Some(worker) = self.get_mut(slot) else { return };
         match worker.state {
-            State::Ready => {}
-            State::Starting => {
+            WorkerState::Ready => {}
+            WorkerState::Starting => {
                 worker.told_to_leave = true;
                 return self.kill(slot, "retired before it was ready", base);
             }
-            State::Retiring | State::Ending | State::Killed => return,
+            WorkerState::Retiring | WorkerState::Ending | WorkerState::Killed => return,
         }
-        worker.state = State::Retiring;
+        worker.state = WorkerState::Retiring;
         worker.place.leave();
         worker.told_to_leave = true;
         worker.put_retire();
@@ -429,7 +412,7 @@ impl Fleet {
     }
 
     /// Retires all workers for which `is_it` is true.
-    pub(crate) fn retire_all(&mut self, is_it: impl Fn(&Worker) -> bool, base: &mut Base) {
+    pub(crate) fn retire_all(&mut self, is_it: impl Fn(&WorkerProcess) -> bool, base: &mut Base) {
         for slot in self.slots(is_it) {
             self.retire(slot, base);
         }
@@ -445,11 +428,11 @@ impl Fleet {
     /// Kills a worker's process group. Its jobs are settled when its end is known.
     pub(crate) fn kill(&mut self, slot: usize, reason: &str, base: &mut Base) {
         let Some(worker) = self.get_mut(slot) else { return };
-        if worker.state == State::Killed {
+        if worker.state == WorkerState::Killed {
             return;
         }
         worker.reason.get_or_insert_with(|| reason.to_owned());
-        worker.state = State::Killed;
+        worker.state = WorkerState::Killed;
         worker.place.leave();
         worker.kill_at = Some(base.now() + GIVE_UP);
         worker.signal_group(Signal::KILL);
@@ -459,7 +442,7 @@ impl Fleet {
     }
 
     /// Kills all workers for which `is_it` is true.
-    pub(crate) fn kill_all(&mut self, is_it: impl Fn(&Worker) -> bool, reason: &str, base: &mut Base) {
+    pub(crate) fn kill_all(&mut self, is_it: impl Fn(&WorkerProcess) -> bool, reason: &str, base: &mut Base) {
         for slot in self.slots(is_it) {
             self.kill(slot, reason, base);
         }
@@ -468,10 +451,10 @@ impl Fleet {
     /// The worker will end by itself. If it has not after `kill_grace`, it is killed.
     pub(crate) fn expect_end(&mut self, slot: usize, base: &mut Base) {
         let Some(worker) = self.get_mut(slot) else { return };
-        if worker.state == State::Killed {
+        if worker.state == WorkerState::Killed {
             return;
         }
-        worker.state = State::Ending;
+        worker.state = WorkerState::Ending;
         worker.place.leave();
         let due = base.after(base.options().kill_grace);
         worker.kill_at = Some(worker.kill_at.map_or(due, |before| before.min(due)));
@@ -532,7 +515,7 @@ impl Fleet {
         let flushed = worker.output.flush(socket);
         if flushed == FlushState::All
             && worker.json
-            && worker.state == State::Retiring
+            && worker.state == WorkerState::Retiring
             && worker.in_flight.is_empty()
         {
             // The end of its input is what the loop of every program understands, whatever it makes of `retire`. Not before
@@ -554,7 +537,7 @@ impl Fleet {
         flags.set(EventFlags::IN, !worker.is_unread());
         flags.set(EventFlags::ONESHOT, worker.is_unread());
         flags.set(EventFlags::OUT, worker.want_write);
-        base.watch(socket, Source::Worker, worker.number, flags);
+        base.watch(socket, EventSource::Worker, worker.number, flags);
     }
 
     /// As [`Fleet::watch_socket`], after an event that was the only one to be told.
@@ -566,7 +549,7 @@ impl Fleet {
 
     /// The ready workers.
     pub(crate) fn infos(&self) -> Vec<WorkerInfo> {
-        let ready = self.iter().filter(|worker| worker.state == State::Ready);
+        let ready = self.iter().filter(|worker| worker.state == WorkerState::Ready);
         ready
             .map(|worker| WorkerInfo {
                 number: worker.number,
@@ -586,7 +569,7 @@ impl Fleet {
         let (mut in_flight, mut retiring) = (0, 0);
         for worker in self.iter() {
             in_flight += worker.own();
-            retiring += u64::from(worker.state == State::Retiring);
+            retiring += u64::from(worker.state == WorkerState::Retiring);
         }
         counters.in_flight.set(in_flight as u64);
         counters.retiring.set(retiring);

@@ -13,10 +13,10 @@ use cattlegrid_worker::list::put_varint;
 
 use crate::error::Error;
 use crate::options::Retry;
-use crate::payload::Reply;
+use crate::payload::{Args, Reply};
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
-use crate::reply_room::RoomHeld;
+use crate::reply_room::RoomPermit;
 use crate::submission::Note;
 
 /// How a job ended.
@@ -72,6 +72,65 @@ impl Sink {
     }
 }
 
+/// The options that every job has, however it is submitted.
+pub(crate) struct JobOptions {
+    pub(crate) args: Args,
+    pub(crate) priority: Priority,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) idempotent: bool,
+    pub(crate) tag: u64,
+}
+
+impl JobOptions {
+    pub(crate) fn new(args: Args) -> Self {
+        Self { args, priority: Priority::Normal, timeout: None, idempotent: false, tag: 0 }
+    }
+
+    /// The job; `timeout`: where it has none of its own.
+    pub(crate) fn into_job(self, sink: Sink, timeout: Option<Duration>) -> NewJob {
+        NewJob {
+            args: self.args.encoded,
+            sink,
+            priority: self.priority,
+            timeout: self.timeout.or(timeout),
+            idempotent: self.idempotent,
+            tag: self.tag,
+            progress: None,
+            note: None,
+        }
+    }
+}
+
+/// The methods that set [`JobOptions`] in the field `options`.
+macro_rules! job_options {
+    () => {
+        /// Time from the submission to the outcome. Default: the pool's `job_timeout`.
+        pub fn timeout(mut self, timeout: Duration) -> Self {
+            self.options.timeout = Some(timeout);
+            self
+        }
+
+        /// Urgency. Default Normal.
+        pub fn priority(mut self, priority: Priority) -> Self {
+            self.options.priority = priority;
+            self
+        }
+
+        /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
+        pub fn idempotent(mut self, idempotent: bool) -> Self {
+            self.options.idempotent = idempotent;
+            self
+        }
+
+        /// A number that events of this job carry. Default 0.
+        pub fn tag(mut self, tag: u64) -> Self {
+            self.options.tag = tag;
+            self
+        }
+    };
+}
+pub(crate) use job_options;
+
 /// A job on its way into the pool.
 pub(crate) struct NewJob {
     pub(crate) args: Bytes,
@@ -92,7 +151,7 @@ impl std::fmt::Debug for NewJob {
 }
 
 /// A job in the pool.
-pub(crate) struct Job {
+pub(crate) struct JobEntry {
     pub(crate) args: Bytes,
     /// Taken when the outcome is delivered. A job whose worker has not yet let go of it stays in the
     /// table without a sink.
@@ -109,7 +168,7 @@ pub(crate) struct Job {
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
     /// The room for these.
-    pub(crate) room: Option<RoomHeld>,
+    pub(crate) room: Option<RoomPermit>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
     /// Its outcome is no longer needed: it is not begun (again).
@@ -118,7 +177,7 @@ pub(crate) struct Job {
     pub(crate) told: bool,
 }
 
-impl Job {
+impl JobEntry {
     /// Whether it may be begun once more.
     pub(crate) fn may_retry(&self, retry: Retry) -> bool {
         self.idempotent && !self.withdrawn && self.attempt < retry.times
@@ -174,13 +233,13 @@ pub(crate) enum Stage {
 /// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
 #[derive(Default)]
 pub(crate) struct JobTable {
-    entries: Vec<(u32, Option<Job>)>,
+    entries: Vec<(u32, Option<JobEntry>)>,
     free: Vec<u32>,
 }
 
 impl JobTable {
     #[inline]
-    pub(crate) fn insert(&mut self, job: Job) -> u64 {
+    pub(crate) fn insert(&mut self, job: JobEntry) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push((0, None));
             (self.entries.len() - 1) as u32
@@ -193,19 +252,19 @@ impl JobTable {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: u64) -> Option<&Job> {
+    pub(crate) fn get(&self, id: u64) -> Option<&JobEntry> {
         let (uses, job) = self.entries.get(id as u32 as usize)?;
         if *uses == (id >> 32) as u32 { job.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Job> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut JobEntry> {
         let (uses, job) = self.entries.get_mut(id as u32 as usize)?;
         if *uses == (id >> 32) as u32 { job.as_mut() } else { None }
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, id: u64) -> Option<Job> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<JobEntry> {
         self.get(id)?;
         let slot = id as u32;
         self.free.push(slot);

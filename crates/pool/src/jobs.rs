@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::base::Base;
 use crate::deadlines::Deadlines;
 use crate::error::Error;
-use crate::job::{Job, JobTable, NewJob, Outcome, Sink, Stage};
+use crate::job::{JobEntry, JobTable, NewJob, Outcome, Sink, Stage};
 use crate::options::Options;
 use crate::promise::Waiter;
 use crate::queue::{Priority, Queue};
@@ -46,7 +46,7 @@ impl Jobs {
     pub(crate) fn insert(&mut self, new: NewJob, base: &Base) -> u64 {
         base.counters().submitted.add(1);
         let deadline = new.timeout.map(|timeout| base.after(timeout));
-        let id = self.table.insert(Job {
+        let id = self.table.insert(JobEntry {
             args: new.args,
             sink: Some(new.sink),
             priority: new.priority,
@@ -67,7 +67,7 @@ impl Jobs {
         if let Some(note) = new.note {
             note.set(id);
         }
-        if let Some(Job { sink: Some(Sink::Call(resolver)), .. }) = self.table.get(id) {
+        if let Some(JobEntry { sink: Some(Sink::Call(resolver)), .. }) = self.table.get(id) {
             resolver.set_note(id);
         }
         if let Some(at) = deadline {
@@ -77,12 +77,12 @@ impl Jobs {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: u64) -> Option<&Job> {
+    pub(crate) fn get(&self, id: u64) -> Option<&JobEntry> {
         self.table.get(id)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Job> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut JobEntry> {
         self.table.get_mut(id)
     }
 

@@ -86,12 +86,11 @@ pub use launch::Launch;
 pub use ncpu::{Cpus, ncpu};
 pub use options::{QueuePolicy, Retry};
 pub use payload::{Args, Reply};
-pub use pool::{Call, JobBuilder, Pool, Spawning};
+pub use pool::{Call, JobBuilder, Pool, PoolStart};
 pub use promise::Promise;
 pub use queue::Priority;
-pub use reply_room::{ReplyRoom, RoomHeld};
-pub use sizing::{Decision, Sizing, SizingConfig};
-pub use stats::{BUCKETS, Histogram, Stats};
+pub use reply_room::{ReplyRoom, RoomPermit};
+pub use stats::{Histogram, Stats};
 pub use submission::{JobHandle, JobSpec};
 #[cfg(feature = "serde")]
 pub use typed::Codec;

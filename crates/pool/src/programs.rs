@@ -10,13 +10,13 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use cattlegrid_worker::control::{Received, receive};
+use cattlegrid_worker::control::{Packet, receive};
 use cattlegrid_worker::sys::{self, Spawn, SpawnError};
 use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Setup};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::base::{Base, Source};
+use crate::base::{Base, EventSource};
 use crate::error::{Error, reason_of};
 use crate::launch::{Launch, Mode};
 use crate::logs::{ProcessLog, log_pipe};
@@ -27,8 +27,8 @@ use crate::time::{LOOK, later};
 #[derive(Debug)]
 pub(crate) struct Programs {
     current: Program,
-    launching: Option<Launching>,
-    templates: Vec<Template>,
+    launching: Option<PendingLaunch>,
+    templates: Vec<TemplateProcess>,
     last_template: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Program {
 
 /// A generation on its way to READY: the first one, or a reload.
 #[derive(Debug)]
-pub(crate) struct Launching {
+pub(crate) struct PendingLaunch {
     pub(crate) program: Program,
     /// It also starts a worker and waits until that is ready.
     pub(crate) probe: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Launching {
 
 /// A template process.
 #[derive(Debug)]
-pub(crate) struct Template {
+pub(crate) struct TemplateProcess {
     pub(crate) serial: u64,
     pub(crate) generation: u32,
     pub(crate) pid: Pid,
@@ -85,11 +85,11 @@ impl Programs {
         self.launching.is_some()
     }
 
-    pub(crate) fn launching(&self) -> Option<&Launching> {
+    pub(crate) fn launching(&self) -> Option<&PendingLaunch> {
         self.launching.as_ref()
     }
 
-    pub(crate) fn launching_mut(&mut self) -> Option<&mut Launching> {
+    pub(crate) fn launching_mut(&mut self) -> Option<&mut PendingLaunch> {
         self.launching.as_mut()
     }
 
@@ -112,12 +112,12 @@ impl Programs {
         }
         launch.env_clear |= base.options().env_clear;
         let program = Program { generation: self.current.generation + 1, launch };
-        self.launching = Some(Launching { program: program.clone(), probe, answer, no_room: None });
+        self.launching = Some(PendingLaunch { program: program.clone(), probe, answer, no_room: None });
         program
     }
 
     /// The launch has ended, in one way or another.
-    pub(crate) fn take_launching(&mut self) -> Option<Launching> {
+    pub(crate) fn take_launching(&mut self) -> Option<PendingLaunch> {
         self.launching.take()
     }
 
@@ -132,7 +132,7 @@ impl Programs {
             || self.current_template().is_some_and(|template| template.ready)
     }
 
-    fn current_template(&self) -> Option<&Template> {
+    fn current_template(&self) -> Option<&TemplateProcess> {
         let generation = self.current.generation;
         self.templates.iter().find(|template| template.generation == generation && template.control.is_some())
     }
@@ -145,22 +145,22 @@ impl Programs {
     }
 
     /// The template that forks workers of `generation`.
-    pub(crate) fn forking(&self, generation: u32) -> Option<&Template> {
+    pub(crate) fn forking(&self, generation: u32) -> Option<&TemplateProcess> {
         self.templates.iter().find(|template| {
             template.generation == generation && template.ready && template.control.is_some()
         })
     }
 
-    pub(crate) fn template(&self, serial: u64) -> Option<&Template> {
+    pub(crate) fn template(&self, serial: u64) -> Option<&TemplateProcess> {
         self.templates.iter().find(|template| template.serial == serial)
     }
 
-    pub(crate) fn template_mut(&mut self, serial: u64) -> Option<&mut Template> {
+    pub(crate) fn template_mut(&mut self, serial: u64) -> Option<&mut TemplateProcess> {
         self.templates.iter_mut().find(|template| template.serial == serial)
     }
 
     /// Kills a template, whose end is known or which is broken.
-    pub(crate) fn remove_template(&mut self, serial: u64) -> Option<Template> {
+    pub(crate) fn remove_template(&mut self, serial: u64) -> Option<TemplateProcess> {
         let at = self.templates.iter().position(|template| template.serial == serial)?;
         let template = self.templates.remove(at);
         kill_process_group(template.pid, Signal::KILL).ok();
@@ -181,7 +181,7 @@ impl Programs {
     }
 
     /// The next message of a template. `Err`: why it is lost.
-    pub(crate) fn receive(&self, serial: u64) -> Result<Option<Received>, &'static str> {
+    pub(crate) fn receive(&self, serial: u64) -> Result<Option<Packet>, &'static str> {
         let Some(control) = self.template(serial).and_then(|template| template.control.as_ref()) else {
             return Ok(None);
         };
@@ -204,14 +204,14 @@ impl Programs {
         let child = exec(launch, &theirs, &writer, &setup, base).map_err(|error| spawn_error(&error))?;
         self.last_template += 1;
         let serial = self.last_template;
-        base.register(&control, Source::Control, serial).ok();
-        base.register(&log, Source::TemplateLog, serial).ok();
+        base.register(&control, EventSource::Control, serial).ok();
+        base.register(&log, EventSource::TemplateLog, serial).ok();
         match &child.pidfd {
-            Some(pidfd) => drop(base.register(pidfd, Source::TemplateEnd, serial)),
+            Some(pidfd) => drop(base.register(pidfd, EventSource::TemplateEnd, serial)),
             None => base.alarm(base.now() + LOOK),
         }
         base.alarm(base.after(base.options().start_timeout));
-        self.templates.push(Template {
+        self.templates.push(TemplateProcess {
             serial,
             generation: *generation,
             pid: child.pid,
@@ -300,7 +300,7 @@ pub(crate) fn exec(
 ) -> Result<sys::Child, SpawnError> {
     let null = std::fs::File::open("/dev/null").map_err(|source| SpawnError {
         program: "/dev/null".into(),
-        step: sys::Step::Fork,
+        step: sys::SpawnStep::Fork,
         source,
     })?;
     let on_stdio = matches!(launch.mode, Mode::Stdio | Mode::JsonLines);

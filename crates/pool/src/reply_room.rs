@@ -39,19 +39,19 @@ struct RoomState {
     /// An open line has room over the limit.
     has_over: bool,
     last_ticket: u64,
-    line: VecDeque<Waiting>,
+    line: VecDeque<RoomRequest>,
     /// Tickets with room that their pools have not taken yet.
-    granted: Vec<Granted>,
+    granted: Vec<RoomGrant>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Granted {
+struct RoomGrant {
     ticket: u64,
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct RoomRequest {
     ticket: u64,
     bytes: usize,
     is_open: bool,
@@ -109,7 +109,7 @@ impl RoomShared {
             && let Some(first) = state.line.pop_front()
         {
             let is_over = self.give(&mut state, first.bytes, first.is_open);
-            state.granted.push(Granted { ticket: first.ticket, is_over });
+            state.granted.push(RoomGrant { ticket: first.ticket, is_over });
             told.push(first.inbox);
         }
         drop(state);
@@ -118,7 +118,7 @@ impl RoomShared {
         }
     }
 
-    fn give_back(&self, room: &RoomHeld) {
+    fn give_back(&self, room: &RoomPermit) {
         let mut state = self.lock();
         state.used -= room.bytes;
         state.shut(room.is_open, room.bytes, room.is_over);
@@ -135,7 +135,7 @@ impl RoomState {
         self.has_over &= !was_over;
     }
 
-    fn take_granted(&mut self, ticket: u64) -> Option<Granted> {
+    fn take_granted(&mut self, ticket: u64) -> Option<RoomGrant> {
         let at = self.granted.iter().position(|granted| granted.ticket == ticket)?;
         Some(self.granted.swap_remove(at))
     }
@@ -150,13 +150,13 @@ pub(crate) struct RoomClient {
 /// Room, or a place in the line.
 #[derive(Debug)]
 pub(crate) enum RoomAnswer {
-    Held(RoomHeld),
+    Held(RoomPermit),
     Waits(Ticket),
 }
 
 /// Room that a reply has until this is dropped.
 #[derive(Debug, Default)]
-pub struct RoomHeld {
+pub struct RoomPermit {
     of: Option<Arc<RoomShared>>,
     bytes: usize,
     /// Its line has not ended.
@@ -173,7 +173,7 @@ pub(crate) struct Ticket {
     /// How much it waits for.
     bytes: usize,
     /// What an open line has already. Empty for a frame.
-    held: RoomHeld,
+    held: RoomPermit,
 }
 
 impl RoomClient {
@@ -188,15 +188,15 @@ impl RoomClient {
 
     /// Takes room, or a place in the line: [`Message::ReplyRoom`] says when to ask the ticket again.
     pub(crate) fn take(&self, bytes: usize) -> RoomAnswer {
-        self.take_more(RoomHeld::default(), bytes, false)
+        self.take_more(RoomPermit::default(), bytes, false)
     }
 
     /// As [`RoomClient::take`], for an open line that has `held`, which may be none: room for `bytes` more.
-    pub(crate) fn grow(&self, held: RoomHeld, bytes: usize) -> RoomAnswer {
+    pub(crate) fn grow(&self, held: RoomPermit, bytes: usize) -> RoomAnswer {
         self.take_more(held, bytes, true)
     }
 
-    fn take_more(&self, mut held: RoomHeld, bytes: usize, is_open: bool) -> RoomAnswer {
+    fn take_more(&self, mut held: RoomPermit, bytes: usize, is_open: bool) -> RoomAnswer {
         let Some((shared, inbox)) = &self.of else { return RoomAnswer::Held(held) };
         let mut state = shared.lock();
         if held.is_over || (state.line.is_empty() && shared.fits(&state, bytes)) {
@@ -206,20 +206,20 @@ impl RoomClient {
         }
         state.last_ticket += 1;
         let number = state.last_ticket;
-        state.line.push_back(Waiting { ticket: number, bytes, is_open, inbox: Weak::clone(inbox) });
+        state.line.push_back(RoomRequest { ticket: number, bytes, is_open, inbox: Weak::clone(inbox) });
         held.is_open = is_open;
         RoomAnswer::Waits(Ticket { of: Arc::clone(shared), number, bytes, held })
     }
 
     /// Takes room, whether there is any or not: what is in a dead worker's socket is read at once, or lost.
-    pub(crate) fn take_over(&self, bytes: usize) -> RoomHeld {
-        let Some((shared, _)) = &self.of else { return RoomHeld::default() };
+    pub(crate) fn take_over(&self, bytes: usize) -> RoomPermit {
+        let Some((shared, _)) = &self.of else { return RoomPermit::default() };
         shared.lock().used += bytes;
-        RoomHeld { of: Some(Arc::clone(shared)), bytes, ..RoomHeld::default() }
+        RoomPermit { of: Some(Arc::clone(shared)), bytes, ..RoomPermit::default() }
     }
 }
 
-impl RoomHeld {
+impl RoomPermit {
     /// How many bytes it is.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -250,7 +250,7 @@ impl RoomHeld {
     }
 }
 
-impl Drop for RoomHeld {
+impl Drop for RoomPermit {
     fn drop(&mut self) {
         if let Some(shared) = self.of.take() {
             shared.give_back(self);
@@ -260,7 +260,7 @@ impl Drop for RoomHeld {
 
 impl Ticket {
     /// The room, if it was granted. The ticket is void then.
-    pub(crate) fn room(&mut self) -> Option<RoomHeld> {
+    pub(crate) fn room(&mut self) -> Option<RoomPermit> {
         let granted = self.of.lock().take_granted(self.number)?;
         let mut room = std::mem::take(&mut self.held);
         let is_open = room.is_open;
@@ -298,7 +298,7 @@ mod tests {
         messages.iter().filter(|message| matches!(message, Message::ReplyRoom)).count()
     }
 
-    fn held(taken: RoomAnswer) -> RoomHeld {
+    fn held(taken: RoomAnswer) -> RoomPermit {
         let RoomAnswer::Held(held) = taken else { panic!("there is no room") };
         held
     }
@@ -352,7 +352,7 @@ mod tests {
     fn an_open_line_keeps_what_it_has_and_no_more() {
         let room = ReplyRoom::new(100);
         let (client, inbox) = client(&room);
-        let stuck = held(client.grow(RoomHeld::default(), 10));
+        let stuck = held(client.grow(RoomPermit::default(), 10));
         drop(held(client.take(90)));
         let frame = held(client.take(90));
         let mut more = ticket(client.grow(stuck, 5));
@@ -371,7 +371,8 @@ mod tests {
     fn open_lines_that_have_all_room_end_one_after_the_other() {
         let room = ReplyRoom::new(100);
         let (client, _inbox) = client(&room);
-        let [first, second, third] = [40, 30, 30].map(|bytes| held(client.grow(RoomHeld::default(), bytes)));
+        let [first, second, third] =
+            [40, 30, 30].map(|bytes| held(client.grow(RoomPermit::default(), bytes)));
         let first = held(client.grow(first, 20));
         let mut second = ticket(client.grow(second, 20));
         let mut frame = ticket(client.take(10));
@@ -422,14 +423,14 @@ mod tests {
         fn nothing_is_lost_and_none_waits_beside_free_room(steps in steps()) {
             let room = ReplyRoom::new(100);
             let (client, inbox) = client(&room);
-            let (mut holds, mut line): (Vec<RoomHeld>, VecDeque<Ticket>) = Default::default();
+            let (mut holds, mut line): (Vec<RoomPermit>, VecDeque<Ticket>) = Default::default();
             for step in steps {
                 let (none_waits, open_alone) = (line.is_empty(), holds.iter().all(|held| held.is_open));
                 let mut taken = None;
                 match step {
                     Step::Take(bytes) => taken = Some((client.take(bytes), false)),
                     Step::TakeOver(bytes) => holds.push(client.take_over(bytes)),
-                    Step::Open(bytes) => taken = Some((client.grow(RoomHeld::default(), bytes), false)),
+                    Step::Open(bytes) => taken = Some((client.grow(RoomPermit::default(), bytes), false)),
                     Step::Grow(at, bytes) if at < holds.len() && holds[at].is_open => {
                         let held = holds.swap_remove(at);
                         let is_over = held.is_over;
@@ -468,7 +469,7 @@ mod tests {
                 prop_assert!(open.iter().filter(|held| held.is_over).count() <= 1);
                 if let Some(first) = line.front() {
                     prop_assert!(room.used() + first.bytes > 100, "it waits beside free room");
-                    let ends = |held: &RoomHeld| !held.is_open || held.is_over;
+                    let ends = |held: &RoomPermit| !held.is_open || held.is_over;
                     prop_assert!(holds.iter().any(ends), "all wait for each other");
                 }
             }

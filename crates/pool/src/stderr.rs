@@ -27,7 +27,7 @@ pub(crate) fn write(text: &[u8]) -> usize {
 /// Waits until everything is written, or `limit` has passed.
 pub(crate) fn flush(limit: Duration) {
     if let Some(log) = LOG.get() {
-        let busy = |state: &mut Pending| state.writing || !state.bytes.is_empty();
+        let busy = |state: &mut LogBuffer| state.writing || !state.bytes.is_empty();
         drop(log.changed.wait_timeout_while(log.lock(), limit, busy));
     }
 }
@@ -35,14 +35,14 @@ pub(crate) fn flush(limit: Duration) {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 struct Log {
-    state: Mutex<Pending>,
+    state: Mutex<LogBuffer>,
     changed: Condvar,
     /// There is a thread that writes.
     runs: bool,
 }
 
 #[derive(Default)]
-struct Pending {
+struct LogBuffer {
     bytes: Vec<u8>,
     writing: bool,
     /// Bytes dropped since the last line that reported them.
@@ -59,7 +59,7 @@ impl Log {
         Self { state: Mutex::default(), changed: Condvar::new(), runs: thread.is_ok() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pending> {
+    fn lock(&self) -> MutexGuard<'_, LogBuffer> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

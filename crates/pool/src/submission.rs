@@ -14,29 +14,24 @@ use std::time::Duration;
 
 use cattlegrid_panic::guarded;
 
-use crate::error::Error;
 use crate::inbox::Message;
-use crate::job::{Callback, NewJob, Outcome, Sink};
-use crate::options::QueuePolicy;
+use crate::job::{Callback, JobOptions, NewJob, Outcome, Sink, job_options};
 use crate::payload::Args;
 use crate::pool::Pool;
 use crate::queue::Priority;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 
 /// A job of a submission: see [`Pool::submit_all`].
 #[must_use = "a job is submitted by submit_all()"]
 pub struct JobSpec {
-    args: Args,
+    options: JobOptions,
     done: Callback,
-    priority: Priority,
-    timeout: Option<Duration>,
-    idempotent: bool,
-    tag: u64,
 }
 
 impl std::fmt::Debug for JobSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JobSpec").field("args", &self.args).field("tag", &self.tag).finish_non_exhaustive()
+        let JobOptions { args, tag, .. } = &self.options;
+        f.debug_struct("JobSpec").field("args", args).field("tag", tag).finish_non_exhaustive()
     }
 }
 
@@ -44,45 +39,16 @@ impl JobSpec {
     /// A job with these arguments. `done` is called with its outcome, exactly once; where and what it may do:
     /// [`Pool::submit_all`].
     pub fn new(args: impl Into<Args>, done: impl FnOnce(Outcome) + Send + 'static) -> Self {
-        Self {
-            args: args.into(),
-            done: Callback::new(done),
-            priority: Priority::Normal,
-            timeout: None,
-            idempotent: false,
-            tag: 0,
-        }
+        Self { options: JobOptions::new(args.into()), done: Callback::new(done) }
     }
 
-    /// Time from the submission to the outcome. Default: the pool's `job_timeout`.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Urgency. Default Normal.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
-    pub fn idempotent(mut self, idempotent: bool) -> Self {
-        self.idempotent = idempotent;
-        self
-    }
-
-    /// A number that events of this job carry. Default 0.
-    pub fn tag(mut self, tag: u64) -> Self {
-        self.tag = tag;
-        self
-    }
+    job_options!();
 }
 
 /// A submitted job. Dropping the handle does nothing to the job.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     note: Note,
 }
 
@@ -106,7 +72,7 @@ impl Note {
 }
 
 impl JobHandle {
-    /// Says that the outcome is no longer needed. A job that no worker has begun ends as [`Error::Cancelled`]: it is in the
+    /// Says that the outcome is no longer needed. A job that no worker has begun ends as [`crate::Error::Cancelled`]: it is in the
     /// queue, or it is taken back from a worker that claims its jobs, as the workers of both SDKs do. A job that was begun
     /// goes on to its end undisturbed, and its outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that
     /// has ended. Costs a message to the pool's thread.
@@ -116,7 +82,7 @@ impl JobHandle {
 
     /// As [`JobHandle::withdraw`]; a worker that has begun the job is told besides: its `cancelled()` is true from then on. It is not
     /// stopped, and the job's time goes on. If it ends the job with an error, as an asynchronous worker does whose task is cancelled so,
-    /// the job ends as [`Error::Cancelled`].
+    /// the job ends as [`crate::Error::Cancelled`].
     pub fn abandon(&self) {
         self.shared.inbox.send(Message::Withdraw(self.note.clone(), true));
     }
@@ -135,46 +101,31 @@ impl Pool {
     ///
     /// Callbacks are called on the pool's thread: they must be quick, may submit more jobs, and must not wait for the pool. A job
     /// that is refused at once has its callback called on this thread before the function returns: with
-    /// [`Error::TooLarge`], [`Error::Shutdown`], or [`Error::Rejected`] if the queue has no room for it. Jobs beyond the
-    /// queue's limit are treated one by one as the policy says, the last ones first; with [`QueuePolicy::Wait`] they wait for
+    /// [`crate::Error::TooLarge`], [`crate::Error::Shutdown`], or [`crate::Error::Rejected`] if the queue has no room for it. Jobs beyond the
+    /// queue's limit are treated one by one as the policy says, the last ones first; with [`crate::QueuePolicy::Wait`] they wait for
     /// room together.
     pub fn submit_all(&self, jobs: Vec<JobSpec>) -> Vec<JobHandle> {
         let shared = self.shared();
         let ids: Arc<[AtomicU64]> = jobs.iter().map(|_| AtomicU64::new(0)).collect();
         let note = |at| Note { ids: Arc::clone(&ids), at };
-        let max = shared.max_args();
         let mut room = shared.room();
         let (mut accepted, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
         for (at, job) in jobs.into_iter().enumerate() {
-            if shared.inbox.closed.load(Ordering::SeqCst) {
-                refused.push((job, shared.inbox.refusal()));
-            } else if job.args.len() > max {
-                let len = job.args.len();
-                refused.push((job, Error::TooLarge { len, max }));
-            } else if shared.queue_policy == QueuePolicy::Reject && room == 0 {
-                shared.inbox.refused.fetch_add(1, Ordering::Relaxed);
-                refused.push((job, Error::Rejected));
-            } else {
-                room = room.saturating_sub(1);
-                accepted.push(NewJob {
-                    args: job.args.encoded,
-                    sink: Sink::Callback(job.done),
-                    priority: job.priority,
-                    timeout: job.timeout.or(shared.job_timeout),
-                    idempotent: job.idempotent,
-                    tag: job.tag,
-                    progress: None,
-                    note: Some(note(at)),
-                });
+            if let Some(error) = shared.refusal(job.options.args.len(), room) {
+                refused.push((job.done, error));
+                continue;
             }
+            room = room.saturating_sub(1);
+            let job = job.options.into_job(Sink::Callback(job.done), shared.job_timeout);
+            accepted.push(NewJob { note: Some(note(at)), ..job });
         }
         shared.inbox.backlog.fetch_add(accepted.len(), Ordering::Relaxed);
         if !accepted.is_empty() {
             shared.inbox.send(Message::SubmitAll(accepted));
         }
-        for (job, error) in refused {
+        for (done, error) in refused {
             // A callback of the program, on the thread that has submitted the job.
-            guarded(|| Sink::Callback(job.done).deliver(Err(error))).ok();
+            guarded(|| Sink::Callback(done).deliver(Err(error))).ok();
         }
         (0..ids.len()).map(|at| JobHandle { shared: self.share(), note: note(at) }).collect()
     }

@@ -18,24 +18,24 @@ use cattlegrid_worker::message::JobBody;
 use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::budget::Place;
-use crate::job::Job;
+use crate::budget::BudgetPlace;
+use crate::job::JobEntry;
 use crate::jsonl::{self, LineEnds};
 use crate::logs::ProcessLog;
 use crate::long_line::LongLine;
 use crate::output::Output;
-use crate::reply_room::{RoomHeld, Ticket};
+use crate::reply_room::{RoomPermit, Ticket};
 
 /// A worker and everything that the pool knows of it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
-pub(crate) struct Worker {
+pub(crate) struct WorkerProcess {
     /// Never used twice in a pool.
     pub(crate) number: u64,
     pub(crate) generation: u32,
     /// The template that forked it (its serial number); `None` for an exec'ed worker, our own child.
     pub(crate) template: Option<u64>,
-    pub(crate) state: State,
+    pub(crate) state: WorkerState,
     /// Unknown until FORKED.
     pub(crate) pid: Option<Pid>,
     /// The process id that it says it has. Only shown, while FORKED has not arrived.
@@ -73,7 +73,7 @@ pub(crate) struct Worker {
     /// The room for the frame that is being read, if it needs any.
     pub(crate) room: FrameRoom,
     /// Its end is known: what it has sent is read to the end, over all limits.
-    pub(crate) is_settled: bool,
+    pub(crate) has_ended: bool,
     pub(crate) in_flight: VecDeque<SentJob>,
     pub(crate) in_flight_bytes: usize,
     /// Place of the job in flight that was looked up last.
@@ -106,7 +106,7 @@ pub(crate) struct Worker {
     pub(crate) exit: Option<Exit>,
     pub(crate) rss_kib: u64,
     /// Its place in the budget.
-    pub(crate) place: Place,
+    pub(crate) place: BudgetPlace,
     /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
     pub(crate) role: Role,
     /// It has said HELLO.
@@ -138,7 +138,7 @@ pub(crate) enum FrameRoom {
     /// There was none: the worker is not read.
     Waits(Ticket),
     /// It has it.
-    Held(RoomHeld),
+    Held(RoomPermit),
 }
 
 /// A ready worker.
@@ -180,7 +180,7 @@ pub(crate) struct DoomedJob {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum WorkerState {
     /// Until READY.
     Starting,
     /// Gets jobs.
@@ -193,7 +193,7 @@ pub(crate) enum State {
     Killed,
 }
 
-impl State {
+impl WorkerState {
     /// Whether it does no more jobs: the pool only waits for its end.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Ending | Self::Killed)
@@ -210,14 +210,14 @@ pub(crate) enum Role {
     Probe,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// A worker that is being started at `now`. The caller adds what it has of it: process, descriptors, limits.
     pub(crate) fn new(number: u64, generation: u32, role: Role, log: ProcessLog, now: Instant) -> Self {
         Self {
             number,
             generation,
             template: None,
-            state: State::Starting,
+            state: WorkerState::Starting,
             pid: None,
             pidfd: None,
             socket: None,
@@ -240,7 +240,7 @@ impl Worker {
             want_write: false,
             paused: false,
             room: FrameRoom::None,
-            is_settled: false,
+            has_ended: false,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             near: Cell::new(0),
@@ -259,7 +259,7 @@ impl Worker {
             reason: None,
             exit: None,
             rss_kib: 0,
-            place: Place::default(),
+            place: BudgetPlace::default(),
             role,
             greeted: false,
             was_ready: false,
@@ -304,7 +304,7 @@ impl Worker {
     ///
     /// # Errors
     /// Why its arguments cannot be written.
-    pub(crate) fn put_job(&mut self, id: u64, job: &Job, flags: u8, now: Instant) -> Result<(), String> {
+    pub(crate) fn put_job(&mut self, id: u64, job: &JobEntry, flags: u8, now: Instant) -> Result<(), String> {
         let left = job.deadline.map_or(0, |at| at.saturating_duration_since(now).as_millis().max(1));
         let deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
         let list = || List::parse(&job.args).unwrap_or(List::EMPTY);
@@ -392,7 +392,7 @@ impl Worker {
     /// Whether another batch may be sent.
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
-        self.state == State::Ready && self.batches < self.window && self.socket.is_some()
+        self.state == WorkerState::Ready && self.batches < self.window && self.socket.is_some()
     }
 
     /// Sends a signal to the worker's process group. Does nothing when the worker is gone.

@@ -13,11 +13,11 @@ use cattlegrid_worker::message::JobBody;
 
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::worker::{SentJob, Worker};
+use crate::worker::{SentJob, WorkerProcess};
 
 impl Driver {
     /// Sends a job that was taken out of the queue to a worker with room for it, and further queued jobs in the same batch if the
-    /// worker takes them: as many as are waiting, at most [`Worker::batch_room`], and their arguments within `inflight_bytes`.
+    /// worker takes them: as many as are waiting, at most [`WorkerProcess::batch_room`], and their arguments within `inflight_bytes`.
     pub(super) fn send_batch(&mut self, slot: usize, first: u64, bytes: usize) {
         if self.end_if_too_large(slot, first) {
             return;
@@ -75,7 +75,7 @@ impl Driver {
     }
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Most jobs in the next batch.
     #[inline]
     pub(crate) fn batch_room(&self) -> usize {

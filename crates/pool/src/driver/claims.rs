@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use cattlegrid_worker::sys::Page;
 
 use crate::driver::Driver;
-use crate::job::{Job, Stage};
+use crate::job::{JobEntry, Stage};
 use crate::time::later;
-use crate::worker::{Role, State, Worker};
+use crate::worker::{Role, WorkerProcess, WorkerState};
 
 impl Driver {
     /// Takes back jobs that busy workers have not begun, for idle workers. Returns whether [`Driver::dispatch`] has any to send.
@@ -71,7 +71,7 @@ impl Driver {
     /// Of each worker's first job that is not begun, the earliest that may be taken: the time, the worker's slot, and the
     /// place of the job there.
     fn next_offered(&self) -> Option<(Instant, usize, usize)> {
-        let first = |(slot, worker): (usize, &Worker)| {
+        let first = |(slot, worker): (usize, &WorkerProcess)| {
             let (due, at) = self.first_offered(worker)?;
             Some((due, slot, at))
         };
@@ -79,7 +79,7 @@ impl Driver {
     }
 
     /// The worker's first job that is not begun: when it may be taken, and its place.
-    fn first_offered(&self, worker: &Worker) -> Option<(Instant, usize)> {
+    fn first_offered(&self, worker: &WorkerProcess) -> Option<(Instant, usize)> {
         if !worker.may_be_taken_from() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Driver {
     /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no caller.
     fn put_back(&mut self, id: u64) {
         match self.jobs.get_mut(id) {
-            Some(Job { sink: Some(_), .. }) => {
+            Some(JobEntry { sink: Some(_), .. }) => {
                 self.jobs.requeue(id, &mut self.base);
                 self.base.counters().taken_back.add(1);
             }
@@ -159,7 +159,7 @@ impl Driver {
     }
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Whether it has nothing to do and may be given something.
     fn is_free(&self) -> bool {
         self.role == Role::Member && self.in_flight.is_empty() && self.has_credit()
@@ -170,7 +170,7 @@ impl Worker {
         self.uses_claims
             && self.in_flight.len() > self.taken + 1
             && self.batches > 1
-            && matches!(self.state, State::Ready | State::Retiring)
+            && matches!(self.state, WorkerState::Ready | WorkerState::Retiring)
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::advice;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::job::{Job, NewJob, Stage};
+use crate::job::{JobEntry, NewJob, Stage};
 use crate::options::QueuePolicy;
 use crate::worker::DoomedJob;
 
@@ -35,7 +35,7 @@ impl Driver {
         let error = if self.ending.is_leaving() {
             Error::Shutdown
         } else if self.fleet.starts().is_failing() && self.fleet.ready() == 0 {
-            self.fleet.want_probe();
+            self.fleet.starts_mut().want_probe();
             self.fleet.start_error()
         } else {
             return Some(id);
@@ -108,7 +108,7 @@ impl Driver {
 
     /// Says in the log what may be wrong with a worker of JSON lines whose first job runs out of time.
     fn note_silence(&mut self, id: u64) {
-        let Some(Job { stage: Stage::Sent(slot), .. }) = self.jobs.get(id) else { return };
+        let Some(JobEntry { stage: Stage::Sent(slot), .. }) = self.jobs.get(id) else { return };
         let Some(worker) = self.fleet.get(*slot) else { return };
         if worker.json && worker.answered == 0 && worker.has(id) {
             self.base.log(worker.number, 2, advice::of_silence(&worker.input).as_bytes());
@@ -127,7 +127,9 @@ impl Driver {
     /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the worker had begun it. A
     /// job that was not begun, at a worker that claims its jobs, is taken back: it will not be begun.
     pub(super) fn give_up_on(&mut self, id: u64) -> bool {
-        let Some(Job { stage: Stage::Sent(slot), deadline, .. }) = self.jobs.get(id) else { return false };
+        let Some(JobEntry { stage: Stage::Sent(slot), deadline, .. }) = self.jobs.get(id) else {
+            return false;
+        };
         let (slot, deadline) = (*slot, *deadline);
         self.take_for_good(slot, id);
         let Some(worker) = self.fleet.get_mut(slot) else { return false };

@@ -18,8 +18,8 @@ use cattlegrid_worker::frame::{FLAG_MORE, Header, Kind};
 
 use crate::driver::Driver;
 use crate::driver::traffic::BUFFER;
-use crate::reply_room::{RoomAnswer, RoomHeld};
-use crate::worker::{FrameRoom, Worker};
+use crate::reply_room::{RoomAnswer, RoomPermit};
+use crate::worker::{FrameRoom, WorkerProcess};
 
 impl Driver {
     /// Whether the frame with this header may be read now. If not, its worker is not read until it may.
@@ -47,7 +47,7 @@ impl Driver {
         let wanted = arrived + (arrived / 4).max(BUFFER);
         let Some(worker) = self.fleet.get_mut(slot) else { return true };
         let held = match std::mem::take(&mut worker.room) {
-            FrameRoom::None => RoomHeld::default(),
+            FrameRoom::None => RoomPermit::default(),
             FrameRoom::Held(held) if held.bytes() < arrived => held,
             room => {
                 worker.room = room;
@@ -117,14 +117,15 @@ impl Driver {
     /// Whether its end is known, or a reply of it has come in part.
     fn is_read_anyway(&self, slot: usize) -> bool {
         let has_begun = |id| self.jobs.get(id).is_some_and(|job| job.room.is_some());
-        let of =
-            |worker: &Worker| worker.is_settled || worker.in_flight.iter().any(|sent| has_begun(sent.id));
+        let of = |worker: &WorkerProcess| {
+            worker.has_ended || worker.in_flight.iter().any(|sent| has_begun(sent.id))
+        };
         self.fleet.get(slot).is_some_and(of)
     }
 
     /// Reads on from the workers whose replies were granted room.
     pub(super) fn resume_replies(&mut self) {
-        for slot in self.fleet.slots(Worker::waits_for_room) {
+        for slot in self.fleet.slots(WorkerProcess::waits_for_room) {
             let Some(worker) = self.fleet.get_mut(slot) else { continue };
             let FrameRoom::Waits(ticket) = &mut worker.room else { continue };
             let Some(room) = ticket.room() else { continue };
@@ -135,7 +136,7 @@ impl Driver {
     }
 
     /// The room of the reply that is complete now, whose last frame has `len` bytes: that of the frame, or of all its chunks.
-    pub(super) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomHeld> {
+    pub(super) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomPermit> {
         let worker = self.fleet.get_mut(slot)?;
         let FrameRoom::Held(of_frame) = std::mem::take(&mut worker.room) else { return None };
         let job = self.jobs.get_mut(id)?;

@@ -13,7 +13,7 @@ use cattlegrid_worker::control::Control;
 use cattlegrid_worker::frame::VERSION;
 use cattlegrid_worker::sys::Exit;
 
-use crate::advice::Start;
+use crate::advice::StartReport;
 use crate::driver::Driver;
 use crate::driver::lifecycle::LATE;
 use crate::error::{Error, PoolError, is_shortage};
@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::launch::{Launch, Mode};
 use crate::payload::Reply;
 use crate::promise::Resolver;
-use crate::worker::Worker;
+use crate::worker::WorkerProcess;
 
 impl Driver {
     /// Replaces the program, unless another start or the end of the pool is under way.
@@ -40,6 +40,9 @@ impl Driver {
     /// Starts a generation; `answer` is resolved when it is ready, or cannot be.
     pub(super) fn launch(&mut self, launch: Launch, probe: bool, answer: Resolver<Result<(), Error>>) {
         let program = self.programs.begin(launch, probe, answer, &self.base);
+        if program.launch.mode == Mode::Stdio {
+            self.base.report(&PoolError::StdioMode { program: program.launch.name() });
+        }
         if program.launch.mode == Mode::Template {
             if let Err(error) = self.programs.start_template(&program, &mut self.base) {
                 self.launch_failed(error);
@@ -69,7 +72,7 @@ impl Driver {
     pub(super) fn launch_failed(&mut self, error: Error) {
         let Some(launching) = self.programs.take_launching() else { return };
         let generation = launching.program.generation;
-        let is_its = |worker: &Worker| worker.generation == generation;
+        let is_its = |worker: &WorkerProcess| worker.generation == generation;
         self.fleet.kill_all(is_its, "its generation could not be started", &mut self.base);
         self.programs.drop_templates(generation, &mut self.base);
         if generation == 1 {
@@ -150,7 +153,7 @@ impl Driver {
             Some(Exit { status, .. }) => format!("exited with status {status}"),
             None => "status unknown".into(),
         };
-        let start = Start {
+        let start = StartReport {
             mode: Mode::Template,
             output: &stderr_tail,
             unread: b"",

@@ -7,12 +7,12 @@
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::Signal;
 
-use crate::advice::Start;
+use crate::advice::StartReport;
 use crate::driver::Driver;
 use crate::error::{Error, PoolError};
 use crate::job::Stage;
 use crate::time::{LOOK, later};
-use crate::worker::{FrameRoom, Role, SentJob, State, Worker};
+use crate::worker::{FrameRoom, Role, SentJob, WorkerProcess, WorkerState};
 
 impl Driver {
     /// The worker has said READY.
@@ -48,7 +48,7 @@ impl Driver {
                 && worker.pid.is_some_and(|known| known.as_raw_pid().unsigned_abs() == pid)
         });
         if let Some(slot) = at {
-            self.settle(slot, Some(exit));
+            self.on_worker_gone(slot, Some(exit));
         }
     }
 
@@ -60,8 +60,8 @@ impl Driver {
         self.fleet.forget_group(pid, &mut self.base);
         match sys::reap(pid) {
             Ok(None) => {}
-            Ok(exit) => self.settle(slot, exit),
-            Err(_) => self.settle(slot, None),
+            Ok(exit) => self.on_worker_gone(slot, exit),
+            Err(_) => self.on_worker_gone(slot, None),
         }
     }
 
@@ -69,17 +69,17 @@ impl Driver {
     pub(super) fn lose_with_template(&mut self, serial: u64) {
         for slot in self.fleet.slots(|worker| worker.template == Some(serial)) {
             self.fleet.lose_with_template(slot, &self.base);
-            self.settle(slot, None);
+            self.on_worker_gone(slot, None);
         }
     }
 
     /// The worker has ended: reads its last output, ends the jobs it had begun, puts the others back at the
     /// head of the queue, and frees the slot.
-    fn settle(&mut self, slot: usize, exit: Option<Exit>) {
+    fn on_worker_gone(&mut self, slot: usize, exit: Option<Exit>) {
         if let Some(worker) = self.fleet.get_mut(slot) {
             worker.exit = exit;
             worker.paused = false;
-            worker.is_settled = true;
+            worker.has_ended = true;
             if worker.waits_for_room() {
                 worker.room = FrameRoom::None;
             }
@@ -90,11 +90,14 @@ impl Driver {
         self.drain_socket(slot);
         let Some(mut worker) = self.fleet.remove(slot, &self.base) else { return };
         let terminated = worker.exit.is_some_and(|exit| exit.status == -Signal::TERM.as_raw());
-        if worker.state != State::Killed && terminated && worker.doomed.iter().any(|doomed| doomed.termed) {
+        if worker.state != WorkerState::Killed
+            && terminated
+            && worker.doomed.iter().any(|doomed| doomed.termed)
+        {
             self.base.counters().killed.add(1);
         }
         worker.log.finish(&mut self.base);
-        self.settle_jobs(&mut worker);
+        self.return_jobs(&mut worker);
         if self.fleet.sizing().config().max == 0 && self.jobs.has_queued() {
             // Nothing else says that no worker is left.
             self.base.alarm(self.base.now());
@@ -104,8 +107,8 @@ impl Driver {
     }
 
     /// Tells the owner of the pool why a worker has ended, if the pool had not asked it to.
-    fn explain(&mut self, worker: &Worker) {
-        let stuck = worker.condemned && worker.state == State::Killed;
+    fn explain(&mut self, worker: &WorkerProcess) {
+        let stuck = worker.condemned && worker.state == WorkerState::Killed;
         let is_young = self.base.now() < later(worker.born, self.base.options().start_timeout);
         let left_at_once = worker.asked_to_leave && worker.was_ready && is_young && !worker.has_worked();
         let is_asked_for = worker.told_to_leave && !stuck && !left_at_once;
@@ -135,8 +138,8 @@ impl Driver {
     }
 
     /// How a worker ended that was never ready, with the likely cause.
-    fn start_ending(&self, worker: &Worker) -> String {
-        let start = Start {
+    fn start_ending(&self, worker: &WorkerProcess) -> String {
+        let start = StartReport {
             mode: self.programs.launch_of(worker.generation).mode,
             output: &worker.log.tail(),
             unread: &worker.input,
@@ -149,7 +152,7 @@ impl Driver {
         cause.map_or(ending.clone(), |cause| format!("{ending}; {cause}"))
     }
 
-    fn settle_jobs(&mut self, worker: &mut Worker) {
+    fn return_jobs(&mut self, worker: &mut WorkerProcess) {
         let in_flight: Vec<SentJob> = worker.in_flight.drain(..).filter(|sent| !sent.taken).collect();
         let oom = self.fleet.oom_happened(worker.exit);
         let retry = self.base.options().retry;
@@ -181,7 +184,7 @@ impl Driver {
         }
     }
 
-    fn start_failed(&mut self, worker: &Worker, ending: &str) {
+    fn start_failed(&mut self, worker: &WorkerProcess, ending: &str) {
         self.base.counters().start_failures.add(1);
         let (reason, stderr_tail) = (ending.to_owned(), worker.log.tail());
         let error =
@@ -196,7 +199,7 @@ impl Driver {
     /// The timers of one worker.
     pub(super) fn scan_worker(&mut self, slot: usize) {
         let Some(worker) = self.fleet.get(slot) else { return };
-        if worker.state == State::Starting && worker.role != Role::Spare {
+        if worker.state == WorkerState::Starting && worker.role != Role::Spare {
             let due = later(worker.born, self.base.options().start_timeout);
             if due <= self.base.now() {
                 let stuck = worker.template.filter(|_| worker.pid.is_none());
@@ -212,12 +215,12 @@ impl Driver {
         if let Some(due) = worker.kill_at {
             if due > self.base.now() {
                 self.base.alarm(due);
-            } else if worker.state == State::Killed {
+            } else if worker.state == WorkerState::Killed {
                 // Killed, and its end is still not known: it is blocked in the kernel. Stop waiting for it.
                 if let Some(pid) = worker.pid.filter(|_| worker.template.is_none()) {
                     self.fleet.add_orphan(pid, &mut self.base);
                 }
-                return self.settle(slot, None);
+                return self.on_worker_gone(slot, None);
             } else {
                 let closed = worker.socket.is_none() && !worker.told_to_leave;
                 let reason = if closed { "it closed its socket" } else { "it did not end in time" };

@@ -121,7 +121,7 @@ impl Driver {
         Ok(Some(end + 1))
     }
 
-    /// See [`crate::job::Job::note_fault`].
+    /// See [`crate::job::JobEntry::note_fault`].
     fn note_fault(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
             job.note_fault(error);

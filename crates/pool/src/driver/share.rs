@@ -16,13 +16,14 @@ impl Driver {
         if !self.fleet.seat().is_shared() {
             return;
         }
-        self.fleet.collect_places(&mut self.base);
+        let again = self.fleet.seat_mut().collect_faded(self.base.now());
+        self.base.alarm_opt(again);
         self.retry_probe();
         let probe = self.programs.launching().is_some_and(|launching| launching.no_room.is_some());
         let open = !self.ending.has_begun() || self.jobs.has_queued();
         let short = self.fleet.sizing().is_short(waiting) || self.fleet.starts().is_probe_wanted();
         let member = !self.programs.is_launching() && short;
-        self.fleet.want_place(open && (probe || member));
+        self.fleet.seat_mut().update(open && (probe || member));
         match self.fleet.seat().debt(self.base.now()) {
             Debt::None => {}
             Debt::At(at) => self.base.alarm(at),

@@ -10,31 +10,31 @@ use cattlegrid_worker::sys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal};
 
-use crate::base::{Base, Source};
-use crate::budget::Place;
+use crate::base::{Base, EventSource};
+use crate::budget::BudgetPlace;
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, is_shortage, reason_of};
 use crate::launch::{Launch, Mode};
 use crate::logs::{ProcessLog, log_pipe};
 use crate::programs::{exec, spawn_error};
 use crate::time::{FAR, LOOK, later};
-use crate::worker::{Role, State, Worker};
+use crate::worker::{Role, WorkerProcess, WorkerState};
 
 /// Why a start did not happen.
-enum StartError {
+enum WorkerStartError {
     /// The system is short of something; a later start may succeed.
     Resources(std::io::Error),
     /// The program is at fault.
     Program(Error),
 }
 
-impl From<std::io::Error> for StartError {
+impl From<std::io::Error> for WorkerStartError {
     fn from(error: std::io::Error) -> Self {
         Self::Resources(error)
     }
 }
 
-impl From<rustix::io::Errno> for StartError {
+impl From<rustix::io::Errno> for WorkerStartError {
     fn from(errno: rustix::io::Errno) -> Self {
         Self::Resources(errno.into())
     }
@@ -45,7 +45,9 @@ impl Driver {
     pub(super) fn start_member(&mut self) -> bool {
         let generation = self.programs.generation();
         let spare = self.fleet.find(|worker| {
-            worker.role == Role::Spare && worker.generation == generation && worker.state == State::Starting
+            worker.role == Role::Spare
+                && worker.generation == generation
+                && worker.state == WorkerState::Starting
         });
         let Some(place) = self.fleet.take_place(false, &self.base) else { return false };
         let Some(slot) = spare else { return self.start_worker(generation, Role::Member, place).is_some() };
@@ -73,7 +75,7 @@ impl Driver {
         }
         let spares = self.fleet.iter().filter(|worker| worker.role == Role::Spare).count();
         for _ in spares..wanted {
-            if self.start_worker(self.programs.generation(), Role::Spare, Place::default()).is_none() {
+            if self.start_worker(self.programs.generation(), Role::Spare, BudgetPlace::default()).is_none() {
                 return;
             }
         }
@@ -96,7 +98,7 @@ impl Driver {
         }
     }
 
-    fn start_worker(&mut self, generation: u32, role: Role, place: Place) -> Option<usize> {
+    fn start_worker(&mut self, generation: u32, role: Role, place: BudgetPlace) -> Option<usize> {
         match self.try_start(generation, role, place) {
             Ok(slot) => {
                 if self.fleet.get(slot).is_some_and(|worker| worker.pid.is_some()) {
@@ -112,14 +114,14 @@ impl Driver {
                 self.base.alarm(self.base.after(self.base.options().start_timeout));
                 Some(slot)
             }
-            Err(StartError::Resources(error)) => {
+            Err(WorkerStartError::Resources(error)) => {
                 let text = format!("no resources for a worker: {}", reason_of(&error));
                 let errno = error.raw_os_error();
                 let failed = Error::StartFailed { reason: text, errno, stderr_tail: String::new() };
                 self.fleet.note_shortage(error, failed, &mut self.base);
                 None
             }
-            Err(StartError::Program(error)) => {
+            Err(WorkerStartError::Program(error)) => {
                 self.base.counters().start_failures.add(1);
                 self.base.report(&PoolError::StartFailed {
                     reason: error.to_string(),
@@ -131,7 +133,12 @@ impl Driver {
         }
     }
 
-    fn try_start(&mut self, generation: u32, role: Role, place: Place) -> Result<usize, StartError> {
+    fn try_start(
+        &mut self,
+        generation: u32,
+        role: Role,
+        place: BudgetPlace,
+    ) -> Result<usize, WorkerStartError> {
         let launch = self.programs.launch_of(generation);
         let number = self.fleet.next_number();
         let (socket, theirs) =
@@ -142,15 +149,15 @@ impl Driver {
         }
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (log, writer) = log_pipe()?;
-        self.base.register(&socket, Source::Worker, number)?;
-        self.base.register(&log, Source::WorkerLog, number)?;
+        self.base.register(&socket, EventSource::Worker, number)?;
+        self.base.register(&log, EventSource::WorkerLog, number)?;
         let (template, pid, pidfd) = match launch.mode {
             Mode::Template => (Some(self.ask_template(generation, number, &theirs, &writer)?), None, None),
             Mode::Exec | Mode::Stdio | Mode::JsonLines => {
                 let child = exec_worker(launch, &theirs, &writer, &self.base)?;
                 self.fleet.watch_group(child.pid, &mut self.base);
                 match &child.pidfd {
-                    Some(pidfd) => self.base.register(pidfd, Source::WorkerEnd, number)?,
+                    Some(pidfd) => self.base.register(pidfd, EventSource::WorkerEnd, number)?,
                     None => self.base.alarm(self.base.now() + LOOK),
                 }
                 (None, Some(child.pid), child.pidfd)
@@ -158,7 +165,8 @@ impl Driver {
         };
         let spread = self.fleet.next_spread(self.base.options().jitter);
         let options = self.base.options();
-        let mut worker = Worker::new(number, generation, role, ProcessLog::new(number, log), self.base.now());
+        let mut worker =
+            WorkerProcess::new(number, generation, role, ProcessLog::new(number, log), self.base.now());
         (worker.template, worker.pid, worker.pidfd) = (template, pid, pidfd);
         (worker.socket, worker.place) = (Some(socket), place);
         worker.json = launch.mode == Mode::JsonLines;
@@ -179,8 +187,8 @@ impl Driver {
         number: u64,
         socket: &OwnedFd,
         log: &OwnedFd,
-    ) -> Result<u64, StartError> {
-        let unconnected = || StartError::Resources(std::io::ErrorKind::NotConnected.into());
+    ) -> Result<u64, WorkerStartError> {
+        let unconnected = || WorkerStartError::Resources(std::io::ErrorKind::NotConnected.into());
         let template = self.programs.forking(generation).ok_or_else(unconnected)?;
         let control = template.control.as_ref().ok_or_else(unconnected)?;
         let (_, setup) = self.base.options().of_template();
@@ -197,7 +205,7 @@ impl Driver {
         match (found.and_then(|slot| self.fleet.get_mut(slot)), pid) {
             (Some(worker), Some(_)) => {
                 (worker.pid, worker.pidfd) = (pid, pidfd);
-                if worker.state == State::Killed {
+                if worker.state == WorkerState::Killed {
                     worker.signal_group(Signal::KILL);
                 }
             }
@@ -230,13 +238,13 @@ fn exec_worker(
     socket: &OwnedFd,
     log: &OwnedFd,
     base: &Base,
-) -> Result<sys::Child, StartError> {
+) -> Result<sys::Child, WorkerStartError> {
     exec(launch, socket, log, &base.options().setup, base).map_err(|error| {
         // A shortage in the child before its exec is the system's fault, too.
-        if error.step == sys::Step::Fork || is_shortage(&error.source) {
-            StartError::Resources(error.source)
+        if error.step == sys::SpawnStep::Fork || is_shortage(&error.source) {
+            WorkerStartError::Resources(error.source)
         } else {
-            StartError::Program(spawn_error(&error))
+            WorkerStartError::Program(spawn_error(&error))
         }
     })
 }

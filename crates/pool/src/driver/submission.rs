@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::job::{Job, NewJob, Stage};
+use crate::job::{JobEntry, NewJob, Stage};
 use crate::options::QueuePolicy;
 
 impl Driver {
@@ -53,7 +53,7 @@ impl Driver {
 
     /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
     pub(super) fn withdraw(&mut self, id: u64, tell: bool) {
-        let Some(Job { sink: Some(_), stage, .. }) = self.jobs.get(id) else { return };
+        let Some(JobEntry { sink: Some(_), stage, .. }) = self.jobs.get(id) else { return };
         if let Stage::Sent(slot) = *stage {
             self.take_for_good(slot, id);
         }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::launch::Mode;
 use crate::payload::Reply;
-use crate::worker::{State, Worker};
+use crate::worker::{WorkerProcess, WorkerState};
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
 #[derive(Clone, Copy)]
@@ -135,7 +135,7 @@ impl Driver {
     }
 
     /// Whether what a worker wrote may be what a program prints: it has not said HELLO, and its frames go to standard output.
-    fn may_print(&self, worker: &Worker) -> bool {
+    fn may_print(&self, worker: &WorkerProcess) -> bool {
         !worker.greeted && self.programs.launch_of(worker.generation).mode == Mode::Stdio
     }
 
@@ -158,7 +158,7 @@ impl Driver {
 
     /// Handles the frame at the start of `rest`; its length, or `None` if it is not complete.
     fn next_frame(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let starting = self.fleet.get(slot).is_some_and(|worker| worker.state == State::Starting);
+        let starting = self.fleet.get(slot).is_some_and(|worker| worker.state == WorkerState::Starting);
         // A worker that has not read INIT does not know the limit.
         let max = if starting {
             self.base.options().max_frame.max(START_MAX)
@@ -198,7 +198,7 @@ impl Driver {
         if matches!(header.kind, Kind::Hello | Kind::Ready | Kind::Leave) && header.id != 0 {
             return Err(format!("{:?} with an id", header.kind));
         }
-        let starting = worker.state == State::Starting;
+        let starting = worker.state == WorkerState::Starting;
         match header.kind {
             Kind::Result if header.flags & FLAG_MORE != 0 => return self.on_chunk(slot, header.id, body),
             Kind::Result => return self.on_result(slot, header.id, body),
@@ -242,7 +242,7 @@ impl Driver {
 
     fn on_hello(&mut self, slot: usize, hello: &Hello) -> Result<(), String> {
         let Some(worker) = self.fleet.get_mut(slot) else { return Ok(()) };
-        if hello.version != VERSION || worker.state != State::Starting || worker.greeted {
+        if hello.version != VERSION || worker.state != WorkerState::Starting || worker.greeted {
             return Err(format!("HELLO of version {}, or a second one", hello.version));
         }
         if hello.batches && !(1..=u32::from(u16::MAX)).contains(&hello.concurrency) {
@@ -261,7 +261,7 @@ impl Driver {
 
     fn on_ready_frame(&mut self, slot: usize) -> Result<(), String> {
         let Some(worker) = self.fleet.get_mut(slot) else { return Ok(()) };
-        if worker.state != State::Starting || !worker.greeted {
+        if worker.state != WorkerState::Starting || !worker.greeted {
             return Err("READY out of turn".into());
         }
         worker.uses_page &= worker.page.is_some();
@@ -390,7 +390,7 @@ impl Driver {
             return true;
         }
         let Some(worker) = self.fleet.get_mut(slot) else { return true };
-        if worker.is_settled {
+        if worker.has_ended {
             // Its slot must be freed: its last events go over the limit.
             return true;
         }

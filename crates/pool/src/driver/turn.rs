@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use cattlegrid_panic::guarded;
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::base::{Source, source_of};
+use crate::base::{EventSource, source_of};
 use crate::callbacks::Callbacks;
 use crate::driver::Driver;
 use crate::ending::Phase;
@@ -32,10 +32,10 @@ use crate::inbox::{Inbox, Message};
 use crate::launch::Launch;
 use crate::options::Options;
 use crate::promise::Resolver;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 use crate::stats::Counters;
 use crate::time::FAR;
-use crate::worker::State;
+use crate::worker::WorkerState;
 
 impl Driver {
     /// Starts the thread.
@@ -44,9 +44,9 @@ impl Driver {
         options: Options,
         callbacks: Callbacks,
         started: Resolver<Result<(), Error>>,
-    ) -> std::io::Result<Arc<Shared>> {
+    ) -> std::io::Result<Arc<PoolShared>> {
         let slots = options.sizing.max.saturating_mul(options.sizing.load);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             inbox: Arc::new(Inbox::new()?),
             counters: Counters::default(),
             max_frame: options.max_frame,
@@ -110,7 +110,7 @@ impl Driver {
             for templates in [true, false] {
                 for event in &events {
                     let (source, key) = source_of(event);
-                    if (source == Source::Control as u64) == templates {
+                    if (source == EventSource::Control as u64) == templates {
                         self.on_ready(source, key, event.flags);
                     }
                 }
@@ -124,7 +124,7 @@ impl Driver {
         while let Some(id) = self.jobs.pop_due(self.base.now()) {
             self.time_out(id);
         }
-        self.fleet.handle_start_timeout(&self.base);
+        self.fleet.starts_mut().handle_timeout(self.base.now());
         if self.base.take_alarm() {
             self.scan();
         }
@@ -148,7 +148,8 @@ impl Driver {
             Message::Raise(note, priority) => self.jobs.raise(note.id(), priority),
             Message::Cancel(outcome) => self.cancel(outcome.note()),
             Message::Retire(number, answer) => {
-                let slot = self.fleet.find(|worker| worker.number == number && worker.state == State::Ready);
+                let slot =
+                    self.fleet.find(|worker| worker.number == number && worker.state == WorkerState::Ready);
                 answer.resolve(slot.is_some());
                 if let Some(slot) = slot {
                     self.fleet.retire(slot, &mut self.base);
@@ -251,7 +252,7 @@ impl Driver {
             self.fleet.retire_as(slot, false, &mut self.base);
         }
         let none = self.fleet.sizing().total() == 0 && self.fleet.sizing().config().max > 0;
-        if may_start && none && decision.start == 0 && self.fleet.take_probe() {
+        if may_start && none && decision.start == 0 && self.fleet.starts_mut().take_probe() {
             self.start_member();
         }
         for _ in 0..decision.start {

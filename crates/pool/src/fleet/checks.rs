@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::base::Base;
 use crate::fleet::Fleet;
 use crate::time::later;
-use crate::worker::State;
+use crate::worker::WorkerState;
 
 impl Fleet {
     /// Checks all timers of a worker but those of its start and end.
@@ -23,7 +23,7 @@ impl Fleet {
     /// Retires a worker that has reached its age.
     fn scan_age(&mut self, slot: usize, base: &mut Base) {
         let Some(worker) = self.get(slot) else { return };
-        let Some(due) = worker.expires.filter(|_| worker.state == State::Ready) else { return };
+        let Some(due) = worker.expires.filter(|_| worker.state == WorkerState::Ready) else { return };
         if due <= base.now() {
             self.retire(slot, base);
         } else {
@@ -101,7 +101,7 @@ impl Fleet {
     /// Kills a worker that has begun none of its jobs for `start_timeout`. They are sent again.
     fn scan_stalled(&mut self, slot: usize, base: &mut Base) {
         let Some(worker) = self.get_mut(slot) else { return };
-        let alive = matches!(worker.state, State::Ready | State::Retiring);
+        let alive = matches!(worker.state, WorkerState::Ready | WorkerState::Retiring);
         if !alive || worker.in_flight.is_empty() || !worker.is_stalled(base.now()) {
             return;
         }
@@ -121,7 +121,7 @@ impl Fleet {
         }
         for slot in 0..self.workers.len() {
             let Some(worker) = self.get_mut(slot) else { continue };
-            if worker.state != State::Ready || !worker.in_flight.is_empty() {
+            if worker.state != WorkerState::Ready || !worker.in_flight.is_empty() {
                 worker.pinged = false;
             } else if std::mem::replace(&mut worker.pinged, true) {
                 self.kill(slot, "it did not answer a ping", base);

@@ -8,7 +8,7 @@
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::{Pid, Signal};
 
-use crate::base::{Base, Source};
+use crate::base::{Base, EventSource};
 use crate::error::PoolError;
 use crate::fleet::Fleet;
 use crate::guardian::Guardian;
@@ -66,7 +66,7 @@ impl Fleet {
             guardian.watch(known).ok();
         }
         if let Some(pidfd) = &guardian.pidfd {
-            base.register(pidfd, Source::Guardian, key_of(guardian.pid)).ok();
+            base.register(pidfd, EventSource::Guardian, key_of(guardian.pid)).ok();
         }
         self.groups.guardian = Some(guardian);
     }

@@ -15,7 +15,7 @@ use crate::base::Base;
 use crate::error::PoolError;
 use crate::fleet::Fleet;
 use crate::proc::{Memory, proc_dir, rss_kib};
-use crate::worker::{State, Worker};
+use crate::worker::{WorkerProcess, WorkerState};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -42,7 +42,8 @@ impl Fleet {
         if due > base.now() {
             return base.alarm(due);
         }
-        let known = |worker: &Option<Box<Worker>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
+        let known =
+            |worker: &Option<Box<WorkerProcess>>| worker.as_ref().is_some_and(|worker| worker.pid.is_some());
         let count = self.workers.iter().filter(|worker| known(worker)).count().max(1);
         // One at a time, so that many measurements do not delay the jobs together.
         let first = self.memory.slot.min(self.workers.len());
@@ -52,7 +53,7 @@ impl Fleet {
             self.memory.slot = slot + 1;
             if let Some(own_kib) = self.measure(slot, template_of, base)
                 && let Some(worker) = self.get_mut(slot)
-                && worker.state == State::Ready
+                && worker.state == WorkerState::Ready
             {
                 if worker.has_worked() || !worker.in_flight.is_empty() {
                     self.retire(slot, base);

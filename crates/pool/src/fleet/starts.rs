@@ -10,11 +10,11 @@ use crate::breaker::Breaker;
 use crate::error::{Error, PoolError};
 use crate::fleet::Fleet;
 use crate::options::Options;
-use crate::worker::{Role, State};
+use crate::worker::{Role, WorkerState};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Starts {
+pub(crate) struct StartPolicy {
     breaker: Breaker,
     /// The system was short of processes, memory or descriptors: when to try again, and the delay after that.
     shortage: Option<(Instant, Duration)>,
@@ -26,7 +26,7 @@ pub(crate) struct Starts {
     random: u64,
 }
 
-impl Starts {
+impl StartPolicy {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             breaker: Breaker::new(options.crash_loop.0, options.crash_loop.1),
@@ -43,7 +43,7 @@ impl Starts {
         self.breaker.allows(now) && self.shortage.is_none_or(|(at, _)| at <= now)
     }
 
-    /// When [`Starts::allows`] may change.
+    /// When [`StartPolicy::allows`] may change.
     pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let shortage = self.shortage.map(|(at, _)| at).filter(|at| *at > now);
         [self.breaker.poll_timeout(), shortage].into_iter().flatten().min()
@@ -156,7 +156,7 @@ impl Fleet {
     }
 
     /// Whether the jobs in the queue must end: no worker has been ready for `start_timeout`, or the breaker is open. `waits`: jobs
-    /// are in the queue, and nothing but a start can help them.
+    /// are in the queue, and only a start can help them.
     pub(crate) fn is_deserted(&mut self, waits: bool, base: &mut Base) -> bool {
         let ready = self.ready() > 0 || self.has_retiring_jobs();
         // A template that does not fork is found after the same time; the jobs wait for the next template.
@@ -179,13 +179,13 @@ impl Fleet {
     /// Whether a template was told to fork a worker and has not answered yet.
     fn has_asked_template(&self) -> bool {
         self.iter().any(|worker| {
-            let starting = worker.state == State::Starting && worker.role != Role::Spare;
+            let starting = worker.state == WorkerState::Starting && worker.role != Role::Spare;
             starting && worker.template.is_some() && worker.pid.is_none()
         })
     }
 
     fn has_retiring_jobs(&self) -> bool {
-        self.iter().any(|worker| worker.state == State::Retiring && !worker.in_flight.is_empty())
+        self.iter().any(|worker| worker.state == WorkerState::Retiring && !worker.in_flight.is_empty())
     }
 }
 
