@@ -366,7 +366,7 @@ pub(crate) const LOADER: &[Key<LoaderDraft, LoaderSettings>] = &[
         set!(command, given => given.list().to_vec()),
         |loader| Some(list(loader.command.iter().map(String::as_str)))),
     key("mode", choice(&["template", "exec", "stdio", "jsonl"]), "\"template\"",
-        "How workers are started and spoken to: template forks them from a program that was started once; the others start the program for each worker: exec with frames on descriptor 3, stdio with frames on its standard streams, jsonl with a JSON object a line.",
+        "How workers are started and spoken to: template forks them from a program that was started once; the others start the program for each worker: exec with frames on descriptor 3, jsonl with a JSON object a line on its standard streams. stdio has frames there; it goes with the next release, and a warning says so: use exec, for which a program that uses an SDK needs no change.",
         set!(settings.mode, given => match given.text() {
             "exec" => LoaderMode::Exec,
             "stdio" => LoaderMode::Stdio,

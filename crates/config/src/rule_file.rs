@@ -10,7 +10,7 @@ use cattlegrid_tags::PrefixId;
 use crate::error::{ConfigError, UsageError};
 use crate::follow::FollowSettings;
 use crate::hints;
-use crate::loader::LoaderSettings;
+use crate::loader::{LoaderMode, LoaderSettings};
 use crate::objects::{ObjectRule, ObjectsSection};
 use crate::own_types::TypeLoader;
 use crate::places::Places;
@@ -106,14 +106,22 @@ impl RuleFile {
         patterns.map(line).collect()
     }
 
-    /// A line for each loader that no rule names: it would have no work.
+    /// A line for each loader that no rule names, since it would have no work, and for each in a mode that goes.
     pub fn warns_of_loaders(&self) -> Vec<String> {
         let is_named = |loader: &LoaderSettings| {
             let mut named = self.rules.rules().iter().filter_map(|rule| rule.loading.as_ref());
             named.any(|loading| *loading.loader == *loader.name)
         };
         let unnamed = self.loaders.iter().filter(|loader| !is_named(loader));
-        unnamed.map(|loader| format!("loader {}: no [[rule]] names it", loader.name)).collect()
+        let unnamed = unnamed.map(|loader| format!("loader {}: no [[rule]] names it", loader.name));
+        let going = self.loaders.iter().filter(|loader| loader.mode == LoaderMode::Stdio);
+        let going = going.map(|loader| {
+            format!(
+                "loader {}: mode = \"stdio\" goes with the next release; write mode = \"exec\": a program that uses an SDK needs no change",
+                loader.name
+            )
+        });
+        unnamed.chain(going).collect()
     }
 
     /// Whether its loaders can run in a server of these settings, which may be those that the server was started with.

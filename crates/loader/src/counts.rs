@@ -1,21 +1,21 @@
 //! What the jobs of a loader came to, and the values that are on their way: results to the threads that store them, old values
 //! to workers.
 //!
-//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`OnItsWay`]. An old
+//! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`BytesInTransit`]. An old
 //! value is counted until its job has ended: see [`StaleBytes`].
 //!
 //! # Invariants
-//! * Each job of a loader ends in one of [`Ended`], exactly once: `jobs` is their sum and `running`, until counters are reset.
+//! * Each job of a loader ends in one of [`EndKind`], exactly once: `jobs` is their sum and `running`, until counters are reset.
 //! * The bytes on their way are 0 when no result is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use cattlegrid_pool::RoomHeld;
+use cattlegrid_pool::RoomPermit;
 
 /// How a job ended, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndKind {
     Value,
     NotFound,
     /// The worker reported an error, or its answer cannot be used.
@@ -74,15 +74,15 @@ impl Counts {
         self.refreshes.fetch_add(u64::from(is_refresh), Relaxed);
     }
 
-    pub(crate) fn end(&self, how: Ended) {
+    pub(crate) fn end(&self, how: EndKind) {
         let counter = match how {
-            Ended::Value => &self.values,
-            Ended::NotFound => &self.not_found,
-            Ended::Error => &self.errors,
-            Ended::Lost => &self.lost,
-            Ended::Timeout => &self.timeouts,
-            Ended::Refused => &self.refused,
-            Ended::Cancelled => &self.cancelled,
+            EndKind::Value => &self.values,
+            EndKind::NotFound => &self.not_found,
+            EndKind::Error => &self.errors,
+            EndKind::Lost => &self.lost,
+            EndKind::Timeout => &self.timeouts,
+            EndKind::Refused => &self.refused,
+            EndKind::Cancelled => &self.cancelled,
         };
         counter.fetch_add(1, Relaxed);
         self.running.fetch_sub(1, Relaxed);
@@ -121,19 +121,19 @@ impl Counts {
 
 /// A result on its way: it has room among those of all loaders, and its loader counts its bytes.
 #[derive(Debug)]
-pub(crate) struct OnItsWay {
-    room: Arc<RoomHeld>,
+pub(crate) struct BytesInTransit {
+    room: Arc<RoomPermit>,
     counts: Arc<Counts>,
 }
 
-impl OnItsWay {
-    pub(crate) fn new(room: Arc<RoomHeld>, counts: Arc<Counts>) -> Self {
+impl BytesInTransit {
+    pub(crate) fn new(room: Arc<RoomPermit>, counts: Arc<Counts>) -> Self {
         counts.bytes.fetch_add(room.bytes(), Relaxed);
         Self { room, counts }
     }
 }
 
-impl Drop for OnItsWay {
+impl Drop for BytesInTransit {
     fn drop(&mut self) {
         self.counts.bytes.fetch_sub(self.room.bytes(), Relaxed);
     }

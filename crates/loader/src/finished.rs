@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure};
 
 use crate::answer::Answer;
-use crate::counts::OnItsWay;
-use crate::program::Program;
+use crate::counts::BytesInTransit;
+use crate::program::LoaderProgram;
 
 /// The end of a job. What it carries is counted as on its way until it is dropped.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub struct Finished {
     pub(crate) load: Load,
     pub(crate) result: Result<Answer, Failure>,
     /// None: there is no such loader.
-    pub(crate) program: Option<Arc<Program>>,
-    pub(crate) _room: Option<OnItsWay>,
+    pub(crate) program: Option<Arc<LoaderProgram>>,
+    pub(crate) _room: Option<BytesInTransit>,
 }
 
 /// Why there is no result.

@@ -7,18 +7,18 @@
 //! workers have begun, whose results count. The others are ordered anew, from the new pools.
 //!
 //! # Invariants
-//! * Until the commit nothing changes for clients. A [`Prepared`] that is dropped leaves everything as it was.
+//! * Until the commit nothing changes for clients. A [`NewGeneration`] that is dropped leaves everything as it was.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cattlegrid_config::{LoaderMode, LoaderSettings};
-use cattlegrid_pool::{Pool, Spawning};
+use cattlegrid_pool::{Pool, PoolStart};
 
 use crate::host::Host;
-use crate::loaders::{Loaders, Running, Set};
+use crate::loaders::{Generation, Loaders, Set};
 use crate::pool::{builder, builder_of};
-use crate::program::Program;
+use crate::program::LoaderProgram;
 
 /// A loader did not start. The text has its name, and its worker's last words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,13 +33,13 @@ pub struct StartError {
 /// A new generation that is ready and not in place yet.
 #[must_use = "it ends when it is dropped; commit() puts it in place"]
 #[derive(Debug)]
-pub struct Prepared {
+pub struct NewGeneration {
     set: Set,
     /// Old pools that have given up a worker, with `idle` and `max` as they were.
     squeezed: Vec<(Pool, usize, usize)>,
 }
 
-impl Drop for Prepared {
+impl Drop for NewGeneration {
     fn drop(&mut self) {
         for (pool, idle, max) in &self.squeezed {
             pool.resize(*idle, *max);
@@ -63,16 +63,16 @@ impl Loaders {
         Ok(loaders)
     }
 
-    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest, while `goes_on` says so.
+    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest, while `keeps_waiting` says so.
     ///
     /// # Errors
-    /// The first loader that did not become ready within its `start_timeout`, or while `goes_on`. Everything is as it was.
+    /// The first loader that did not become ready within its `start_timeout`, or while `keeps_waiting`. Everything is as it was.
     pub fn prepare(
         &self,
         settings: &[LoaderSettings],
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<Prepared, StartError> {
-        self.spawn(settings, |settings| settings.mode != LoaderMode::Template, goes_on)
+        keeps_waiting: &dyn Fn() -> bool,
+    ) -> Result<NewGeneration, StartError> {
+        self.spawn(settings, |settings| settings.mode != LoaderMode::Template, keeps_waiting)
     }
 
     /// Puts a new generation in place, together with what `put_in_force` does. No load is lost in between: while it runs,
@@ -82,7 +82,7 @@ impl Loaders {
     /// Those of `put_in_force`. Everything is as it was.
     pub fn commit<R, E>(
         &self,
-        mut prepared: Prepared,
+        mut prepared: NewGeneration,
         put_in_force: impl FnOnce() -> Result<R, E>,
     ) -> Result<R, E> {
         let mut added = Vec::new();
@@ -126,10 +126,10 @@ impl Loaders {
         &self,
         settings: &[LoaderSettings],
         probes: impl Fn(&LoaderSettings) -> bool,
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<Prepared, StartError> {
-        let mut prepared = Prepared { set: Set::new(), squeezed: Vec::new() };
-        let mut starting: Vec<(Arc<Program>, &LoaderSettings, Arc<AtomicBool>, Spawning)> = Vec::new();
+        keeps_waiting: &dyn Fn() -> bool,
+    ) -> Result<NewGeneration, StartError> {
+        let mut prepared = NewGeneration { set: Set::new(), squeezed: Vec::new() };
+        let mut starting: Vec<(Arc<LoaderProgram>, &LoaderSettings, Arc<AtomicBool>, PoolStart)> = Vec::new();
         for settings in settings {
             let program = self.program(settings);
             let failed = |reason| StartError { loader: settings.name.clone(), reason };
@@ -151,21 +151,21 @@ impl Loaders {
         }
         let mut starting = starting.into_iter();
         while let Some((program, settings, gone, own)) = starting.next() {
-            let Some(pool) = own.wait_while(goes_on) else {
+            let Some(pool) = own.wait_while(keeps_waiting) else {
                 starting.for_each(|(.., other)| other.give_up());
                 let reason = "it was not ready when another reload was asked for".to_owned();
                 return Err(StartError { loader: settings.name.clone(), reason });
             };
             let pool = pool.map_err(|error| start_error(settings, program.why(&error)))?;
             let name = Arc::clone(program.name());
-            let running = Running { program, settings: settings.clone(), pool, gone };
+            let running = Generation { program, settings: settings.clone(), pool, gone };
             prepared.set.insert(name, Arc::new(running));
         }
         Ok(prepared)
     }
 
     /// What is known of a loader by its name, also of one whose last jobs run.
-    fn program(&self, settings: &LoaderSettings) -> Arc<Program> {
+    fn program(&self, settings: &LoaderSettings) -> Arc<LoaderProgram> {
         let current = self.current().get(settings.name.as_str()).map(|running| Arc::clone(&running.program));
         let old = || {
             let draining = self.draining().all();
@@ -173,7 +173,7 @@ impl Loaders {
             of_name.next().map(|old| Arc::clone(&old.program))
         };
         let host = || Arc::clone(&self.common.host);
-        current.or_else(old).unwrap_or_else(|| Program::new(&settings.name, settings.max, host()))
+        current.or_else(old).unwrap_or_else(|| LoaderProgram::new(&settings.name, settings.max, host()))
     }
 }
 

@@ -26,6 +26,6 @@ mod table;
 
 pub use counts::Counts;
 pub use finished::Finished;
-pub use generation::{Prepared, StartError, descriptors};
+pub use generation::{NewGeneration, StartError, descriptors};
 pub use host::{Host, Severity};
 pub use loaders::{JobView, LoaderView, Loaders};

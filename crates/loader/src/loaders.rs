@@ -24,24 +24,24 @@ use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, ReplyRoo
 use cattlegrid_protocol::Limits;
 
 use crate::answer::Answer;
-use crate::counts::{Counts, Ended, OnItsWay, StaleBytes};
+use crate::counts::{BytesInTransit, Counts, EndKind, StaleBytes};
 use crate::finished::{Failure, Finished, TEXT_BYTES_MAX};
 use crate::host::Host;
 use crate::job;
 use crate::pool::{priority, reply_room, stale_job_bytes_max};
-use crate::program::Program;
-use crate::table::{Entry, Table, Wish};
+use crate::program::LoaderProgram;
+use crate::table::{LoadEntry, Table, Wish};
 
 /// See the module's text.
 pub struct Loaders {
     pub(crate) common: Arc<Common>,
     current: RwLock<Set>,
-    draining: Arc<Draining>,
+    draining: Arc<OldGenerations>,
 }
 
 /// Generations whose last jobs run.
 #[derive(Debug, Default)]
-pub(crate) struct Draining(Mutex<Vec<Arc<Running>>>);
+pub(crate) struct OldGenerations(Mutex<Vec<Arc<Generation>>>);
 
 /// What the callbacks of jobs need.
 pub(crate) struct Common {
@@ -56,12 +56,12 @@ pub(crate) struct Common {
 }
 
 /// Loaders by name.
-pub(crate) type Set = BTreeMap<Arc<str>, Arc<Running>>;
+pub(crate) type Set = BTreeMap<Arc<str>, Arc<Generation>>;
 
 /// A generation of a loader.
 #[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) program: Arc<Program>,
+pub(crate) struct Generation {
+    pub(crate) program: Arc<LoaderProgram>,
     pub(crate) settings: LoaderSettings,
     pub(crate) pool: Pool,
     /// No process of it is left.
@@ -112,7 +112,7 @@ impl Loaders {
         // Until the end: a new generation waits for it, so that no job goes to a generation that takes none.
         let set = self.current();
         let mut wishes = Vec::new();
-        let mut jobs: Vec<(&Arc<Running>, Vec<u64>, Vec<JobSpec>)> = Vec::new();
+        let mut jobs: Vec<(&Arc<Generation>, Vec<u64>, Vec<JobSpec>)> = Vec::new();
         for order in orders {
             let load = match order {
                 LoadOrder::Start(load) => load,
@@ -149,11 +149,11 @@ impl Loaders {
         }
     }
 
-    fn job(&self, lane: usize, mut load: Load, running: &Running) -> JobSpec {
+    fn job(&self, lane: usize, mut load: Load, running: &Generation) -> JobSpec {
         let urgent = load.rule.loading.as_ref().map_or(Priority::Normal, |loading| priority(loading.urgency));
         let program = Arc::clone(&running.program);
         program.counts().begin(load.is_refresh);
-        let entry = Entry::new(Arc::clone(program.name()), load.is_refresh, urgent);
+        let entry = LoadEntry::new(Arc::clone(program.name()), load.is_refresh, urgent);
         self.common.table.enter(load.token, entry);
         let (common, mode) = (Arc::clone(&self.common), running.settings.mode);
         let stale_bytes = load.stale.as_ref().map_or(0, DeliveredValue::len);
@@ -178,7 +178,7 @@ impl Loaders {
     /// The job of a lease, if it has not ended.
     pub fn job_of(&self, token: u64) -> Option<JobView> {
         let view =
-            |entry: &Entry| JobView { loader: Arc::clone(&entry.loader), is_refresh: entry.is_refresh };
+            |entry: &LoadEntry| JobView { loader: Arc::clone(&entry.loader), is_refresh: entry.is_refresh };
         self.common.table.show(token, view)
     }
 
@@ -242,24 +242,24 @@ impl Loaders {
     }
 
     /// Lets generations end: they finish their jobs.
-    pub(crate) fn drain(&self, old: impl IntoIterator<Item = Arc<Running>>) {
+    pub(crate) fn drain(&self, old: impl IntoIterator<Item = Arc<Generation>>) {
         for running in old {
             drop(running.pool.shutdown());
             self.draining.add(running);
         }
     }
 
-    pub(crate) fn draining(&self) -> &Arc<Draining> {
+    pub(crate) fn draining(&self) -> &Arc<OldGenerations> {
         &self.draining
     }
 }
 
-impl Draining {
-    pub(crate) fn all(&self) -> Vec<Arc<Running>> {
+impl OldGenerations {
+    pub(crate) fn all(&self) -> Vec<Arc<Generation>> {
         self.lock().clone()
     }
 
-    fn add(&self, running: Arc<Running>) {
+    fn add(&self, running: Arc<Generation>) {
         self.lock().push(running);
         // It may have ended before.
         self.let_go();
@@ -275,7 +275,7 @@ impl Draining {
         drop(gone);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Running>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Generation>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -288,7 +288,14 @@ impl Common {
     }
 
     /// A job has ended; on the pool's thread, or on that which has submitted it.
-    fn ended(&self, lane: usize, load: Load, program: Arc<Program>, mode: LoaderMode, outcome: Outcome) {
+    fn ended(
+        &self,
+        lane: usize,
+        load: Load,
+        program: Arc<LoaderProgram>,
+        mode: LoaderMode,
+        outcome: Outcome,
+    ) {
         self.table.remove(load.token);
         let counts = Arc::clone(program.counts());
         let (how, result, room) = match outcome {
@@ -301,18 +308,18 @@ impl Common {
                 let room = reply.room();
                 match self.read(reply, &load.key, mode) {
                     Ok(answer) => {
-                        let how = if answer.is_value() { Ended::Value } else { Ended::NotFound };
+                        let how = if answer.is_value() { EndKind::Value } else { EndKind::NotFound };
                         (how, Ok(answer), room)
                     }
                     Err(text) => {
                         program.report_job(&load, &text, "");
-                        (Ended::Error, Err(Failure { text, cause: LoadFailure::Error }), None)
+                        (EndKind::Error, Err(Failure { text, cause: LoadFailure::Error }), None)
                     }
                 }
             }
         };
         counts.end(how);
-        let room = room.map(|room| OnItsWay::new(room, counts));
+        let room = room.map(|room| BytesInTransit::new(room, counts));
         self.host.finished(lane, Finished { load, result, program: Some(program), _room: room });
     }
 
@@ -331,7 +338,7 @@ impl Common {
 }
 
 /// Says in the log why a job has failed, if that is not said of its worker or of all of them.
-fn report(program: &Program, load: &Load, error: &Error) {
+fn report(program: &LoaderProgram, load: &Load, error: &Error) {
     match error {
         Error::Cancelled | Error::Shutdown | Error::PoolLost | Error::StartFailed { .. } => {}
         Error::Worker { message, detail, .. } => program.report_job(load, message, detail),
@@ -345,20 +352,20 @@ fn report(program: &Program, load: &Load, error: &Error) {
 
 /// How a job without a result is counted, and what the engine is told. The text goes to clients: it has no words of the
 /// worker but its error's message.
-fn failure(error: &Error) -> (Ended, Failure) {
+fn failure(error: &Error) -> (EndKind, Failure) {
     let (how, cause, text) = match error {
-        Error::Worker { message, .. } => (Ended::Error, LoadFailure::Error, head(message)),
-        Error::WorkerLost { .. } => (Ended::Lost, LoadFailure::Lost, "the worker was lost"),
-        Error::Timeout { started: true } => (Ended::Timeout, LoadFailure::Lost, "timed out"),
+        Error::Worker { message, .. } => (EndKind::Error, LoadFailure::Error, head(message)),
+        Error::WorkerLost { .. } => (EndKind::Lost, LoadFailure::Lost, "the worker was lost"),
+        Error::Timeout { started: true } => (EndKind::Timeout, LoadFailure::Lost, "timed out"),
         Error::Timeout { started: false } => {
-            (Ended::Timeout, LoadFailure::Refused, "timed out before a worker was free")
+            (EndKind::Timeout, LoadFailure::Refused, "timed out before a worker was free")
         }
-        Error::Cancelled => (Ended::Cancelled, LoadFailure::Cancelled, "cancelled"),
-        Error::Rejected => (Ended::Refused, LoadFailure::Refused, "the loader's queue is full"),
-        Error::StartFailed { .. } => (Ended::Refused, LoadFailure::Refused, "no worker can be started"),
-        Error::Shutdown | Error::PoolLost => (Ended::Refused, LoadFailure::Refused, "the loader has ended"),
-        Error::TooLarge { .. } => (Ended::Error, LoadFailure::Error, "the value is too large"),
-        _ => (Ended::Error, LoadFailure::Error, "the job cannot be sent"),
+        Error::Cancelled => (EndKind::Cancelled, LoadFailure::Cancelled, "cancelled"),
+        Error::Rejected => (EndKind::Refused, LoadFailure::Refused, "the loader's queue is full"),
+        Error::StartFailed { .. } => (EndKind::Refused, LoadFailure::Refused, "no worker can be started"),
+        Error::Shutdown | Error::PoolLost => (EndKind::Refused, LoadFailure::Refused, "the loader has ended"),
+        Error::TooLarge { .. } => (EndKind::Error, LoadFailure::Error, "the value is too large"),
+        _ => (EndKind::Error, LoadFailure::Error, "the job cannot be sent"),
     };
     (how, Failure { text: text.to_owned(), cause })
 }

@@ -13,7 +13,7 @@ use cattlegrid_engine::rules::Urgency;
 use cattlegrid_pool::{Builder, Launch, Limits, Pool, Priority, ReplyRoom, Retry, Sandbox};
 use nix::unistd::{Uid, User};
 
-use crate::program::Program;
+use crate::program::LoaderProgram;
 
 /// The builder of a pool for this loader. `item_bytes_max`: the largest item of the server, in bytes.
 ///
@@ -62,7 +62,7 @@ pub(crate) fn builder(settings: &LoaderSettings, item_bytes_max: usize) -> Resul
 pub(crate) fn builder_of(
     settings: &LoaderSettings,
     item_bytes_max: usize,
-    program: &Arc<Program>,
+    program: &Arc<LoaderProgram>,
     room: &ReplyRoom,
 ) -> Result<Builder, String> {
     let [logs, errors] = [Arc::clone(program), Arc::clone(program)];

@@ -10,37 +10,37 @@ use cattlegrid_pool::{Budget, Error, LogChunk, PoolError};
 use crate::counts::Counts;
 use crate::host::{Host, Severity};
 use crate::limiter::Limiter;
-use crate::starts::{Output, Starts};
+use crate::starts::{OutputNews, StartOutput};
 
 /// See the module's text.
-pub(crate) struct Program {
+pub(crate) struct LoaderProgram {
     name: Arc<str>,
     counts: Arc<Counts>,
     budget: Budget,
     host: Arc<dyn Host>,
-    limits: Mutex<Limits>,
+    limits: Mutex<LogLimits>,
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for LoaderProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("LoaderProgram").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-struct Limits {
+struct LogLimits {
     /// Of failures, each with the worker's last words.
     reports: Limiter,
     /// Of lines of workers' output.
     output: Limiter,
-    starts: Starts,
+    starts: StartOutput,
 }
 
-impl Program {
+impl LoaderProgram {
     pub(crate) fn new(name: &str, max: usize, host: Arc<dyn Host>) -> Arc<Self> {
-        let limits = Limits {
+        let limits = LogLimits {
             reports: Limiter::new(REPORTS),
             output: Limiter::new(OUTPUT_LINES),
-            starts: Starts::default(),
+            starts: StartOutput::default(),
         };
         Arc::new(Self {
             name: name.into(),
@@ -112,6 +112,8 @@ impl Program {
             _ => Severity::Warning,
         };
         match error {
+            // The rule file has said it, with the words of its settings.
+            PoolError::StdioMode { .. } => {}
             // Once for each series of failures: no failure of a job keeps it out of the log.
             PoolError::CrashLoop { reason, .. } => {
                 // The last words of the last start; its report came before.
@@ -125,10 +127,10 @@ impl Program {
             PoolError::StartFailed { reason, stderr_tail } => {
                 let output = self.limits().starts.fail(stderr_tail, self.host.now());
                 let text = match output {
-                    Output::New => error.to_string(),
-                    Output::Passed => format!("start failed: {reason}"),
-                    Output::Repeated if stderr_tail.is_empty() => format!("start failed again: {reason}"),
-                    Output::Repeated => format!("start failed again: {reason}; its output was as before"),
+                    OutputNews::New => error.to_string(),
+                    OutputNews::Passed => format!("start failed: {reason}"),
+                    OutputNews::Repeated if stderr_tail.is_empty() => format!("start failed again: {reason}"),
+                    OutputNews::Repeated => format!("start failed again: {reason}; its output was as before"),
                 };
                 _ = self.say(severity, &text);
             }
@@ -141,7 +143,7 @@ impl Program {
     pub(crate) fn why(&self, error: &Error) -> String {
         match error {
             Error::StartFailed { reason, stderr_tail, .. }
-                if self.limits().starts.fail(stderr_tail, self.host.now()) == Output::Passed =>
+                if self.limits().starts.fail(stderr_tail, self.host.now()) == OutputNews::Passed =>
             {
                 let last = stderr_tail.trim_end().lines().last().unwrap_or_default();
                 format!("no worker could be started: {reason}; its output is above and ends: {last}")
@@ -185,7 +187,7 @@ impl Program {
         self.host.log(severity, said.trim_end());
     }
 
-    fn admit(&self, lines: usize, of: impl FnOnce(&mut Limits) -> &mut Limiter) -> (usize, u64) {
+    fn admit(&self, lines: usize, of: impl FnOnce(&mut LogLimits) -> &mut Limiter) -> (usize, u64) {
         let now = self.host.now();
         let (admitted, before) = of(&mut self.limits()).admit(lines, now);
         let left_out = (lines - admitted) as u64;
@@ -193,7 +195,7 @@ impl Program {
         (admitted, before)
     }
 
-    fn limits(&self) -> MutexGuard<'_, Limits> {
+    fn limits(&self) -> MutexGuard<'_, LogLimits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -211,12 +213,12 @@ mod tests {
     use super::*;
     use crate::job::tests::load;
 
-    struct Stopped {
+    struct FrozenHost {
         now: std::time::Instant,
         log: Mutex<Vec<(Severity, String)>>,
     }
 
-    impl Host for Stopped {
+    impl Host for FrozenHost {
         fn now(&self) -> std::time::Instant {
             self.now
         }
@@ -231,8 +233,8 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn failures_of_jobs_do_not_keep_a_crash_loop_out_of_the_log() {
-        let host = Arc::new(Stopped { now: std::time::Instant::now(), log: Mutex::default() });
-        let program = Program::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
+        let host = Arc::new(FrozenHost { now: std::time::Instant::now(), log: Mutex::default() });
+        let program = LoaderProgram::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
         program.report_job(&load("page:{id}", b"page:1"), "no table", "");
         program.report_job(&load("page:{id}", b"page:2"), "no table", "");
         program.report(&PoolError::CrashLoop { failures: 5, reason: "exit status 3\nlast words".to_owned() });
@@ -252,8 +254,8 @@ mod tests {
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
     fn a_program_that_cannot_start_is_heard_once() {
-        let host = Arc::new(Stopped { now: std::time::Instant::now(), log: Mutex::default() });
-        let program = Program::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
+        let host = Arc::new(FrozenHost { now: std::time::Instant::now(), log: Mutex::default() });
+        let program = LoaderProgram::new("pages", 1, Arc::clone(&host) as Arc<dyn Host>);
         let failed = || PoolError::StartFailed {
             reason: "exited with status 1".to_owned(),
             stderr_tail: "Traceback\nRuntimeError\n".to_owned(),

@@ -11,7 +11,7 @@ const LINE_MAX: usize = 1024;
 
 /// What was written, and by what start.
 #[derive(Debug, Default)]
-pub(crate) struct Starts {
+pub(crate) struct StartOutput {
     /// Lines of output that are in the log, the last ones.
     passed: VecDeque<String>,
     /// The last lines of a worker that could not start, and when the last one of them failed.
@@ -20,7 +20,7 @@ pub(crate) struct Starts {
 
 /// How much of the output of a worker that could not start is written with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum OutputNews {
     /// All.
     New,
     /// Nothing: its lines are in the log just before.
@@ -29,7 +29,7 @@ pub(crate) enum Output {
     Repeated,
 }
 
-impl Starts {
+impl StartOutput {
     /// Lines of output were written to the log.
     pub(crate) fn pass(&mut self, lines: &[&str]) {
         for line in &lines[lines.len().saturating_sub(PASSED_MAX)..] {
@@ -49,17 +49,17 @@ impl Starts {
     }
 
     /// A worker could not start; `tail`: the end of its output.
-    pub(crate) fn fail(&mut self, tail: &str, now: Instant) -> Output {
+    pub(crate) fn fail(&mut self, tail: &str, now: Instant) -> OutputNews {
         let before = self.failed.replace((tail.to_owned(), now));
         if before.is_some_and(|(text, at)| text == tail && is_recent(at, now)) {
-            return Output::Repeated;
+            return OutputNews::Repeated;
         }
         let lines: Vec<&str> = tail.lines().collect();
         let from = self.passed.len().saturating_sub(lines.len());
         // The first may be cut.
         let same = self.passed.range(from..).zip(&lines).all(|(passed, line)| passed.ends_with(line));
         let is_passed = !lines.is_empty() && self.passed.len() >= lines.len() && same;
-        if is_passed { Output::Passed } else { Output::New }
+        if is_passed { OutputNews::Passed } else { OutputNews::New }
     }
 }
 
@@ -78,21 +78,21 @@ mod tests {
     fn the_same_output_is_new_once() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut starts = Starts::default();
+        let mut starts = StartOutput::default();
         let lines: Vec<&str> = TAIL.lines().collect();
         assert!(!starts.is_known(&lines, at(0)));
         starts.pass(&["before"]);
         starts.pass(&lines);
-        assert_eq!(starts.fail(TAIL, at(0)), Output::Passed);
+        assert_eq!(starts.fail(TAIL, at(0)), OutputNews::Passed);
         assert!(starts.is_known(&lines, at(1)) && starts.is_known(&lines[..1], at(1)));
         assert!(!starts.is_known(&["something else"], at(1)));
         assert!(!starts.is_known(&["Traceback", "something else"], at(1)));
-        assert_eq!(starts.fail(TAIL, at(200)), Output::Repeated);
-        assert_eq!(starts.fail(TAIL, at(400)), Output::Repeated, "it goes on");
+        assert_eq!(starts.fail(TAIL, at(200)), OutputNews::Repeated);
+        assert_eq!(starts.fail(TAIL, at(400)), OutputNews::Repeated, "it goes on");
         assert!(!starts.is_known(&lines, at(701)));
         starts.pass(&["since then"]);
-        assert_eq!(starts.fail(TAIL, at(701)), Output::New, "it was not written this time");
-        assert_eq!(starts.fail("other\n", at(702)), Output::New);
-        assert_eq!(Starts::default().fail("", at(0)), Output::New);
+        assert_eq!(starts.fail(TAIL, at(701)), OutputNews::New, "it was not written this time");
+        assert_eq!(starts.fail("other\n", at(702)), OutputNews::New);
+        assert_eq!(StartOutput::default().fail("", at(0)), OutputNews::New);
     }
 }

@@ -20,12 +20,12 @@ use cattlegrid_pool::{JobHandle, Priority};
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Table {
-    shards: [Mutex<HashMap<u64, Entry>>; SHARDS],
+    shards: [Mutex<HashMap<u64, LoadEntry>>; SHARDS],
 }
 
 /// A job that runs, or waits for a worker.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LoadEntry {
     pub(crate) loader: Arc<str>,
     pub(crate) is_refresh: bool,
     /// The priority it gets when clients wait for it.
@@ -47,7 +47,7 @@ pub(crate) enum Wish {
 /// Locks, so that threads seldom meet at one.
 const SHARDS: usize = 16;
 
-impl Entry {
+impl LoadEntry {
     pub(crate) fn new(loader: Arc<str>, is_refresh: bool, urgent: Priority) -> Self {
         Self { loader, is_refresh, urgent, handle: None, wish: None }
     }
@@ -74,7 +74,7 @@ impl Table {
     }
 
     /// A job is about to be submitted.
-    pub(crate) fn enter(&self, token: u64, entry: Entry) {
+    pub(crate) fn enter(&self, token: u64, entry: LoadEntry) {
         self.shard(token).insert(token, entry);
     }
 
@@ -114,7 +114,7 @@ impl Table {
     }
 
     /// Shows a job, if it has not ended.
-    pub(crate) fn show<R>(&self, token: u64, look: impl FnOnce(&Entry) -> R) -> Option<R> {
+    pub(crate) fn show<R>(&self, token: u64, look: impl FnOnce(&LoadEntry) -> R) -> Option<R> {
         self.shard(token).get(&token).map(look)
     }
 
@@ -123,11 +123,11 @@ impl Table {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    fn shard(&self, token: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn shard(&self, token: u64) -> MutexGuard<'_, HashMap<u64, LoadEntry>> {
         lock(&self.shards[token as usize % SHARDS])
     }
 }
 
-fn lock(shard: &Mutex<HashMap<u64, Entry>>) -> MutexGuard<'_, HashMap<u64, Entry>> {
+fn lock(shard: &Mutex<HashMap<u64, LoadEntry>>) -> MutexGuard<'_, HashMap<u64, LoadEntry>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ pub(crate) const SHOWN_BYTES: usize = 80;
 
 /// What is known of a worker or template that did not become ready.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Start<'a> {
+pub(crate) struct StartReport<'a> {
     pub(crate) mode: Mode,
     /// The end of what it wrote to its log: standard error, and standard output unless it is a socket.
     pub(crate) output: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Start<'a> {
     pub(crate) is_late: bool,
 }
 
-impl Start<'_> {
+impl StartReport<'_> {
     /// The likely cause; `None` where the program's own words say it.
     pub(crate) fn cause(&self) -> Option<String> {
         let says_nothing = self.status == Some(0) || self.is_late;
@@ -143,29 +143,31 @@ mod tests {
 
     #[test]
     fn a_start_that_failed_has_a_likely_cause() {
-        let start = Start { mode: Mode::Template, output: "", unread: b"", status: Some(0), is_late: false };
-        let of = |start: Start<'_>| start.cause().unwrap_or_default();
+        let start =
+            StartReport { mode: Mode::Template, output: "", unread: b"", status: Some(0), is_late: false };
+        let of = |start: StartReport<'_>| start.cause().unwrap_or_default();
         let ready = "Loading\n{\"ready\": true}\n";
         for mode in [Mode::Template, Mode::Exec] {
-            assert!(of(Start { mode, output: ready, ..start }).contains("mode = \"jsonl\""));
-            assert!(of(Start { mode, ..start }).contains("calls serve()"));
+            assert!(of(StartReport { mode, output: ready, ..start }).contains("mode = \"jsonl\""));
+            assert!(of(StartReport { mode, ..start }).contains("calls serve()"));
             assert!(
-                of(Start { mode, status: None, is_late: true, ..start }).contains("does it call serve()?")
+                of(StartReport { mode, status: None, is_late: true, ..start })
+                    .contains("does it call serve()?")
             );
-            assert_eq!(of(Start { mode, status: Some(1), ..start }), "", "its own words say why");
-            assert_eq!(of(Start { mode, status: None, ..start }), "");
+            assert_eq!(of(StartReport { mode, status: Some(1), ..start }), "", "its own words say why");
+            assert_eq!(of(StartReport { mode, status: None, ..start }), "");
         }
-        let stdio = Start { mode: Mode::Stdio, ..start };
-        assert!(of(Start { unread: b"{\"ready\":true}\n", ..stdio }).contains("mode = \"jsonl\""));
+        let stdio = StartReport { mode: Mode::Stdio, ..start };
+        assert!(of(StartReport { unread: b"{\"ready\":true}\n", ..stdio }).contains("mode = \"jsonl\""));
         assert!(
-            of(Start { unread: b"Loading", ..stdio })
+            of(StartReport { unread: b"Loading", ..stdio })
                 .contains("\"Loading\": its standard output is for frames")
         );
-        let lines = Start { mode: Mode::JsonLines, ..start };
-        assert!(of(Start { unread: b"{\"ready\":true}", ..lines }).contains("has no line end"));
-        assert!(of(Start { ..lines }).contains("does it call serve()"));
-        assert!(of(Start { status: None, is_late: true, ..lines }).contains("flushed after each line"));
-        assert_eq!(of(Start { status: Some(1), ..lines }), "");
+        let lines = StartReport { mode: Mode::JsonLines, ..start };
+        assert!(of(StartReport { unread: b"{\"ready\":true}", ..lines }).contains("has no line end"));
+        assert!(of(StartReport { ..lines }).contains("does it call serve()"));
+        assert!(of(StartReport { status: None, is_late: true, ..lines }).contains("flushed after each line"));
+        assert_eq!(of(StartReport { status: Some(1), ..lines }), "");
     }
 
     #[test]

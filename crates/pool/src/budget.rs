@@ -27,19 +27,19 @@ use crate::time::{LOOK, later};
 /// Most worker processes of several pools together: see [`crate::Builder::within`]. Cheap to clone; the clones are one budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    shared: Arc<Shared>,
+    shared: Arc<BudgetShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetShared {
     limit: AtomicUsize,
     /// Pools that wait; read without the lock.
     waiting: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     /// Places that are taken or granted.
     used: usize,
     /// Counts pools, waits and grants.
@@ -74,8 +74,8 @@ struct Wait {
 impl Budget {
     /// A budget of this many worker processes, from 1.
     pub fn new(processes: usize) -> Self {
-        let (waiting, state) = (AtomicUsize::new(0), Mutex::new(State::default()));
-        Self { shared: Arc::new(Shared { limit: AtomicUsize::new(processes.max(1)), waiting, state }) }
+        let (waiting, state) = (AtomicUsize::new(0), Mutex::new(BudgetState::default()));
+        Self { shared: Arc::new(BudgetShared { limit: AtomicUsize::new(processes.max(1)), waiting, state }) }
     }
 
     /// The number of worker processes.
@@ -88,7 +88,7 @@ impl Budget {
     pub fn resize(&self, processes: usize) {
         let state = self.shared.lock();
         self.shared.limit.store(processes.max(1), Ordering::Relaxed);
-        self.shared.settle(state, None);
+        self.shared.assign(state, None);
     }
 
     /// Places in use now: worker processes, and those that a pool is about to start.
@@ -97,8 +97,8 @@ impl Budget {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl BudgetShared {
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,7 +108,7 @@ impl Shared {
 
     /// Grants free places to pools that wait, and unlocks. Wakes these pools, and all others with workers if `ask` is the pool
     /// that has begun to wait.
-    fn settle(&self, mut state: MutexGuard<'_, State>, ask: Option<u64>) {
+    fn assign(&self, mut state: MutexGuard<'_, BudgetState>, ask: Option<u64>) {
         let mut wake = Vec::new();
         while state.used < self.limit() {
             let waiting = state.members.iter_mut().filter(|member| member.waiting.is_some());
@@ -134,7 +134,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl BudgetState {
     fn member(&mut self, key: u64) -> Option<&mut Member> {
         self.members.iter_mut().find(|member| member.key == key)
     }
@@ -144,11 +144,11 @@ impl State {
         self.clock
     }
 
-    /// See [`Seat::owes`].
-    fn owes(&mut self, key: u64, now: Instant) -> Owes {
+    /// See [`Seat::debt`].
+    fn debt(&mut self, key: u64, now: Instant) -> Debt {
         let most = self.members.iter().max_by_key(|member| (member.workers(), u64::MAX - member.served));
         let Some(me) = most.filter(|most| most.key == key && most.workers() > 0) else {
-            return Owes::Nothing;
+            return Debt::None;
         };
         let (mut due_now, mut next) = (0, None);
         for member in &self.members {
@@ -162,7 +162,7 @@ impl State {
         }
         let coming: usize = self.members.iter().map(|member| member.leaving).sum();
         if coming >= due_now {
-            return next.map_or(Owes::Nothing, Owes::At);
+            return next.map_or(Debt::None, Debt::At);
         }
         let order = self.tick();
         if let Some(wait) = self.member(key).and_then(|member| member.waiting.as_mut())
@@ -171,7 +171,7 @@ impl State {
             // It has had its turn: otherwise it would get back at once what it gives.
             (wait.since, wait.order) = (now, order);
         }
-        Owes::Now
+        Debt::Now
     }
 }
 
@@ -190,19 +190,19 @@ impl Member {
 /// A pool's part in a budget; without a budget there is always room.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<BudgetShared>>,
     key: u64,
     /// It waits, or has been granted a place that it has not used.
     registered: bool,
     /// Places of processes that were killed and may not be gone: each with its pidfd, and when to stop waiting.
-    fading: Vec<(Place, Option<OwnedFd>, Instant)>,
+    fading: Vec<(BudgetPlace, Option<OwnedFd>, Instant)>,
 }
 
 /// What a pool owes to pools that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owes {
+pub(crate) enum Debt {
     /// Nothing.
-    Nothing,
+    None,
     /// Nothing before this time.
     At(Instant),
     /// A worker.
@@ -241,8 +241,8 @@ impl Seat {
 
     /// Takes a place. `None`: there is none, and the pool waits from now on, which [`Message::Budget`] ends. `probe`: for the
     /// first worker of a new program.
-    pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<Place> {
-        let Some(shared) = &self.shared else { return Some(Place::default()) };
+    pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<BudgetPlace> {
+        let Some(shared) = &self.shared else { return Some(BudgetPlace::default()) };
         let mut state = shared.lock();
         let (order, free) = (state.tick(), state.used < shared.limit());
         let member = state.member(self.key)?;
@@ -253,7 +253,7 @@ impl Seat {
             member.served = order;
             state.used += usize::from(!granted);
             let of = Some((Arc::clone(shared), self.key));
-            return Some(Place { of, leaving: false });
+            return Some(BudgetPlace { of, leaving: false });
         }
         self.registered = true;
         if let Some(wait) = &mut member.waiting
@@ -262,7 +262,7 @@ impl Seat {
             return None;
         }
         member.waiting = Some(Wait { since: now, order, probe });
-        shared.settle(state, Some(self.key));
+        shared.assign(state, Some(self.key));
         None
     }
 
@@ -278,7 +278,7 @@ impl Seat {
     }
 
     /// Ends the wait when the pool needs no more workers, and passes on a place that it does not need.
-    pub(crate) fn settle(&mut self, wants: bool) {
+    pub(crate) fn update(&mut self, wants: bool) {
         let Some(shared) = self.shared.as_ref().filter(|_| self.registered) else { return };
         let mut state = shared.lock();
         let Some(member) = state.member(self.key) else { return };
@@ -290,19 +290,19 @@ impl Seat {
         member.waiting = None;
         let back = std::mem::take(&mut member.granted);
         state.used -= back;
-        shared.settle(state, None);
+        shared.assign(state, None);
     }
 
     /// Whether the pool must give up a worker for another pool, or for its own new program.
-    pub(crate) fn owes(&self, now: Instant) -> Owes {
+    pub(crate) fn debt(&self, now: Instant) -> Debt {
         match &self.shared {
-            Some(shared) if shared.waiting.load(Ordering::Relaxed) > 0 => shared.lock().owes(self.key, now),
-            _ => Owes::Nothing,
+            Some(shared) if shared.waiting.load(Ordering::Relaxed) > 0 => shared.lock().debt(self.key, now),
+            _ => Debt::None,
         }
     }
 
     /// Keeps the place of a process that was killed until it is gone, at most a second; without a pidfd for [`LOOK`].
-    pub(crate) fn fade(&mut self, place: Place, pidfd: Option<OwnedFd>, now: Instant) {
+    pub(crate) fn fade(&mut self, place: BudgetPlace, pidfd: Option<OwnedFd>, now: Instant) {
         if place.of.is_some() {
             let wait = if pidfd.is_some() { FADE_MAX } else { LOOK };
             self.fading.push((place, pidfd, now + wait));
@@ -310,7 +310,7 @@ impl Seat {
     }
 
     /// Gives back the places of processes that are gone. Returns when to look again.
-    pub(crate) fn look(&mut self, now: Instant) -> Option<Instant> {
+    pub(crate) fn collect_faded(&mut self, now: Instant) -> Option<Instant> {
         self.fading.retain(|(_, pidfd, until)| {
             let gone = pidfd.as_ref().is_some_and(|pidfd| {
                 let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
@@ -325,7 +325,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.fading.clear();
-        self.settle(false);
+        self.update(false);
         if let Some(shared) = &self.shared {
             shared.lock().members.retain(|member| member.key != self.key);
         }
@@ -334,12 +334,12 @@ impl Drop for Seat {
 
 /// The right to one worker process; given back when it is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
-    of: Option<(Arc<Shared>, u64)>,
+pub(crate) struct BudgetPlace {
+    of: Option<(Arc<BudgetShared>, u64)>,
     leaving: bool,
 }
 
-impl Place {
+impl BudgetPlace {
     /// Its worker takes no more jobs. Saying it twice changes nothing.
     pub(crate) fn leave(&mut self) {
         if let Some((shared, key)) = &self.of
@@ -351,7 +351,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BudgetPlace {
     fn drop(&mut self) {
         let Some((shared, key)) = self.of.take() else { return };
         let mut state = shared.lock();
@@ -360,7 +360,7 @@ impl Drop for Place {
             member.held -= 1;
             member.leaving -= usize::from(self.leaving);
         }
-        shared.settle(state, None);
+        shared.assign(state, None);
     }
 }
 
@@ -381,7 +381,7 @@ mod tests {
     /// A pool that starts as many workers as it gets.
     struct Fake {
         seat: Seat,
-        places: Vec<Place>,
+        places: Vec<BudgetPlace>,
         _inbox: Arc<Inbox>,
     }
 
@@ -398,12 +398,12 @@ mod tests {
                     self.places.push(place);
                 }
             }
-            self.seat.settle(true);
+            self.seat.update(true);
         }
 
         /// A worker leaves, if the pool owes one.
         fn pay(&mut self, now: Instant) -> bool {
-            let owes = self.seat.owes(now) == Owes::Now;
+            let owes = self.seat.debt(now) == Debt::Now;
             if owes {
                 self.places[0].leave();
                 let state = self.seat.shared.as_ref().unwrap().lock();
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    fn settle(pools: &mut [Fake], now: Instant) -> Vec<usize> {
+    fn assign_all(pools: &mut [Fake], now: Instant) -> Vec<usize> {
         for _ in 0..100 {
             for pool in &mut *pools {
                 pool.grow(now);
@@ -433,10 +433,10 @@ mod tests {
         let now = Instant::now();
         let budget = Budget::new(4);
         let mut pools = vec![Fake::new(&budget)];
-        assert_eq!(settle(&mut pools, now), [4]);
+        assert_eq!(assign_all(&mut pools, now), [4]);
         for shares in [[2, 2].as_slice(), &[1, 2, 1], &[1, 1, 1, 1]] {
             pools.push(Fake::new(&budget));
-            let mut got = settle(&mut pools, now);
+            let mut got = assign_all(&mut pools, now);
             let mut expected = shares.to_vec();
             got.sort_unstable();
             expected.sort_unstable();
@@ -444,7 +444,7 @@ mod tests {
             assert_eq!(budget.used(), 4);
         }
         pools.drain(..3);
-        assert_eq!(settle(&mut pools, now), [4], "the last one gets all");
+        assert_eq!(assign_all(&mut pools, now), [4], "the last one gets all");
         drop(pools);
         assert_eq!((budget.used(), budget.limit()), (0, 4));
         assert!(budget.shared.lock().members.is_empty());
@@ -455,14 +455,14 @@ mod tests {
         let now = Instant::now();
         let budget = Budget::new(1);
         let mut pools = vec![Fake::new(&budget)];
-        assert_eq!(settle(&mut pools, now), [1]);
+        assert_eq!(assign_all(&mut pools, now), [1]);
         budget.resize(3);
         assert!(pools[0].seat.is_granted(), "it was waiting");
-        assert_eq!(settle(&mut pools, now), [3]);
+        assert_eq!(assign_all(&mut pools, now), [3]);
         budget.resize(0);
-        assert_eq!((budget.limit(), settle(&mut pools, now)), (1, vec![3]), "none is ended for it");
+        assert_eq!((budget.limit(), assign_all(&mut pools, now)), (1, vec![3]), "none is ended for it");
         pools[0].places.truncate(1);
-        assert_eq!(settle(&mut pools, now), [1]);
+        assert_eq!(assign_all(&mut pools, now), [1]);
     }
 
     #[test]
@@ -472,15 +472,12 @@ mod tests {
         let mut pools: Vec<Fake> = (0..5).map(|_| Fake::new(&budget)).collect();
         let mut turns = [0; 5];
         for _ in 0..50 {
-            let has = settle(&mut pools, now);
+            let has = assign_all(&mut pools, now);
             assert_eq!(has.iter().sum::<usize>(), 2);
             assert!(has.iter().all(|count| *count <= 1), "{has:?}");
             turns.iter_mut().zip(has).for_each(|(all, one)| *all += one);
-            let Owes::At(due) = pools
-                .iter()
-                .map(|pool| pool.seat.owes(now))
-                .max_by_key(|owes| *owes != Owes::Nothing)
-                .unwrap()
+            let Debt::At(due) =
+                pools.iter().map(|pool| pool.seat.debt(now)).max_by_key(|owes| *owes != Debt::None).unwrap()
             else {
                 panic!("a pool waits, so another one owes it a worker later")
             };
@@ -522,7 +519,7 @@ mod tests {
         first.places.clear();
         assert!(second.seat.is_granted() && !third.seat.is_granted());
         assert_eq!(budget.used(), 1, "a grant is a place");
-        second.seat.settle(false);
+        second.seat.update(false);
         assert!(third.seat.is_granted());
         drop(third);
         assert_eq!(budget.used(), 0);

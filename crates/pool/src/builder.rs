@@ -18,7 +18,7 @@ use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
 use crate::launch::{Launch, Mode, check_env};
 use crate::options::{Options, QueuePolicy, Retry};
-use crate::pool::{Pool, Spawning};
+use crate::pool::{Pool, PoolStart};
 use crate::promise::promise;
 use crate::reply_room::ReplyRoom;
 
@@ -394,22 +394,22 @@ impl Builder {
     /// Resolves to [`Error::StartFailed`] when the program cannot be exec'ed, dies or reports an error
     /// before READY, or takes longer than `start_timeout`; nothing is left running then. To
     /// [`Error::InvalidOption`] when an option cannot be what it was set to.
-    pub fn spawn(mut self) -> Spawning {
+    pub fn spawn(mut self) -> PoolStart {
         let (resolver, started) = promise();
         if let Err(reason) = self.check() {
-            return Spawning::new(started, Err(Error::InvalidOption(reason)));
+            return PoolStart::new(started, Err(Error::InvalidOption(reason)));
         }
         self.launch.args.append(&mut self.options.extra_args);
         let events = self.callbacks.stream.clone();
         match Driver::start(self.launch, self.options, self.callbacks, resolver) {
             Ok(shared) => {
                 let events = events.map(|buffer| Events { buffer, inbox: Arc::clone(&shared.inbox) });
-                Spawning::new(started, Ok(Pool::new(shared, events)))
+                PoolStart::new(started, Ok(Pool::new(shared, events)))
             }
             Err(error) => {
                 let reason = format!("the pool's own thread, poller or pipes: {}", reason_of(&error));
                 let errno = error.raw_os_error();
-                Spawning::new(started, Err(Error::StartFailed { reason, errno, stderr_tail: String::new() }))
+                PoolStart::new(started, Err(Error::StartFailed { reason, errno, stderr_tail: String::new() }))
             }
         }
     }

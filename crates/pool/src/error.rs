@@ -127,6 +127,15 @@ pub enum PoolError {
         "private memory of workers cannot be read; for max_rss the resident set less the template's counts"
     )]
     MemoryEstimated,
+    /// The program is started by [`crate::Launch::stdio`], which the next release does not have. Reported once for each program: at the
+    /// start of the pool, and at a reload.
+    #[error(
+        "{program}: mode stdio goes with the next release; start it with Launch::exec: a program that uses an SDK needs no change"
+    )]
+    StdioMode {
+        /// The program and its arguments.
+        program: String,
+    },
     /// The crash-loop breaker has opened; callers fail fast until a start succeeds.
     #[error("{failures} failed starts in a row, backing off: {reason}")]
     CrashLoop {

@@ -100,16 +100,6 @@ impl EventBuffer {
 }
 
 impl Events {
-    /// Blocks for the next event; `None` after the pool has ended and all events were taken. The same as `next` of the
-    /// iterator that this is.
-    pub fn next_blocking(&mut self) -> Option<Event> {
-        let mut state = self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.events.is_empty() && !state.closed {
-            state = self.buffer.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.take_one(state)
-    }
-
     /// The next event, for async callers; `None` after the pool has ended and all events were taken. Dropping the
     /// future loses no event.
     pub async fn recv(&mut self) -> Option<Event> {
@@ -144,8 +134,13 @@ impl Events {
 impl Iterator for Events {
     type Item = Event;
 
+    /// Blocks for the next event; `None` after the pool has ended and all events were taken.
     fn next(&mut self) -> Option<Event> {
-        self.next_blocking()
+        let mut state = self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.events.is_empty() && !state.closed {
+            state = self.buffer.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.take_one(state)
     }
 }
 

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cattlegrid_panic::guarded;
+use cattlegrid_worker::List;
+use cattlegrid_worker::list::put_varint;
 
 use crate::error::Error;
 use crate::options::Retry;
-use crate::payload::Reply;
+use crate::payload::{Args, Reply};
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
-use crate::reply_room::RoomHeld;
+use crate::reply_room::RoomPermit;
 use crate::submission::Note;
 
 /// How a job ended.
@@ -70,6 +72,65 @@ impl Sink {
     }
 }
 
+/// The options that every job has, however it is submitted.
+pub(crate) struct JobOptions {
+    pub(crate) args: Args,
+    pub(crate) priority: Priority,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) idempotent: bool,
+    pub(crate) tag: u64,
+}
+
+impl JobOptions {
+    pub(crate) fn new(args: Args) -> Self {
+        Self { args, priority: Priority::Normal, timeout: None, idempotent: false, tag: 0 }
+    }
+
+    /// The job; `timeout`: where it has none of its own.
+    pub(crate) fn into_job(self, sink: Sink, timeout: Option<Duration>) -> NewJob {
+        NewJob {
+            args: self.args.encoded,
+            sink,
+            priority: self.priority,
+            timeout: self.timeout.or(timeout),
+            idempotent: self.idempotent,
+            tag: self.tag,
+            progress: None,
+            note: None,
+        }
+    }
+}
+
+/// The methods that set [`JobOptions`] in the field `options`.
+macro_rules! job_options {
+    () => {
+        /// Time from the submission to the outcome. Default: the pool's `job_timeout`.
+        pub fn timeout(mut self, timeout: Duration) -> Self {
+            self.options.timeout = Some(timeout);
+            self
+        }
+
+        /// Urgency. Default Normal.
+        pub fn priority(mut self, priority: Priority) -> Self {
+            self.options.priority = priority;
+            self
+        }
+
+        /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
+        pub fn idempotent(mut self, idempotent: bool) -> Self {
+            self.options.idempotent = idempotent;
+            self
+        }
+
+        /// A number that events of this job carry. Default 0.
+        pub fn tag(mut self, tag: u64) -> Self {
+            self.options.tag = tag;
+            self
+        }
+    };
+}
+pub(crate) use job_options;
+
 /// A job on its way into the pool.
 pub(crate) struct NewJob {
     pub(crate) args: Bytes,
@@ -90,7 +151,7 @@ impl std::fmt::Debug for NewJob {
 }
 
 /// A job in the pool.
-pub(crate) struct Job {
+pub(crate) struct JobEntry {
     pub(crate) args: Bytes,
     /// Taken when the outcome is delivered. A job whose worker has not yet let go of it stays in the
     /// table without a sink.
@@ -102,12 +163,12 @@ pub(crate) struct Job {
     pub(crate) idempotent: bool,
     pub(crate) attempt: u32,
     pub(crate) tag: u64,
-    pub(crate) place: Place,
+    pub(crate) stage: Stage,
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
     /// The room for these.
-    pub(crate) room: Option<RoomHeld>,
+    pub(crate) room: Option<RoomPermit>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
     /// Its outcome is no longer needed: it is not begun (again).
@@ -116,38 +177,69 @@ pub(crate) struct Job {
     pub(crate) told: bool,
 }
 
-impl Job {
+impl JobEntry {
     /// Whether it may be begun once more.
     pub(crate) fn may_retry(&self, retry: Retry) -> bool {
         self.idempotent && !self.withdrawn && self.attempt < retry.times
+    }
+
+    /// Collects a part of the reply; the bytes of all parts so far. `None` when it is malformed.
+    pub(crate) fn add_chunk(&mut self, body: &[u8]) -> Option<usize> {
+        let list = List::parse(body)?;
+        let (count, parts) = self.chunks.get_or_insert_default();
+        *count += list.len() as u32;
+        parts.extend_from_slice(list.encoded_parts());
+        Some(parts.len())
+    }
+
+    /// The reply made of the collected parts and the last one.
+    pub(crate) fn take_reply(&mut self, body: &[u8]) -> Option<Bytes> {
+        self.add_chunk(body)?;
+        let (count, parts) = self.chunks.take()?;
+        let mut all = Vec::with_capacity(parts.len() + 5);
+        put_varint(&mut all, count);
+        all.extend_from_slice(&parts);
+        debug_assert!(List::parse(&all).is_some(), "lists joined are a list");
+        Some(all.into())
+    }
+
+    /// The parts are not needed any more.
+    pub(crate) fn drop_chunks(&mut self) {
+        (self.chunks, self.room) = (None, None);
+    }
+
+    /// Notes an error as the outcome, for when the worker is done with the job. The first one counts.
+    pub(crate) fn note_fault(&mut self, error: Error) {
+        self.drop_chunks();
+        self.fault.get_or_insert(error);
     }
 }
 
 /// Where a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Stage {
     /// Held back because the queue is full.
     Held,
     /// In the queue.
     Queued,
-    /// Taken out of the queue, and about to end.
-    Nowhere,
+    /// Neither queued nor at a worker, and about to end.
+    Leaving,
     /// At the worker in this slot.
     Sent(usize),
-    /// Its worker has answered it.
-    Answered,
+    /// Its worker has answered it, or has ended.
+    Released,
 }
 
 /// The table of jobs. An id is used once: the low half is a slot, the high half counts its uses from 1.
 #[derive(Default)]
-pub(crate) struct Jobs {
-    entries: Vec<(u32, Option<Job>)>,
+pub(crate) struct JobTable {
+    entries: Vec<(u32, Option<JobEntry>)>,
     free: Vec<u32>,
 }
 
-impl Jobs {
+impl JobTable {
     #[inline]
-    pub(crate) fn insert(&mut self, job: Job) -> u64 {
+    pub(crate) fn insert(&mut self, job: JobEntry) -> u64 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push((0, None));
             (self.entries.len() - 1) as u32
@@ -160,19 +252,19 @@ impl Jobs {
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: u64) -> Option<&Job> {
+    pub(crate) fn get(&self, id: u64) -> Option<&JobEntry> {
         let (uses, job) = self.entries.get(id as u32 as usize)?;
         if *uses == (id >> 32) as u32 { job.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Job> {
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut JobEntry> {
         let (uses, job) = self.entries.get_mut(id as u32 as usize)?;
         if *uses == (id >> 32) as u32 { job.as_mut() } else { None }
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, id: u64) -> Option<Job> {
+    pub(crate) fn remove(&mut self, id: u64) -> Option<JobEntry> {
         self.get(id)?;
         let slot = id as u32;
         self.free.push(slot);
@@ -182,7 +274,7 @@ impl Jobs {
     /// Whether the job waits in this class of the queue.
     #[inline]
     pub(crate) fn waits_in(&self, id: u64, class: Priority) -> bool {
-        self.get(id).is_some_and(|job| job.place == Place::Queued && job.priority == class)
+        self.get(id).is_some_and(|job| job.stage == Stage::Queued && job.priority == class)
     }
 
     /// Whether a caller still waits for the job's outcome.

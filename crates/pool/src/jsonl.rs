@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 /// A line as a frame: kind, flags, id, body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Translated {
+pub(crate) struct JsonFrame {
     pub(crate) kind: Kind,
     pub(crate) flags: u8,
     pub(crate) id: u64,
@@ -126,7 +126,7 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
 ///
 /// # Errors
 /// Why the line is not part of the protocol, for the log: one short line.
-pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Result<Vec<Translated>, String> {
+pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Result<Vec<JsonFrame>, String> {
     // Numbers and objects go on as they are, so values are kept as their text.
     let mut fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
         let other = serde_json::from_slice::<&RawValue>(line).is_ok();
@@ -144,7 +144,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Res
         }
     };
     let is_true = |name: &str| fields.get(name).is_some_and(|value| value.get() == "true");
-    let frame = |kind, id, body| Translated { kind, flags: 0, id, body };
+    let frame = |kind, id, body| JsonFrame { kind, flags: 0, id, body };
     if is_true("ready") {
         let hello = cattlegrid_worker::message::Hello {
             version: VERSION,
@@ -169,7 +169,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Res
     }
     if let Some(result) = fields.get("result") {
         let flags = if is_true("more") { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
-        return Ok(vec![Translated { kind: Kind::Result, flags, id, body: list(result)? }]);
+        return Ok(vec![JsonFrame { kind: Kind::Result, flags, id, body: list(result)? }]);
     }
     if let Some(error) = fields.get("error") {
         return Ok(vec![error_frame(error, id)?]);
@@ -195,7 +195,7 @@ pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Res
         put_list::<&[u8]>(&mut body, &[]);
         let is_part = kind == Kind::Result && is_true("more");
         let flags = if is_part { cattlegrid_worker::frame::FLAG_MORE } else { 0 };
-        return Ok(vec![Translated { flags, ..frame(kind, id, body) }]);
+        return Ok(vec![JsonFrame { flags, ..frame(kind, id, body) }]);
     }
     Err(format!("a line with none of the known fields: {}", names(&fields)))
 }
@@ -207,7 +207,7 @@ pub(crate) fn is_absent(name: &str, value: &[u8], objects: bool) -> bool {
 
 /// An error as an object with text in `code`, `message` and `detail` (a missing field and `null` are empty), or as text,
 /// which is the message.
-fn error_frame(error: &RawValue, id: u64) -> Result<Translated, String> {
+fn error_frame(error: &RawValue, id: u64) -> Result<JsonFrame, String> {
     let (fields, plain) = match string(error) {
         Some(message) => (Fields::new(), Some(message)),
         None => (object(error).ok_or("an error is neither a string nor an object")?, None),
@@ -225,7 +225,7 @@ fn error_frame(error: &RawValue, id: u64) -> Result<Translated, String> {
     let mut body = Vec::new();
     put_list(&mut body, &[code, message, text("detail")?]);
     let flags = if retryable { cattlegrid_worker::frame::FLAG_RETRYABLE } else { 0 };
-    Ok(Translated { kind: Kind::Error, flags, id, body })
+    Ok(JsonFrame { kind: Kind::Error, flags, id, body })
 }
 
 /// An array becomes its parts, anything else one part.
@@ -291,39 +291,22 @@ const SHOWN_CHARS: usize = 40;
 
 /// Standard base64 with padding.
 pub mod base64 {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    use base64::Engine;
+    use base64::alphabet::STANDARD;
+    use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+
+    /// As `base64.b64decode` of Python: bits that are over in the last digit do not count.
+    const ENGINE: GeneralPurpose =
+        GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
     /// The text of these bytes.
     pub fn encode(bytes: &[u8]) -> String {
-        let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-        for chunk in bytes.chunks(3) {
-            let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
-                << (8 * (3 - chunk.len()));
-            for at in 0..4 {
-                let digit = ALPHABET[(word >> (18 - 6 * at) & 63) as usize];
-                out.push(if at <= chunk.len() { digit as char } else { '=' });
-            }
-        }
-        out
+        ENGINE.encode(bytes)
     }
 
     /// The bytes of this text; `None` when it is not base64, or lacks its padding.
     pub fn decode(text: &str) -> Option<Vec<u8>> {
-        let digits = text.trim_end_matches('=').as_bytes();
-        if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
-            return None;
-        }
-        let mut out = Vec::with_capacity(digits.len() * 3 / 4);
-        for chunk in digits.chunks(4) {
-            let mut word = 0_u32;
-            for digit in chunk {
-                let value = ALPHABET.iter().position(|known| known == digit)?;
-                word = word << 6 | value as u32;
-            }
-            word <<= 6 * (4 - chunk.len());
-            out.extend_from_slice(&word.to_be_bytes()[1..chunk.len()]);
-        }
-        Some(out)
+        ENGINE.decode(text).ok()
     }
 
     #[cfg(test)]
@@ -355,7 +338,7 @@ pub mod base64 {
 mod tests {
     use super::*;
 
-    fn one(line: &str, current: u64) -> Translated {
+    fn one(line: &str, current: u64) -> JsonFrame {
         let mut all = read_line(line.as_bytes(), Some(current), false).unwrap();
         assert_eq!(all.len(), 1);
         all.remove(0)

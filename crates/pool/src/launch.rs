@@ -33,6 +33,18 @@ pub(crate) enum Mode {
     JsonLines,
 }
 
+impl Mode {
+    /// The value of `CATTLEGRID_MODE`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Template => "template",
+            Self::Exec => "exec",
+            Self::Stdio => "stdio",
+            Self::JsonLines => "jsonl",
+        }
+    }
+}
+
 impl Launch {
     /// A program that uses a worker SDK, started once and forked for every worker.
     pub fn template<A: Into<OsString>>(
@@ -47,8 +59,10 @@ impl Launch {
         Self::new(program.into(), args, Mode::Exec)
     }
 
-    /// As [`Launch::exec`], for programs that only have standard input and output. At most one job is at
-    /// such a worker at a time.
+    /// Deprecated: it goes with the next release, and each start reports [`crate::PoolError::StdioMode`]. Use [`Launch::exec`]:
+    /// programs that use an SDK need no change, others read and write the same frames on descriptor 3.
+    ///
+    /// As [`Launch::exec`], with the frames on standard input and output, and at most one job at a worker at a time.
     pub fn stdio<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
         Self::new(program.into(), args, Mode::Stdio)
     }

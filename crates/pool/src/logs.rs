@@ -8,21 +8,24 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::base::Base;
+use crate::time::later;
+
 /// The last bytes a process wrote.
 #[derive(Debug, Default)]
-pub(crate) struct Tail {
+struct Tail {
     bytes: VecDeque<u8>,
 }
 
 impl Tail {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    fn push(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(TAIL)..];
         let over = (self.bytes.len() + bytes.len()).saturating_sub(TAIL);
         self.bytes.drain(..over);
         self.bytes.extend(bytes);
     }
 
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let bytes: Vec<u8> = self.bytes.iter().copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -33,7 +36,7 @@ impl Tail {
 pub(crate) struct Lines {
     partial: Vec<u8>,
     /// When the unfinished line began.
-    pub(crate) since: Option<Instant>,
+    since: Option<Instant>,
 }
 
 impl Lines {
@@ -135,27 +138,73 @@ pub(crate) fn log_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((reader, writer))
 }
 
-/// Reads what is left in a log pipe, at most 1 MiB.
-pub(crate) fn drain_log(log: &OwnedFd, tail: &mut Tail) -> Vec<Vec<u8>> {
-    let mut chunk = [0; CHUNK];
-    let mut all = Vec::new();
-    for _ in 0..64 {
-        match rustix::io::read(log, &mut chunk) {
-            Ok(count) if count > 0 => {
-                tail.push(&chunk[..count]);
-                all.push(chunk[..count].to_vec());
+/// The log pipe of a process, read to its end by the pool, and the end of what the process has written.
+#[derive(Debug)]
+pub(crate) struct ProcessLog {
+    /// The number of the worker; 0 for a template.
+    number: u64,
+    /// `None` when the process has closed it.
+    pipe: Option<OwnedFd>,
+    tail: Tail,
+    lines: Lines,
+}
+
+impl ProcessLog {
+    pub(crate) fn new(number: u64, pipe: OwnedFd) -> Self {
+        Self { number, pipe: Some(pipe), tail: Tail::default(), lines: Lines::default() }
+    }
+
+    /// The last bytes that the process wrote.
+    pub(crate) fn tail(&self) -> String {
+        self.tail.text()
+    }
+
+    /// Adds text to the tail that came by another way.
+    pub(crate) fn add_to_tail(&mut self, text: &str) {
+        self.tail.push(text.as_bytes());
+    }
+
+    /// The pipe is readable: passes on the lines that are finished. Returns false at the end of the pipe.
+    pub(crate) fn read(&mut self, base: &mut Base) -> bool {
+        let mut chunk = [0; CHUNK];
+        let Some(pipe) = &self.pipe else { return false };
+        match rustix::io::read(pipe, &mut chunk) {
+            Ok(0) | Err(rustix::io::Errno::IO) => self.pipe = None,
+            Ok(count) => {
+                self.tail.push(&chunk[..count]);
+                base.log_output(self.number, &chunk[..count], &mut self.lines);
+                base.alarm_opt(self.lines.since.map(|since| later(since, UNFINISHED)));
+                return true;
             }
-            _ => break,
+            Err(_) => {}
+        }
+        false
+    }
+
+    /// Passes on a line that was begun [`UNFINISHED`] ago and is not finished.
+    pub(crate) fn handle_timeout(&mut self, base: &mut Base) {
+        match self.lines.since.map(|since| later(since, UNFINISHED)) {
+            Some(due) if due <= base.now() => base.log_unfinished(self.number, &mut self.lines),
+            due => base.alarm_opt(due),
         }
     }
-    all
+
+    /// The process has ended: passes on what is left in the pipe, at most 1 MiB.
+    pub(crate) fn finish(&mut self, base: &mut Base) {
+        for _ in 0..64 {
+            if !self.read(base) {
+                break;
+            }
+        }
+        base.log_unfinished(self.number, &mut self.lines);
+    }
 }
 
 /// How long the pool waits for the end of an unfinished line before it passes the line on.
-pub(crate) const UNFINISHED: Duration = Duration::from_millis(100);
+const UNFINISHED: Duration = Duration::from_millis(100);
 
 /// Size of one read from a log pipe, bytes.
-pub(crate) const CHUNK: usize = 16 << 10;
+const CHUNK: usize = 16 << 10;
 
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs some instant to start from")]

@@ -46,14 +46,14 @@ pub(crate) struct LongLine {
     name: Option<Field>,
     id: Option<Vec<u8>>,
     more: bool,
-    seen: [Seen; FIELDS.len()],
+    seen: [FieldPresence; FIELDS.len()],
     /// The beginning of the line, for messages.
     head: Vec<u8>,
 }
 
 /// What a line has of a field.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum FieldPresence {
     #[default]
     Nothing,
     /// It is `null`.
@@ -124,12 +124,17 @@ impl LongLine {
                 .ok_or_else(|| format!("a line of {} bytes whose id is not one of ours", self.len()))?,
         };
         // In the order in which `jsonl::read_line` looks for the fields of a shorter line.
-        let first = |wanted: &[Seen]| {
+        let first = |wanted: &[FieldPresence]| {
             FIELDS.iter().zip(self.seen).find_map(|(name, seen)| wanted.contains(&seen).then_some(*name))
         };
-        let known = if objects { first(&[Seen::Yes]) } else { first(&[Seen::Yes, Seen::InOthers]) };
+        let known = if objects {
+            first(&[FieldPresence::Yes])
+        } else {
+            first(&[FieldPresence::Yes, FieldPresence::InOthers])
+        };
         let is_reply = objects && (self.id.is_some() || current.is_some());
-        let is_null = |name: &&str| FIELDS.iter().zip(self.seen).any(|field| field == (name, Seen::Null));
+        let is_null =
+            |name: &&str| FIELDS.iter().zip(self.seen).any(|field| field == (name, FieldPresence::Null));
         let empty = || NULLS.into_iter().find(|name| !objects && is_null(name));
         match known.or_else(empty) {
             Some("result") if self.more => Ok(Long::Part(id)),
@@ -192,13 +197,13 @@ impl LongLine {
             "id" => self.id = Some(value).filter(|value| !is_absent("id", value, false)),
             "more" => self.more = value == b"true",
             "ready" | "retire" | "pong" => {
-                self.seen[field] = if value == b"true" { Seen::Yes } else { Seen::Nothing };
+                self.seen[field] = if value == b"true" { FieldPresence::Yes } else { FieldPresence::Nothing };
             }
             name => {
                 self.seen[field] = match (is_absent(name, &value, false), is_absent(name, &value, true)) {
-                    (true, _) => Seen::Null,
-                    (false, true) => Seen::InOthers,
-                    (false, false) => Seen::Yes,
+                    (true, _) => FieldPresence::Null,
+                    (false, true) => FieldPresence::InOthers,
+                    (false, false) => FieldPresence::Yes,
                 }
             }
         }

@@ -20,7 +20,7 @@ pub(crate) struct Output {
 
 /// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flushed {
+pub(crate) enum FlushState {
     /// Nothing is left.
     All,
     /// The socket is full.
@@ -54,7 +54,7 @@ impl Output {
     }
 
     /// Writes as much as the socket takes.
-    pub(crate) fn flush(&mut self, socket: &impl AsFd) -> Flushed {
+    pub(crate) fn flush(&mut self, socket: &impl AsFd) -> FlushState {
         use rustix::net::SendFlags;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         while !self.is_empty() {
@@ -69,11 +69,11 @@ impl Output {
             match sent {
                 Ok(count) => self.advance(count),
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return Flushed::Blocked,
-                Err(_) => return Flushed::Broken,
+                Err(rustix::io::Errno::AGAIN) => return FlushState::Blocked,
+                Err(_) => return FlushState::Broken,
             }
         }
-        Flushed::All
+        FlushState::All
     }
 
     fn advance(&mut self, mut count: usize) {
@@ -133,7 +133,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < expected.len() {
             let flushed = output.flush(&pool);
-            assert_ne!(flushed, Flushed::Broken);
+            assert_ne!(flushed, FlushState::Broken);
             let mut chunk = vec![0; 10_000];
             let count = worker.read(&mut chunk).unwrap();
             got.extend_from_slice(&chunk[..count]);
@@ -142,6 +142,6 @@ mod tests {
         assert!(got == expected);
         drop(worker);
         output.tail().push(1);
-        assert_eq!(output.flush(&pool), Flushed::Broken);
+        assert_eq!(output.flush(&pool), FlushState::Broken);
     }
 }

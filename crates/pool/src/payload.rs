@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cattlegrid_worker::List;
 use cattlegrid_worker::list::put_list;
 
-use crate::reply_room::RoomHeld;
+use crate::reply_room::RoomPermit;
 
 /// The arguments of a job: a list of byte strings.
 ///
@@ -74,7 +74,7 @@ impl<P: AsRef<[u8]>> From<&Vec<P>> for Args {
 pub struct Reply {
     /// A checked list.
     body: Bytes,
-    room: Option<Arc<RoomHeld>>,
+    room: Option<Arc<RoomPermit>>,
 }
 
 impl PartialEq for Reply {
@@ -93,13 +93,13 @@ impl Reply {
     }
 
     /// The same, which has this room until it is dropped.
-    pub(crate) fn within(self, room: Option<RoomHeld>) -> Self {
+    pub(crate) fn within(self, room: Option<RoomPermit>) -> Self {
         Self { room: room.map(Arc::new), ..self }
     }
 
     /// The room that this reply has of a [`crate::ReplyRoom`], for a caller that takes out what it needs and drops the rest:
     /// it is given back when neither the reply nor this is left.
-    pub fn room(&self) -> Option<Arc<RoomHeld>> {
+    pub fn room(&self) -> Option<Arc<RoomPermit>> {
         self.room.clone()
     }
 

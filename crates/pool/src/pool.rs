@@ -12,13 +12,12 @@ use cattlegrid_panic::guarded;
 use crate::error::Error;
 use crate::event::Events;
 use crate::inbox::Message;
-use crate::job::{Callback, NewJob, Outcome, ProgressFn, Sink};
+use crate::job::{Callback, JobOptions, NewJob, Outcome, ProgressFn, Sink, job_options};
 use crate::launch::Launch;
-use crate::options::QueuePolicy;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
 use crate::queue::Priority;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 use crate::stats::Stats;
 use crate::worker::WorkerInfo;
 
@@ -34,7 +33,7 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     events: Mutex<Option<Events>>,
 }
 
@@ -48,15 +47,15 @@ impl Drop for Handle {
 }
 
 impl Pool {
-    pub(crate) fn new(shared: Arc<Shared>, events: Option<Events>) -> Self {
+    pub(crate) fn new(shared: Arc<PoolShared>, events: Option<Events>) -> Self {
         Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &PoolShared {
         &self.handle.shared
     }
 
-    pub(crate) fn share(&self) -> Arc<Shared> {
+    pub(crate) fn share(&self) -> Arc<PoolShared> {
         Arc::clone(&self.handle.shared)
     }
 
@@ -80,15 +79,7 @@ impl Pool {
 
     /// Builds a job with its own timeout, priority and so on.
     pub fn job(&self, args: impl Into<Args>) -> JobBuilder<'_> {
-        JobBuilder {
-            pool: self,
-            args: args.into(),
-            priority: Priority::Normal,
-            timeout: self.handle.shared.job_timeout,
-            idempotent: false,
-            tag: 0,
-            progress: None,
-        }
+        JobBuilder { pool: self, options: JobOptions::new(args.into()), progress: None }
     }
 
     /// Submits a job with a callback, which is called on the pool's thread: it must be quick, may submit
@@ -189,44 +180,19 @@ impl Pool {
 #[must_use = "a job is submitted by call() or submit()"]
 pub struct JobBuilder<'a> {
     pool: &'a Pool,
-    args: Args,
-    priority: Priority,
-    timeout: Option<Duration>,
-    idempotent: bool,
-    tag: u64,
+    options: JobOptions,
     progress: Option<ProgressFn>,
 }
 
 impl std::fmt::Debug for JobBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JobBuilder").field("args", &self.args).field("tag", &self.tag).finish_non_exhaustive()
+        let JobOptions { args, tag, .. } = &self.options;
+        f.debug_struct("JobBuilder").field("args", args).field("tag", tag).finish_non_exhaustive()
     }
 }
 
 impl JobBuilder<'_> {
-    /// Time from now to the outcome, instead of the pool's `job_timeout`.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Urgency. Default Normal.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
-    pub fn idempotent(mut self, idempotent: bool) -> Self {
-        self.idempotent = idempotent;
-        self
-    }
-
-    /// A number that events of this job carry. Default 0.
-    pub fn tag(mut self, tag: u64) -> Self {
-        self.tag = tag;
-        self
-    }
+    job_options!();
 
     /// Called with each progress report, on the pool's thread, before the outcome.
     pub fn on_progress(mut self, callback: impl FnMut(&[u8]) + Send + 'static) -> Self {
@@ -249,33 +215,14 @@ impl JobBuilder<'_> {
 
     fn send(self, sink: Sink) {
         let shared = &self.pool.handle.shared;
-        let max = shared.max_args();
-        let refused = if shared.inbox.closed.load(Ordering::SeqCst) {
-            Some(shared.inbox.refusal())
-        } else if self.args.len() > max {
-            Some(Error::TooLarge { len: self.args.len(), max })
-        } else if shared.queue_policy == QueuePolicy::Reject && self.pool.is_full() {
-            shared.inbox.refused.fetch_add(1, Ordering::Relaxed);
-            Some(Error::Rejected)
-        } else {
-            None
-        };
-        if let Some(error) = refused {
+        if let Some(error) = shared.refusal(self.options.args.len(), shared.room()) {
             // A callback of the program, on the thread that has submitted the job.
             guarded(|| sink.deliver(Err(error))).ok();
             return;
         }
         shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
-        shared.inbox.send(Message::Submit(NewJob {
-            args: self.args.encoded,
-            sink,
-            priority: self.priority,
-            timeout: self.timeout,
-            idempotent: self.idempotent,
-            tag: self.tag,
-            progress: self.progress,
-            note: None,
-        }));
+        let job = NewJob { progress: self.progress, ..self.options.into_job(sink, shared.job_timeout) };
+        shared.inbox.send(Message::Submit(job));
     }
 }
 
@@ -284,7 +231,7 @@ impl JobBuilder<'_> {
 #[must_use = "dropping a call cancels the job"]
 pub struct Call {
     outcome: Option<Promise<Outcome>>,
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 impl Call {
@@ -326,12 +273,12 @@ impl Drop for Call {
 /// A pool that is starting: a future of the [`Pool`], or an error.
 #[derive(Debug)]
 #[must_use = "a pool whose start is not awaited is shut down again"]
-pub struct Spawning {
+pub struct PoolStart {
     started: Promise<Result<(), Error>>,
     pool: Option<Result<Pool, Error>>,
 }
 
-impl Spawning {
+impl PoolStart {
     pub(crate) fn new(started: Promise<Result<(), Error>>, pool: Result<Pool, Error>) -> Self {
         Self { started, pool: Some(pool) }
     }
@@ -348,14 +295,14 @@ impl Spawning {
         self.started.wait().map(|()| pool)
     }
 
-    /// As [`Spawning::wait`], while `goes_on` says so, which is asked every 10 ms. None: it does not any more, and what was started is
+    /// As [`PoolStart::wait`], while `keeps_waiting` says so, which is asked every 10 ms. None: it does not any more, and what was started is
     /// ended.
     ///
     /// # Panics
-    /// As [`Spawning::wait`].
-    pub fn wait_while(self, goes_on: impl Fn() -> bool) -> Option<Result<Pool, Error>> {
+    /// As [`PoolStart::wait`].
+    pub fn wait_while(self, keeps_waiting: impl Fn() -> bool) -> Option<Result<Pool, Error>> {
         while matches!(self.pool, Some(Ok(_))) && !self.started.is_done() {
-            if !goes_on() {
+            if !keeps_waiting() {
                 self.give_up();
                 return None;
             }
@@ -372,7 +319,7 @@ impl Spawning {
     }
 }
 
-impl Future for Spawning {
+impl Future for PoolStart {
     type Output = Result<Pool, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -1,7 +1,7 @@
 //! A value that arrives later, for async and for blocking callers. No runtime is needed.
 //!
 //! # Invariants
-//! * Each promise gets exactly one value: the resolver's, or [`Lost::lost`] when the resolver is dropped.
+//! * Each promise gets exactly one value: the resolver's, or [`LostValue::lost`] when the resolver is dropped.
 //! * No wake-up is lost: the waiter is stored under the same lock as the value.
 
 use std::pin::Pin;
@@ -17,53 +17,53 @@ use crate::error::Error;
 /// The receiving half. Awaiting it twice panics.
 #[derive(Debug)]
 pub struct Promise<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<PromiseCell<T>>,
 }
 
-/// The sending half. Dropped without a value, it delivers [`Lost::lost`], so no caller waits forever.
+/// The sending half. Dropped without a value, it delivers [`LostValue::lost`], so no caller waits forever.
 #[derive(Debug)]
-pub(crate) struct Resolver<T: Lost> {
+pub(crate) struct Resolver<T: LostValue> {
     /// `None` when the value was delivered.
-    shared: Option<Arc<Shared<T>>>,
+    shared: Option<Arc<PromiseCell<T>>>,
 }
 
 /// A value that says that the pool's thread has ended without an answer.
-pub(crate) trait Lost {
+pub(crate) trait LostValue {
     /// This value.
     fn lost() -> Self;
 }
 
-impl<T> Lost for Result<T, Error> {
+impl<T> LostValue for Result<T, Error> {
     fn lost() -> Self {
         Err(Error::PoolLost)
     }
 }
 
-impl Lost for () {
+impl LostValue for () {
     fn lost() -> Self {}
 }
 
-impl Lost for bool {
+impl LostValue for bool {
     fn lost() -> Self {
         false
     }
 }
 
-impl<T> Lost for Vec<T> {
+impl<T> LostValue for Vec<T> {
     fn lost() -> Self {
         Self::new()
     }
 }
 
 #[derive(Debug)]
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct PromiseCell<T> {
+    state: Mutex<PromiseState<T>>,
     /// A number that the two halves share: the id of the job.
     note: AtomicU64,
 }
 
 #[derive(Debug)]
-enum State<T> {
+enum PromiseState<T> {
     Empty(Waiter),
     Full(T),
     Taken,
@@ -88,13 +88,13 @@ impl Waiter {
 }
 
 /// A connected pair.
-pub(crate) fn promise<T: Lost>() -> (Resolver<T>, Promise<T>) {
-    let state = Mutex::new(State::Empty(Waiter::Nobody));
-    let shared = Arc::new(Shared { state, note: AtomicU64::new(0) });
+pub(crate) fn promise<T: LostValue>() -> (Resolver<T>, Promise<T>) {
+    let state = Mutex::new(PromiseState::Empty(Waiter::Nobody));
+    let shared = Arc::new(PromiseCell { state, note: AtomicU64::new(0) });
     (Resolver { shared: Some(Arc::clone(&shared)) }, Promise { shared })
 }
 
-impl<T: Lost> Resolver<T> {
+impl<T: LostValue> Resolver<T> {
     /// Delivers the value. A panic of the program's waker goes no further.
     pub(crate) fn resolve(self, value: T) {
         let waiter = self.fill(value);
@@ -106,11 +106,11 @@ impl<T: Lost> Resolver<T> {
         self.shared.take().map_or(Waiter::Nobody, |shared| Self::put(&shared, value))
     }
 
-    fn put(shared: &Shared<T>, value: T) -> Waiter {
+    fn put(shared: &PromiseCell<T>, value: T) -> Waiter {
         let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Full(value)) {
-            State::Empty(waiter) => waiter,
-            State::Full(_) | State::Taken => Waiter::Nobody,
+        match std::mem::replace(&mut *state, PromiseState::Full(value)) {
+            PromiseState::Empty(waiter) => waiter,
+            PromiseState::Full(_) | PromiseState::Taken => Waiter::Nobody,
         }
     }
 
@@ -123,7 +123,7 @@ impl<T: Lost> Resolver<T> {
     }
 }
 
-impl<T: Lost> Drop for Resolver<T> {
+impl<T: LostValue> Drop for Resolver<T> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             let waiter = Self::put(&shared, T::lost());
@@ -138,10 +138,12 @@ impl<T> Promise<T> {
     pub fn wait(self) -> T {
         loop {
             let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-            match std::mem::replace(&mut *state, State::Taken) {
-                State::Full(value) => return value,
-                State::Empty(_) => *state = State::Empty(Waiter::Thread(std::thread::current())),
-                State::Taken => unreachable!("the value was taken by poll before"),
+            match std::mem::replace(&mut *state, PromiseState::Taken) {
+                PromiseState::Full(value) => return value,
+                PromiseState::Empty(_) => {
+                    *state = PromiseState::Empty(Waiter::Thread(std::thread::current()));
+                }
+                PromiseState::Taken => unreachable!("the value was taken by poll before"),
             }
             drop(state);
             // A wake-up between the unlock and `park` is not lost, and one for another reason does no harm.
@@ -151,7 +153,7 @@ impl<T> Promise<T> {
 
     /// Whether the value is there, or was taken.
     pub(crate) fn is_done(&self) -> bool {
-        !matches!(*self.shared.state.lock().unwrap_or_else(PoisonError::into_inner), State::Empty(_))
+        !matches!(*self.shared.state.lock().unwrap_or_else(PoisonError::into_inner), PromiseState::Empty(_))
     }
 
     /// The number that the resolver noted, 0 if none yet.
@@ -165,17 +167,17 @@ impl<T> Future for Promise<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Full(value) => Poll::Ready(value),
-            State::Empty(old) => {
+        match std::mem::replace(&mut *state, PromiseState::Taken) {
+            PromiseState::Full(value) => Poll::Ready(value),
+            PromiseState::Empty(old) => {
                 let waker = match old {
                     Waiter::Task(waker) if waker.will_wake(context.waker()) => waker,
                     _ => context.waker().clone(),
                 };
-                *state = State::Empty(Waiter::Task(waker));
+                *state = PromiseState::Empty(Waiter::Task(waker));
                 Poll::Pending
             }
-            State::Taken => panic!("a promise was polled after it had given its value"),
+            PromiseState::Taken => panic!("a promise was polled after it had given its value"),
         }
     }
 }

@@ -32,14 +32,14 @@ pub enum Priority {
 /// See the module. Ids are opaque here.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    classes: [VecDeque<Entry>; 3],
+    classes: [VecDeque<QueueEntry>; 3],
     /// Waiting jobs per class, without the ones that were removed.
     live: [usize; 3],
     ageing: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct QueueEntry {
     id: u64,
     since: Instant,
 }
@@ -70,13 +70,13 @@ impl Queue {
     /// Appends a job that has waited since `since`.
     #[inline]
     pub(crate) fn push(&mut self, id: u64, priority: Priority, since: Instant) {
-        self.classes[priority as usize].push_back(Entry { id, since });
+        self.classes[priority as usize].push_back(QueueEntry { id, since });
         self.live[priority as usize] += 1;
     }
 
     /// Puts a job back to the head of its class, where it came from.
     pub(crate) fn push_front(&mut self, id: u64, priority: Priority, since: Instant) {
-        self.classes[priority as usize].push_front(Entry { id, since });
+        self.classes[priority as usize].push_front(QueueEntry { id, since });
         self.live[priority as usize] += 1;
     }
 
@@ -84,7 +84,7 @@ impl Queue {
     pub(crate) fn insert(&mut self, id: u64, priority: Priority, since: Instant) {
         let class = &mut self.classes[priority as usize];
         let at = class.iter().rposition(|entry| entry.since <= since).map_or(0, |at| at + 1);
-        class.insert(at, Entry { id, since });
+        class.insert(at, QueueEntry { id, since });
         self.live[priority as usize] += 1;
     }
 

@@ -7,8 +7,8 @@
 //! Sans-io except for the wake-ups.
 //!
 //! # Invariants
-//! * The room in use is at most its bytes, except for a frame that is alone ([`Shared::fits`]) and for room that was taken without
-//!   asking ([`Door::take_over`]): short frames, and what must be read.
+//! * The room in use is at most its bytes, except for a frame that is alone ([`RoomShared::fits`]) and for room that was taken without
+//!   asking ([`RoomClient::take_over`]): short frames, and what must be read.
 //! * While the first in the line fits, it does not wait: it was granted its room, and its pool was told.
 //! * Pools are told when the lock is no longer held: an inbox has a lock of its own.
 
@@ -21,17 +21,17 @@ use crate::inbox::{Inbox, Message};
 /// clone; the clones are one room.
 #[derive(Debug, Clone)]
 pub struct ReplyRoom {
-    shared: Arc<Shared>,
+    shared: Arc<RoomShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RoomShared {
     max: usize,
-    state: Mutex<State>,
+    state: Mutex<RoomState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoomState {
     /// Bytes that are held or granted.
     used: usize,
     /// Of these, those of open lines.
@@ -39,19 +39,19 @@ struct State {
     /// An open line has room over the limit.
     has_over: bool,
     last_ticket: u64,
-    line: VecDeque<Waiting>,
+    line: VecDeque<RoomRequest>,
     /// Tickets with room that their pools have not taken yet.
-    granted: Vec<Granted>,
+    granted: Vec<RoomGrant>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Granted {
+struct RoomGrant {
     ticket: u64,
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct RoomRequest {
     ticket: u64,
     bytes: usize,
     is_open: bool,
@@ -61,7 +61,7 @@ struct Waiting {
 impl ReplyRoom {
     /// Room of this many bytes. A reply that is longer waits until no other has any.
     pub fn new(bytes: usize) -> Self {
-        Self { shared: Arc::new(Shared { max: bytes, state: Mutex::default() }) }
+        Self { shared: Arc::new(RoomShared { max: bytes, state: Mutex::default() }) }
     }
 
     /// How many bytes there are.
@@ -75,23 +75,23 @@ impl ReplyRoom {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl RoomShared {
+    fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_over(&self, state: &State, bytes: usize) -> bool {
+    fn is_over(&self, state: &RoomState, bytes: usize) -> bool {
         bytes > self.max.saturating_sub(state.used)
     }
 
     /// Whether there is room for this many more bytes. Beside open lines alone everything fits, however long it is: otherwise it
     /// would wait for ever.
-    fn fits(&self, state: &State, bytes: usize) -> bool {
+    fn fits(&self, state: &RoomState, bytes: usize) -> bool {
         !self.is_over(state, bytes) || (state.used == state.open && !state.has_over)
     }
 
     /// Gives room. Returns whether it makes an open line the one that is over the limit.
-    fn give(&self, state: &mut State, bytes: usize, is_open: bool) -> bool {
+    fn give(&self, state: &mut RoomState, bytes: usize, is_open: bool) -> bool {
         let is_over = is_open && self.is_over(state, bytes);
         state.used += bytes;
         if is_open {
@@ -102,14 +102,14 @@ impl Shared {
     }
 
     /// Grants room to those at the head of the line, unlocks, and tells their pools.
-    fn settle(&self, mut state: MutexGuard<'_, State>) {
+    fn grant(&self, mut state: MutexGuard<'_, RoomState>) {
         let mut told = Vec::new();
         while let Some(first) = state.line.front()
             && self.fits(&state, first.bytes)
             && let Some(first) = state.line.pop_front()
         {
             let is_over = self.give(&mut state, first.bytes, first.is_open);
-            state.granted.push(Granted { ticket: first.ticket, is_over });
+            state.granted.push(RoomGrant { ticket: first.ticket, is_over });
             told.push(first.inbox);
         }
         drop(state);
@@ -118,15 +118,15 @@ impl Shared {
         }
     }
 
-    fn give_back(&self, room: &RoomHeld) {
+    fn give_back(&self, room: &RoomPermit) {
         let mut state = self.lock();
         state.used -= room.bytes;
         state.shut(room.is_open, room.bytes, room.is_over);
-        self.settle(state);
+        self.grant(state);
     }
 }
 
-impl State {
+impl RoomState {
     /// Of room that is not open any more.
     fn shut(&mut self, was_open: bool, bytes: usize, was_over: bool) {
         if was_open {
@@ -135,7 +135,7 @@ impl State {
         self.has_over &= !was_over;
     }
 
-    fn take_granted(&mut self, ticket: u64) -> Option<Granted> {
+    fn take_granted(&mut self, ticket: u64) -> Option<RoomGrant> {
         let at = self.granted.iter().position(|granted| granted.ticket == ticket)?;
         Some(self.granted.swap_remove(at))
     }
@@ -143,21 +143,21 @@ impl State {
 
 /// A pool's way into the room; without a room everything fits.
 #[derive(Debug)]
-pub(crate) struct Door {
-    of: Option<(Arc<Shared>, Weak<Inbox>)>,
+pub(crate) struct RoomClient {
+    of: Option<(Arc<RoomShared>, Weak<Inbox>)>,
 }
 
 /// Room, or a place in the line.
 #[derive(Debug)]
-pub(crate) enum Taken {
-    Held(RoomHeld),
+pub(crate) enum RoomAnswer {
+    Held(RoomPermit),
     Waits(Ticket),
 }
 
 /// Room that a reply has until this is dropped.
 #[derive(Debug, Default)]
-pub struct RoomHeld {
-    of: Option<Arc<Shared>>,
+pub struct RoomPermit {
+    of: Option<Arc<RoomShared>>,
     bytes: usize,
     /// Its line has not ended.
     is_open: bool,
@@ -168,15 +168,15 @@ pub struct RoomHeld {
 /// A place in the line; dropped, it is left.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    of: Arc<Shared>,
+    of: Arc<RoomShared>,
     number: u64,
     /// How much it waits for.
     bytes: usize,
     /// What an open line has already. Empty for a frame.
-    held: RoomHeld,
+    held: RoomPermit,
 }
 
-impl Door {
+impl RoomClient {
     pub(crate) fn new(room: Option<&ReplyRoom>, inbox: &Arc<Inbox>) -> Self {
         Self { of: room.map(|room| (Arc::clone(&room.shared), Arc::downgrade(inbox))) }
     }
@@ -187,45 +187,45 @@ impl Door {
     }
 
     /// Takes room, or a place in the line: [`Message::ReplyRoom`] says when to ask the ticket again.
-    pub(crate) fn take(&self, bytes: usize) -> Taken {
-        self.take_more(RoomHeld::default(), bytes, false)
+    pub(crate) fn take(&self, bytes: usize) -> RoomAnswer {
+        self.take_more(RoomPermit::default(), bytes, false)
     }
 
-    /// As [`Door::take`], for an open line that has `held`, which may be none: room for `bytes` more.
-    pub(crate) fn grow(&self, held: RoomHeld, bytes: usize) -> Taken {
+    /// As [`RoomClient::take`], for an open line that has `held`, which may be none: room for `bytes` more.
+    pub(crate) fn grow(&self, held: RoomPermit, bytes: usize) -> RoomAnswer {
         self.take_more(held, bytes, true)
     }
 
-    fn take_more(&self, mut held: RoomHeld, bytes: usize, is_open: bool) -> Taken {
-        let Some((shared, inbox)) = &self.of else { return Taken::Held(held) };
+    fn take_more(&self, mut held: RoomPermit, bytes: usize, is_open: bool) -> RoomAnswer {
+        let Some((shared, inbox)) = &self.of else { return RoomAnswer::Held(held) };
         let mut state = shared.lock();
         if held.is_over || (state.line.is_empty() && shared.fits(&state, bytes)) {
             let is_over = shared.give(&mut state, bytes, is_open);
             held.gain(shared, bytes, is_open, is_over);
-            return Taken::Held(held);
+            return RoomAnswer::Held(held);
         }
         state.last_ticket += 1;
         let number = state.last_ticket;
-        state.line.push_back(Waiting { ticket: number, bytes, is_open, inbox: Weak::clone(inbox) });
+        state.line.push_back(RoomRequest { ticket: number, bytes, is_open, inbox: Weak::clone(inbox) });
         held.is_open = is_open;
-        Taken::Waits(Ticket { of: Arc::clone(shared), number, bytes, held })
+        RoomAnswer::Waits(Ticket { of: Arc::clone(shared), number, bytes, held })
     }
 
     /// Takes room, whether there is any or not: what is in a dead worker's socket is read at once, or lost.
-    pub(crate) fn take_over(&self, bytes: usize) -> RoomHeld {
-        let Some((shared, _)) = &self.of else { return RoomHeld::default() };
+    pub(crate) fn take_over(&self, bytes: usize) -> RoomPermit {
+        let Some((shared, _)) = &self.of else { return RoomPermit::default() };
         shared.lock().used += bytes;
-        RoomHeld { of: Some(Arc::clone(shared)), bytes, ..RoomHeld::default() }
+        RoomPermit { of: Some(Arc::clone(shared)), bytes, ..RoomPermit::default() }
     }
 }
 
-impl RoomHeld {
+impl RoomPermit {
     /// How many bytes it is.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    fn gain(&mut self, shared: &Arc<Shared>, bytes: usize, is_open: bool, is_over: bool) {
+    fn gain(&mut self, shared: &Arc<RoomShared>, bytes: usize, is_open: bool, is_over: bool) {
         self.of.get_or_insert_with(|| Arc::clone(shared));
         self.bytes += bytes;
         self.is_open = is_open;
@@ -239,7 +239,7 @@ impl RoomHeld {
         state.shut(self.is_open, self.bytes, self.is_over);
         state.used = state.used - self.bytes + bytes;
         (self.bytes, self.is_open, self.is_over) = (bytes, false, false);
-        shared.settle(state);
+        shared.grant(state);
     }
 
     /// Its line has ended.
@@ -250,7 +250,7 @@ impl RoomHeld {
     }
 }
 
-impl Drop for RoomHeld {
+impl Drop for RoomPermit {
     fn drop(&mut self) {
         if let Some(shared) = self.of.take() {
             shared.give_back(self);
@@ -260,7 +260,7 @@ impl Drop for RoomHeld {
 
 impl Ticket {
     /// The room, if it was granted. The ticket is void then.
-    pub(crate) fn room(&mut self) -> Option<RoomHeld> {
+    pub(crate) fn room(&mut self) -> Option<RoomPermit> {
         let granted = self.of.lock().take_granted(self.number)?;
         let mut room = std::mem::take(&mut self.held);
         let is_open = room.is_open;
@@ -277,7 +277,7 @@ impl Drop for Ticket {
             state.shut(self.held.is_open, self.bytes, granted.is_over);
         }
         state.line.retain(|waiting| waiting.ticket != self.number);
-        self.of.settle(state);
+        self.of.grant(state);
     }
 }
 
@@ -287,9 +287,9 @@ mod tests {
 
     use super::*;
 
-    fn door(room: &ReplyRoom) -> (Door, Arc<Inbox>) {
+    fn client(room: &ReplyRoom) -> (RoomClient, Arc<Inbox>) {
         let inbox = Arc::new(Inbox::new().unwrap());
-        (Door::new(Some(room), &inbox), inbox)
+        (RoomClient::new(Some(room), &inbox), inbox)
     }
 
     fn told(inbox: &Inbox) -> usize {
@@ -298,20 +298,20 @@ mod tests {
         messages.iter().filter(|message| matches!(message, Message::ReplyRoom)).count()
     }
 
-    fn held(taken: Taken) -> RoomHeld {
-        let Taken::Held(held) = taken else { panic!("there is no room") };
+    fn held(taken: RoomAnswer) -> RoomPermit {
+        let RoomAnswer::Held(held) = taken else { panic!("there is no room") };
         held
     }
 
-    fn ticket(taken: Taken) -> Ticket {
-        let Taken::Waits(ticket) = taken else { panic!("there is room") };
+    fn ticket(taken: RoomAnswer) -> Ticket {
+        let RoomAnswer::Waits(ticket) = taken else { panic!("there is room") };
         ticket
     }
 
     #[test]
     fn room_is_granted_in_the_order_of_the_line() {
         let room = ReplyRoom::new(100);
-        let [(one, at_one), (two, at_two)] = [(); 2].map(|()| door(&room));
+        let [(one, at_one), (two, at_two)] = [(); 2].map(|()| client(&room));
         let [mut first, second] = [60, 40].map(|bytes| held(one.take(bytes)));
         let mut long = ticket(one.take(50));
         let mut short = ticket(two.take(1));
@@ -331,15 +331,15 @@ mod tests {
     #[test]
     fn what_is_longer_than_the_room_waits_until_it_is_alone() {
         let room = ReplyRoom::new(100);
-        let (door, inbox) = door(&room);
-        let first = held(door.take(1));
-        let mut long = ticket(door.take(1_000));
-        drop(ticket(door.take(1)));
+        let (client, inbox) = client(&room);
+        let first = held(client.take(1));
+        let mut long = ticket(client.take(1_000));
+        drop(ticket(client.take(1)));
         drop(first);
         assert_eq!((told(&inbox), room.used()), (1, 1_000));
         let long = long.room().unwrap();
-        let over = door.take_over(5);
-        let next = ticket(door.take(1));
+        let over = client.take_over(5);
+        let next = ticket(client.take(1));
         drop(long);
         assert_eq!((told(&inbox), room.used()), (1, 6));
         // A pool that has ended is told nothing, and its tickets are left.
@@ -351,18 +351,18 @@ mod tests {
     #[test]
     fn an_open_line_keeps_what_it_has_and_no_more() {
         let room = ReplyRoom::new(100);
-        let (door, inbox) = door(&room);
-        let stuck = held(door.grow(RoomHeld::default(), 10));
-        drop(held(door.take(90)));
-        let frame = held(door.take(90));
-        let mut more = ticket(door.grow(stuck, 5));
+        let (client, inbox) = client(&room);
+        let stuck = held(client.grow(RoomPermit::default(), 10));
+        drop(held(client.take(90)));
+        let frame = held(client.take(90));
+        let mut more = ticket(client.grow(stuck, 5));
         assert!(more.room().is_none() && room.used() == 100);
         drop(frame);
         assert_eq!((told(&inbox), room.used()), (1, 15));
         let mut more = more.room().unwrap();
         more.close();
         // It is a frame now: nothing goes over the limit beside it.
-        drop(ticket(door.take(86)));
+        drop(ticket(client.take(86)));
         drop(more);
         assert_eq!(room.used(), 0);
     }
@@ -370,20 +370,21 @@ mod tests {
     #[test]
     fn open_lines_that_have_all_room_end_one_after_the_other() {
         let room = ReplyRoom::new(100);
-        let (door, _inbox) = door(&room);
-        let [first, second, third] = [40, 30, 30].map(|bytes| held(door.grow(RoomHeld::default(), bytes)));
-        let first = held(door.grow(first, 20));
-        let mut second = ticket(door.grow(second, 20));
-        let mut frame = ticket(door.take(10));
+        let (client, _inbox) = client(&room);
+        let [first, second, third] =
+            [40, 30, 30].map(|bytes| held(client.grow(RoomPermit::default(), bytes)));
+        let first = held(client.grow(first, 20));
+        let mut second = ticket(client.grow(second, 20));
+        let mut frame = ticket(client.take(10));
         // It alone may go on, past all that wait.
-        let mut first = held(door.grow(first, 40));
+        let mut first = held(client.grow(first, 40));
         assert_eq!(room.used(), 160);
         assert!(second.room().is_none() && frame.room().is_none());
         first.close();
         assert!(second.room().is_none(), "the first will give its room back");
         drop(first);
         let mut second = second.room().unwrap();
-        let mut third = ticket(door.grow(third, 20));
+        let mut third = ticket(client.grow(third, 20));
         assert_eq!((second.bytes(), room.used(), frame.room().is_some()), (50, 90, true));
         assert!(third.room().is_some_and(|room| room.bytes() == 50), "a frame's room was given back");
         second.close();
@@ -421,19 +422,19 @@ mod tests {
         #[test]
         fn nothing_is_lost_and_none_waits_beside_free_room(steps in steps()) {
             let room = ReplyRoom::new(100);
-            let (door, inbox) = door(&room);
-            let (mut holds, mut line): (Vec<RoomHeld>, VecDeque<Ticket>) = Default::default();
+            let (client, inbox) = client(&room);
+            let (mut holds, mut line): (Vec<RoomPermit>, VecDeque<Ticket>) = Default::default();
             for step in steps {
                 let (none_waits, open_alone) = (line.is_empty(), holds.iter().all(|held| held.is_open));
                 let mut taken = None;
                 match step {
-                    Step::Take(bytes) => taken = Some((door.take(bytes), false)),
-                    Step::TakeOver(bytes) => holds.push(door.take_over(bytes)),
-                    Step::Open(bytes) => taken = Some((door.grow(RoomHeld::default(), bytes), false)),
+                    Step::Take(bytes) => taken = Some((client.take(bytes), false)),
+                    Step::TakeOver(bytes) => holds.push(client.take_over(bytes)),
+                    Step::Open(bytes) => taken = Some((client.grow(RoomPermit::default(), bytes), false)),
                     Step::Grow(at, bytes) if at < holds.len() && holds[at].is_open => {
                         let held = holds.swap_remove(at);
                         let is_over = held.is_over;
-                        taken = Some((door.grow(held, bytes), is_over));
+                        taken = Some((client.grow(held, bytes), is_over));
                     }
                     Step::Close(at) if at < holds.len() => holds[at].close(),
                     Step::Drop(at) if at < holds.len() => drop(holds.remove(at)),
@@ -442,11 +443,11 @@ mod tests {
                     _ => {}
                 }
                 match taken {
-                    Some((Taken::Held(held), was_over)) => {
+                    Some((RoomAnswer::Held(held), was_over)) => {
                         prop_assert!(was_over || none_waits && (open_alone || room.used() <= 100));
                         holds.push(held);
                     }
-                    Some((Taken::Waits(ticket), was_over)) => {
+                    Some((RoomAnswer::Waits(ticket), was_over)) => {
                         prop_assert!(!was_over, "the line over the limit waits");
                         line.push_back(ticket);
                     }
@@ -468,7 +469,7 @@ mod tests {
                 prop_assert!(open.iter().filter(|held| held.is_over).count() <= 1);
                 if let Some(first) = line.front() {
                     prop_assert!(room.used() + first.bytes > 100, "it waits beside free room");
-                    let ends = |held: &RoomHeld| !held.is_open || held.is_over;
+                    let ends = |held: &RoomPermit| !held.is_open || held.is_over;
                     prop_assert!(holds.iter().any(ends), "all wait for each other");
                 }
             }

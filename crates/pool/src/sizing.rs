@@ -22,17 +22,17 @@ use crate::time::later;
 
 /// The options that decide the number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SizingConfig {
+pub(crate) struct SizingConfig {
     /// Fewest idle workers, also the number at the start. Default 0.
-    pub idle: usize,
+    pub(crate) idle: usize,
     /// Most workers, at least 1; 0 only by [`Sizing::resize`]. Default 4.
-    pub max: usize,
+    pub(crate) max: usize,
     /// Most jobs at one worker, at least 1. Default 2.
-    pub load: usize,
+    pub(crate) load: usize,
     /// Delay before the pool grows. Default 100 ms; 0 grows at once.
-    pub start: Duration,
+    pub(crate) start: Duration,
     /// Idle time after which a worker is stopped. Default 10 s.
-    pub stop: Duration,
+    pub(crate) stop: Duration,
 }
 
 impl Default for SizingConfig {
@@ -43,16 +43,16 @@ impl Default for SizingConfig {
 
 /// What to do now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Decision {
+pub(crate) struct Decision {
     /// Start this many workers.
-    pub start: usize,
+    pub(crate) start: usize,
     /// Retire these.
-    pub stop: Vec<usize>,
+    pub(crate) stop: Vec<usize>,
 }
 
 /// The number of workers as a state machine. See the text of the module.
 #[derive(Debug)]
-pub struct Sizing {
+pub(crate) struct Sizing {
     config: SizingConfig,
     slots: Vec<Slot>,
     starting: usize,
@@ -83,7 +83,7 @@ enum Slot {
 
 impl Sizing {
     /// An empty pool. `max` and `load` below 1 count as 1, `idle` above `max` as `max`.
-    pub fn new(config: SizingConfig) -> Self {
+    pub(crate) fn new(config: SizingConfig) -> Self {
         let mut sizing = Self {
             config,
             slots: Vec::new(),
@@ -103,7 +103,7 @@ impl Sizing {
     }
 
     /// Changes `idle` and `max`; [`Sizing::poll`] says what follows. With `max` 0 there will be no worker.
-    pub fn resize(&mut self, idle: usize, max: usize) {
+    pub(crate) fn resize(&mut self, idle: usize, max: usize) {
         self.config.max = max;
         self.config.idle = idle.min(self.config.max);
         // A worker that was within `idle` may be beyond it now.
@@ -111,13 +111,13 @@ impl Sizing {
     }
 
     /// Starts missing idle workers at the next [`Sizing::poll`] instead of after `start`.
-    pub fn kick(&mut self, now: Instant) {
+    pub(crate) fn kick(&mut self, now: Instant) {
         self.grow_at = Some(now);
     }
 
     /// Sets how many ready workers a caller waits for, at most `max`; 0 when none does. They are started
     /// at once, and none is stopped for idleness before all of them are ready.
-    pub fn want(&mut self, workers: usize) {
+    pub(crate) fn want(&mut self, workers: usize) {
         if workers < self.wanted {
             // Workers that were kept for the caller may be due now.
             self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
@@ -126,17 +126,17 @@ impl Sizing {
     }
 
     /// The current options.
-    pub fn config(&self) -> SizingConfig {
+    pub(crate) fn config(&self) -> SizingConfig {
         self.config
     }
 
     /// Processes that count against `max`: starting, idle, busy and leaving.
-    pub fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.active() + self.leaving
     }
 
     /// Workers that are leaving.
-    pub fn leaving(&self) -> usize {
+    pub(crate) fn leaving(&self) -> usize {
         self.leaving
     }
 
@@ -146,22 +146,22 @@ impl Sizing {
     }
 
     /// Workers that are starting.
-    pub fn starting(&self) -> usize {
+    pub(crate) fn starting(&self) -> usize {
         self.starting
     }
 
     /// Workers that have no job.
-    pub fn idle(&self) -> usize {
+    pub(crate) fn idle(&self) -> usize {
         self.idle
     }
 
     /// Workers that have a job.
-    pub fn busy(&self) -> usize {
+    pub(crate) fn busy(&self) -> usize {
         self.busy
     }
 
     /// A start in `slot` was begun.
-    pub fn on_starting(&mut self, slot: usize) {
+    pub(crate) fn on_starting(&mut self, slot: usize) {
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, Slot::Free);
         }
@@ -170,7 +170,7 @@ impl Sizing {
 
     /// The worker in `slot` has no job, for the first time or again.
     #[inline]
-    pub fn on_idle(&mut self, slot: usize, now: Instant) {
+    pub(crate) fn on_idle(&mut self, slot: usize, now: Instant) {
         self.set(slot, Slot::Idle(now));
         if self.idle > self.config.idle && self.shrink_at.is_none() {
             let longest = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
@@ -180,14 +180,14 @@ impl Sizing {
 
     /// The worker in `slot` was given a job.
     #[inline]
-    pub fn on_busy(&mut self, slot: usize) {
+    pub(crate) fn on_busy(&mut self, slot: usize) {
         self.set(slot, Slot::Busy);
     }
 
     /// The worker in `slot` takes no more jobs: it was retired or killed, or has closed its socket. It counts until
     /// [`Sizing::on_gone`]. `replace`: it was not stopped for too little work, so another may take its place
     /// without delay. Reporting it twice, or for a worker that does not count, changes nothing.
-    pub fn on_leaving(&mut self, slot: usize, replace: bool) {
+    pub(crate) fn on_leaving(&mut self, slot: usize, replace: bool) {
         let counts = self.slots.get(slot).is_some_and(|slot| !matches!(slot, Slot::Free | Slot::Leaving));
         if counts {
             self.set(slot, Slot::Leaving);
@@ -196,7 +196,7 @@ impl Sizing {
     }
 
     /// The process in `slot` is gone. Reporting it twice changes nothing.
-    pub fn on_gone(&mut self, slot: usize) {
+    pub(crate) fn on_gone(&mut self, slot: usize) {
         if slot < self.slots.len() {
             self.set(slot, Slot::Free);
         }
@@ -206,7 +206,7 @@ impl Sizing {
     ///
     /// `may_start` false (no template, back-off) leaves growth for a later call.
     #[inline]
-    pub fn poll(&mut self, now: Instant, queued: usize, may_start: bool) -> Decision {
+    pub(crate) fn poll(&mut self, now: Instant, queued: usize, may_start: bool) -> Decision {
         let mut decision = Decision::default();
         if self.shrink_at.is_some_and(|at| at <= now) {
             if queued == 0 {
@@ -231,7 +231,7 @@ impl Sizing {
 
     /// When [`Sizing::poll`] wants to be called again without any event.
     #[inline]
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match (self.grow_at, self.shrink_at) {
             (Some(grow), Some(shrink)) => Some(grow.min(shrink)),
             (grow, shrink) => grow.or(shrink),
@@ -239,7 +239,7 @@ impl Sizing {
     }
 
     /// Whether more workers are wanted, and `max` has room for one.
-    pub fn is_short(&self, queued: usize) -> bool {
+    pub(crate) fn is_short(&self, queued: usize) -> bool {
         let (for_wanted, for_idle, for_queue) = self.missing(queued);
         self.total() < self.config.max && for_wanted + for_idle + for_queue > 0
     }
@@ -348,3 +348,6 @@ impl Slot {
 
 /// Most workers that one growth starts for the queue.
 const STEP_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -226,7 +226,7 @@ impl Histogram {
 }
 
 /// Buckets of a histogram; the last but one ends at about 18 minutes.
-pub const BUCKETS: usize = 32;
+const BUCKETS: usize = 32;
 
 #[cfg(test)]
 mod tests {

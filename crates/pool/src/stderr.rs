@@ -12,22 +12,22 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Hands bytes over; returns how many were dropped: all or none.
-pub(crate) fn say(text: &[u8]) -> usize {
+pub(crate) fn write(text: &[u8]) -> usize {
     let log = LOG.get_or_init(Log::start);
     let mut state = log.lock();
-    if !log.runs || state.pending.len() + text.len() > ROOM {
+    if !log.runs || state.bytes.len() + text.len() > ROOM {
         state.dropped += text.len() as u64;
         return text.len();
     }
-    state.pending.extend_from_slice(text);
+    state.bytes.extend_from_slice(text);
     log.changed.notify_all();
     0
 }
 
 /// Waits until everything is written, or `limit` has passed.
-pub(crate) fn settle(limit: Duration) {
+pub(crate) fn flush(limit: Duration) {
     if let Some(log) = LOG.get() {
-        let busy = |state: &mut State| state.writing || !state.pending.is_empty();
+        let busy = |state: &mut LogBuffer| state.writing || !state.bytes.is_empty();
         drop(log.changed.wait_timeout_while(log.lock(), limit, busy));
     }
 }
@@ -35,15 +35,15 @@ pub(crate) fn settle(limit: Duration) {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 struct Log {
-    state: Mutex<State>,
+    state: Mutex<LogBuffer>,
     changed: Condvar,
     /// There is a thread that writes.
     runs: bool,
 }
 
 #[derive(Default)]
-struct State {
-    pending: Vec<u8>,
+struct LogBuffer {
+    bytes: Vec<u8>,
     writing: bool,
     /// Bytes dropped since the last line that reported them.
     dropped: u64,
@@ -59,17 +59,17 @@ impl Log {
         Self { state: Mutex::default(), changed: Condvar::new(), runs: thread.is_ok() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogBuffer> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
         loop {
             let mut state = self.lock();
-            while state.pending.is_empty() {
+            while state.bytes.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            let mut bytes = std::mem::take(&mut state.pending);
+            let mut bytes = std::mem::take(&mut state.bytes);
             if state.dropped > 0 {
                 let note = format!("cattlegrid-pool: {} bytes of log were dropped\n", state.dropped);
                 bytes.extend_from_slice(note.as_bytes());

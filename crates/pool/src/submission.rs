@@ -14,30 +14,24 @@ use std::time::Duration;
 
 use cattlegrid_panic::guarded;
 
-use crate::driver::Driver;
-use crate::error::Error;
 use crate::inbox::Message;
-use crate::job::{Callback, Job, NewJob, Outcome, Place, Sink};
-use crate::options::QueuePolicy;
+use crate::job::{Callback, JobOptions, NewJob, Outcome, Sink, job_options};
 use crate::payload::Args;
 use crate::pool::Pool;
 use crate::queue::Priority;
-use crate::shared::Shared;
+use crate::shared::PoolShared;
 
 /// A job of a submission: see [`Pool::submit_all`].
 #[must_use = "a job is submitted by submit_all()"]
 pub struct JobSpec {
-    args: Args,
+    options: JobOptions,
     done: Callback,
-    priority: Priority,
-    timeout: Option<Duration>,
-    idempotent: bool,
-    tag: u64,
 }
 
 impl std::fmt::Debug for JobSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JobSpec").field("args", &self.args).field("tag", &self.tag).finish_non_exhaustive()
+        let JobOptions { args, tag, .. } = &self.options;
+        f.debug_struct("JobSpec").field("args", args).field("tag", tag).finish_non_exhaustive()
     }
 }
 
@@ -45,45 +39,16 @@ impl JobSpec {
     /// A job with these arguments. `done` is called with its outcome, exactly once; where and what it may do:
     /// [`Pool::submit_all`].
     pub fn new(args: impl Into<Args>, done: impl FnOnce(Outcome) + Send + 'static) -> Self {
-        Self {
-            args: args.into(),
-            done: Callback::new(done),
-            priority: Priority::Normal,
-            timeout: None,
-            idempotent: false,
-            tag: 0,
-        }
+        Self { options: JobOptions::new(args.into()), done: Callback::new(done) }
     }
 
-    /// Time from the submission to the outcome. Default: the pool's `job_timeout`.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Urgency. Default Normal.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Says that the job may be begun twice: [`crate::Retry`] applies to it. Default false.
-    pub fn idempotent(mut self, idempotent: bool) -> Self {
-        self.idempotent = idempotent;
-        self
-    }
-
-    /// A number that events of this job carry. Default 0.
-    pub fn tag(mut self, tag: u64) -> Self {
-        self.tag = tag;
-        self
-    }
+    job_options!();
 }
 
 /// A submitted job. Dropping the handle does nothing to the job.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     note: Note,
 }
 
@@ -107,7 +72,7 @@ impl Note {
 }
 
 impl JobHandle {
-    /// Says that the outcome is no longer needed. A job that no worker has begun ends as [`Error::Cancelled`]: it is in the
+    /// Says that the outcome is no longer needed. A job that no worker has begun ends as [`crate::Error::Cancelled`]: it is in the
     /// queue, or it is taken back from a worker that claims its jobs, as the workers of both SDKs do. A job that was begun
     /// goes on to its end undisturbed, and its outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that
     /// has ended. Costs a message to the pool's thread.
@@ -117,7 +82,7 @@ impl JobHandle {
 
     /// As [`JobHandle::withdraw`]; a worker that has begun the job is told besides: its `cancelled()` is true from then on. It is not
     /// stopped, and the job's time goes on. If it ends the job with an error, as an asynchronous worker does whose task is cancelled so,
-    /// the job ends as [`Error::Cancelled`].
+    /// the job ends as [`crate::Error::Cancelled`].
     pub fn abandon(&self) {
         self.shared.inbox.send(Message::Withdraw(self.note.clone(), true));
     }
@@ -136,131 +101,32 @@ impl Pool {
     ///
     /// Callbacks are called on the pool's thread: they must be quick, may submit more jobs, and must not wait for the pool. A job
     /// that is refused at once has its callback called on this thread before the function returns: with
-    /// [`Error::TooLarge`], [`Error::Shutdown`], or [`Error::Rejected`] if the queue has no room for it. Jobs beyond the
-    /// queue's limit are treated one by one as the policy says, the last ones first; with [`QueuePolicy::Wait`] they wait for
+    /// [`crate::Error::TooLarge`], [`crate::Error::Shutdown`], or [`crate::Error::Rejected`] if the queue has no room for it. Jobs beyond the
+    /// queue's limit are treated one by one as the policy says, the last ones first; with [`crate::QueuePolicy::Wait`] they wait for
     /// room together.
     pub fn submit_all(&self, jobs: Vec<JobSpec>) -> Vec<JobHandle> {
         let shared = self.shared();
         let ids: Arc<[AtomicU64]> = jobs.iter().map(|_| AtomicU64::new(0)).collect();
         let note = |at| Note { ids: Arc::clone(&ids), at };
-        let max = shared.max_args();
         let mut room = shared.room();
         let (mut accepted, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
         for (at, job) in jobs.into_iter().enumerate() {
-            if shared.inbox.closed.load(Ordering::SeqCst) {
-                refused.push((job, shared.inbox.refusal()));
-            } else if job.args.len() > max {
-                let len = job.args.len();
-                refused.push((job, Error::TooLarge { len, max }));
-            } else if shared.queue_policy == QueuePolicy::Reject && room == 0 {
-                shared.inbox.refused.fetch_add(1, Ordering::Relaxed);
-                refused.push((job, Error::Rejected));
-            } else {
-                room = room.saturating_sub(1);
-                accepted.push(NewJob {
-                    args: job.args.encoded,
-                    sink: Sink::Callback(job.done),
-                    priority: job.priority,
-                    timeout: job.timeout.or(shared.job_timeout),
-                    idempotent: job.idempotent,
-                    tag: job.tag,
-                    progress: None,
-                    note: Some(note(at)),
-                });
+            if let Some(error) = shared.refusal(job.options.args.len(), room) {
+                refused.push((job.done, error));
+                continue;
             }
+            room = room.saturating_sub(1);
+            let job = job.options.into_job(Sink::Callback(job.done), shared.job_timeout);
+            accepted.push(NewJob { note: Some(note(at)), ..job });
         }
         shared.inbox.backlog.fetch_add(accepted.len(), Ordering::Relaxed);
         if !accepted.is_empty() {
             shared.inbox.send(Message::SubmitAll(accepted));
         }
-        for (job, error) in refused {
+        for (done, error) in refused {
             // A callback of the program, on the thread that has submitted the job.
-            guarded(|| Sink::Callback(job.done).deliver(Err(error))).ok();
+            guarded(|| Sink::Callback(done).deliver(Err(error))).ok();
         }
         (0..ids.len()).map(|at| JobHandle { shared: self.share(), note: note(at) }).collect()
-    }
-}
-
-impl Driver {
-    /// Queues all jobs of a submission, and treats those beyond the limit as the policy says.
-    pub(crate) fn submit_all(&mut self, jobs: Vec<NewJob>) {
-        let ids: Vec<u64> = jobs.into_iter().filter_map(|job| self.admit(job)).collect();
-        let limit = self.options.queue_limit;
-        if self.options.queue_policy == QueuePolicy::Wait {
-            return self.queue_or_hold(&ids);
-        }
-        for id in &ids {
-            self.enqueue(*id);
-        }
-        if self.queue.len() <= limit {
-            return;
-        }
-        self.dispatch();
-        if self.options.queue_policy == QueuePolicy::DropOldest {
-            while self.queue.len() > limit.max(1)
-                && let Some(oldest) = self.queue.pop_oldest(|id, class| self.jobs.waits_in(id, class))
-            {
-                self.shared.inbox.backlog.fetch_sub(1, Ordering::Relaxed);
-                self.end_unqueued(oldest, Error::Rejected);
-            }
-        } else {
-            for id in ids.into_iter().rev() {
-                if self.queue.len() <= limit {
-                    break;
-                }
-                if self.jobs.get(id).is_some_and(|job| job.place == Place::Queued) {
-                    self.end_job(id, Err(Error::Rejected));
-                }
-            }
-        }
-    }
-
-    /// Queues jobs up to the limit and holds the others back; none overtakes a job that was held before.
-    fn queue_or_hold(&mut self, ids: &[u64]) {
-        for id in ids {
-            if self.held.is_empty() && self.queue.len() < self.options.queue_limit {
-                self.enqueue(*id);
-                continue;
-            }
-            if let Some(job) = self.jobs.get_mut(*id) {
-                job.place = Place::Held;
-            }
-            self.held.push_back(*id);
-        }
-        let mut before = 0;
-        while !self.held.is_empty() && self.held.len() != before {
-            before = self.held.len();
-            self.dispatch();
-        }
-    }
-
-    /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
-    pub(crate) fn withdraw(&mut self, id: u64, tell: bool) {
-        let Some(Job { sink: Some(_), place, .. }) = self.jobs.get(id) else { return };
-        let place = *place;
-        if let Place::Sent(slot) = place {
-            self.take_for_good(slot, id);
-        }
-        let Some(job) = self.jobs.get_mut(id) else { return };
-        if let Place::Sent(slot) = job.place {
-            // Begun. Or both sides have claimed it at the same moment: if the worker skips it, it ends then.
-            job.withdrawn = true;
-            if tell {
-                self.tell_cancelled(slot, id);
-            }
-        } else {
-            self.end_job(id, Err(Error::Cancelled));
-        }
-    }
-
-    /// A job has become more urgent.
-    pub(crate) fn raise(&mut self, id: u64, priority: Priority) {
-        let Some(job) = self.jobs.get_mut(id).filter(|job| priority < job.priority) else { return };
-        let before = std::mem::replace(&mut job.priority, priority);
-        let (place, since) = (job.place, job.submitted);
-        if place == Place::Queued {
-            self.queue.forget(before, |id, class| self.jobs.waits_in(id, class));
-            self.queue.insert(id, priority, since);
-        }
     }
 }

@@ -12,33 +12,37 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use cattlegrid_worker::List;
+use cattlegrid_worker::frame::{Header, Kind, put_frame};
+use cattlegrid_worker::message::JobBody;
 use cattlegrid_worker::sys::{Exit, Page};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::budget::Place;
-use crate::jsonl::LineEnds;
-use crate::logs::{Lines, Tail};
+use crate::budget::BudgetPlace;
+use crate::job::JobEntry;
+use crate::jsonl::{self, LineEnds};
+use crate::logs::ProcessLog;
 use crate::long_line::LongLine;
 use crate::output::Output;
-use crate::reply_room::{RoomHeld, Ticket};
+use crate::reply_room::{RoomPermit, Ticket};
 
 /// A worker and everything that the pool knows of it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, not states of one machine")]
-pub(crate) struct Worker {
+pub(crate) struct WorkerProcess {
     /// Never used twice in a pool.
     pub(crate) number: u64,
     pub(crate) generation: u32,
     /// The template that forked it (its serial number); `None` for an exec'ed worker, our own child.
     pub(crate) template: Option<u64>,
-    pub(crate) state: State,
+    pub(crate) state: WorkerState,
     /// Unknown until FORKED.
     pub(crate) pid: Option<Pid>,
     /// The process id that it says it has. Only shown, while FORKED has not arrived.
     pub(crate) said_pid: u32,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) socket: Option<OwnedFd>,
-    pub(crate) log: Option<OwnedFd>,
+    pub(crate) log: ProcessLog,
     pub(crate) page: Option<Page>,
     /// It writes the page.
     pub(crate) uses_page: bool,
@@ -69,8 +73,8 @@ pub(crate) struct Worker {
     /// The room for the frame that is being read, if it needs any.
     pub(crate) room: FrameRoom,
     /// Its end is known: what it has sent is read to the end, over all limits.
-    pub(crate) is_settled: bool,
-    pub(crate) in_flight: VecDeque<Sent>,
+    pub(crate) has_ended: bool,
+    pub(crate) in_flight: VecDeque<SentJob>,
     pub(crate) in_flight_bytes: usize,
     /// Place of the job in flight that was looked up last.
     near: Cell<usize>,
@@ -89,7 +93,7 @@ pub(crate) struct Worker {
     /// The last dispatch or reply, as a count of all of them: larger is later.
     pub(crate) last_used: u64,
     /// Jobs it was told to cancel and still holds.
-    pub(crate) doomed: Vec<Doomed>,
+    pub(crate) doomed: Vec<DoomedJob>,
     /// Since when it has begun no job, and how many it had begun by then. Meaningful only while it has jobs.
     pub(crate) stalled: (Instant, u64),
     /// When SIGKILL is due, for a worker that was told to leave or is ending. For a killed worker: when to stop waiting for
@@ -100,12 +104,9 @@ pub(crate) struct Worker {
     /// Why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
-    pub(crate) tail: Tail,
-    /// Output on its way to the log.
-    pub(crate) said: Lines,
     pub(crate) rss_kib: u64,
     /// Its place in the budget.
-    pub(crate) place: Place,
+    pub(crate) place: BudgetPlace,
     /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
     pub(crate) role: Role,
     /// It has said HELLO.
@@ -137,7 +138,7 @@ pub(crate) enum FrameRoom {
     /// There was none: the worker is not read.
     Waits(Ticket),
     /// It has it.
-    Held(RoomHeld),
+    Held(RoomPermit),
 }
 
 /// A ready worker.
@@ -156,7 +157,7 @@ pub struct WorkerInfo {
 
 /// A job at a worker.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sent {
+pub(crate) struct SentJob {
     pub(crate) id: u64,
     /// Its place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
@@ -169,7 +170,7 @@ pub(crate) struct Sent {
 
 /// A job at a worker whose caller has gone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Doomed {
+pub(crate) struct DoomedJob {
     pub(crate) id: u64,
     /// Since when the worker has been in the job and been told to let go of it.
     pub(crate) since: Instant,
@@ -179,7 +180,7 @@ pub(crate) struct Doomed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum WorkerState {
     /// Until READY.
     Starting,
     /// Gets jobs.
@@ -192,7 +193,7 @@ pub(crate) enum State {
     Killed,
 }
 
-impl State {
+impl WorkerState {
     /// Whether it does no more jobs: the pool only waits for its end.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Ending | Self::Killed)
@@ -209,18 +210,18 @@ pub(crate) enum Role {
     Probe,
 }
 
-impl Worker {
+impl WorkerProcess {
     /// A worker that is being started at `now`. The caller adds what it has of it: process, descriptors, limits.
-    pub(crate) fn new(number: u64, generation: u32, role: Role, now: Instant) -> Self {
+    pub(crate) fn new(number: u64, generation: u32, role: Role, log: ProcessLog, now: Instant) -> Self {
         Self {
             number,
             generation,
             template: None,
-            state: State::Starting,
+            state: WorkerState::Starting,
             pid: None,
             pidfd: None,
             socket: None,
-            log: None,
+            log,
             page: None,
             said_pid: 0,
             uses_page: false,
@@ -239,7 +240,7 @@ impl Worker {
             want_write: false,
             paused: false,
             room: FrameRoom::None,
-            is_settled: false,
+            has_ended: false,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             near: Cell::new(0),
@@ -257,10 +258,8 @@ impl Worker {
             broke_protocol: false,
             reason: None,
             exit: None,
-            tail: Tail::default(),
-            said: Lines::default(),
             rss_kib: 0,
-            place: Place::default(),
+            place: BudgetPlace::default(),
             role,
             greeted: false,
             was_ready: false,
@@ -274,6 +273,56 @@ impl Worker {
         }
     }
 
+    /// Asks it to finish its jobs and leave.
+    pub(crate) fn put_retire(&mut self) {
+        if self.json {
+            jsonl::plain_line(self.output.tail(), "retire");
+        } else {
+            put_frame(self.output.tail(), Kind::Retire, 0, 0, |_| {});
+        }
+    }
+
+    /// Asks it for a sign of life.
+    pub(crate) fn put_ping(&mut self) {
+        if self.json {
+            jsonl::plain_line(self.output.tail(), "ping");
+        } else {
+            put_frame(self.output.tail(), Kind::Ping, 0, 0, |_| {});
+        }
+    }
+
+    /// Says that the outcome of a job is no longer needed.
+    pub(crate) fn put_cancel(&mut self, id: u64) {
+        if self.json {
+            jsonl::cancel_line(self.output.tail(), id);
+        } else {
+            put_frame(self.output.tail(), Kind::Cancel, 0, id, |_| {});
+        }
+    }
+
+    /// Writes a job, with the `flags` of its frame.
+    ///
+    /// # Errors
+    /// Why its arguments cannot be written.
+    pub(crate) fn put_job(&mut self, id: u64, job: &JobEntry, flags: u8, now: Instant) -> Result<(), String> {
+        let left = job.deadline.map_or(0, |at| at.saturating_duration_since(now).as_millis().max(1));
+        let deadline_ms = u32::try_from(left).unwrap_or(u32::MAX);
+        let list = || List::parse(&job.args).unwrap_or(List::EMPTY);
+        let out = self.output.tail();
+        if self.objects {
+            jsonl::object_line(out, id, deadline_ms, job.attempt, list())?;
+        } else if self.json {
+            jsonl::job_line(out, id, deadline_ms, job.attempt, list());
+        } else {
+            let prefix = JobBody::prefix(deadline_ms, job.attempt);
+            let len = (prefix.len() + job.args.len()) as u32;
+            out.extend_from_slice(&Header { len, kind: Kind::Job, flags, id }.encode());
+            out.extend_from_slice(&prefix);
+            self.output.push(&job.args);
+        }
+        Ok(())
+    }
+
     /// Whether it is not read, because there is no room for what it says.
     pub(crate) fn is_unread(&self) -> bool {
         self.paused || self.waits_for_room()
@@ -285,7 +334,7 @@ impl Worker {
     }
 
     /// Whether the worker has begun this job, and it was not taken back.
-    pub(crate) fn has_begun(&self, sent: &Sent) -> bool {
+    pub(crate) fn has_begun(&self, sent: &SentJob) -> bool {
         match &self.page {
             Some(page) if self.uses_page => !sent.taken && sent.order < page.claims().begun(),
             // Without a page there is one job at a time: begun as soon as it was written.
@@ -306,7 +355,7 @@ impl Worker {
     /// Place of a job among those in flight.
     #[inline]
     pub(crate) fn place_of(&self, id: u64) -> Option<usize> {
-        let is_it = |sent: &Sent| sent.id == id && !sent.taken;
+        let is_it = |sent: &SentJob| sent.id == id && !sent.taken;
         // Jobs of a batch are answered, and run out of time, in their order or in the reverse order.
         let near = self.near.get();
         let places = [near, near + 1, near.saturating_sub(1)];
@@ -318,7 +367,7 @@ impl Worker {
 
     /// Whether the worker has begun this job and may still be in it, as far as the pool knows: the reply to a job that is
     /// done may not have arrived yet.
-    pub(crate) fn may_be_in(&self, sent: &Sent) -> bool {
+    pub(crate) fn may_be_in(&self, sent: &SentJob) -> bool {
         let last = |page: &Page| sent.end == page.claims().begun();
         self.has_begun(sent)
             && !(self.uses_page && self.one_at_a_time && self.page.as_ref().is_some_and(|page| !last(page)))
@@ -343,7 +392,7 @@ impl Worker {
     /// Whether another batch may be sent.
     #[inline]
     pub(crate) fn has_credit(&self) -> bool {
-        self.state == State::Ready && self.batches < self.window && self.socket.is_some()
+        self.state == WorkerState::Ready && self.batches < self.window && self.socket.is_some()
     }
 
     /// Sends a signal to the worker's process group. Does nothing when the worker is gone.

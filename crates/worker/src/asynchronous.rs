@@ -21,7 +21,7 @@ use cattlegrid_panic::guarded;
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{JobError, Level, Reply, check_len, log, panic_error, put_outcome, send_now};
-use crate::link::{Claimed, Link, now};
+use crate::link::{ClaimTracker, Link, now};
 use crate::list::{List, list_len, put_list};
 use crate::message::JobBody;
 use crate::outbox::Outbox;
@@ -201,7 +201,7 @@ impl Wake for JobWaker {
     }
 }
 
-struct Running<R> {
+struct JobTask<R> {
     future: Pin<Box<dyn Future<Output = Result<R, JobError>>>>,
     flags: Arc<Flags>,
     waker: Waker,
@@ -209,13 +209,13 @@ struct Running<R> {
 
 struct AsyncWorker<R, F> {
     outbox: Arc<Outbox>,
-    claimed: Claimed,
+    claimed: ClaimTracker,
     max_frame: u32,
     leaving: Arc<AtomicBool>,
     mail: Arc<Mail>,
     /// Jobs beyond `concurrency`, in order of arrival.
     waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<Flags>)>,
-    running: HashMap<u64, Running<R>>,
+    running: HashMap<u64, JobTask<R>>,
     retiring: bool,
     concurrency: usize,
     work: F,
@@ -294,7 +294,7 @@ where
             Err(panic) => return self.finish(id, &flags, &Err(panic_error(&panic))),
         };
         let waker = Waker::from(Arc::new(JobWaker { id, mail: Arc::clone(&self.mail) }));
-        self.running.insert(id, Running { future, flags, waker });
+        self.running.insert(id, JobTask { future, flags, waker });
         self.poll(id);
     }
 
@@ -307,7 +307,7 @@ where
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panic) => Err(panic_error(&panic)),
         };
-        if let Some(Running { future, flags, .. }) = self.running.remove(&id) {
+        if let Some(JobTask { future, flags, .. }) = self.running.remove(&id) {
             // Destructors of the job's values; its outcome stands.
             guarded(|| drop(future)).ok();
             self.finish(id, &flags, &outcome);

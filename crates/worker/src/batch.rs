@@ -12,7 +12,7 @@ use cattlegrid_panic::guarded;
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{Job, JobError, Reply, panic_error, put_outcome};
-use crate::link::{Link, Shared};
+use crate::link::{Link, LinkState};
 use crate::message::JobBody;
 use crate::serve::{cancelled, on_other, protocol_error};
 
@@ -22,7 +22,7 @@ where
     R: Reply,
     F: FnMut(&mut [Job<'_>]) -> Vec<Result<R, JobError>>,
 {
-    let mut shared = Shared::new(link);
+    let mut shared = LinkState::new(link);
     let mut buffer = Vec::new();
     let mut used = 0;
     loop {
@@ -86,7 +86,7 @@ fn next(bytes: &[u8]) -> Result<Next<'_>, String> {
     Ok(Next::Part(len))
 }
 
-fn run<R, F>(shared: &mut Shared, mut frames: Vec<(u64, JobBody<'_>)>, work: &mut F)
+fn run<R, F>(shared: &mut LinkState, mut frames: Vec<(u64, JobBody<'_>)>, work: &mut F)
 where
     R: Reply,
     F: FnMut(&mut [Job<'_>]) -> Vec<Result<R, JobError>>,

@@ -148,7 +148,7 @@ impl Control {
         })
     }
 
-    /// Sends the message with descriptors, at most [`MAX_FDS`].
+    /// Sends the message with descriptors, at most 4.
     ///
     /// # Errors
     /// The error of `sendmsg`: `WouldBlock` on a full non-blocking socket, `BrokenPipe` when the
@@ -160,7 +160,7 @@ impl Control {
 
 /// The contents of one datagram.
 #[derive(Debug)]
-pub struct Received {
+pub struct Packet {
     /// The message; `None` if it is malformed, or the other side has closed (`closed`).
     pub message: Option<Control>,
     /// The other side has closed.
@@ -173,7 +173,7 @@ pub struct Received {
 ///
 /// # Errors
 /// The error of `recvmsg`; `WouldBlock` when a non-blocking socket has none.
-pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
+pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut bytes = [0; MAX_TEXT + 64];
     let (count, fds, flags) = receive_with_fds(socket, &mut bytes)?;
     let message = if count == 0 || flags.contains(ReturnFlags::TRUNC) {
@@ -181,7 +181,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
     } else {
         Control::decode(&bytes[..count])
     };
-    Ok(Received { message, closed: count == 0, fds })
+    Ok(Packet { message, closed: count == 0, fds })
 }
 
 /// `sendmsg` with descriptors; returns the bytes taken.
@@ -190,7 +190,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Received> {
 /// What the system reports; interrupted calls are repeated.
 ///
 /// # Panics
-/// With more than [`MAX_FDS`] descriptors.
+/// With more than 4 descriptors.
 pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -233,7 +233,7 @@ pub fn receive_with_fds(
 }
 
 /// Most descriptors with one message.
-pub const MAX_FDS: usize = 4;
+const MAX_FDS: usize = 4;
 
 /// Longest text or event of a template, bytes; longer texts are cut.
 pub const MAX_TEXT: usize = 8_000;

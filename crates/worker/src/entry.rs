@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::asynchronous::{self, AsyncJob};
 use crate::batch;
 use crate::job::{Context, Job, JobError, Reply};
-use crate::link::{Link, Serves};
+use crate::link::{Link, ServeMode};
 use crate::serve::{self, InitFn};
 use crate::sys;
 use crate::template;
@@ -37,7 +37,7 @@ pub const ENV_THREADS: &str = "CATTLEGRID_ALLOW_THREADS";
 /// // ... the program's usual life; Launch::rust() starts it again as a template.
 /// ```
 pub struct Worker {
-    start: Start,
+    start: EntryMode,
     init: Option<InitFn>,
     /// See [`Worker::holding_nothing`].
     holds_nothing: bool,
@@ -45,7 +45,7 @@ pub struct Worker {
 
 /// The mode that the environment gives.
 #[derive(Debug)]
-enum Start {
+enum EntryMode {
     Template { control: OwnedFd, allow_threads: bool },
     Exec(OwnedFd),
     Stdio,
@@ -71,16 +71,16 @@ fn claim(mode: &str) -> Option<Worker> {
             if std::mem::replace(&mut *STDIO_TAKEN.lock().ok()?, true) {
                 return None;
             }
-            Start::Stdio
+            EntryMode::Stdio
         }
         "template" | "exec" => {
             let number: RawFd = std::env::var(ENV_FD).ok()?.parse().ok()?;
             let socket = sys::claim_socket(number).ok()?;
             if mode == "exec" {
-                Start::Exec(socket)
+                EntryMode::Exec(socket)
             } else {
                 let allow_threads = std::env::var(ENV_THREADS).is_ok_and(|value| value == "1");
-                Start::Template { control: socket, allow_threads }
+                EntryMode::Template { control: socket, allow_threads }
             }
         }
         _ => return None,
@@ -92,8 +92,8 @@ fn claim(mode: &str) -> Option<Worker> {
 /// process, and for every call after the first.
 pub fn job_socket() -> Option<OwnedFd> {
     match maybe_worker()?.start {
-        Start::Exec(socket) => Some(socket),
-        Start::Template { .. } | Start::Stdio => None,
+        EntryMode::Exec(socket) => Some(socket),
+        EntryMode::Template { .. } | EntryMode::Stdio => None,
     }
 }
 
@@ -134,7 +134,7 @@ impl Worker {
         R: Reply,
         F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
     {
-        let link = self.start(Serves::Jobs(1));
+        let link = self.start(ServeMode::Jobs(1));
         serve::serve(link, work)
     }
 
@@ -162,7 +162,7 @@ impl Worker {
         R: Reply,
         F: FnMut(&mut [Job<'_>]) -> Vec<Result<R, JobError>>,
     {
-        let link = self.start(Serves::Batches(limit.clamp(1, u16::MAX.into())));
+        let link = self.start(ServeMode::Batches(limit.clamp(1, u16::MAX.into())));
         batch::serve_batch(link, work)
     }
 
@@ -176,20 +176,20 @@ impl Worker {
         Fut: Future<Output = Result<R, JobError>> + 'static,
     {
         let concurrency = concurrency.max(1);
-        let link = self.start(Serves::Jobs(concurrency));
+        let link = self.start(ServeMode::Jobs(concurrency));
         asynchronous::serve_async(link, concurrency, work)
     }
 
     /// Everything up to READY. In template mode this returns in the forked workers only.
-    fn start(self, serves: Serves) -> Link {
+    fn start(self, serves: ServeMode) -> Link {
         let (rx, tx, is_socket) = match self.start {
-            Start::Template { control, allow_threads } => {
+            EntryMode::Template { control, allow_threads } => {
                 let mut keep: Vec<RawFd> = passed_fds().into_iter().map(|(_, number)| number).collect();
                 keep.extend(KEPT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter());
                 both_halves(template::run(control, &keep, allow_threads))
             }
-            Start::Exec(socket) => both_halves(socket),
-            Start::Stdio => {
+            EntryMode::Exec(socket) => both_halves(socket),
+            EntryMode::Stdio => {
                 let (rx, tx) = take_stdio().unwrap_or_else(|_| std::process::exit(1));
                 (rx, tx, false)
             }

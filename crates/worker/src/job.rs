@@ -5,7 +5,7 @@ use std::time::Instant;
 use cattlegrid_panic::{Panic, guarded};
 
 use crate::frame::{FLAG_MORE, HEADER_LEN, Kind, put_frame};
-use crate::link::{Link, Shared};
+use crate::link::{Link, LinkState};
 use crate::list::{List, list_len, put_list, put_part, put_varint};
 use crate::message::{ErrorBody, JobBody, head};
 use crate::outbox::Outbox;
@@ -20,11 +20,11 @@ pub struct Job<'a> {
     /// The error of a message that could not be sent: the job's outcome, whatever the function returns.
     pub(crate) fault: Option<JobError>,
     /// Shared with the other jobs of the batch.
-    pub(crate) link: &'a Shared,
+    pub(crate) link: &'a LinkState,
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(id: u64, body: JobBody<'a>, link: &'a Shared) -> Self {
+    pub(crate) fn new(id: u64, body: JobBody<'a>, link: &'a LinkState) -> Self {
         let JobBody { deadline_ms, attempt, args } = body;
         Self { id, attempt, deadline_ms, args, fault: None, link }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Link {
     /// Where replies go.
     pub(crate) outbox: Arc<Outbox>,
     /// The claims of this worker's jobs.
-    pub(crate) claimed: Claimed,
+    pub(crate) claimed: ClaimTracker,
     /// Longest body that the parent accepts; before INIT, the length that every parent accepts.
     pub(crate) max_frame: u32,
     /// Number of this worker.
@@ -44,16 +44,16 @@ impl Link {
     /// Sends HELLO and reads INIT; returns the link and the configuration bytes.
     ///
     /// Ends the process when the parent goes away or breaks the protocol.
-    pub(crate) fn open(rx: OwnedFd, tx: OwnedFd, serves: Serves, is_socket: bool) -> (Self, Vec<u8>) {
+    pub(crate) fn open(rx: OwnedFd, tx: OwnedFd, serves: ServeMode, is_socket: bool) -> (Self, Vec<u8>) {
         let outbox = Outbox::new(tx);
         let hello = Hello {
             version: VERSION,
             page: is_socket,
             claims: is_socket,
-            batches: matches!(serves, Serves::Batches(_)),
+            batches: matches!(serves, ServeMode::Batches(_)),
             pid: std::process::id(),
             concurrency: match serves {
-                Serves::Jobs(at_once) | Serves::Batches(at_once) => at_once,
+                ServeMode::Jobs(at_once) | ServeMode::Batches(at_once) => at_once,
             },
             max_frame: MAX_FRAME_DEFAULT,
             sdk: concat!("rust/", env!("CARGO_PKG_VERSION")).into(),
@@ -62,7 +62,7 @@ impl Link {
         let mut link = Self {
             rx,
             outbox,
-            claimed: Claimed::default(),
+            claimed: ClaimTracker::default(),
             max_frame: START_MAX,
             worker: 0,
             generation: 0,
@@ -225,16 +225,16 @@ impl Link {
     }
 
     /// Takes the reading half away, for a reader thread.
-    pub(crate) fn into_parts(self) -> (OwnedFd, Vec<u8>, Arc<Outbox>, Claimed, u32) {
+    pub(crate) fn into_parts(self) -> (OwnedFd, Vec<u8>, Arc<Outbox>, ClaimTracker, u32) {
         (self.rx, self.ahead, self.outbox, self.claimed, self.max_frame)
     }
 }
 
 /// A link that the loop and the jobs of a synchronous worker use. A job may be handed to another thread during its call.
 #[derive(Debug)]
-pub(crate) struct Shared(Mutex<Link>);
+pub(crate) struct LinkState(Mutex<Link>);
 
-impl Shared {
+impl LinkState {
     pub(crate) fn new(link: Link) -> Self {
         Self(Mutex::new(link))
     }
@@ -259,7 +259,7 @@ impl Shared {
 
 /// The kind of a worker, which HELLO says.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Serves {
+pub(crate) enum ServeMode {
     /// This many jobs at the same time, from 1.
     Jobs(u32),
     /// One batch at a time, of at most this many jobs, 1 to 65535.
@@ -273,14 +273,14 @@ pub(crate) fn now() -> Instant {
 
 /// The jobs of a worker by their numbers, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Claimed {
+pub(crate) struct ClaimTracker {
     /// Absent over pipes.
     page: Option<Page>,
     /// Jobs claimed so far.
     count: u64,
 }
 
-impl Claimed {
+impl ClaimTracker {
     /// Claims the next job that came. False when it was taken back: it must not be begun.
     #[inline]
     pub(crate) fn next(&mut self) -> bool {

@@ -48,7 +48,7 @@ pub(crate) fn put_part(out: &mut Vec<u8>, part: &[u8]) {
 
 /// Reads a varint: the value and the bytes behind it. `None` if cut off or 2^32 and more.
 #[inline]
-pub fn take_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
+fn take_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (&first, mut rest) = bytes.split_first()?;
     if first < 0x80 {
         return Some((u32::from(first), rest));
@@ -81,20 +81,13 @@ impl<'a> List<'a> {
     /// `None` if it is cut off, has bytes behind it, or counts more parts than it has bytes for.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (list, rest) = Self::parse_prefix(bytes)?;
-        rest.is_empty().then_some(list)
-    }
-
-    /// As [`List::parse`], with bytes allowed behind the list; returns them.
-    #[inline]
-    pub fn parse_prefix(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (count, parts) = take_varint(bytes)?;
         let mut rest = parts;
         for _ in 0..count {
             let (len, tail) = take_varint(rest)?;
             rest = tail.get(len as usize..)?;
         }
-        Some((Self { count, parts: &parts[..parts.len() - rest.len()] }, rest))
+        rest.is_empty().then_some(Self { count, parts })
     }
 
     /// Number of parts.

@@ -130,7 +130,7 @@ pub struct ErrorBody {
 impl ErrorBody {
     /// As [`ErrorBody::put`], with texts cut so that the body has at most `max_frame` bytes: the end of the detail is
     /// kept; if that is not enough, the beginnings of message and code.
-    pub fn put_within(&self, out: &mut Vec<u8>, id: u64, max_frame: u32) {
+    pub(crate) fn put_within(&self, out: &mut Vec<u8>, id: u64, max_frame: u32) {
         let room = (max_frame as usize).saturating_sub(LENGTHS);
         if self.code.len() + self.message.len() + self.detail.len() <= room {
             return self.put(out, id);

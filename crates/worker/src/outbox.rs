@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Outbox {
     fd: OwnedFd,
     /// Frames not yet written. Held while writing, so that frames never interleave.
-    pending: Mutex<Pending>,
+    pending: Mutex<OutputBuffer>,
     holds_nothing: AtomicBool,
     flusher: OnceLock<Thread>,
     /// The flusher sleeps without a timer and wants `unpark`.
@@ -54,7 +54,7 @@ impl Shrink {
 
 /// Frames not yet written.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct OutputBuffer {
     /// Whole frames.
     pub(crate) bytes: Vec<u8>,
     shrink: Shrink,
@@ -80,7 +80,7 @@ impl Outbox {
 
     /// The pending bytes, to append frames to.
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Pending> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, OutputBuffer> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Outbox {
         }
     }
 
-    fn write(&self, pending: &mut Pending) {
+    fn write(&self, pending: &mut OutputBuffer) {
         let mut rest = &pending.bytes[..];
         while !rest.is_empty() {
             match rustix::io::write(&self.fd, rest) {

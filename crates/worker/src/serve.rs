@@ -8,7 +8,7 @@ use cattlegrid_panic::guarded;
 
 use crate::frame::{HEADER_LEN, Header, Kind, put_frame, take_frame};
 use crate::job::{Context, Job, JobError, Reply, panic_error, put_outcome, send_now};
-use crate::link::{Link, Shared};
+use crate::link::{Link, LinkState};
 use crate::message::{ErrorBody, JobBody};
 use crate::outbox::die;
 
@@ -38,7 +38,7 @@ where
     R: Reply,
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,
 {
-    let mut shared = Shared::new(link);
+    let mut shared = LinkState::new(link);
     let mut buffer = Vec::new();
     let mut used = 0;
     loop {
@@ -85,7 +85,7 @@ pub(crate) fn on_other(link: &mut Link, header: Header) {
     }
 }
 
-fn run_one<R, F>(shared: &mut Shared, id: u64, body: JobBody<'_>, work: &mut F)
+fn run_one<R, F>(shared: &mut LinkState, id: u64, body: JobBody<'_>, work: &mut F)
 where
     R: Reply,
     F: FnMut(&mut Job<'_>) -> Result<R, JobError>,

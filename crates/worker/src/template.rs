@@ -21,7 +21,7 @@ use crate::frame::VERSION;
 use crate::message::ErrorBody;
 use crate::outbox::is_retry;
 use crate::setup::{PreparedSetup, Setup};
-use crate::sys::{self, Forked, SingleThreaded, TermSignal};
+use crate::sys::{self, ForkSide, SingleThreaded, TermSignal};
 
 /// Serves FORK until the parent goes away. Returns only in a child: its job socket.
 ///
@@ -79,10 +79,10 @@ struct Template {
     control: OwnedFd,
     term: TermSignal,
     proof: SingleThreaded,
-    children: Vec<Running>,
+    children: Vec<LiveWorker>,
 }
 
-struct Running {
+struct LiveWorker {
     slot: u32,
     pid: Pid,
     /// Absent when the template had no free descriptor; then the child's end is checked every [`LOOK`].
@@ -129,22 +129,22 @@ impl Template {
         let mut fds = received.fds.into_iter();
         let (Some(job), Some(log)) = (fds.next(), fds.next()) else {
             // The descriptors did not fit into this process.
-            self.tell(&Control::Failed { slot, errno: libc::EMFILE });
+            self.tell(&Control::Failed { slot, errno: rustix::io::Errno::MFILE.raw_os_error() });
             return None;
         };
         match self.proof.fork() {
-            Ok(Forked::Child) => return Some((job, log, setup)),
-            Ok(Forked::Parent(pid)) => {
+            Ok(ForkSide::Child) => return Some((job, log, setup)),
+            Ok(ForkSide::Parent(pid)) => {
                 // The child does the same. Whichever is first, the group exists before it can be killed.
                 rustix::process::setpgid(Some(pid), Some(pid)).ok();
                 let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
                 let forked = Control::Forked { slot, pid: pid.as_raw_pid().unsigned_abs() };
                 let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
                 if forked.send(self.control.as_fd(), &fds).is_err() {
-                    self.children.push(Running { slot, pid, pidfd: None });
+                    self.children.push(LiveWorker { slot, pid, pidfd: None });
                     self.end();
                 }
-                self.children.push(Running { slot, pid, pidfd });
+                self.children.push(LiveWorker { slot, pid, pidfd });
             }
             Err(error) => self.tell(&Control::Failed { slot, errno: error.raw_os_error().unwrap_or(0) }),
         }

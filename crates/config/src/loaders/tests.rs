@@ -544,6 +544,18 @@ fn workers_of_another_user_need_a_server_that_stays_root() {
     assert!(newer.check_loaders(&Settings::default()).is_ok());
 }
 
+/// A mode that goes is named with what takes its place, and the file is right.
+#[test]
+fn a_mode_that_goes_is_a_warning() {
+    for (mode, warned) in [("template", false), ("exec", false), ("stdio", true), ("jsonl", false)] {
+        let file = parse(&format!("{RULE}{PAGES}mode = {mode:?}\n")).unwrap();
+        let warnings = file.warns_of_loaders();
+        assert_eq!(warnings.len(), usize::from(warned), "{mode}: {warnings:?}");
+        let text = "loader pages: mode = \"stdio\" goes with the next release; write mode = \"exec\"";
+        assert!(warnings.iter().all(|line| line.starts_with(text)), "{warnings:?}");
+    }
+}
+
 /// The loader of the example answers jobs, and nothing else.
 #[test]
 fn the_loader_of_the_example_works() {

@@ -1,12 +1,4 @@
 //! The plain path: jobs, events, order, options, control of the pool.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -26,6 +18,28 @@ fn jobs_are_answered_in_every_mode() {
         }
         pool.shutdown().wait();
     }
+}
+
+/// Once for each program that is started so, and not for each worker; the start goes on.
+#[test]
+fn a_program_in_mode_stdio_is_reported() {
+    let stdio = || Launch::stdio::<&str>(fixture(), []);
+    let (sender, errors) = mpsc::channel();
+    let pool = quiet(stdio()).max(2).idle(2).on_error(move |error| drop(sender.send(error.to_string())));
+    let pool = pool.spawn().wait().unwrap();
+    pool.ready(2).wait().unwrap();
+    let said = |count| {
+        let said: Vec<String> = errors.try_iter().collect();
+        assert_eq!(said.len(), count, "{said:?}");
+        assert!(said.iter().all(|error| error.contains("start it with Launch::exec")));
+    };
+    said(1);
+    pool.reload(exec()).wait().unwrap();
+    said(0);
+    pool.reload(stdio()).wait().unwrap();
+    assert_eq!(pool.call(["echo", "a"]).wait().unwrap().text(), "a");
+    said(1);
+    pool.shutdown().wait();
 }
 
 #[test]
@@ -141,11 +155,11 @@ fn a_full_event_stream_holds_its_worker_back_and_loses_nothing() {
     assert_eq!(pool.call(["echo", "other"]).wait().unwrap().text(), "other");
     assert_eq!(pool.stats().events, 4, "the rest waits in the worker");
     for n in 0..100_000 {
-        assert_eq!(events.next_blocking().unwrap().parts.text(), n.to_string());
+        assert_eq!(events.next().unwrap().parts.text(), n.to_string());
     }
     assert_eq!(talker.wait().unwrap().text(), "done");
     pool.shutdown().wait();
-    assert!(events.next_blocking().is_none());
+    assert!(events.next().is_none());
 }
 
 /// Many jobs by iterator: in the order of the items, or as they end.

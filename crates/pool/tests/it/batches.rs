@@ -1,11 +1,4 @@
 //! Batches: jobs that a worker does in one call. Each keeps its own outcome, timeout and caller.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    reason = "tests read better so"
-)]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,13 +1,5 @@
 //! Pools that share a budget of worker processes: never more than that exist, counted by the system's list of processes, and no
 //! pool waits for ever.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

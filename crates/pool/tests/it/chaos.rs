@@ -6,14 +6,6 @@
 //! memory do not grow.
 //!
 //! And for a quarter of that time, programs whose pool logs to a standard error that is closed, full or slow.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::io::Read;
 use std::process::{Command, Stdio};

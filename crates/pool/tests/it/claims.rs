@@ -1,12 +1,4 @@
 //! Jobs that wait at a worker behind a long job: another, idle worker gets them, and each is run once.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::mpsc;
 

@@ -1,5 +1,4 @@
 //! Pools in a program with few descriptors: the pool works, or the error says what is missing.
-#![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
 
 use std::process::Command;
 

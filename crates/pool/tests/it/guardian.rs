@@ -1,12 +1,4 @@
 //! The guardian: it ends the processes when the program with the pool is killed. And what happens when it is killed, too.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};

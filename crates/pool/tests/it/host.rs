@@ -1,12 +1,4 @@
 //! The surroundings of a pool: the program's standard error, destructors that panic, extreme settings.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::fs::File;
 use std::io::Read;

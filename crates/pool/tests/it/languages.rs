@@ -1,12 +1,4 @@
 //! Workers in other languages: Python with its SDK, Node and a shell script by lines of JSON.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::{Arc, Mutex};
 

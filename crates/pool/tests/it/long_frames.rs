@@ -1,5 +1,4 @@
 //! Messages of a worker that are longer than `max_frame`: only the one job gets an error, in every language.
-#![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
 
 use std::sync::{Arc, Mutex};
 

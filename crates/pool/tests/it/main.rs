@@ -1,4 +1,14 @@
 //! The tests of this crate as one program, which is compiled and linked once; its modules are the files beside this one.
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::needless_for_each,
+    clippy::semicolon_if_nothing_returned,
+    clippy::similar_names,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_imports,
+    reason = "tests read better so"
+)]
 
 mod basics;
 mod batches;
@@ -32,5 +42,4 @@ mod recycling;
 mod reply_room;
 mod resources;
 mod retries;
-mod sizing;
 mod submission;

@@ -1,12 +1,4 @@
 //! JSON lines whose jobs and replies are objects: what the worker gets, what counts as its reply, and the limits.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::{Arc, Mutex};
 

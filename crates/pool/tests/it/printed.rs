@@ -1,5 +1,4 @@
 //! Programs of JSON lines as people write them: loops that know only jobs, prints between messages, no flush, the wrong mode.
-#![allow(clippy::unwrap_used, clippy::needless_for_each, reason = "tests read better so")]
 
 use std::sync::{Arc, Mutex};
 

@@ -1,12 +1,4 @@
 //! When the queue is full: it counts the jobs that no worker has taken, less those that workers can take at once.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use crate::common::*;
 use cattlegrid_pool::{Call, Error};

@@ -1,5 +1,4 @@
 //! Replies of several pools in one room: nothing is lost, what has no room waits, and nothing waits for ever.
-#![allow(clippy::unwrap_used, clippy::semicolon_if_nothing_returned, reason = "tests read better so")]
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;

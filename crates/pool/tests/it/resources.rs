@@ -1,13 +1,5 @@
 //! Rows of the failure table about processes and descriptors. They run alone in their process, since they change its
 //! limits or count its descriptors.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::fs::File;
 

@@ -1,12 +1,4 @@
 //! Jobs that are begun again: after which errors, how often, and until when.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::time::Duration;
 

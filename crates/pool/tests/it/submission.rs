@@ -1,12 +1,4 @@
 //! Jobs that are submitted together, withdrawn and raised: order, outcomes, and what workers notice of it.
-#![allow(
-    clippy::needless_for_each,
-    clippy::unwrap_used,
-    clippy::similar_names,
-    clippy::semicolon_if_nothing_returned,
-    clippy::too_many_lines,
-    reason = "tests read better so"
-)]
 
 use std::sync::mpsc;
 

@@ -207,14 +207,6 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Appends the list of an answer.
-///
-/// # Panics
-/// When the value is 4 GiB long; no frame can carry that.
-pub fn put_answer(out: &mut Vec<u8>, answer: &Answer<'_>) {
-    answer.put(out);
-}
-
 /// Up to [`TAGS_MAX`] valid tags: 1 to [`TAG_BYTES_MAX`] bytes each, no blanks and no control characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tags<'a> {

@@ -1,5 +1,6 @@
 //! File descriptors that a process was started with, and the closing of all others.
 
+#[cfg(test)]
 use std::fs::File;
 use std::io;
 #[cfg(test)]
@@ -102,11 +103,11 @@ pub(super) fn close_range(first: u32, last: u32, flags: u32) {
 /// # Errors
 /// What `dup2` reports.
 pub(crate) fn redirect(from: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
-    assert!((0..=2).contains(&target), "only the standard streams are redirected");
-    // SAFETY: both are open numbers; the standard streams are never owned by a Rust value that
-    // closes them, so replacing what they refer to is allowed at any time.
-    if unsafe { libc::dup2(from.as_raw_fd(), target) } == -1 {
-        return Err(io::Error::last_os_error());
+    match target {
+        0 => rustix::stdio::dup2_stdin(from)?,
+        1 => rustix::stdio::dup2_stdout(from)?,
+        2 => rustix::stdio::dup2_stderr(from)?,
+        _ => unreachable!("only the standard streams are redirected"),
     }
     Ok(())
 }
@@ -133,17 +134,11 @@ pub(super) fn move_above(fd: OwnedFd, above: RawFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > above {
         return Ok(fd);
     }
-    // SAFETY: duplicates an open number to a new one, which has no other owner.
-    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, above + 1) };
-    if copy == -1 {
-        let error = io::Error::last_os_error();
+    rustix::io::fcntl_dupfd_cloexec(&fd, above + 1).map_err(|errno| match errno {
         // The number would be beyond the limit of descriptors.
-        let beyond = error.raw_os_error() == Some(libc::EINVAL);
-        return Err(if beyond { io::Error::from_raw_os_error(libc::EMFILE) } else { error });
-    }
-    drop(File::from(fd));
-    // SAFETY: `copy` was just created and is owned here.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+        rustix::io::Errno::INVAL => rustix::io::Errno::MFILE.into(),
+        errno => errno.into(),
+    })
 }
 
 /// Gives a descriptor up to the process: it stays open until exit.

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 
 /// Which side of the fork this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forked {
+pub(crate) enum ForkSide {
     /// The template; the child has this process id and must be reaped.
     Parent(Pid),
     /// The new worker.
@@ -49,19 +49,19 @@ impl SingleThreaded {
         Self { here: PhantomData }
     }
 
-    /// Forks. The child returns as [`Forked::Child`] with a copy of everything.
+    /// Forks. The child returns as [`ForkSide::Child`] with a copy of everything.
     ///
     /// # Errors
     /// `EAGAIN` and `ENOMEM` as `fork(2)` reports them; nothing has happened then.
     #[expect(clippy::unused_self, reason = "the value is the proof")]
-    pub(crate) fn fork(&self) -> io::Result<Forked> {
+    pub(crate) fn fork(&self) -> io::Result<ForkSide> {
         // SAFETY: with one thread (the proof this value is) no lock can be held by a thread that is
         // missing in the child, so the child may run any code. After `assume` the user has taken
         // that risk; it is of deadlock, memory stays valid in the copied address space.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
-            0 => Ok(Forked::Child),
-            pid => Ok(Forked::Parent(Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?)),
+            0 => Ok(ForkSide::Child),
+            pid => Ok(ForkSide::Parent(Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?)),
         }
     }
 }
@@ -95,7 +95,7 @@ pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
 }
 
 /// Threads of this process; None where `/proc` is missing: then there may be others.
-pub fn thread_count() -> Option<usize> {
+pub(crate) fn thread_count() -> Option<usize> {
     entries(Path::new("/proc/self/task"))
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::Pid;
 
 use super::fds::{close_range, move_above};
@@ -46,7 +47,7 @@ pub struct Child {
 /// What the child was doing when it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Step {
+pub enum SpawnStep {
     /// In the parent: finding the program, making pipes, forking.
     Fork,
     /// Process group, death signal or descriptors.
@@ -61,7 +62,7 @@ pub enum Step {
     Exec,
 }
 
-impl std::fmt::Display for Step {
+impl std::fmt::Display for SpawnStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Fork => "fork",
@@ -81,7 +82,7 @@ pub struct SpawnError {
     /// The program as given.
     pub program: String,
     /// Where it failed.
-    pub step: Step,
+    pub step: SpawnStep,
     /// The system's reason.
     #[source]
     pub source: io::Error,
@@ -103,12 +104,14 @@ impl Spawn<'_> {
         })
     }
 
-    fn try_spawn(&self) -> Result<Child, (Step, io::Error)> {
-        let prepare = |error: io::Error| (Step::Fork, error);
+    fn try_spawn(&self) -> Result<Child, (SpawnStep, io::Error)> {
+        let prepare = |error: io::Error| (SpawnStep::Fork, error);
         assert!((3..=MAX_FDS).contains(&self.fds.len()), "3 to 64 descriptors");
         let top = RawFd::try_from(self.fds.len() - 1).unwrap_or(RawFd::MAX);
         let by_name = !self.program.as_bytes().contains(&b'/');
-        let paths = self.resolve().map_err(|error| (if by_name { Step::Path } else { Step::Exec }, error))?;
+        let paths = self
+            .resolve()
+            .map_err(|error| (if by_name { SpawnStep::Path } else { SpawnStep::Exec }, error))?;
         let argv = strings(std::iter::once(self.program.to_owned()).chain(self.args.iter().cloned()))
             .map_err(prepare)?;
         let envp = strings(self.env.iter().map(|(key, value)| {
@@ -199,7 +202,7 @@ impl Plan<'_> {
         let plan: *const Plan<'_> = self;
         // No handler of the program may run in the child, which shares its memory: it resets them before it lets
         // signals through.
-        let mask = AllBlocked::new();
+        let mask = SignalBlock::new();
         // SAFETY: the stack is this call's own and the child's alone while it lives. The child calls `Plan::run` only, which
         // makes system calls, writes to that stack and never returns. `CLONE_VFORK` keeps this thread, and with it all
         // that the plan borrows, where it is until the child has exec'ed or ended.
@@ -226,7 +229,7 @@ impl Plan<'_> {
                         break;
                     }
                 }
-                (Step::Exec, errno)
+                (SpawnStep::Exec, errno)
             }
             Err(failed) => failed,
         };
@@ -238,9 +241,9 @@ impl Plan<'_> {
         unsafe { libc::_exit(127) }
     }
 
-    fn prepare(&self) -> Result<(), (Step, i32)> {
+    fn prepare(&self) -> Result<(), (SpawnStep, i32)> {
         let failed = |step| move |errno: rustix::io::Errno| (step, errno.raw_os_error());
-        let here = failed(Step::Descriptors);
+        let here = failed(SpawnStep::Descriptors);
         rustix::process::setpgid(None, None).map_err(here)?;
         self.die_with_parent()?;
         let count = self.count;
@@ -253,38 +256,38 @@ impl Plan<'_> {
                 *copy = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, count) };
             }
             if *copy == -1 {
-                return Err((Step::Descriptors, beyond_limit(last_errno())));
+                return Err((SpawnStep::Descriptors, beyond_limit(last_errno())));
             }
         }
         for (target, copy) in (0..count).zip(moved) {
             // SAFETY: the child's own copy of the table; nothing else runs here. dup2 clears close-on-exec.
             if unsafe { libc::dup2(copy, target) } == -1 {
-                return Err((Step::Descriptors, beyond_limit(last_errno())));
+                return Err((SpawnStep::Descriptors, beyond_limit(last_errno())));
             }
         }
         // Marked rather than closed, so that the error pipe lives until exec.
         close_range(count.unsigned_abs(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         reset_signals();
-        self.setup.apply().map_err(failed(Step::Setup))?;
+        self.setup.apply().map_err(failed(SpawnStep::Setup))?;
         if let Some(dir) = self.dir {
-            rustix::process::chdir(dir.as_c_str()).map_err(failed(Step::Directory))?;
+            rustix::process::chdir(dir.as_c_str()).map_err(failed(SpawnStep::Directory))?;
         }
         // A change of user clears the death signal.
         self.die_with_parent()
     }
 
-    fn die_with_parent(&self) -> Result<(), (Step, i32)> {
+    fn die_with_parent(&self) -> Result<(), (SpawnStep, i32)> {
         if self.outlive {
             return Ok(());
         }
         let kill = Some(rustix::process::Signal::KILL);
         rustix::process::set_parent_process_death_signal(kill)
-            .map_err(|errno| (Step::Descriptors, errno.raw_os_error()))?;
+            .map_err(|errno| (SpawnStep::Descriptors, errno.raw_os_error()))?;
         // The parent may have died between fork and prctl; then no signal will come.
         if rustix::process::getppid() == Some(self.parent) {
             return Ok(());
         }
-        Err((Step::Descriptors, libc::ESRCH))
+        Err((SpawnStep::Descriptors, libc::ESRCH))
     }
 }
 
@@ -302,18 +305,12 @@ struct Stack {
 
 impl Stack {
     fn new() -> io::Result<Self> {
-        let (prot, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::STACK);
         // SAFETY: a fresh mapping at an address the kernel picks; no existing memory is touched.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), STACK + GUARD, prot, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), STACK + GUARD, prot, flags) }?;
         let stack = Self { start };
         // SAFETY: the lowest page of the mapping just made: a stack that grows too far faults there.
-        if unsafe { libc::mprotect(start, GUARD, libc::PROT_NONE) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { rustix::mm::mprotect(start, GUARD, MprotectFlags::empty()) }?;
         Ok(stack)
     }
 
@@ -326,16 +323,17 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and the child that used it has exec'ed or ended.
-        unsafe { libc::munmap(self.start, STACK + GUARD) };
+        let unmapped = unsafe { rustix::mm::munmap(self.start, STACK + GUARD) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
     }
 }
 
 /// All signals blocked for this thread; as before when dropped.
-struct AllBlocked {
+struct SignalBlock {
     before: libc::sigset_t,
 }
 
-impl AllBlocked {
+impl SignalBlock {
     fn new() -> Self {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
@@ -348,7 +346,7 @@ impl AllBlocked {
     }
 }
 
-impl Drop for AllBlocked {
+impl Drop for SignalBlock {
     fn drop(&mut self) {
         // SAFETY: an initialised set; no old one is asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
@@ -389,11 +387,11 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-fn step_of(byte: u8) -> Step {
-    [Step::Fork, Step::Descriptors, Step::Setup, Step::Directory]
+fn step_of(byte: u8) -> SpawnStep {
+    [SpawnStep::Fork, SpawnStep::Descriptors, SpawnStep::Setup, SpawnStep::Directory]
         .into_iter()
         .find(|step| *step as u8 == byte)
-        .unwrap_or(Step::Exec)
+        .unwrap_or(SpawnStep::Exec)
 }
 
 fn is_executable(file: &PathBuf) -> bool {
@@ -544,7 +542,7 @@ mod tests {
         {
             let spawn = plain(program, &[], &fds, &setup);
             let error = spawn.spawn().unwrap_err();
-            assert_eq!((error.step, error.source.kind()), (Step::Exec, kind), "{program}");
+            assert_eq!((error.step, error.source.kind()), (SpawnStep::Exec, kind), "{program}");
         }
     }
 }

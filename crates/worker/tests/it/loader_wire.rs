@@ -2,7 +2,7 @@
 
 use cattlegrid_worker::List;
 use cattlegrid_worker::list::put_list;
-use cattlegrid_worker::loader::wire::{Answer, Job, TAG_BYTES_MAX, TAGS_MAX, Tags, put_answer, put_job};
+use cattlegrid_worker::loader::wire::{Answer, Job, TAG_BYTES_MAX, TAGS_MAX, Tags, put_job};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ proptest! {
         let tags = Tags::new(tags.iter().map(Vec::as_slice)).unwrap();
         for answer in [Answer::Value { value: &value, ttl, flags, tags }, Answer::NotFound { ttl: negative }] {
             let mut out = b"before".to_vec();
-            put_answer(&mut out, &answer);
+            answer.put(&mut out);
             prop_assert_eq!(Answer::parse(List::parse(&out[6..]).unwrap()), Ok(answer));
         }
     }
@@ -68,7 +68,7 @@ proptest! {
         match Answer::parse(list) {
             Ok(answer) => {
                 let mut again = Vec::new();
-                put_answer(&mut again, &answer);
+                answer.put(&mut again);
                 prop_assert_eq!(Answer::parse(List::parse(&again).unwrap()), Ok(answer));
             }
             Err(error) => {

@@ -15,7 +15,7 @@ use cattlegrid_worker::message::{ErrorBody, Hello};
 use serde_json::value::RawValue;
 
 use crate::draw::Draw;
-use crate::jsonl::{self, Translated};
+use crate::jsonl::{self, JsonFrame};
 use crate::long_line::{Long, LongLine};
 
 /// Lines drawn from `bytes`.
@@ -44,7 +44,7 @@ type AtWorker = (Option<u64>, bool);
 /// The frames of some lines, and the error that ended them.
 #[derive(Debug, Default)]
 struct Taken {
-    frames: Vec<Translated>,
+    frames: Vec<JsonFrame>,
     longs: Vec<(u64, Long)>,
     long: Option<LongLine>,
     refused: Option<String>,
@@ -123,7 +123,7 @@ fn check_splits(stream: &[u8], max_frame: u32, worker: AtWorker, cuts: &[usize])
 }
 
 /// The frames of one line are such as a worker with an SDK could have sent.
-fn check_frames(frames: &[Translated], line: &[u8], current: Option<u64>) {
+fn check_frames(frames: &[JsonFrame], line: &[u8], current: Option<u64>) {
     assert!(!frames.is_empty());
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(line).expect("it was read");
     let given = fields.get("id").filter(|id| !jsonl::is_absent("id", id.get().as_bytes(), false));

@@ -20,68 +20,66 @@ use std::time::{Duration, Instant};
 use cattlegrid_worker::sys::Page;
 
 use crate::driver::Driver;
-use crate::job::{Job, Place};
+use crate::job::{JobEntry, Stage};
 use crate::time::later;
-use crate::worker::{Role, State, Worker};
+use crate::worker::{Role, WorkerProcess, WorkerState};
 
 impl Driver {
     /// Takes back jobs that busy workers have not begun, for idle workers. Returns whether [`Driver::dispatch`] has any to send.
-    pub(crate) fn take_back(&mut self) -> bool {
-        if self.sizing.idle() == 0
-            || self.sizing.busy() + self.sizing.leaving() == 0
-            || !self.queue.is_empty()
-        {
+    pub(super) fn take_back(&mut self) -> bool {
+        let sizing = self.fleet.sizing();
+        if sizing.idle() == 0 || sizing.busy() + sizing.leaving() == 0 || self.jobs.has_queued() {
             return false;
         }
-        let idle = self.workers.iter().flatten().filter(|worker| worker.is_free()).count();
+        let idle = self.fleet.iter().filter(|worker| worker.is_free()).count();
         let mut found = 0;
         while found < idle {
             let Some((due, slot, at)) = self.next_offered() else { break };
-            if due > self.now {
-                self.alarm(due);
+            if due > self.base.now() {
+                self.base.alarm(due);
                 break;
             }
-            let queued = self.queue.len();
-            let last = self.workers[slot].as_ref().map_or(at, |worker| worker.last_of_batch(at));
+            let queued = self.jobs.queued();
+            let last = self.fleet.get(slot).map_or(at, |worker| worker.last_of_batch(at));
             self.take_up_to(slot, last, None);
-            found += usize::from(self.queue.len() > queued);
+            found += usize::from(self.jobs.queued() > queued);
         }
-        !self.queue.is_empty()
+        self.jobs.has_queued()
     }
 
     /// Batches that wait at workers behind a job, as long as an idle worker lets them wait, if the pool could grow. A worker
     /// that does several jobs at a time begins them at once.
-    pub(crate) fn count_behind(&mut self) -> usize {
-        if self.sizing.busy() + self.sizing.leaving() == 0 || self.sizing.total() >= self.sizing.config().max
-        {
+    pub(super) fn count_behind(&mut self) -> usize {
+        let sizing = self.fleet.sizing();
+        if sizing.busy() + sizing.leaving() == 0 || sizing.total() >= sizing.config().max {
             return 0;
         }
         let (mut count, mut next) = (0, None::<Instant>);
-        for worker in self.workers.iter().flatten().filter(|worker| worker.one_at_a_time) {
+        for worker in self.fleet.iter().filter(|worker| worker.one_at_a_time) {
             let Some((due, at)) = self.first_offered(worker) else { continue };
-            if due > self.now {
+            if due > self.base.now() {
                 next = Some(next.map_or(due, |next| next.min(due)));
             } else {
                 let waiting = worker.in_flight.iter().skip(at);
                 count += waiting.filter(|sent| !sent.taken && sent.order + 1 == sent.end).count();
             }
         }
-        self.alarm_opt(next);
+        self.base.alarm_opt(next);
         count
     }
 
     /// Of each worker's first job that is not begun, the earliest that may be taken: the time, the worker's slot, and the
     /// place of the job there.
     fn next_offered(&self) -> Option<(Instant, usize, usize)> {
-        let first = |(slot, worker): (usize, &Option<Box<Worker>>)| {
-            let (due, at) = self.first_offered(worker.as_ref()?)?;
+        let first = |(slot, worker): (usize, &WorkerProcess)| {
+            let (due, at) = self.first_offered(worker)?;
             Some((due, slot, at))
         };
-        self.workers.iter().enumerate().filter_map(first).min()
+        self.fleet.numbered().filter_map(first).min()
     }
 
     /// The worker's first job that is not begun: when it may be taken, and its place.
-    fn first_offered(&self, worker: &Worker) -> Option<(Instant, usize)> {
+    fn first_offered(&self, worker: &WorkerProcess) -> Option<(Instant, usize)> {
         if !worker.may_be_taken_from() {
             return None;
         }
@@ -93,13 +91,13 @@ impl Driver {
             .position(|sent| !sent.taken && sent.order >= begun && self.jobs.is_open(sent.id))?;
         let sent = self.jobs.get(worker.in_flight[at].id)?.sent;
         // No event says when the worker begins a job: it is looked at again, at growing intervals.
-        let again = TAKE_AFTER.max(self.now.saturating_duration_since(sent) / 4);
-        Some((if is_in_one { later(sent, TAKE_AFTER) } else { later(self.now, again) }, at))
+        let again = TAKE_AFTER.max(self.base.now().saturating_duration_since(sent) / 4);
+        Some((if is_in_one { later(sent, TAKE_AFTER) } else { self.base.after(again) }, at))
     }
 
     /// Takes back a job without a caller, if the worker has not begun it: the job ends.
-    pub(crate) fn take_for_good(&mut self, slot: usize, id: u64) {
-        let Some(worker) = self.workers.get(slot).and_then(Option::as_ref) else { return };
+    pub(super) fn take_for_good(&mut self, slot: usize, id: u64) {
+        let Some(worker) = self.fleet.get(slot) else { return };
         let at =
             worker.place_of(id).filter(|at| worker.uses_claims && !worker.has_begun(&worker.in_flight[*at]));
         if let Some(at) = at {
@@ -109,7 +107,7 @@ impl Driver {
 
     /// Takes back the job in place `at` and the jobs before it that are not begun. The job `ended` is not sent to another worker.
     fn take_up_to(&mut self, slot: usize, at: usize, ended: Option<u64>) {
-        let Some(worker) = &mut self.workers[slot] else { return };
+        let Some(worker) = self.fleet.get_mut(slot) else { return };
         let Some(claims) = worker.page.as_ref().map(Page::claims) else { return };
         let begun = claims.take_back(worker.in_flight[at].order + 1);
         let mut ids = Vec::new();
@@ -123,7 +121,7 @@ impl Driver {
         worker.doomed.retain(|doomed| !ids.contains(&doomed.id));
         for id in ids.into_iter().rev() {
             match self.jobs.get_mut(id) {
-                Some(job) if Some(id) == ended => job.place = Place::Nowhere,
+                Some(job) if Some(id) == ended => job.stage = Stage::Leaving,
                 _ => self.put_back(id),
             }
         }
@@ -132,11 +130,11 @@ impl Driver {
     /// Puts a job that no worker has at the head of the queue, or removes it from the table if it has no caller.
     fn put_back(&mut self, id: u64) {
         match self.jobs.get_mut(id) {
-            Some(Job { sink: Some(_), .. }) => {
-                self.requeue(id);
-                self.shared.counters.taken_back.add(1);
+            Some(JobEntry { sink: Some(_), .. }) => {
+                self.jobs.requeue(id, &mut self.base);
+                self.base.counters().taken_back.add(1);
             }
-            _ => drop(self.jobs.remove(id)),
+            _ => self.jobs.remove(id),
         }
     }
 
@@ -144,8 +142,8 @@ impl Driver {
     ///
     /// # Errors
     /// The rule of the protocol that it broke: the job was not taken back.
-    pub(crate) fn on_skipped(&mut self, slot: usize, id: u64) -> Result<(), String> {
-        let found = self.workers[slot].as_ref().and_then(|worker| {
+    pub(super) fn on_skipped(&mut self, slot: usize, id: u64) -> Result<(), String> {
+        let found = self.fleet.get(slot).and_then(|worker| {
             let taken = worker.page.as_ref().filter(|_| worker.uses_claims)?.claims().taken();
             let at = worker.in_flight.iter().position(|sent| sent.id == id && sent.order < taken)?;
             Some((at, worker.in_flight[at].taken))
@@ -153,7 +151,7 @@ impl Driver {
         let Some((at, surely)) = found else {
             return Err(format!("it skipped job {id:#x}, which was not taken back"));
         };
-        self.let_go(slot, at);
+        self.fleet.on_released(slot, at, &mut self.base);
         if !surely {
             self.put_back(id);
         }
@@ -161,7 +159,7 @@ impl Driver {
     }
 }
 
-impl Worker {
+impl WorkerProcess {
     /// Whether it has nothing to do and may be given something.
     fn is_free(&self) -> bool {
         self.role == Role::Member && self.in_flight.is_empty() && self.has_credit()
@@ -172,7 +170,7 @@ impl Worker {
         self.uses_claims
             && self.in_flight.len() > self.taken + 1
             && self.batches > 1
-            && matches!(self.state, State::Ready | State::Retiring)
+            && matches!(self.state, WorkerState::Ready | WorkerState::Retiring)
     }
 }
 

@@ -17,21 +17,21 @@
 use cattlegrid_worker::frame::{FLAG_MORE, Header, Kind};
 
 use crate::driver::Driver;
-use crate::reply_room::{RoomHeld, Taken};
-use crate::traffic::BUFFER;
-use crate::worker::{FrameRoom, Worker};
+use crate::driver::traffic::BUFFER;
+use crate::reply_room::{RoomAnswer, RoomPermit};
+use crate::worker::{FrameRoom, WorkerProcess};
 
 impl Driver {
     /// Whether the frame with this header may be read now. If not, its worker is not read until it may.
-    pub(crate) fn has_frame_room(&mut self, slot: usize, header: Header) -> bool {
-        if !self.door.is_limited() {
+    pub(super) fn has_frame_room(&mut self, slot: usize, header: Header) -> bool {
+        if !self.reply_room.is_limited() {
             return true;
         }
         let len = header.len as usize;
         let job = self.jobs.get(header.id).filter(|_| header.kind == Kind::Result);
         let begins = job.is_some_and(|job| job.room.is_none()) && header.flags & FLAG_MORE != 0;
         if begins {
-            self.has_room_for(slot, len.saturating_add(self.options.max_reply))
+            self.has_room_for(slot, len.saturating_add(self.base.options().max_reply))
         } else if len > SHORT {
             self.has_room_for(slot, len)
         } else {
@@ -40,14 +40,14 @@ impl Driver {
     }
 
     /// As [`Driver::has_frame_room`], for a line of JSON of which this many bytes have arrived, and not the end.
-    pub(crate) fn has_line_room(&mut self, slot: usize, arrived: usize) -> bool {
-        if arrived <= SHORT || !self.door.is_limited() {
+    pub(super) fn has_line_room(&mut self, slot: usize, arrived: usize) -> bool {
+        if arrived <= SHORT || !self.reply_room.is_limited() {
             return true;
         }
         let wanted = arrived + (arrived / 4).max(BUFFER);
-        let Some(worker) = &mut self.workers[slot] else { return true };
+        let Some(worker) = self.fleet.get_mut(slot) else { return true };
         let held = match std::mem::take(&mut worker.room) {
-            FrameRoom::None => RoomHeld::default(),
+            FrameRoom::None => RoomPermit::default(),
             FrameRoom::Held(held) if held.bytes() < arrived => held,
             room => {
                 worker.room = room;
@@ -56,16 +56,16 @@ impl Driver {
         };
         let more = wanted - held.bytes();
         if self.is_read_anyway(slot) {
-            let room = self.door.take_over(wanted);
-            return self.keep_room(slot, Taken::Held(room));
+            let room = self.reply_room.take_over(wanted);
+            return self.keep_room(slot, RoomAnswer::Held(room));
         }
-        let taken = self.door.grow(held, more);
+        let taken = self.reply_room.grow(held, more);
         self.keep_room(slot, taken)
     }
 
     /// The line has ended: how long it is, is known.
-    pub(crate) fn close_line(&mut self, slot: usize) {
-        if let Some(worker) = &mut self.workers[slot]
+    pub(super) fn close_line(&mut self, slot: usize) {
+        if let Some(worker) = self.fleet.get_mut(slot)
             && let FrameRoom::Held(held) = &mut worker.room
         {
             held.close();
@@ -74,7 +74,7 @@ impl Driver {
 
     /// As [`Driver::has_frame_room`], for a frame of this many bytes.
     fn has_room_for(&mut self, slot: usize, bytes: usize) -> bool {
-        let Some(worker) = &self.workers[slot] else { return true };
+        let Some(worker) = self.fleet.get(slot) else { return true };
         match worker.room {
             FrameRoom::Held(_) => return true,
             FrameRoom::Waits(_) => return false,
@@ -83,22 +83,22 @@ impl Driver {
         if self.is_read_anyway(slot) {
             return self.has_room_over(slot, bytes);
         }
-        let taken = self.door.take(bytes);
+        let taken = self.reply_room.take(bytes);
         self.keep_room(slot, taken)
     }
 
     /// Returns whether it is room.
-    fn keep_room(&mut self, slot: usize, taken: Taken) -> bool {
-        let Some(worker) = &mut self.workers[slot] else { return true };
+    fn keep_room(&mut self, slot: usize, taken: RoomAnswer) -> bool {
+        let Some(worker) = self.fleet.get_mut(slot) else { return true };
         match taken {
-            Taken::Held(room) => {
+            RoomAnswer::Held(room) => {
                 worker.room = FrameRoom::Held(room);
                 true
             }
-            Taken::Waits(ticket) => {
+            RoomAnswer::Waits(ticket) => {
                 worker.room = FrameRoom::Waits(ticket);
-                self.shared.counters.reply_waits.add(1);
-                self.watch_socket(slot);
+                self.base.counters().reply_waits.add(1);
+                self.fleet.watch_socket(slot, &self.base);
                 false
             }
         }
@@ -106,10 +106,10 @@ impl Driver {
 
     /// Takes room, whether there is any or not. Returns true.
     fn has_room_over(&mut self, slot: usize, bytes: usize) -> bool {
-        if let Some(worker) = &mut self.workers[slot]
+        if let Some(worker) = self.fleet.get_mut(slot)
             && matches!(worker.room, FrameRoom::None)
         {
-            worker.room = FrameRoom::Held(self.door.take_over(bytes));
+            worker.room = FrameRoom::Held(self.reply_room.take_over(bytes));
         }
         true
     }
@@ -117,26 +117,27 @@ impl Driver {
     /// Whether its end is known, or a reply of it has come in part.
     fn is_read_anyway(&self, slot: usize) -> bool {
         let has_begun = |id| self.jobs.get(id).is_some_and(|job| job.room.is_some());
-        let of =
-            |worker: &Worker| worker.is_settled || worker.in_flight.iter().any(|sent| has_begun(sent.id));
-        self.workers[slot].as_deref().is_some_and(of)
+        let of = |worker: &WorkerProcess| {
+            worker.has_ended || worker.in_flight.iter().any(|sent| has_begun(sent.id))
+        };
+        self.fleet.get(slot).is_some_and(of)
     }
 
     /// Reads on from the workers whose replies were granted room.
-    pub(crate) fn resume_replies(&mut self) {
-        for slot in 0..self.workers.len() {
-            let Some(worker) = &mut self.workers[slot] else { continue };
+    pub(super) fn resume_replies(&mut self) {
+        for slot in self.fleet.slots(WorkerProcess::waits_for_room) {
+            let Some(worker) = self.fleet.get_mut(slot) else { continue };
             let FrameRoom::Waits(ticket) = &mut worker.room else { continue };
             let Some(room) = ticket.room() else { continue };
             worker.room = FrameRoom::Held(room);
-            self.watch_socket(slot);
+            self.fleet.watch_socket(slot, &self.base);
             self.process_input(slot);
         }
     }
 
     /// The room of the reply that is complete now, whose last frame has `len` bytes: that of the frame, or of all its chunks.
-    pub(crate) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomHeld> {
-        let worker = self.workers[slot].as_mut()?;
+    pub(super) fn take_reply_room(&mut self, slot: usize, id: u64, len: usize) -> Option<RoomPermit> {
+        let worker = self.fleet.get_mut(slot)?;
         let FrameRoom::Held(of_frame) = std::mem::take(&mut worker.room) else { return None };
         let job = self.jobs.get_mut(id)?;
         let chunks = job.chunks.as_ref().map_or(0, |(_, bytes)| bytes.len());
@@ -146,18 +147,18 @@ impl Driver {
     }
 
     /// Keeps the room of a first chunk for all of the reply.
-    pub(crate) fn keep_chunk_room(&mut self, slot: usize, id: u64) {
-        let Some(worker) = &mut self.workers[slot] else { return };
+    pub(super) fn keep_chunk_room(&mut self, slot: usize, id: u64) {
+        let Some(worker) = self.fleet.get_mut(slot) else { return };
         let Some(job) = self.jobs.get_mut(id).filter(|job| job.room.is_none()) else { return };
         if let FrameRoom::Held(mut room) = std::mem::take(&mut worker.room) {
-            room.resize(self.options.max_reply);
+            room.resize(self.base.options().max_reply);
             job.room = Some(room);
         }
     }
 
     /// The frame was handled.
-    pub(crate) fn free_frame_room(&mut self, slot: usize) {
-        if let Some(worker) = &mut self.workers[slot] {
+    pub(super) fn free_frame_room(&mut self, slot: usize) {
+        if let Some(worker) = self.fleet.get_mut(slot) {
             worker.room = FrameRoom::None;
         }
     }

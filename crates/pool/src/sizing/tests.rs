@@ -11,8 +11,9 @@
 
 use std::time::{Duration, Instant};
 
-use cattlegrid_pool::{Sizing, SizingConfig};
 use proptest::prelude::*;
+
+use super::{Sizing, SizingConfig};
 
 /// Something that happens to a pool.
 #[derive(Debug, Clone)]
@@ -72,7 +73,7 @@ impl Model {
     }
 
     /// Polls until the sizing wants nothing more, as the driver does.
-    fn settle(&mut self) {
+    fn poll(&mut self) {
         let config = self.sizing.config();
         let decision = self.sizing.poll(self.now, self.queued, true);
         let idle_before = self.count(|state| matches!(state, State::Idle(_)));
@@ -138,10 +139,10 @@ impl Model {
                 Some(at) if at <= end && at > self.now => self.now = at,
                 _ => break,
             }
-            self.settle();
+            self.poll();
         }
         self.now = end;
-        self.settle();
+        self.poll();
     }
 
     fn apply(&mut self, step: &Step) {
@@ -188,7 +189,7 @@ impl Model {
             }
             Step::Resize(idle, max) => self.sizing.resize(idle, max),
         }
-        self.settle();
+        self.poll();
     }
 }
 
@@ -210,7 +211,7 @@ proptest! {
     ) {
         let (start, stop) = (Duration::from_millis(start), Duration::from_millis(stop));
         let mut model = model(SizingConfig { idle, max, load, start, stop });
-        model.settle();
+        model.poll();
         for step in &history {
             model.apply(step);
         }
@@ -226,7 +227,7 @@ fn the_first_worker_starts_at_once_then_one_two_four() {
     let mut model = model(config(0, 60, 1, 100, 1000));
     model.queued = 1000;
     let mut counts = Vec::new();
-    model.settle();
+    model.poll();
     for _ in 0..5 {
         counts.push(model.workers.len());
         model.wait(Duration::from_millis(100));
@@ -238,11 +239,11 @@ fn the_first_worker_starts_at_once_then_one_two_four() {
 fn start_0_starts_all_the_queue_can_use_at_once() {
     let mut model = model(config(0, 8, 1, 0, 1000));
     model.queued = 40;
-    model.settle();
+    model.poll();
     assert_eq!(model.workers.len(), 8);
     let mut few = self::model(config(0, 8, 2, 0, 1000));
     few.queued = 5;
-    few.settle();
+    few.poll();
     assert_eq!(few.workers.len(), 3);
 }
 
@@ -250,7 +251,7 @@ fn start_0_starts_all_the_queue_can_use_at_once() {
 fn idle_workers_are_stopped_one_by_one_as_their_own_time_comes() {
     let mut model = model(config(1, 4, 1, 0, 1000));
     model.queued = 4;
-    model.settle();
+    model.poll();
     model.queued = 0;
     for _ in 0..4 {
         model.apply(&Step::Ready);
@@ -270,7 +271,7 @@ fn idle_workers_are_stopped_one_by_one_as_their_own_time_comes() {
 fn a_retired_worker_counts_until_it_is_gone_and_is_then_replaced_at_once() {
     let mut model = model(config(0, 2, 1, 100, 10_000));
     model.queued = 10;
-    model.settle();
+    model.poll();
     model.wait(Duration::from_millis(100));
     assert_eq!(model.sizing.total(), 2);
     model.apply(&Step::Retire(0));

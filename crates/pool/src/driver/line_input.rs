@@ -10,10 +10,10 @@ use cattlegrid_worker::message::ErrorBody;
 
 use crate::advice;
 use crate::driver::Driver;
+use crate::driver::traffic::Body;
 use crate::error::Error;
 use crate::jsonl::{self, LineEnds};
 use crate::long_line::{Long, LongLine};
-use crate::traffic::Body;
 use crate::worker::FrameRoom;
 
 impl Driver {
@@ -22,9 +22,9 @@ impl Driver {
     ///
     /// # Errors
     /// Why the worker must be killed.
-    pub(crate) fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
-        let max = self.options.max_frame;
-        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+    pub(super) fn next_line(&mut self, slot: usize, rest: &[u8]) -> Result<Option<usize>, String> {
+        let max = self.base.options().max_frame;
+        let Some(worker) = self.fleet.get_mut(slot) else { return Ok(None) };
         let current = worker.in_flight.front().map(|sent| sent.id);
         let (objects, greeted) = (worker.objects, worker.greeted);
         if worker.long_line.is_some() {
@@ -64,7 +64,7 @@ impl Driver {
                 let has_room = self.has_frame_room(slot, header);
                 if !has_room || (frame.kind == Kind::Event && !self.has_event_room(slot)) {
                     // The whole line is read again later.
-                    if let Some(worker) = &mut self.workers[slot] {
+                    if let Some(worker) = self.fleet.get_mut(slot) {
                         worker.lines = LineEnds::default();
                     }
                     return Ok(None);
@@ -84,13 +84,14 @@ impl Driver {
         rest: &[u8],
         current: Option<u64>,
     ) -> Result<Option<usize>, String> {
-        let Some(worker) = &mut self.workers[slot] else { return Ok(None) };
+        let Some(worker) = self.fleet.get_mut(slot) else { return Ok(None) };
         let Some(line) = &mut worker.long_line else { return Ok(None) };
         let Some(end) = line.push(rest)? else { return Ok(Some(rest.len())) };
         let what = line
             .end(current, worker.objects)
             .map_err(|reason| advice::of_line(&reason, line.head(), worker.greeted))?;
-        let (len, max) = (usize::try_from(line.len()).unwrap_or(usize::MAX), self.options.max_frame as usize);
+        let (len, max) =
+            (usize::try_from(line.len()).unwrap_or(usize::MAX), self.base.options().max_frame as usize);
         worker.long_line = None;
         let error = |code: &str, what: &str| ErrorBody {
             code: code.to_owned(),
@@ -120,11 +121,10 @@ impl Driver {
         Ok(Some(end + 1))
     }
 
-    /// Notes an error as the job's outcome, for when the worker is done with it. The first one counts.
+    /// See [`crate::job::JobEntry::note_fault`].
     fn note_fault(&mut self, id: u64, error: Error) {
         if let Some(job) = self.jobs.get_mut(id) {
-            (job.chunks, job.room) = (None, None);
-            job.fault.get_or_insert(error);
+            job.note_fault(error);
         }
     }
 }
