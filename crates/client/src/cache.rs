@@ -36,46 +36,22 @@ pub trait Cache: Send + Sync {
 
     /// `get` of many keys.
     fn get_many(&self, keys: &[&[u8]]) -> impl Future<Output = Vec<Result<Option<Item>, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(keys.len());
-            for key in keys {
-                all.push(self.get(key).await);
-            }
-            all
-        }
+        in_turn(keys.iter().map(|key| self.get(key)))
     }
 
     /// `gets` of many keys.
     fn gets_many(&self, keys: &[&[u8]]) -> impl Future<Output = Vec<Result<Option<Item>, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(keys.len());
-            for key in keys {
-                all.push(self.gets(key).await);
-            }
-            all
-        }
+        in_turn(keys.iter().map(|key| self.gets(key)))
     }
 
     /// `add` of many keys.
     fn add_many(&self, writes: &[Write<'_>]) -> impl Future<Output = Vec<Result<Written, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(writes.len());
-            for write in writes {
-                all.push(self.add(*write).await);
-            }
-            all
-        }
+        in_turn(writes.iter().map(|write| self.add(*write)))
     }
 
     /// `set` of many keys.
     fn set_many(&self, writes: &[Write<'_>]) -> impl Future<Output = Vec<Result<Written, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(writes.len());
-            for write in writes {
-                all.push(self.set(*write).await);
-            }
-            all
-        }
+        in_turn(writes.iter().map(|write| self.set(*write)))
     }
 
     /// `cas` of many keys, each with its CAS number.
@@ -83,13 +59,7 @@ pub trait Cache: Send + Sync {
         &self,
         writes: &[(Write<'_>, u64)],
     ) -> impl Future<Output = Vec<Result<Written, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(writes.len());
-            for (write, cas) in writes {
-                all.push(self.cas(*write, *cas).await);
-            }
-            all
-        }
+        in_turn(writes.iter().map(|(write, cas)| self.cas(*write, *cas)))
     }
 
     /// Where the CAS numbers are valid that come with replies to requests that are sent from now on. None, as without a body of its
@@ -110,13 +80,7 @@ pub trait Cache: Send + Sync {
 
     /// `delete` of many keys.
     fn delete_many(&self, keys: &[&[u8]]) -> impl Future<Output = Vec<Result<bool, Error>>> + Send {
-        async move {
-            let mut all = Vec::with_capacity(keys.len());
-            for key in keys {
-                all.push(self.delete(key).await);
-            }
-            all
-        }
+        in_turn(keys.iter().map(|key| self.delete(key)))
     }
 
     /// Asks for a value, and for the lease of the key if its server gives leases. Without a body of its own: `gets`.
@@ -195,6 +159,15 @@ pub trait Cache: Send + Sync {
         let _ = tags;
         async { Err(Error::NoTags) }
     }
+}
+
+/// The outputs of futures that run one after the other.
+async fn in_turn<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut outputs = Vec::new();
+    for future in futures {
+        outputs.push(future.await);
+    }
+    outputs
 }
 
 /// Where a CAS number means the same item: on the connections that there were, and as long as each key has the same server. A server

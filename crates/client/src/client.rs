@@ -18,12 +18,12 @@ use crate::herd::Flights;
 use crate::item::{Item, Write, Written};
 use crate::key::{self, Key};
 use crate::metrics::{Metrics, Statistics};
-use crate::near::{self, Near, Writing};
-use crate::net::node::{Node, Settings};
+use crate::near::{self, Near, WriteGuard};
+use crate::net::node::{Node, NodeSettings};
 use crate::net::wire::{self, Command, Reply, Verb};
 
 pub use builder::ClientBuilder;
-use servers::Source;
+use servers::ServerSource;
 
 /// A client of one or more servers.
 ///
@@ -33,12 +33,12 @@ use servers::Source;
 /// A command that is dropped before its reply may have been executed or not; this disturbs no other command.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    inner: Arc<ClientInner>,
 }
 
-struct Inner {
-    source: Source,
-    settings: Arc<Settings>,
+struct ClientInner {
+    source: ServerSource,
+    settings: Arc<NodeSettings>,
     compress_above: Option<usize>,
     flights: Arc<Flights<Client>>,
     near: Option<Near>,
@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// The own write that a command is, for the near cache.
-    fn writing(&self, command: &Command<'_>) -> Option<Writing<'_>> {
+    fn writing(&self, command: &Command<'_>) -> Option<WriteGuard<'_>> {
         Some(self.inner.near.as_ref()?.writing(command.written()?))
     }
 

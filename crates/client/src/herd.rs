@@ -30,12 +30,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::cache::Cache;
+use crate::item::system_time;
 use crate::metrics::{Metrics, Observer, Statistics};
 
+mod acquire;
 mod client;
 mod envelope;
 mod fetch;
 mod flights;
+mod found;
 mod grant;
 mod kept;
 mod many;
@@ -44,11 +47,11 @@ mod options;
 mod plain;
 mod saved;
 
+use acquire::ClockedCache;
 pub use fetch::{Fetch, Fetched, Token};
 pub(crate) use flights::Flights;
-use grant::Place;
-pub(crate) use kept::Kept;
 pub use kept::NotStored;
+pub(crate) use kept::StoreResult;
 pub use options::{Compute, ComputeError, Outcome, WhenUnavailable};
 pub use saved::SavedToken;
 
@@ -63,7 +66,7 @@ pub use saved::SavedToken;
 /// # Ok(page.value()) }
 /// ```
 pub struct Herd<C: Cache + 'static> {
-    place: Place<C>,
+    place: ClockedCache<C>,
     flights: Arc<Flights<C>>,
     metrics: Arc<Metrics>,
     compress_above: Option<usize>,
@@ -77,10 +80,10 @@ impl<C: Cache + 'static> Herd<C> {
 
     /// The same with another clock, for tests.
     pub fn with_clock(cache: C, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self::over(Place { cache: Arc::new(cache), clock: Arc::new(clock) })
+        Self::over(ClockedCache { cache: Arc::new(cache), clock: Arc::new(clock) })
     }
 
-    fn over(place: Place<C>) -> Self {
+    fn over(place: ClockedCache<C>) -> Self {
         Self { place, flights: Arc::new(Flights::new()), metrics: Arc::default(), compress_above: None }
     }
 
@@ -117,10 +120,8 @@ impl<C: Cache + 'static> Herd<C> {
 }
 
 /// A connection with this machine's clock.
-fn place<C>(cache: C) -> Place<C> {
-    #[expect(clippy::disallowed_methods, reason = "this is the reader of the clock")]
-    let clock = SystemTime::now;
-    Place { cache: Arc::new(cache), clock: Arc::new(clock) }
+fn place<C>(cache: C) -> ClockedCache<C> {
+    ClockedCache { cache: Arc::new(cache), clock: Arc::new(system_time) }
 }
 
 impl<C: Cache + 'static> Clone for Herd<C> {

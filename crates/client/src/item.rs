@@ -1,8 +1,21 @@
 //! What is read from a cache and written to it: values with flags, and how long they live.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+
+/// Where the time of expiries comes from. Tests have their own.
+pub(crate) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// The clock of this machine.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one reader of the clock; everything else is given the time"
+)]
+pub(crate) fn system_time() -> SystemTime {
+    SystemTime::now()
+}
 
 /// A value as a server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

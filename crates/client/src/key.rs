@@ -21,77 +21,41 @@ pub trait Key: Send + Sync {
     }
 }
 
-impl<K: Key + ?Sized> Key for &K {
-    fn bytes(&self) -> &[u8] {
-        (**self).bytes()
-    }
+macro_rules! holders {
+    ($($(where K: $bound:path =>)? $holder:ty;)*) => { $(
+        impl<K: Key $(+ $bound)? + ?Sized> Key for $holder {
+            fn bytes(&self) -> &[u8] {
+                (**self).bytes()
+            }
 
-    fn tags(&self) -> &[String] {
-        (**self).tags()
-    }
+            fn tags(&self) -> &[String] {
+                (**self).tags()
+            }
+        }
+    )* };
 }
 
-impl<K: Key + ?Sized> Key for Box<K> {
-    fn bytes(&self) -> &[u8] {
-        (**self).bytes()
-    }
-
-    fn tags(&self) -> &[String] {
-        (**self).tags()
-    }
+holders! {
+    &K;
+    Box<K>;
+    Arc<K>;
+    where K: ToOwned<Owned: Send + Sync> => Cow<'_, K>;
 }
 
-impl<K: Key + ?Sized> Key for Arc<K> {
-    fn bytes(&self) -> &[u8] {
-        (**self).bytes()
-    }
-
-    fn tags(&self) -> &[String] {
-        (**self).tags()
-    }
+/// Text and bytes.
+macro_rules! plain {
+    ($($type:ty;)*) => { $(
+        impl Key for $type {
+            fn bytes(&self) -> &[u8] {
+                self.as_ref()
+            }
+        }
+    )* };
 }
 
-impl<K: Key + ToOwned<Owned: Send + Sync> + ?Sized> Key for Cow<'_, K> {
-    fn bytes(&self) -> &[u8] {
-        (**self).bytes()
-    }
-
-    fn tags(&self) -> &[String] {
-        (**self).tags()
-    }
-}
-
-impl Key for str {
-    fn bytes(&self) -> &[u8] {
-        self.as_bytes()
-    }
-}
-
-impl Key for String {
-    fn bytes(&self) -> &[u8] {
-        self.as_bytes()
-    }
-}
-
-impl Key for [u8] {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
+plain! { str; String; [u8]; Vec<u8>; bytes::Bytes; }
 
 impl<const N: usize> Key for [u8; N] {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Key for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Key for bytes::Bytes {
     fn bytes(&self) -> &[u8] {
         self
     }

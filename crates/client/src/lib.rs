@@ -19,6 +19,7 @@
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod cache;
+mod calls;
 mod client;
 mod error;
 mod herd;

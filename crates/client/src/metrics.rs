@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::herd::{Kept, NotStored, Outcome};
+use crate::herd::{NotStored, Outcome, StoreResult};
 
 /// Is told what a [`Client`](crate::Client) does, as it happens: for metrics of a program's own. All methods do nothing unless they are
 /// defined.
@@ -264,9 +264,15 @@ impl Metrics {
     }
 
     /// A computation begins, of these keys.
-    pub(crate) fn computing(self: &Arc<Self>, keys: impl IntoIterator<Item = Bytes>) -> Computing {
+    pub(crate) fn computing(self: &Arc<Self>, keys: impl IntoIterator<Item = Bytes>) -> Computation {
         let keys = keys.into_iter().map(|key| (key, None)).collect();
-        Computing { metrics: Arc::clone(self), keys, began: Instant::now(), duration: None, is_token: false }
+        Computation {
+            metrics: Arc::clone(self),
+            keys,
+            began: Instant::now(),
+            duration: None,
+            is_token: false,
+        }
     }
 
     fn computed(&self, key: &[u8], duration: Duration, stored: bool) {
@@ -327,16 +333,16 @@ impl Metrics {
 }
 
 /// A computation that is under way. What is told of it when it is dropped: keys that have no end by then have failed.
-pub(crate) struct Computing {
+pub(crate) struct Computation {
     metrics: Arc<Metrics>,
     /// With their ends: whether the value is in the cache.
-    keys: Vec<(Bytes, Option<Kept>)>,
+    keys: Vec<(Bytes, Option<StoreResult>)>,
     began: Instant,
     duration: Option<Duration>,
     is_token: bool,
 }
 
-impl Computing {
+impl Computation {
     /// With its end the call ends that has got the right to compute.
     pub(crate) fn of_token(mut self) -> Self {
         self.is_token = true;
@@ -349,7 +355,7 @@ impl Computing {
     }
 
     /// The key at this place has a value, and this is whether it is in the cache.
-    pub(crate) fn ends(&mut self, at: usize, kept: Kept) {
+    pub(crate) fn ends(&mut self, at: usize, kept: StoreResult) {
         self.keys[at].1 = Some(kept);
     }
 
@@ -364,7 +370,7 @@ impl Computing {
     }
 }
 
-impl Drop for Computing {
+impl Drop for Computation {
     fn drop(&mut self) {
         let duration = self.duration.unwrap_or_else(|| self.began.elapsed());
         for (key, end) in &self.keys {
@@ -373,7 +379,7 @@ impl Drop for Computing {
                 self.metrics.not_stored(key, why);
             }
             if self.is_token {
-                let computed = |kept: &Kept| Outcome::Computed { value: (), stored: kept.is_ok() };
+                let computed = |kept: &StoreResult| Outcome::Computed { value: (), stored: kept.is_ok() };
                 self.metrics.outcome(key, end.as_ref().map(computed));
             }
         }

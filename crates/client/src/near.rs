@@ -77,13 +77,13 @@ impl Weighter<Box<[u8]>, Entry> for Weight {
 
 /// A read that is about to be sent: what [`Near::insert`] needs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
+pub(crate) struct ReadMark {
     number: u64,
     began: Instant,
 }
 
 /// An own write of a key. When it is dropped, the write is over or given up.
-pub(crate) struct Writing<'a> {
+pub(crate) struct WriteGuard<'a> {
     near: &'a Near,
     slot: usize,
 }
@@ -112,12 +112,12 @@ impl Near {
     }
 
     /// To be called before the read is sent.
-    pub(crate) fn reading(&self, key: &[u8], now: Instant) -> Reading {
-        Reading { number: self.slots[self.slot(key)].load(Ordering::SeqCst), began: now }
+    pub(crate) fn reading(&self, key: &[u8], now: Instant) -> ReadMark {
+        ReadMark { number: self.slots[self.slot(key)].load(Ordering::SeqCst), began: now }
     }
 
     /// Keeps what was read. `left` is the rest of its time to live as of when it was read; None: it never expires.
-    pub(crate) fn insert(&self, key: &[u8], reading: Reading, item: &Item, left: Option<Duration>) {
+    pub(crate) fn insert(&self, key: &[u8], reading: ReadMark, item: &Item, left: Option<Duration>) {
         let lives = left.unwrap_or(self.longest).min(self.longest);
         if lives.is_zero() || reading.number != self.slots[self.slot(key)].load(Ordering::SeqCst) {
             return;
@@ -129,11 +129,11 @@ impl Near {
     }
 
     /// To be called before an own write or delete is sent.
-    pub(crate) fn writing(&self, key: &[u8]) -> Writing<'_> {
+    pub(crate) fn writing(&self, key: &[u8]) -> WriteGuard<'_> {
         let slot = self.slot(key);
         self.slots[slot].fetch_add(1, Ordering::SeqCst);
         self.entries.remove(key);
-        Writing { near: self, slot }
+        WriteGuard { near: self, slot }
     }
 
     /// Ends all entries, and those of reads that are under way.
@@ -149,7 +149,7 @@ impl Near {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         self.near.slots[self.slot].fetch_add(1, Ordering::SeqCst);
     }

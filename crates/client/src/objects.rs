@@ -66,13 +66,7 @@ impl Key for Call {
 
 /// Appends a part of a name.
 fn push(name: &mut String, part: impl Display) {
-    for character in part.to_string().chars() {
-        match character {
-            ':' => name.push_str("%3A"),
-            '%' => name.push_str("%25"),
-            other => name.push(other),
-        }
-    }
+    name.push_str(&part.to_string().replace('%', "%25").replace(':', "%3A"));
 }
 
 /// The key that decides which server has the object of this call.

@@ -43,7 +43,8 @@ use cattlegrid_ring::{Layout, Ring, RingError, Server};
 
 mod place;
 
-use place::Placing;
+use place::Placement;
+pub(crate) use place::{SPLIT_STEP, fnv, mix};
 
 /// How keys are spread over servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -110,8 +111,8 @@ pub struct Probe {
 /// The servers of a client, and the search for the server of a key. See the module's text.
 #[derive(Debug)]
 pub struct Route {
-    placing: Placing,
-    states: Box<[State]>,
+    placement: Placement,
+    states: Box<[ServerState]>,
     options: Options,
     /// Times are counted from here.
     began: Instant,
@@ -119,11 +120,11 @@ pub struct Route {
     next_us: AtomicU64,
     /// Servers that were ejected or have returned.
     changes: AtomicU64,
-    ejected: Mutex<Ejected>,
+    ejected: Mutex<Ejections>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ServerState {
     /// Written only by the holder of [`Route::ejected`].
     is_available: AtomicBool,
     /// In a row.
@@ -131,16 +132,16 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Ejected {
+struct Ejections {
     /// Number of ejections so far.
     ejections: u64,
     /// Servers that are ejected.
-    list: Vec<Out>,
+    list: Vec<EjectedServer>,
 }
 
 /// A server that is ejected.
 #[derive(Debug)]
-struct Out {
+struct EjectedServer {
     place: usize,
     /// Number of its ejection.
     ejection: u64,
@@ -176,14 +177,14 @@ impl Route {
             Sharding::KetamaWeighted | Sharding::Rendezvous => Layout::Weighted,
         };
         let ring = Ring::new(servers, layout)?;
-        let placing = match (ring.servers(), options.sharding) {
-            ([_], _) => Placing::One,
-            (servers, Sharding::Rendezvous) => Placing::rendezvous(servers),
-            _ => Placing::ring(&ring, layout),
+        let placement = match (ring.servers(), options.sharding) {
+            ([_], _) => Placement::One,
+            (servers, Sharding::Rendezvous) => Placement::rendezvous(servers),
+            _ => Placement::ring(&ring, layout),
         };
-        let state = |_| State { is_available: AtomicBool::new(true), failures: AtomicU32::new(0) };
+        let state = |_| ServerState { is_available: AtomicBool::new(true), failures: AtomicU32::new(0) };
         Ok(Self {
-            placing,
+            placement,
             states: (0..ring.servers().len()).map(state).collect(),
             options,
             began: now,
@@ -198,14 +199,14 @@ impl Route {
     pub(crate) fn take_over(&mut self, old: &Self, place: impl Fn(usize) -> Option<usize>) {
         self.began = old.began;
         self.changes = AtomicU64::new((old.changes() / GENERATION + 1) * GENERATION);
-        let mut ejected = Ejected::default();
+        let mut ejected = Ejections::default();
         {
             let before = old.lock();
             ejected.ejections = before.ejections;
             for out in &before.list {
                 if let Some(place) = place(out.place) {
                     self.states[place].is_available.store(false, Ordering::Release);
-                    ejected.list.push(Out { place, ..*out });
+                    ejected.list.push(EjectedServer { place, ..*out });
                 }
             }
         }
@@ -216,12 +217,12 @@ impl Route {
     /// The place of a key's server among those that are not ejected. None: all are.
     #[inline]
     pub fn place(&self, key: &[u8]) -> Option<usize> {
-        self.placing.find(key, |place| self.is_available(place))
+        self.placement.find(key, |place| self.is_available(place))
     }
 
     /// The place of a key's server when none is ejected.
     pub fn own_place(&self, key: &[u8]) -> usize {
-        self.placing.find(key, |_| true).unwrap_or(0)
+        self.placement.find(key, |_| true).unwrap_or(0)
     }
 
     /// Whether any server is ejected.
@@ -272,7 +273,7 @@ impl Route {
         let wait_us = retry_us(ejection);
         let next_us = self.us(now).saturating_add(wait_us);
         let number = ejected.ejections;
-        ejected.list.push(Out { place, ejection: number, next_us, wait_us });
+        ejected.list.push(EjectedServer { place, ejection: number, next_us, wait_us });
         self.note_next(&ejected);
         Event::Ejected
     }
@@ -337,11 +338,11 @@ impl Route {
         (next_us != NEVER).then(|| Duration::from_micros(next_us.saturating_sub(self.us(now))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ejected> {
+    fn lock(&self) -> MutexGuard<'_, Ejections> {
         self.ejected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_next(&self, ejected: &Ejected) {
+    fn note_next(&self, ejected: &Ejections) {
         let next = ejected.list.iter().map(|out| out.next_us.min(NEVER - 1)).min();
         self.next_us.store(next.unwrap_or(NEVER), Ordering::Release);
     }

@@ -78,40 +78,27 @@ pub trait Value: Sized + Send {
     fn decode(data: Bytes) -> Result<Self, String>;
 }
 
-impl Value for Bytes {
-    const FORMAT: Format = Format::Bytes;
+macro_rules! bytes {
+    ($($type:ty: $encode:expr, $decode:expr;)*) => { $(
+        impl Value for $type {
+            const FORMAT: Format = Format::Bytes;
 
-    fn encode(&self) -> Result<Bytes, String> {
-        Ok(self.clone())
-    }
+            fn encode(&self) -> Result<Bytes, String> {
+                Ok($encode(self))
+            }
 
-    fn decode(data: Bytes) -> Result<Self, String> {
-        Ok(data)
-    }
+            fn decode(data: Bytes) -> Result<Self, String> {
+                $decode(data)
+            }
+        }
+    )* };
 }
 
-impl Value for Vec<u8> {
-    const FORMAT: Format = Format::Bytes;
-
-    fn encode(&self) -> Result<Bytes, String> {
-        Ok(Bytes::copy_from_slice(self))
-    }
-
-    fn decode(data: Bytes) -> Result<Self, String> {
-        Ok(data.to_vec())
-    }
-}
-
-impl Value for String {
-    const FORMAT: Format = Format::Bytes;
-
-    fn encode(&self) -> Result<Bytes, String> {
-        Ok(Bytes::copy_from_slice(self.as_bytes()))
-    }
-
-    fn decode(data: Bytes) -> Result<Self, String> {
-        Self::from_utf8(data.to_vec()).map_err(|error| error.to_string())
-    }
+bytes! {
+    Bytes: Self::clone, Ok;
+    Vec<u8>: |own: &Self| Bytes::copy_from_slice(own), |data: Bytes| Ok(data.to_vec());
+    String: |own: &Self| Bytes::copy_from_slice(own.as_bytes()),
+        |data: Bytes| Self::from_utf8(data.to_vec()).map_err(|error| error.to_string());
 }
 
 /// A number in decimal.
@@ -238,57 +225,51 @@ macro_rules! borrowed {
 
 borrowed! { str [u8] &str &[u8] &String &Vec<u8> &Bytes }
 
-/// A value of any type that serde knows, stored as JSON.
-///
-/// ```
-/// use cattlegrid_client::{Json, Value};
-///
-/// let Json((name, age)) = Json::<(String, u32)>::decode(br#"["Ada", 36]"#.as_slice().into())?;
-/// assert_eq!((name.as_str(), age), ("Ada", 36));
-/// # Ok::<(), String>(())
-/// ```
-#[cfg(feature = "json")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Json<T>(
-    /// The value.
-    pub T,
-);
+/// What serde writes and reads.
+macro_rules! formats {
+    ($(
+        $(#[$doc:meta])*
+        $feature:literal $name:ident: $write:path, $read:path;
+    )*) => { $(
+        $(#[$doc])*
+        #[cfg(feature = $feature)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name<T>(
+            /// The value.
+            pub T,
+        );
 
-#[cfg(feature = "json")]
-impl<T: serde::Serialize + serde::de::DeserializeOwned + Send> Value for Json<T> {
-    const FORMAT: Format = Format::Json;
+        #[cfg(feature = $feature)]
+        impl<T: serde::Serialize + serde::de::DeserializeOwned + Send> Value for $name<T> {
+            const FORMAT: Format = Format::$name;
 
-    fn encode(&self) -> Result<Bytes, String> {
-        serde_json::to_vec(&self.0).map(Bytes::from).map_err(|error| error.to_string())
-    }
+            fn encode(&self) -> Result<Bytes, String> {
+                $write(&self.0).map(Bytes::from).map_err(|error| error.to_string())
+            }
 
-    fn decode(data: Bytes) -> Result<Self, String> {
-        serde_json::from_slice(&data).map(Self).map_err(|error| format!("not JSON of this type: {error}"))
-    }
+            fn decode(data: Bytes) -> Result<Self, String> {
+                let wrong = |error| format!("not {} of this type: {error}", Format::name(Self::FORMAT.number()));
+                $read(&data).map(Self).map_err(wrong)
+            }
+        }
+    )* };
 }
 
-/// A value of any type that serde knows, stored as `MessagePack`. Structures are written with the names of their fields, so that
-/// fields can be added (with `#[serde(default)]`) while old values are in the cache.
-#[cfg(feature = "msgpack")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct MessagePack<T>(
-    /// The value.
-    pub T,
-);
+formats! {
+    /// A value of any type that serde knows, stored as JSON.
+    ///
+    /// ```
+    /// use cattlegrid_client::{Json, Value};
+    ///
+    /// let Json((name, age)) = Json::<(String, u32)>::decode(br#"["Ada", 36]"#.as_slice().into())?;
+    /// assert_eq!((name.as_str(), age), ("Ada", 36));
+    /// # Ok::<(), String>(())
+    /// ```
+    "json" Json: serde_json::to_vec, serde_json::from_slice;
 
-#[cfg(feature = "msgpack")]
-impl<T: serde::Serialize + serde::de::DeserializeOwned + Send> Value for MessagePack<T> {
-    const FORMAT: Format = Format::MessagePack;
-
-    fn encode(&self) -> Result<Bytes, String> {
-        rmp_serde::to_vec_named(&self.0).map(Bytes::from).map_err(|error| error.to_string())
-    }
-
-    fn decode(data: Bytes) -> Result<Self, String> {
-        rmp_serde::from_slice(&data)
-            .map(Self)
-            .map_err(|error| format!("not MessagePack of this type: {error}"))
-    }
+    /// A value of any type that serde knows, stored as `MessagePack`. Structures are written with the names of their fields, so that
+    /// fields can be added (with `#[serde(default)]`) while old values are in the cache.
+    "msgpack" MessagePack: rmp_serde::to_vec_named, rmp_serde::from_slice;
 }
 
 /// The bytes of a value, and the flags that say how they were written. Values of more than `compress_above` bytes are compressed

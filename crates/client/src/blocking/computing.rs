@@ -1,5 +1,6 @@
 //! Computing missing values, with ordinary functions.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use bytes::Bytes;
 
 use super::desk::Desk;
 use super::{Client, Driver};
+use crate::calls::calls;
 use crate::client::Client as Async;
 use crate::error::Error;
 use crate::herd::{self, Compute, ComputeError, Fetch, NotStored, Outcome, SavedToken};
@@ -32,14 +34,6 @@ impl fmt::Debug for Herd {
 }
 
 impl Herd {
-    fn parts(&self) -> (&herd::Herd<Async>, &Driver) {
-        (&self.herd, &self.driver)
-    }
-
-    fn driver(&self) -> Arc<Driver> {
-        self.driver.clone()
-    }
-
     /// Gets told what is computed from now on: see [`crate::Herd::observer`].
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
@@ -75,17 +69,9 @@ impl Herd {
         options: &Compute,
         compute: impl FnOnce() -> Result<T, E>,
     ) -> Result<Outcome<T>, ComputeError<E>> {
-        let (client, driver) = self.parts();
-        let (desk, mut compute) = (Desk::<(), Option<Result<T, E>>>::new(), Some(compute));
-        let future = client.get_or_compute(key, options, || async {
-            match desk.call(()).await {
-                Ok(Some(computed)) => computed.map_err(ComputeError::Compute),
-                Ok(None) => Err(ComputeError::Cache(has_run())),
-                Err(error) => Err(ComputeError::Cache(error)),
-            }
-        });
-        let computed = desk.serve(driver, future, |()| compute.take().map(|compute| compute()));
-        computed.map_err(flat)
+        let desk = &Desk::new();
+        let future = self.herd.get_or_compute(key, options, || computed(desk, compute));
+        desk.serve(&self.driver, future).map_err(flat)
     }
 
     /// The values of many keys: see [`Herd::get_or_compute_many`](crate::Herd::get_or_compute_many). `compute` gets the keys whose values
@@ -97,22 +83,17 @@ impl Herd {
         &self,
         keys: impl IntoIterator<Item = (K, Expiration)>,
         options: &Compute,
-        mut compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        compute: impl FnMut(Vec<K>) -> Result<M, E>,
     ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
     where
         K: Key + Clone,
         T: Value,
         M: IntoIterator<Item = (K, T)>,
     {
-        let (client, driver) = self.parts();
-        let desk = Desk::<Vec<K>, Result<M, E>>::new();
-        let future = client.get_or_compute_many(keys, options, |keys| async {
-            match desk.call(keys).await {
-                Ok(computed) => computed.map_err(ComputeError::Compute),
-                Err(error) => Err(ComputeError::Cache(error)),
-            }
-        });
-        desk.serve(driver, future, &mut compute)
+        let compute = &RefCell::new(compute);
+        let desk = &Desk::new();
+        let computing = |keys| computed(desk, move || compute.borrow_mut()(keys));
+        desk.serve(&self.driver, self.herd.get_or_compute_many(keys, options, computing))
     }
 
     /// [`get_or_compute`](Self::get_or_compute), but `busy` is called instead of waiting for another client's value: see
@@ -127,28 +108,10 @@ impl Herd {
         compute: impl FnOnce() -> Result<T, E>,
         busy: impl FnOnce() -> Option<T>,
     ) -> Result<Outcome<T>, ComputeError<E>> {
-        let (client, driver) = self.parts();
-        let desk = Desk::<Ask<(), ()>, Option<Reply<Result<T, E>, Option<T>>>>::new();
-        let (mut compute, mut busy) = (Some(compute), Some(busy));
-        let computing = || async {
-            match desk.call(Ask::Compute(())).await {
-                Ok(Some(Reply::Computed(computed))) => computed.map_err(ComputeError::Compute),
-                Ok(_) => Err(ComputeError::Cache(has_run())),
-                Err(error) => Err(ComputeError::Cache(error)),
-            }
-        };
-        let instead = || async {
-            match desk.call(Ask::Instead(())).await {
-                Ok(Some(Reply::Instead(value))) => value,
-                _ => None,
-            }
-        };
-        let future = client.get_or_compute_or(key, options, computing, instead);
-        let computed = desk.serve(driver, future, |ask| match ask {
-            Ask::Compute(()) => compute.take().map(|compute| Reply::Computed(compute())),
-            Ask::Instead(()) => busy.take().map(|busy| Reply::Instead(busy())),
-        });
-        computed.map_err(flat)
+        let desk = &Desk::new();
+        let instead = || async { desk.call(busy).await.ok().flatten() };
+        let future = self.herd.get_or_compute_or(key, options, || computed(desk, compute), instead);
+        desk.serve(&self.driver, future).map_err(flat)
     }
 
     /// [`get_or_compute_many`](Self::get_or_compute_many), but `busy` is called with the keys that other clients compute: see
@@ -160,7 +123,7 @@ impl Herd {
         &self,
         keys: impl IntoIterator<Item = (K, Expiration)>,
         options: &Compute,
-        mut compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        compute: impl FnMut(Vec<K>) -> Result<M, E>,
         busy: impl FnOnce(Vec<K>) -> N,
     ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
     where
@@ -169,27 +132,14 @@ impl Herd {
         M: IntoIterator<Item = (K, T)>,
         N: IntoIterator<Item = (K, T)>,
     {
-        let (client, driver) = self.parts();
-        let desk = Desk::<Ask<Vec<K>, Vec<K>>, Option<Reply<Result<M, E>, N>>>::new();
-        let mut busy = Some(busy);
-        let computing = |keys| async {
-            match desk.call(Ask::Compute(keys)).await {
-                Ok(Some(Reply::Computed(computed))) => computed.map_err(ComputeError::Compute),
-                Ok(_) => Err(ComputeError::Cache(has_run())),
-                Err(error) => Err(ComputeError::Cache(error)),
-            }
-        };
+        let compute = &RefCell::new(compute);
+        let desk = &Desk::new();
+        let computing = |keys| computed(desk, move || compute.borrow_mut()(keys));
         let instead = |keys| async {
-            match desk.call(Ask::Instead(keys)).await {
-                Ok(Some(Reply::Instead(values))) => values.into_iter().collect(),
-                _ => Vec::new(),
-            }
+            let values = desk.call(|| busy(keys)).await;
+            values.map_or_else(|_| Vec::new(), |values| values.into_iter().collect())
         };
-        let future = client.get_or_compute_many_or(keys, options, computing, instead);
-        desk.serve(driver, future, |ask| match ask {
-            Ask::Compute(keys) => Some(Reply::Computed(compute(keys))),
-            Ask::Instead(keys) => busy.take().map(|busy| Reply::Instead(busy(keys))),
-        })
+        desk.serve(&self.driver, self.herd.get_or_compute_many_or(keys, options, computing, instead))
     }
 
     /// The value of a key, or a token to compute it: see [`Herd::fetch_or_compute`](crate::Herd::fetch_or_compute).
@@ -202,12 +152,9 @@ impl Herd {
         options: impl Into<Fetch>,
         hint: &[u8],
     ) -> Result<Fetched<T>, Error> {
-        let (client, driver) = self.parts();
-        Ok(match driver.run(client.fetch_or_compute(key, options, hint))? {
+        Ok(match self.driver.run(self.herd.fetch_or_compute(key, options, hint))? {
             herd::Fetched::Hit(value) => Fetched::Hit(value),
-            herd::Fetched::Compute { hint, token } => {
-                Fetched::Compute { hint, token: Token { token: Some(token), driver: self.driver() } }
-            }
+            herd::Fetched::Compute { hint, token } => Fetched::Compute { hint, token: self.token(token) },
             herd::Fetched::Value(value) => Fetched::Value(value),
             herd::Fetched::Error(text) => Fetched::Error(text),
             herd::Fetched::Busy => Fetched::Busy,
@@ -218,10 +165,8 @@ impl Herd {
     ///
     /// # Errors
     /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub fn deliver<T: ToValue + ?Sized>(&self, mut token: Token, value: &T) -> Result<bool, Error> {
-        let (client, driver) = self.parts();
-        let Some(token) = token.token.take() else { return Ok(false) };
-        driver.run(client.deliver(token, value))
+    pub fn deliver<T: ToValue + ?Sized>(&self, token: Token, value: &T) -> Result<bool, Error> {
+        self.driver.run(self.herd.deliver(token.into_inner(), value))
     }
 
     /// [`deliver`](Self::deliver), which says why a value was not stored: see [`crate::Herd::deliver_or_why`].
@@ -230,181 +175,92 @@ impl Herd {
     /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be written.
     pub fn deliver_or_why<T: ToValue + ?Sized>(
         &self,
-        mut token: Token,
+        token: Token,
         value: &T,
     ) -> Result<Result<(), NotStored>, Error> {
-        let (client, driver) = self.parts();
-        let Some(token) = token.token.take() else { return Ok(Err(NotStored::Fenced)) };
-        driver.run(client.deliver_or_why(token, value))
+        self.driver.run(self.herd.deliver_or_why(token.into_inner(), value))
     }
 
     /// A token that was [saved](Token::save), in this process or another: see [`crate::Herd::resume`].
     pub fn resume(&self, saved: &SavedToken) -> Token {
-        let (client, driver) = self.parts();
-        Token { token: Some(driver.run(async { client.resume(saved) })), driver: self.driver() }
+        self.token(self.driver.run(async { self.herd.resume(saved) }))
     }
 
     /// Says that the computation of a token has failed: the waiting callers get the text.
     ///
     /// # Errors
     /// The server cannot be asked.
-    pub fn fail(&self, mut token: Token, text: &str) -> Result<(), Error> {
-        let (client, driver) = self.parts();
-        let Some(token) = token.token.take() else { return Ok(()) };
-        driver.run(client.fail(token, text))
+    pub fn fail(&self, token: Token, text: &str) -> Result<(), Error> {
+        self.driver.run(self.herd.fail(token.into_inner(), text))
+    }
+
+    fn token(&self, token: herd::Token<Async>) -> Token {
+        Token { token: Some(token), driver: self.driver.clone() }
     }
 }
 
 impl Client {
     /// What computes values over this client: see [`crate::Client::herd`].
     pub fn herd(&self) -> Herd {
-        Herd { herd: self.parts().0.herd(), driver: self.driver() }
+        Herd { herd: self.client.herd(), driver: self.driver.clone() }
     }
+}
 
-    /// See [`Herd::get_or_compute`].
-    ///
-    /// # Errors
-    /// `compute` has failed, the server cannot be asked, or the value cannot be read as `T`.
+calls! { of herd;
+impl Client {
+    /// See [`Herd::get_or_compute`], also for its errors.
     pub fn get_or_compute<K: Key, T: Value, E>(
-        &self,
-        key: K,
-        options: &Compute,
-        compute: impl FnOnce() -> Result<T, E>,
-    ) -> Result<Outcome<T>, ComputeError<E>> {
-        self.herd().get_or_compute(key, options, compute)
-    }
+        &self, key: K, options: &Compute, compute: impl FnOnce() -> Result<T, E>
+    ) -> Result<Outcome<T>, ComputeError<E>>;
 
-    /// See [`Herd::get_or_compute_many`].
-    ///
-    /// # Errors
-    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error in its place.
+    /// See [`Herd::get_or_compute_many`], also for its errors.
     pub fn get_or_compute_many<K, T, E, M>(
-        &self,
-        keys: impl IntoIterator<Item = (K, Expiration)>,
-        options: &Compute,
-        compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        &self, keys: impl IntoIterator<Item = (K, Expiration)>, options: &Compute, compute: impl FnMut(Vec<K>) -> Result<M, E>
     ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
-    where
-        K: Key + Clone,
-        T: Value,
-        M: IntoIterator<Item = (K, T)>,
-    {
-        self.herd().get_or_compute_many(keys, options, compute)
-    }
+    where [K: Key + Clone, T: Value, M: IntoIterator<Item = (K, T)>];
 
-    /// See [`Herd::get_or_compute_or`].
-    ///
-    /// # Errors
-    /// As [`get_or_compute`](Self::get_or_compute).
+    /// See [`Herd::get_or_compute_or`], also for its errors.
     pub fn get_or_compute_or<K: Key, T: Value, E>(
-        &self,
-        key: K,
-        options: &Compute,
-        compute: impl FnOnce() -> Result<T, E>,
-        busy: impl FnOnce() -> Option<T>,
-    ) -> Result<Outcome<T>, ComputeError<E>> {
-        self.herd().get_or_compute_or(key, options, compute, busy)
-    }
+        &self, key: K, options: &Compute, compute: impl FnOnce() -> Result<T, E>, busy: impl FnOnce() -> Option<T>
+    ) -> Result<Outcome<T>, ComputeError<E>>;
 
-    /// See [`Herd::get_or_compute_many_or`].
-    ///
-    /// # Errors
-    /// As [`get_or_compute_many`](Self::get_or_compute_many).
+    /// See [`Herd::get_or_compute_many_or`], also for its errors.
     pub fn get_or_compute_many_or<K, T, E, M, N>(
-        &self,
-        keys: impl IntoIterator<Item = (K, Expiration)>,
-        options: &Compute,
-        compute: impl FnMut(Vec<K>) -> Result<M, E>,
-        busy: impl FnOnce(Vec<K>) -> N,
+        &self, keys: impl IntoIterator<Item = (K, Expiration)>, options: &Compute, compute: impl FnMut(Vec<K>) -> Result<M, E>,
+        busy: impl FnOnce(Vec<K>) -> N
     ) -> Result<Vec<Result<Outcome<T>, Error>>, ComputeError<E>>
-    where
-        K: Key + Clone,
-        T: Value,
-        M: IntoIterator<Item = (K, T)>,
-        N: IntoIterator<Item = (K, T)>,
-    {
-        self.herd().get_or_compute_many_or(keys, options, compute, busy)
-    }
+    where [K: Key + Clone, T: Value, M: IntoIterator<Item = (K, T)>, N: IntoIterator<Item = (K, T)>];
 
-    /// See [`Herd::fetch_or_compute`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
-    pub fn fetch_or_compute<K: Key, T: Value>(
-        &self,
-        key: K,
-        options: impl Into<Fetch>,
-        hint: &[u8],
-    ) -> Result<Fetched<T>, Error> {
-        self.herd().fetch_or_compute(key, options, hint)
-    }
+    /// See [`Herd::fetch_or_compute`], also for its errors.
+    pub fn fetch_or_compute<K: Key, T: Value>(&self, key: K, options: impl Into<Fetch>, hint: &[u8]) -> Result<Fetched<T>, Error>;
 
-    /// See [`Herd::deliver`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub fn deliver<T: ToValue + ?Sized>(&self, token: Token, value: &T) -> Result<bool, Error> {
-        self.herd().deliver(token, value)
-    }
+    /// See [`Herd::deliver`], also for its errors.
+    pub fn deliver<T: ToValue + ?Sized>(&self, token: Token, value: &T) -> Result<bool, Error>;
 
-    /// See [`Herd::deliver_or_why`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, or refuses the value for a reason of no [`NotStored`]; the value cannot be written.
-    pub fn deliver_or_why<T: ToValue + ?Sized>(
-        &self,
-        token: Token,
-        value: &T,
-    ) -> Result<Result<(), NotStored>, Error> {
-        self.herd().deliver_or_why(token, value)
-    }
+    /// See [`Herd::deliver_or_why`], also for its errors.
+    pub fn deliver_or_why<T: ToValue + ?Sized>(&self, token: Token, value: &T) -> Result<Result<(), NotStored>, Error>;
 
     /// See [`Herd::resume`].
-    pub fn resume(&self, saved: &SavedToken) -> Token {
-        self.herd().resume(saved)
-    }
+    pub fn resume(&self, saved: &SavedToken) -> Token;
 
-    /// See [`Herd::fail`].
-    ///
-    /// # Errors
-    /// The server cannot be asked.
-    pub fn fail(&self, token: Token, text: &str) -> Result<(), Error> {
-        self.herd().fail(token, text)
-    }
-
-    /// The value that is in the cache, if `get_or_compute` has stored it too; nothing is computed: see [`crate::Client::peek`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, or the value cannot be read as `T`.
-    pub fn peek<T: Value>(&self, key: impl Key) -> Result<Option<T>, Error> {
-        let (client, driver) = self.parts();
-        driver.run(client.peek(key))
-    }
+    /// See [`Herd::fail`], also for its errors.
+    pub fn fail(&self, token: Token, text: &str) -> Result<(), Error>;
+}
 }
 
-/// Which function a future needs, with its argument.
-enum Ask<A, B> {
-    Compute(A),
-    Instead(B),
-}
-
-/// What that function has returned.
-enum Reply<A, B> {
-    Computed(A),
-    Instead(B),
-}
-
-fn has_run() -> Error {
-    Error::Usage("the function has run already".to_owned())
+/// What a function of the program has computed, which is called at the desk.
+async fn computed<'a, T: 'a, E: 'a>(
+    desk: &Desk<'a>,
+    function: impl FnOnce() -> Result<T, E> + 'a,
+) -> Result<T, ComputeError<E>> {
+    desk.call(function).await?.map_err(ComputeError::Compute)
 }
 
 /// The outer error is that of computing, whose inner one is that of the desk or of the function.
 fn flat<E>(error: ComputeError<ComputeError<E>>) -> ComputeError<E> {
     match error {
-        ComputeError::Cache(error) | ComputeError::Compute(ComputeError::Cache(error)) => {
-            ComputeError::Cache(error)
-        }
-        ComputeError::Compute(ComputeError::Compute(error)) => ComputeError::Compute(error),
+        ComputeError::Cache(error) => ComputeError::Cache(error),
+        ComputeError::Compute(error) => error,
     }
 }
 
@@ -442,10 +298,13 @@ impl Token {
     }
 
     /// The token as text, for another process: see [`crate::Token::save`].
-    #[expect(clippy::missing_panics_doc, reason = "only a token that is used up has none inside")]
-    pub fn save(mut self) -> SavedToken {
-        let token = self.token.take().expect("it is used once, by value");
-        self.driver.run(async { token.save() })
+    pub fn save(self) -> SavedToken {
+        let driver = self.driver.clone();
+        driver.run(async { self.into_inner().save() })
+    }
+
+    fn into_inner(mut self) -> herd::Token<Async> {
+        self.token.take().expect("it is used once, by value")
     }
 }
 

@@ -11,39 +11,43 @@ use tokio::sync::oneshot;
 use super::Driver;
 use crate::error::Error;
 
-/// Passes arguments from a future to its thread, and results back.
-pub(super) struct Desk<A, R>(Mutex<Content<A, R>>);
+/// Passes functions from a future to its thread, and their results back.
+pub(super) struct Desk<'a>(Mutex<DeskState<'a>>);
 
-struct Content<A, R> {
+/// A call that the thread makes.
+type DeskCall<'a> = Box<dyn FnOnce() + 'a>;
+
+struct DeskState<'a> {
     /// Calls that the thread has not begun.
-    asked: VecDeque<(A, oneshot::Sender<R>)>,
+    calls: VecDeque<DeskCall<'a>>,
     waker: Option<Waker>,
 }
 
 /// What the thread has to do next.
-enum Next<O, A, R> {
+enum Next<'a, O> {
     End(O),
-    Call(A, oneshot::Sender<R>),
+    Call(DeskCall<'a>),
 }
 
-impl<A, R> Desk<A, R> {
+impl<'a> Desk<'a> {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Content { asked: VecDeque::new(), waker: None }))
+        Self(Mutex::new(DeskState { calls: VecDeque::new(), waker: None }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Content<A, R>> {
+    fn lock(&self) -> MutexGuard<'_, DeskState<'a>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the future: has the function called with this argument, after the calls before it.
+    /// Of the future: has the function called, after the calls before it.
     ///
     /// # Errors
     /// The thread has ended without an answer.
-    pub(super) async fn call(&self, argument: A) -> Result<R, Error> {
+    pub(super) async fn call<R: 'a>(&self, function: impl FnOnce() -> R + 'a) -> Result<R, Error> {
         let (sender, receiver) = oneshot::channel();
         let waker = {
             let mut content = self.lock();
-            content.asked.push_back((argument, sender));
+            // The future may have been dropped when the function has run.
+            content.calls.push_back(Box::new(move || drop(sender.send(function()))));
             content.waker.take()
         };
         if let Some(waker) = waker {
@@ -52,15 +56,9 @@ impl<A, R> Desk<A, R> {
         receiver.await.map_err(|_| Error::Usage("the thread of the call has ended".to_owned()))
     }
 
-    /// Of the thread: runs the future to its end, and calls the function whenever the future asks for it. Other threads drive the runtime
-    /// during that time.
-    pub(super) fn serve<F: Future>(
-        &self,
-        driver: &Driver,
-        future: F,
-        mut call: impl FnMut(A) -> R,
-    ) -> F::Output {
-        let mut served = Served { driver, future: Some(Box::pin(future)) };
+    /// Of the thread: runs the future to its end, and makes the calls that it asks for. Other threads drive the runtime during that time.
+    pub(super) fn serve<F: Future>(&self, driver: &Driver, future: F) -> F::Output {
+        let mut served = FutureGuard { driver, future: Some(Box::pin(future)) };
         loop {
             let next = driver.run(std::future::poll_fn(|cx| {
                 if let Some(future) = &mut served.future
@@ -69,8 +67,8 @@ impl<A, R> Desk<A, R> {
                     return Poll::Ready(Next::End(output));
                 }
                 let mut content = self.lock();
-                if let Some((argument, sender)) = content.asked.pop_front() {
-                    return Poll::Ready(Next::Call(argument, sender));
+                if let Some(call) = content.calls.pop_front() {
+                    return Poll::Ready(Next::Call(call));
                 }
                 content.waker = Some(cx.waker().clone());
                 Poll::Pending
@@ -80,20 +78,19 @@ impl<A, R> Desk<A, R> {
                     served.future = None;
                     return output;
                 }
-                // The future may have been dropped.
-                Next::Call(argument, sender) => drop(sender.send(call(argument))),
+                Next::Call(call) => call(),
             }
         }
     }
 }
 
 /// A future that is dropped in its runtime, also when a function has panicked: what it had begun is given up there.
-struct Served<'a, F> {
+struct FutureGuard<'a, F> {
     driver: &'a Driver,
     future: Option<Pin<Box<F>>>,
 }
 
-impl<F> Drop for Served<'_, F> {
+impl<F> Drop for FutureGuard<'_, F> {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             self.driver.give_up(future);

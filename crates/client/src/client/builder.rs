@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::nodes::{Asking, Nodes};
-use crate::client::servers::{Servers, Source};
-use crate::client::{Client, Inner};
+use crate::calls::setters;
+use crate::client::nodes::{ListSource, Nodes};
+use crate::client::servers::{ServerSource, Servers};
+use crate::client::{Client, ClientInner};
 use crate::error::Error;
 use crate::herd::Flights;
 use crate::key;
@@ -13,7 +14,7 @@ use crate::metrics::{Metrics, Observer};
 #[cfg(feature = "near-cache")]
 use crate::near::{Near, NearCache};
 use crate::net::address::Address;
-use crate::net::node::Settings;
+use crate::net::node::NodeSettings;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::net::wire::Protocol;
@@ -29,7 +30,7 @@ const WAITING_MAX: usize = 65_536;
 #[must_use]
 pub struct ClientBuilder {
     servers: Vec<String>,
-    settings: Settings,
+    settings: NodeSettings,
     credentials: Option<(String, String)>,
     compress_above: Option<usize>,
     #[cfg(feature = "near-cache")]
@@ -42,7 +43,7 @@ pub struct ClientBuilder {
 
 impl Default for ClientBuilder {
     fn default() -> Self {
-        let settings = Settings {
+        let settings = NodeSettings {
             protocol: Protocol::Meta,
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
@@ -103,115 +104,6 @@ impl ClientBuilder {
         self
     }
 
-    /// How often the list of [`nodes`](Self::nodes) is asked for, a quarter more or less, at least 1 ms. A server that fails has it asked for
-    /// at once. Default: 1 s.
-    pub fn nodes_interval(mut self, interval: Duration) -> Self {
-        self.nodes_interval = interval;
-        self
-    }
-
-    /// The key of the list of [`nodes`](Self::nodes), for servers whose control keys begin with something else than `@`. Default: `@nodes`.
-    pub fn nodes_key(mut self, key: impl Into<String>) -> Self {
-        self.nodes_key = key.into();
-        self
-    }
-
-    /// Connections to each server that commands share, 1 to 1024. Default: 1, which is enough for most programs.
-    pub fn connections(mut self, count: usize) -> Self {
-        self.settings.connections = count;
-        self
-    }
-
-    /// At most this many connections to each server, 0 to 65536, for requests that the server holds while another client
-    /// computes. Beyond them, and if none can be made, the client asks repeatedly. 0: it always does. Default: 64.
-    pub fn waiting_connections(mut self, count: usize) -> Self {
-        self.settings.waiting_connections = count;
-        self
-    }
-
-    /// No command takes longer, all together. Requests that a server holds have the time of their wait in addition. Default: 1 s.
-    pub fn timeout(mut self, limit: Duration) -> Self {
-        self.settings.timeout = limit;
-        self
-    }
-
-    /// Connecting takes at most this long, authentication included. Default: 1 s.
-    pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.settings.connect_timeout = limit;
-        self
-    }
-
-    /// Whether a read is sent once more when its connection breaks: if no byte of its reply has come, if the connection had
-    /// worked before, and if the server is not in its back-off. The time for both is that of one command. Reads of keys that
-    /// begin with `@`, `get_and_touch`, and [`call`](Client::call) are never sent twice. Default: true.
-    pub fn retry_reads(mut self, retry: bool) -> Self {
-        self.settings.retry_reads = retry;
-        self
-    }
-
-    /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
-    pub fn sharding(mut self, sharding: Sharding) -> Self {
-        self.route.sharding = sharding;
-        self
-    }
-
-    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
-    /// taken out, and commands for a server that fails are errors.
-    pub fn ejection(mut self, ejection: Ejection) -> Self {
-        self.route.ejection = Some(ejection);
-        self
-    }
-
-    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
-    pub fn flush_on_return(mut self, flush: bool) -> Self {
-        self.route.flush_on_return = flush;
-        self
-    }
-
-    /// Which commands are sent. Default: [`Protocol::Meta`].
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.settings.protocol = protocol;
-        self
-    }
-
-    /// User and password, as memcached's ASCII authentication wants them (`memcached -Y`).
-    ///
-    /// Cattlegrid takes a password with blanks in it. memcached reads it only up to its first blank: a user whose line in memcached's file has such a
-    /// password cannot log in with any client.
-    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.credentials = Some((user.into(), password.into()));
-        self
-    }
-
-    /// Encrypts all connections.
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.settings.tls = Some(tls);
-        self
-    }
-
-    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
-    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
-    #[cfg(feature = "compression")]
-    pub fn compress_above(mut self, bytes: usize) -> Self {
-        self.compress_above = Some(bytes);
-        self
-    }
-
-    /// Keeps values of the busiest keys in this process: for [`Client::get`] and [`Client::get_many`] over [`Protocol::Meta`]. What other clients write is not
-    /// noticed while a value is kept. Default: none are.
-    #[cfg(feature = "near-cache")]
-    pub fn near_cache(mut self, settings: NearCache) -> Self {
-        self.near = Some(settings);
-        self
-    }
-
-    /// Gets told what the client does. Default: no observer.
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.settings.metrics = Arc::new(Metrics::new(Some(observer)));
-        self
-    }
-
     /// The client. Nothing is connected yet.
     ///
     /// # Errors
@@ -245,8 +137,10 @@ impl ClientBuilder {
         let servers = Servers::new(addresses, self.route, &settings)
             .map_err(|error| Error::Usage(error.to_string()))?;
         let source = match asking {
-            None => Source::Fixed(Arc::new(servers)),
-            Some(asking) => Source::Listed(Arc::new(Nodes::new(asking, servers, self.route, &settings))),
+            None => ServerSource::Fixed(Arc::new(servers)),
+            Some(asking) => {
+                ServerSource::Listed(Arc::new(Nodes::new(asking, servers, self.route, &settings)))
+            }
         };
         #[cfg(feature = "near-cache")]
         let near = self.near.map(Near::new);
@@ -254,11 +148,11 @@ impl ClientBuilder {
         let near = None;
         let compress_above = self.compress_above;
         let flights = Arc::new(Flights::new());
-        Ok(Client { inner: Arc::new(Inner { source, settings, compress_above, flights, near }) })
+        Ok(Client { inner: Arc::new(ClientInner { source, settings, compress_above, flights, near }) })
     }
 
     /// The first servers, and how the list of others is asked for.
-    fn source(&self) -> Result<(Vec<Address>, Option<Asking>), Error> {
+    fn source(&self) -> Result<(Vec<Address>, Option<ListSource>), Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
         let given = self.nodes.as_ref().unwrap_or(&self.servers);
         if given.is_empty() {
@@ -282,8 +176,73 @@ impl ClientBuilder {
         let (seeds, key, interval) = (addresses.clone(), self.nodes_key.clone(), self.nodes_interval);
         addresses.sort_by(|one, other| one.name.cmp(&other.name));
         addresses.dedup_by(|one, other| one.name == other.name);
-        Ok((addresses, Some(Asking { seeds, key, interval })))
+        Ok((addresses, Some(ListSource { seeds, key, interval })))
     }
+}
+
+setters! {
+impl ClientBuilder {
+    /// How often the list of [`nodes`](Self::nodes) is asked for, a quarter more or less, at least 1 ms. A server that fails has it asked for
+    /// at once. Default: 1 s.
+    pub fn nodes_interval(interval: Duration) => nodes_interval = interval;
+
+    /// The key of the list of [`nodes`](Self::nodes), for servers whose control keys begin with something else than `@`. Default: `@nodes`.
+    pub fn nodes_key(key: impl Into<String>) => nodes_key = key.into();
+
+    /// Connections to each server that commands share, 1 to 1024. Default: 1, which is enough for most programs.
+    pub fn connections(count: usize) => settings.connections = count;
+
+    /// At most this many connections to each server, 0 to 65536, for requests that the server holds while another client
+    /// computes. Beyond them, and if none can be made, the client asks repeatedly. 0: it always does. Default: 64.
+    pub fn waiting_connections(count: usize) => settings.waiting_connections = count;
+
+    /// No command takes longer, all together. Requests that a server holds have the time of their wait in addition. Default: 1 s.
+    pub fn timeout(limit: Duration) => settings.timeout = limit;
+
+    /// Connecting takes at most this long, authentication included. Default: 1 s.
+    pub fn connect_timeout(limit: Duration) => settings.connect_timeout = limit;
+
+    /// Whether a read is sent once more when its connection breaks: if no byte of its reply has come, if the connection had
+    /// worked before, and if the server is not in its back-off. The time for both is that of one command. Reads of keys that
+    /// begin with `@`, `get_and_touch`, and [`call`](Client::call) are never sent twice. Default: true.
+    pub fn retry_reads(retry: bool) => settings.retry_reads = retry;
+
+    /// How keys are spread over servers. Default: [`Sharding::KetamaWeighted`].
+    pub fn sharding(sharding: Sharding) => route.sharding = sharding;
+
+    /// A server that fails is taken out, its keys go to others, and it is tried again while the client is used. Default: none is
+    /// taken out, and commands for a server that fails are errors.
+    pub fn ejection(ejection: Ejection) => route.ejection = Some(ejection);
+
+    /// Whether an ejected server gets `flush_all` before it gets keys again; see [`Options::flush_on_return`]. Default: false.
+    pub fn flush_on_return(flush: bool) => route.flush_on_return = flush;
+
+    /// Which commands are sent. Default: [`Protocol::Meta`].
+    pub fn protocol(protocol: Protocol) => settings.protocol = protocol;
+
+    /// User and password, as memcached's ASCII authentication wants them (`memcached -Y`).
+    ///
+    /// Cattlegrid takes a password with blanks in it. memcached reads it only up to its first blank: a user whose line in memcached's file has such a
+    /// password cannot log in with any client.
+    pub fn credentials(user: impl Into<String>, password: impl Into<String>) => credentials = Some((user.into(), password.into()));
+
+    /// Encrypts all connections.
+    #[cfg(feature = "tls")]
+    pub fn tls(tls: Tls) => settings.tls = Some(tls);
+
+    /// Values of more than this many bytes are stored compressed (zlib), if that makes them smaller. Values of more than 64 MiB
+    /// are never compressed. Compressed values are read without this option too; `append` and `prepend` damage them. Default: none are.
+    #[cfg(feature = "compression")]
+    pub fn compress_above(bytes: usize) => compress_above = Some(bytes);
+
+    /// Keeps values of the busiest keys in this process: for [`Client::get`] and [`Client::get_many`] over [`Protocol::Meta`]. What other clients write is not
+    /// noticed while a value is kept. Default: none are.
+    #[cfg(feature = "near-cache")]
+    pub fn near_cache(settings: NearCache) => near = Some(settings);
+
+    /// Gets told what the client does. Default: no observer.
+    pub fn observer(observer: Arc<dyn Observer>) => settings.metrics = Arc::new(Metrics::new(Some(observer)));
+}
 }
 
 /// Refuses what no server can find among the lines `user:password` of its file.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::cache::{Answer, Ask, Cache, Scope};
 use crate::client::send::{check_tags, is_of_connection};
-use crate::client::servers::Now;
+use crate::client::servers::CommandServers;
 use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::{Cause, Error};
 use crate::item::{Item, Write, Written};
@@ -250,7 +250,7 @@ impl Cache for Client {
 
 /// A question for a value or its lease.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct Question<'a> {
     key: &'a [u8],
     ask: Ask<'a>,
     /// As it is sent.
@@ -261,7 +261,7 @@ struct Asked<'a> {
 impl Client {
     async fn question(&self, key: &[u8], ask: Ask<'_>, outlives: bool) -> Result<Answer, Error> {
         let hint = ask.hint.map(wire::hint).transpose()?;
-        let asked = Asked { key, ask, hint: hint.as_deref(), outlives };
+        let asked = Question { key, ask, hint: hint.as_deref(), outlives };
         let start = Instant::now();
         let mut now = self.now().await;
         loop {
@@ -271,7 +271,7 @@ impl Client {
                 Err(error) => error,
             };
             let Some(next) = self.elsewhere(&now, key, &node, &error).await else { return Err(error) };
-            now = Now { limit: Limit::after(self.inner.settings.timeout), ..next };
+            now = CommandServers { limit: Limit::after(self.inner.settings.timeout), ..next };
         }
     }
 
@@ -286,11 +286,11 @@ impl Client {
     async fn question_to(
         &self,
         node: &Arc<Node>,
-        asked: Asked<'_>,
+        asked: Question<'_>,
         start: Instant,
         limit: Limit,
     ) -> Result<Answer, Error> {
-        let Asked { key, ask, hint, outlives } = asked;
+        let Question { key, ask, hint, outlives } = asked;
         let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
         let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint, outlives };
         if ask.wait.is_zero() {

@@ -27,11 +27,11 @@ use crate::error::Error;
 use crate::item::Item;
 use crate::net::address::Address;
 use crate::net::connection::Limit;
-use crate::net::node::{Node, Settings, random};
+use crate::net::node::{Node, NodeSettings, random};
 use crate::net::wire::{Command, Reply};
 use crate::route::Options;
 
-use leases::Leases;
+use leases::LeaseTable;
 
 /// A list that is older than this many intervals is asked for before a command is sent.
 const OLD: u32 = 3;
@@ -48,7 +48,7 @@ const LEAVING_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a list is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Asking {
+pub(crate) struct ListSource {
     /// The addresses that are asked first.
     pub(crate) seeds: Vec<Address>,
     pub(crate) key: String,
@@ -57,12 +57,12 @@ pub(crate) struct Asking {
 
 /// See the module's text.
 pub(crate) struct Nodes {
-    asking: Asking,
+    asking: ListSource,
     options: Options,
     /// Of commands.
-    settings: Arc<Settings>,
+    settings: Arc<NodeSettings>,
     /// Of questions.
-    own: Arc<Settings>,
+    own: Arc<NodeSettings>,
     /// How long one node may take to answer.
     answer: Duration,
     current: RwLock<Arc<Servers>>,
@@ -79,19 +79,24 @@ pub(crate) struct Nodes {
     due_ms: AtomicU64,
     /// From when on the list is old.
     old_ms: AtomicU64,
-    pub(crate) leases: Leases,
+    pub(crate) leases: LeaseTable,
 }
 
 impl Nodes {
-    pub(crate) fn new(asking: Asking, servers: Servers, options: Options, settings: &Arc<Settings>) -> Self {
+    pub(crate) fn new(
+        asking: ListSource,
+        servers: Servers,
+        options: Options,
+        settings: &Arc<NodeSettings>,
+    ) -> Self {
         let answer = (settings.timeout / 4).clamp(Duration::from_millis(10), ANSWER_MAX);
         // What is asked here is none of the program's requests.
-        let own = Settings {
+        let own = NodeSettings {
             timeout: answer,
             connect_timeout: settings.connect_timeout.min(answer),
             connections: 1,
             metrics: Arc::default(),
-            ..Settings::clone(settings)
+            ..NodeSettings::clone(settings)
         };
         Self {
             asking,
@@ -107,7 +112,7 @@ impl Nodes {
             began: Instant::now(),
             due_ms: AtomicU64::new(0),
             old_ms: AtomicU64::new(0),
-            leases: Leases::default(),
+            leases: LeaseTable::default(),
         }
     }
 
@@ -158,7 +163,7 @@ impl Nodes {
         if self.is_asked.swap(true, Ordering::AcqRel) {
             return;
         }
-        let question = Question(self.clone());
+        let question = ListRequest(self.clone());
         tokio::spawn(async move {
             question.0.ask_all().await;
             drop(question);
@@ -245,9 +250,9 @@ impl Nodes {
 }
 
 /// A question that is under way. It ends when this is dropped, also with its runtime.
-struct Question(Arc<Nodes>);
+struct ListRequest(Arc<Nodes>);
 
-impl Drop for Question {
+impl Drop for ListRequest {
     fn drop(&mut self) {
         let Self(nodes) = self;
         let (now_ms, interval) = (nodes.ms(), nodes.asking.interval);

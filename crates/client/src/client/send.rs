@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::servers::{Now, Of, Servers, Source};
-use super::{Client, Inner};
+use super::servers::{CommandServers, ServerSource, Servers, ServersRef};
+use super::{Client, ClientInner};
 use crate::error::Error;
 use crate::join::join;
 use crate::key;
@@ -25,7 +25,7 @@ const SERVERS_MAX: usize = 3;
 type Batch<'a> = (Vec<(usize, &'a [u8])>, Vec<Command<'a>>);
 
 /// A command that has failed, and may have another server by now.
-struct Failed<'a> {
+struct FailedCommand<'a> {
     at: usize,
     key: &'a [u8],
     command: Command<'a>,
@@ -35,17 +35,17 @@ struct Failed<'a> {
 
 impl Client {
     /// The servers as of now, and the time of a command that begins now. The list of the servers may have to be asked for first.
-    pub(super) async fn now(&self) -> Now<'_> {
+    pub(super) async fn now(&self) -> CommandServers<'_> {
         let limit = Limit::after(self.inner.settings.timeout);
         let servers = match &self.inner.source {
-            Source::Fixed(servers) => Of::Fixed(servers),
-            Source::Listed(nodes) => Of::Listed(nodes.servers(limit).await),
+            ServerSource::Fixed(servers) => ServersRef::Fixed(servers),
+            ServerSource::Listed(nodes) => ServersRef::Listed(nodes.servers(limit).await),
         };
-        Now { servers, limit }
+        CommandServers { servers, limit }
     }
 
     /// The server of a key.
-    pub(super) fn node<'n>(&self, now: &'n Now<'_>, key: &[u8]) -> Result<&'n Arc<Node>, Error> {
+    pub(super) fn node<'n>(&self, now: &'n CommandServers<'_>, key: &[u8]) -> Result<&'n Arc<Node>, Error> {
         Ok(&now.nodes[self.place(&now.servers, key)?])
     }
 
@@ -110,12 +110,12 @@ impl Client {
     /// The servers in which `key` has another one than this, which has failed. None: its server is the same, or this is another failure.
     pub(super) async fn elsewhere<'s>(
         &'s self,
-        now: &Now<'_>,
+        now: &CommandServers<'_>,
         key: &[u8],
         failed: &Arc<Node>,
         error: &Error,
-    ) -> Option<Now<'s>> {
-        let Source::Listed(nodes) = &self.inner.source else { return None };
+    ) -> Option<CommandServers<'s>> {
+        let ServerSource::Listed(nodes) = &self.inner.source else { return None };
         if !is_of_connection(error) {
             return None;
         }
@@ -124,7 +124,7 @@ impl Client {
             let servers = nodes.after_failure(&seen, failed, now.limit).await?;
             let place = self.place(&servers, key).ok()?;
             if !Arc::ptr_eq(&servers.nodes[place], failed) {
-                return Some(Now { servers: Of::Listed(servers), limit: now.limit });
+                return Some(CommandServers { servers: ServersRef::Listed(servers), limit: now.limit });
             }
             seen = servers;
         }
@@ -143,7 +143,7 @@ impl Client {
     /// [`many`](Self::many), to these servers.
     pub(super) async fn many_to<'a, T>(
         &self,
-        mut now: Now<'_>,
+        mut now: CommandServers<'_>,
         all: Vec<(&'a [u8], Command<'a>)>,
         reads: bool,
         outcome: impl Fn(&Arc<Node>, Reply) -> Result<T, Error>,
@@ -152,7 +152,7 @@ impl Client {
         let all = all.into_iter().enumerate().map(|(at, (key, command))| (at, key, command)).collect();
         let mut failed = self.round(&now, all, reads, &outcome, &mut outcomes).await;
         let mut rounds = 1;
-        while let Some(Failed { key, node, error, .. }) = failed.first()
+        while let Some(FailedCommand { key, node, error, .. }) = failed.first()
             && rounds < SERVERS_MAX
         {
             let Some(next) = self.elsewhere(&now, key, node, error).await else {
@@ -164,7 +164,7 @@ impl Client {
             let (stay, move_on): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| {
                 self.node(&next, failed.key).is_ok_and(|node| Arc::ptr_eq(node, &failed.node))
             });
-            let again = move_on.into_iter().map(|Failed { at, key, command, .. }| (at, key, command));
+            let again = move_on.into_iter().map(|FailedCommand { at, key, command, .. }| (at, key, command));
             failed = self.round(&next, again.collect(), reads, &outcome, &mut outcomes).await;
             failed.extend(stay);
             (now, rounds) = (next, rounds + 1);
@@ -175,12 +175,12 @@ impl Client {
     /// Sends commands, each of which has its place in `outcomes`. Those that have failed and may have another server by now are returned.
     async fn round<'a, T>(
         &self,
-        now: &Now<'_>,
+        now: &CommandServers<'_>,
         all: Vec<(usize, &'a [u8], Command<'a>)>,
         reads: bool,
         outcome: &impl Fn(&Arc<Node>, Reply) -> Result<T, Error>,
         outcomes: &mut Vec<Option<Result<T, Error>>>,
-    ) -> Vec<Failed<'a>> {
+    ) -> Vec<FailedCommand<'a>> {
         let mut batches: Vec<(Batch<'a>, bool)> = Vec::new();
         batches.resize_with(now.nodes.len(), || (Batch::default(), reads));
         let mut writings = Vec::new();
@@ -205,7 +205,7 @@ impl Client {
             let replies = node.many(&commands, repeat, now.limit).await;
             (node, places, commands, replies)
         }));
-        let (moves, mut failed) = (matches!(self.inner.source, Source::Listed(_)), Vec::new());
+        let (moves, mut failed) = (matches!(self.inner.source, ServerSource::Listed(_)), Vec::new());
         for (node, places, commands, replies) in replies.await {
             for (((at, key), command), reply) in places.into_iter().zip(commands).zip(replies) {
                 if let Err(error) = &reply
@@ -213,7 +213,7 @@ impl Client {
                     && is_of_connection(error)
                     && may_move(key, &command)
                 {
-                    failed.push(Failed { at, key, command, node: node.clone(), error: error.clone() });
+                    failed.push(FailedCommand { at, key, command, node: node.clone(), error: error.clone() });
                 }
                 outcomes[at] = Some(reply.and_then(|reply| outcome(node, reply)));
             }
@@ -222,10 +222,10 @@ impl Client {
     }
 }
 
-impl Inner {
+impl ClientInner {
     /// A lease was had of this server.
     pub(super) fn note_lease(&self, key: &[u8], token: u64, node: &Arc<Node>, lasts: std::time::Duration) {
-        if let Source::Listed(nodes) = &self.source {
+        if let ServerSource::Listed(nodes) = &self.source {
             nodes.leases.note(key, token, node, lasts);
         }
     }
@@ -233,14 +233,14 @@ impl Inner {
     /// The server of which a lease was had, if that is known: where the servers cannot change it need not be.
     pub(super) fn server_of_lease(&self, key: &[u8], token: u64) -> Option<Arc<Node>> {
         match &self.source {
-            Source::Listed(nodes) => nodes.leases.server(key, token),
-            Source::Fixed(_) => None,
+            ServerSource::Listed(nodes) => nodes.leases.server(key, token),
+            ServerSource::Fixed(_) => None,
         }
     }
 
     /// A lease has ended.
     pub(super) fn end_lease(&self, key: &[u8], token: u64) {
-        if let Source::Listed(nodes) = &self.source {
+        if let ServerSource::Listed(nodes) = &self.source {
             nodes.leases.end(key, token);
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::client::nodes::Nodes;
 use crate::net::address::Address;
 use crate::net::connection::Limit;
-use crate::net::node::{Node, Settings};
+use crate::net::node::{Node, NodeSettings};
 use crate::route::{Options, Route};
 
 /// See the module's text.
@@ -28,7 +28,7 @@ impl Servers {
     pub(crate) fn new(
         addresses: Vec<Address>,
         options: Options,
-        settings: &Arc<Settings>,
+        settings: &Arc<NodeSettings>,
     ) -> Result<Self, RingError> {
         let route = route(&addresses, options)?;
         let nodes = addresses.into_iter().map(|address| Arc::new(Node::new(address, settings.clone())));
@@ -40,7 +40,7 @@ impl Servers {
         &self,
         addresses: Vec<Address>,
         options: Options,
-        settings: &Arc<Settings>,
+        settings: &Arc<NodeSettings>,
     ) -> Result<Self, RingError> {
         let mut route = route(&addresses, options)?;
         route.take_over(&self.route, |place| {
@@ -68,32 +68,32 @@ fn route(addresses: &[Address], options: Options) -> Result<Route, RingError> {
 }
 
 /// Where a client has its servers from.
-pub(crate) enum Source {
+pub(crate) enum ServerSource {
     /// They were given.
     Fixed(Arc<Servers>),
     /// They are those of a list, which is asked for again and again.
     Listed(Arc<Nodes>),
 }
 
-impl Source {
+impl ServerSource {
     /// The servers as of now, without asking.
-    pub(crate) fn current(&self) -> Of<'_> {
+    pub(crate) fn current(&self) -> ServersRef<'_> {
         match self {
-            Self::Fixed(servers) => Of::Fixed(servers),
-            Self::Listed(nodes) => Of::Listed(nodes.current()),
+            Self::Fixed(servers) => ServersRef::Fixed(servers),
+            Self::Listed(nodes) => ServersRef::Listed(nodes.current()),
         }
     }
 }
 
 /// Servers that a command uses.
-pub(crate) enum Of<'a> {
+pub(crate) enum ServersRef<'a> {
     /// Always the same, so that nothing is counted.
     Fixed(&'a Arc<Servers>),
     /// Those of a list, which may be others by now.
     Listed(Arc<Servers>),
 }
 
-impl Deref for Of<'_> {
+impl Deref for ServersRef<'_> {
     type Target = Arc<Servers>;
 
     fn deref(&self) -> &Arc<Servers> {
@@ -105,12 +105,12 @@ impl Deref for Of<'_> {
 }
 
 /// The servers of a command, and until when it must be answered.
-pub(crate) struct Now<'a> {
-    pub(crate) servers: Of<'a>,
+pub(crate) struct CommandServers<'a> {
+    pub(crate) servers: ServersRef<'a>,
     pub(crate) limit: Limit,
 }
 
-impl Deref for Now<'_> {
+impl Deref for CommandServers<'_> {
     type Target = Servers;
 
     fn deref(&self) -> &Servers {

@@ -1,11 +1,11 @@
 //! Commands with keys, values and expirations of Rust types.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::cache::Cache;
 use crate::client::{Client, counted, deleted, item};
 use crate::error::Error;
-use crate::item::{Expiration, Item, Write, Written};
+use crate::item::{Expiration, Item, Write, Written, system_time};
 use crate::join::join;
 use crate::key::Key;
 use crate::net::wire::{self, Command, Reply, Verb};
@@ -305,9 +305,8 @@ impl Client {
 }
 
 /// The server's form of an expiration. An expiration in the past is -1: the item has expired when it is stored.
-#[expect(clippy::disallowed_methods, reason = "the client's clock: servers want times to come as Unix times")]
 fn exptime(expiration: Expiration) -> i32 {
-    let exptime = expiration.exptime(SystemTime::now(), Duration::ZERO);
+    let exptime = expiration.exptime(system_time(), Duration::ZERO);
     exptime.map_or(-1, |exptime| i32::try_from(exptime).unwrap_or(i32::MAX))
 }
 

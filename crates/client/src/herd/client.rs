@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::one::decode;
 use super::{Compute, ComputeError, Fetch, Fetched, Herd, NotStored, Outcome, SavedToken, Token};
+use crate::calls::calls;
 use crate::client::Client;
 use crate::error::Error;
 use crate::item::Expiration;
@@ -18,144 +19,6 @@ impl Client {
         Herd { place: super::place(self.clone()), flights, metrics, compress_above }
     }
 
-    /// See [`Herd::get_or_compute`].
-    ///
-    /// # Errors
-    /// `compute` has failed, the server cannot be asked, or the value cannot be read as `T`.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub async fn get_or_compute<K, T, E, F, Fut>(
-        &self,
-        key: K,
-        options: &Compute,
-        compute: F,
-    ) -> Result<Outcome<T>, ComputeError<E>>
-    where
-        K: Key,
-        T: Value,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        self.herd().get_or_compute(key, options, compute).await
-    }
-
-    /// See [`Herd::get_or_compute_or`].
-    ///
-    /// # Errors
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub async fn get_or_compute_or<K, T, E, F, Fut, B, Busy>(
-        &self,
-        key: K,
-        options: &Compute,
-        compute: F,
-        busy: B,
-    ) -> Result<Outcome<T>, ComputeError<E>>
-    where
-        K: Key,
-        T: Value,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-        B: FnOnce() -> Busy,
-        Busy: Future<Output = Option<T>>,
-    {
-        self.herd().get_or_compute_or(key, options, compute, busy).await
-    }
-
-    /// See [`Herd::get_or_compute_many`].
-    ///
-    /// # Errors
-    /// `compute` has failed. A key whose server cannot be asked, or whose value cannot be read, has the error in its place.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub async fn get_or_compute_many<K, T, E, F, Fut, M>(
-        &self,
-        keys: impl IntoIterator<Item = (K, Expiration)>,
-        options: &Compute,
-        compute: F,
-    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
-    where
-        K: Key + Clone,
-        T: Value,
-        F: Fn(Vec<K>) -> Fut,
-        Fut: Future<Output = Result<M, E>>,
-        M: IntoIterator<Item = (K, T)>,
-    {
-        self.herd().get_or_compute_many(keys, options, compute).await
-    }
-
-    /// See [`Herd::get_or_compute_many_or`].
-    ///
-    /// # Errors
-    /// As [`get_or_compute_many`](Self::get_or_compute_many).
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub async fn get_or_compute_many_or<K, T, E, F, Fut, M, B, Busy, N>(
-        &self,
-        keys: impl IntoIterator<Item = (K, Expiration)>,
-        options: &Compute,
-        compute: F,
-        busy: B,
-    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
-    where
-        K: Key + Clone,
-        T: Value,
-        F: Fn(Vec<K>) -> Fut,
-        Fut: Future<Output = Result<M, E>>,
-        M: IntoIterator<Item = (K, T)>,
-        B: FnOnce(Vec<K>) -> Busy,
-        Busy: Future<Output = N>,
-        N: IntoIterator<Item = (K, T)>,
-    {
-        self.herd().get_or_compute_many_or(keys, options, compute, busy).await
-    }
-
-    /// See [`Herd::fetch_or_compute`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, the hint is too long, or the value cannot be read as `T`.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub async fn fetch_or_compute<K: Key, T: Value>(
-        &self,
-        key: K,
-        options: impl Into<Fetch>,
-        hint: &[u8],
-    ) -> Result<Fetched<T, Self>, Error> {
-        self.herd().fetch_or_compute(key, options, hint).await
-    }
-
-    /// See [`Herd::deliver`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub async fn deliver<T: ToValue + ?Sized>(&self, token: Token<Self>, value: &T) -> Result<bool, Error> {
-        self.herd().deliver(token, value).await
-    }
-
-    /// See [`Herd::deliver_or_why`].
-    ///
-    /// # Errors
-    /// The server cannot be asked, or refuses the value; the value cannot be written.
-    pub async fn deliver_or_why<T: ToValue + ?Sized>(
-        &self,
-        token: Token<Self>,
-        value: &T,
-    ) -> Result<Result<(), NotStored>, Error> {
-        self.herd().deliver_or_why(token, value).await
-    }
-
-    /// See [`Herd::resume`].
-    pub fn resume(&self, saved: &SavedToken) -> Token<Self> {
-        self.herd().resume(saved)
-    }
-
     /// The value that is in the cache, if `get_or_compute` has stored it too, which a `get` does not read. None: it is missing, has
     /// expired or is being computed. Nothing is computed and nothing waited for, and no lease is taken (with [`Protocol::Text`](crate::Protocol::Text)
     /// it is a `get`, which a rule can hold). Two round trips for a key that has a value.
@@ -168,11 +31,50 @@ impl Client {
         super::place(self.clone()).fresh(&item).map(|stored| decode(key, stored)).transpose()
     }
 
-    /// See [`Herd::fail`].
-    ///
-    /// # Errors
-    /// The server cannot be asked.
-    pub async fn fail(&self, token: Token<Self>, text: &str) -> Result<(), Error> {
-        self.herd().fail(token, text).await
+    /// See [`Herd::resume`].
+    pub fn resume(&self, saved: &SavedToken) -> Token<Self> {
+        self.herd().resume(saved)
     }
+}
+
+calls! { of_async herd;
+impl Client {
+    /// See [`Herd::get_or_compute`], also for its errors and panics.
+    pub async fn get_or_compute<K, T, E, F, Fut>(&self, key: K, options: &Compute, compute: F) -> Result<Outcome<T>, ComputeError<E>>
+    where [K: Key, T: Value, F: FnOnce() -> Fut, Fut: Future<Output = Result<T, E>>];
+
+    /// See [`Herd::get_or_compute_or`], also for its errors and panics.
+    pub async fn get_or_compute_or<K, T, E, F, Fut, B, Busy>(&self, key: K, options: &Compute, compute: F, busy: B) -> Result<Outcome<T>, ComputeError<E>>
+    where [
+        K: Key, T: Value, F: FnOnce() -> Fut, Fut: Future<Output = Result<T, E>>,
+        B: FnOnce() -> Busy, Busy: Future<Output = Option<T>>,
+    ];
+
+    /// See [`Herd::get_or_compute_many`], also for its errors and panics.
+    pub async fn get_or_compute_many<K, T, E, F, Fut, M>(
+        &self, keys: impl IntoIterator<Item = (K, Expiration)>, options: &Compute, compute: F
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where [K: Key + Clone, T: Value, F: Fn(Vec<K>) -> Fut, Fut: Future<Output = Result<M, E>>, M: IntoIterator<Item = (K, T)>];
+
+    /// See [`Herd::get_or_compute_many_or`], also for its errors and panics.
+    pub async fn get_or_compute_many_or<K, T, E, F, Fut, M, B, Busy, N>(
+        &self, keys: impl IntoIterator<Item = (K, Expiration)>, options: &Compute, compute: F, busy: B
+    ) -> Result<Vec<Result<Outcome<T>, Error>>, E>
+    where [
+        K: Key + Clone, T: Value, F: Fn(Vec<K>) -> Fut, Fut: Future<Output = Result<M, E>>, M: IntoIterator<Item = (K, T)>,
+        B: FnOnce(Vec<K>) -> Busy, Busy: Future<Output = N>, N: IntoIterator<Item = (K, T)>,
+    ];
+
+    /// See [`Herd::fetch_or_compute`], also for its errors and panics.
+    pub async fn fetch_or_compute<K: Key, T: Value>(&self, key: K, options: impl Into<Fetch>, hint: &[u8]) -> Result<Fetched<T, Self>, Error>;
+
+    /// See [`Herd::deliver`], also for its errors.
+    pub async fn deliver<T: ToValue + ?Sized>(&self, token: Token<Self>, value: &T) -> Result<bool, Error>;
+
+    /// See [`Herd::deliver_or_why`], also for its errors.
+    pub async fn deliver_or_why<T: ToValue + ?Sized>(&self, token: Token<Self>, value: &T) -> Result<Result<(), NotStored>, Error>;
+
+    /// See [`Herd::fail`], also for its errors.
+    pub async fn fail(&self, token: Token<Self>, text: &str) -> Result<(), Error>;
+}
 }

@@ -8,17 +8,21 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::acquire::Subject;
 use super::flights::Group;
-use super::grant::{Ending, Fill, Grant, Subject};
-use super::kept::{Kept, NotStored, kept};
-use super::one::{Search, Verdict, subject};
+use super::found::Found;
+use super::grant::{Ending, Fill, Grant};
+use super::kept::{NotStored, StoreResult, kept};
+use super::one::{Search, subject, unreadable};
 use super::plain::Terms;
 use super::{Herd, Outcome, SavedToken};
 use crate::cache::Cache;
+use crate::calls::setters;
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::key::Key;
-use crate::metrics::Computing;
+use crate::metrics::Computation;
+use crate::net::wire::{cut, escaped_len};
 use crate::value::{self, ToValue, Value};
 
 /// `compute_timeout` if none is given.
@@ -31,6 +35,7 @@ const HINT_MAX: usize = 460;
 /// How [`fetch_or_compute`](crate::Herd::fetch_or_compute) works. A [`Duration`] is the values' time to live, the rest as by
 /// default.
 #[derive(Debug, Clone, Copy)]
+#[must_use]
 pub struct Fetch {
     ttl: Duration,
     compute_timeout: Duration,
@@ -44,24 +49,8 @@ impl Fetch {
         Self { ttl, compute_timeout: COMPUTE_TIMEOUT, wait: None, outlives: false }
     }
 
-    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
-    /// day; other times count as these.
-    #[must_use]
-    pub fn compute_timeout(mut self, timeout: Duration) -> Self {
-        self.compute_timeout = timeout.clamp(SHORTEST, LONGEST);
-        self
-    }
-
-    /// How long a call waits in all: twice `compute_timeout` by default. At most a day; longer times count as that.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait.min(LONGEST));
-        self
-    }
-
     /// The token stays valid for its whole `compute_timeout` when this process ends, since it is to leave it: [`Token::save`]. Over a
     /// server with leases the death of the client that computes is not noticed then.
-    #[must_use]
     pub fn outlives_process(mut self) -> Self {
         self.outlives = true;
         self
@@ -72,6 +61,17 @@ impl Fetch {
         // Twice as long, so that a late result is stored if no other client computes.
         Terms { lock_ms, keep_s: 2 * lock_ms.div_ceil(1000) as u32 + 1, stale: false, awaited: None }
     }
+}
+
+setters! {
+impl Fetch {
+    /// How long a token is valid: 30 s by default. After it one of the waiting callers gets a token. At least 1 ms and at most a
+    /// day; other times count as these.
+    pub fn compute_timeout(timeout: Duration) => compute_timeout = timeout.clamp(SHORTEST, LONGEST);
+
+    /// How long a call waits in all: twice `compute_timeout` by default. At most a day; longer times count as that.
+    pub fn wait(wait: Duration) => wait = Some(wait.min(LONGEST));
+}
 }
 
 impl From<Duration> for Fetch {
@@ -121,7 +121,7 @@ pub struct Token<C: Cache + 'static> {
     subject: Subject,
     ttl: Duration,
     compress_above: Option<usize>,
-    computing: Computing,
+    computation: Computation,
 }
 
 impl<C: Cache + 'static> Token<C> {
@@ -138,8 +138,8 @@ impl<C: Cache + 'static> Token<C> {
     /// [`Fetch::outlives_process`].
     #[must_use = "without its text the token is lost, and the key locked for its time"]
     pub fn save(self) -> SavedToken {
-        let Self { grant, subject, ttl, computing, .. } = self;
-        computing.leaves();
+        let Self { grant, subject, ttl, computation, .. } = self;
+        computation.leaves();
         SavedToken { subject, ttl, right: grant.into_right() }
     }
 }
@@ -191,7 +191,7 @@ impl<C: Cache + 'static> Herd<C> {
         options: Fetch,
         hint: &[u8],
     ) -> Result<Fetched<T, C>, Error> {
-        let length = encoded_len(hint);
+        let length = escaped_len(hint);
         if length > HINT_MAX {
             let message =
                 format!("a hint has {length} bytes when percent-encoded, at most {HINT_MAX} are possible");
@@ -211,19 +211,22 @@ impl<C: Cache + 'static> Herd<C> {
             hint: Bytes::copy_from_slice(hint),
         };
         let (verdict, waited) = self.obtain(search).await;
-        match verdict {
-            Verdict::Hit(value) if waited => Ok(Fetched::Value(value)),
-            Verdict::Hit(value) | Verdict::Stale(value) => Ok(Fetched::Hit(value)),
-            Verdict::Compute(grant) => {
+        Ok(match verdict? {
+            Found::Hit(value) if waited => Fetched::Value(value),
+            Found::Hit(value) | Found::Stale(value) => Fetched::Hit(value),
+            Found::Compute(grant) => {
                 let hint = grant.hint().cloned().unwrap_or_default();
-                let (subject, ttl, compress_above) = (subject(key), options.ttl, self.compress_above);
-                let computing = self.metrics.computing([subject.key.clone()]).of_token();
-                Ok(Fetched::Compute { hint, token: Token { grant, subject, ttl, compress_above, computing } })
+                let token = self.token(grant, subject(key), options.ttl);
+                Fetched::Compute { hint, token }
             }
-            Verdict::Failed(text) => Ok(Fetched::Error(String::from_utf8_lossy(&text).into_owned())),
-            Verdict::Busy => Ok(Fetched::Busy),
-            Verdict::Error(error) => Err(error),
-        }
+            Found::Failed(text) => Fetched::Error(String::from_utf8_lossy(&text).into_owned()),
+            Found::Busy(_) => Fetched::Busy,
+        })
+    }
+
+    fn token(&self, grant: Grant<C>, subject: Subject, ttl: Duration) -> Token<C> {
+        let computation = self.metrics.computing([subject.key.clone()]).of_token();
+        Token { grant, subject, ttl, compress_above: self.compress_above, computation }
     }
 
     /// The token that was [saved](Token::save), in this process or another. The server is not asked: whether the token is still valid is
@@ -231,8 +234,7 @@ impl<C: Cache + 'static> Herd<C> {
     pub fn resume(&self, saved: &SavedToken) -> Token<C> {
         let SavedToken { subject, ttl, right } = saved.clone();
         let grant = Grant::of_right(&self.place, &subject, right);
-        let computing = self.metrics.computing([subject.key.clone()]).of_token();
-        Token { grant, subject, ttl, compress_above: self.compress_above, computing }
+        self.token(grant, subject, ttl)
     }
 
     /// Stores the value that was computed, and gives it to the waiting callers: whether it was stored. It was not if the token came too
@@ -262,16 +264,14 @@ impl<C: Cache + 'static> Herd<C> {
         }
     }
 
-    async fn send<T: ToValue + ?Sized>(&self, token: Token<C>, value: &T) -> Result<Kept, Error> {
-        let Token { grant, subject, ttl, compress_above, mut computing } = token;
-        computing.has_run();
-        let (data, flags) = value::encode(value, compress_above).map_err(|message| Error::Value {
-            key: String::from_utf8_lossy(&subject.key).into_owned(),
-            message,
-        })?;
+    async fn send<T: ToValue + ?Sized>(&self, token: Token<C>, value: &T) -> Result<StoreResult, Error> {
+        let Token { grant, subject, ttl, compress_above, mut computation } = token;
+        computation.has_run();
+        let (data, flags) =
+            value::encode(value, compress_above).map_err(|message| unreadable(&subject.key, message))?;
         let expiration = Expiration::After(ttl.max(SHORTEST));
         let end = grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await;
-        computing.ends(0, kept(end.clone()));
+        computation.ends(0, kept(end.clone()));
         end
     }
 
@@ -285,29 +285,11 @@ impl<C: Cache + 'static> Herd<C> {
     /// The server cannot be asked.
     pub async fn fail(&self, token: Token<C>, text: &str) -> Result<(), Error> {
         // Without a text it would be given up.
-        let text = if text.is_empty() { "failed" } else { cut(text) };
-        let Token { grant, mut computing, .. } = token;
-        computing.has_run();
+        let text = if text.is_empty() { "failed" } else { cut(text, HINT_MAX) };
+        let Token { grant, mut computation, .. } = token;
+        computation.has_run();
         grant.end(Ending::Nothing(Some(text.to_owned()))).await.map(drop)
     }
-}
-
-/// The length of a text as it is sent.
-fn encoded_len(text: &[u8]) -> usize {
-    let plain = |byte: &&u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
-    let kept = text.iter().filter(plain).count();
-    kept + 3 * (text.len() - kept)
-}
-
-/// As much of a text as can be sent.
-fn cut(text: &str) -> &str {
-    let mut length = 0;
-    let fits = |(_, character): &(usize, char)| {
-        length += encoded_len(character.encode_utf8(&mut [0; 4]).as_bytes());
-        length <= HINT_MAX
-    };
-    let end = text.char_indices().take_while(fits).last();
-    end.map_or("", |(at, character)| &text[..at + character.len_utf8()])
 }
 
 #[cfg(test)]
@@ -316,12 +298,13 @@ mod tests {
 
     #[test]
     fn texts_are_cut_to_what_can_be_sent() {
+        let cut = |text: &str| cut(text, HINT_MAX).to_owned();
         assert_eq!(cut(""), "");
         assert_eq!(cut("out of paper"), "out of paper");
         assert_eq!(cut(&"x".repeat(1000)).len(), HINT_MAX);
         assert_eq!(cut(&" ".repeat(1000)).len(), HINT_MAX / 3);
-        let cut = cut(&"ä".repeat(1000)).to_owned();
-        assert_eq!((cut.len(), encoded_len(cut.as_bytes())), (HINT_MAX / 6 * 2, HINT_MAX / 6 * 6));
+        let cut = cut(&"ä".repeat(1000));
+        assert_eq!((cut.len(), escaped_len(cut.as_bytes())), (HINT_MAX / 6 * 2, HINT_MAX / 6 * 6));
     }
 
     #[test]

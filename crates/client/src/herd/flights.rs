@@ -15,6 +15,7 @@
 
 use std::collections::hash_map::{Entry as Slot, OccupiedEntry};
 use std::collections::{HashMap, HashSet};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,8 +24,10 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::acquire::{ClockedCache, FoundStored, How, Subject};
 use super::envelope::Stored;
-use super::grant::{Busy, End, Found, Grant, How, Place, Subject};
+use super::found::{Found, Holder};
+use super::grant::{End, Grant};
 use super::plain::Terms;
 use crate::cache::Cache;
 use crate::error::Error;
@@ -39,22 +42,17 @@ pub(super) struct Group {
 }
 
 /// What a shared request has brought.
-pub(super) enum Look<C: Cache + 'static> {
-    Hit(Stored),
-    Stale(Stored),
-    Busy(Busy),
-    Failed(Bytes),
-    Error(Error),
-    /// One of the callers that share it computes: the first that takes the grant.
-    Granted {
-        grant: Mutex<Option<Grant<C>>>,
-        old: Option<Stored>,
-        running: Joined,
-    },
+pub(super) type Look<C> = Result<Found<Stored, SharedGrant<C>>, Error>;
+
+/// The right to compute of the callers that share a request: it is that of the first that takes it.
+pub(super) struct SharedGrant<C: Cache + 'static> {
+    pub(super) grant: Mutex<Option<Grant<C>>>,
+    pub(super) old: Option<Stored>,
+    pub(super) progress: Progress,
 }
 
 /// A computation of this process: its number, and how far it is.
-pub(super) type Joined = (u64, watch::Receiver<Stage>);
+pub(super) type Progress = (u64, watch::Receiver<Stage>);
 
 /// How far a computation is.
 #[derive(Debug, Clone)]
@@ -67,24 +65,24 @@ pub(super) enum Stage {
     Ended(End),
 }
 
-type Answered<C> = watch::Receiver<Option<Arc<Look<C>>>>;
+type LookReceiver<C> = watch::Receiver<Option<Arc<Look<C>>>>;
 
 /// All callers.
 pub(crate) struct Flights<C: Cache + 'static> {
-    table: Mutex<Table<C>>,
+    table: Mutex<FlightTable<C>>,
     numbers: AtomicU64,
 }
 
-struct Table<C: Cache + 'static> {
+struct FlightTable<C: Cache + 'static> {
     /// Requests that are under way.
     lanes: HashMap<Arc<Group>, [Lane<C>; 3]>,
     /// The latest computation of each subject, if it has no old value.
-    running: HashMap<Subject, Joined>,
+    running: HashMap<Subject, Progress>,
 }
 
 /// How a request is sent, of which each has a lane of its own.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Timing {
     /// Now, or when the one before it is answered.
     Now,
     /// After this pause, or sooner if another caller's is shorter: one request for all that wait.
@@ -93,7 +91,7 @@ pub(super) enum Way {
     Held(Duration),
 }
 
-impl Way {
+impl Timing {
     fn lane(self) -> usize {
         match self {
             Self::Now => 0,
@@ -122,7 +120,7 @@ impl Way {
 struct Lane<C: Cache + 'static> {
     /// A task sends its requests.
     is_served: bool,
-    next: Option<Gathering<C>>,
+    next: Option<Request<C>>,
     /// Tells the task that the next one is due sooner than it was; None: none was ever due later.
     sooner: Option<Arc<Notify>>,
 }
@@ -134,7 +132,7 @@ impl<C: Cache + 'static> Lane<C> {
 }
 
 /// A request that will be sent when it is due and the one before it is answered.
-struct Gathering<C: Cache + 'static> {
+struct Request<C: Cache + 'static> {
     answer: watch::Sender<Option<Arc<Look<C>>>>,
     /// None: at once.
     due: Option<Instant>,
@@ -144,14 +142,14 @@ struct Gathering<C: Cache + 'static> {
 }
 
 /// Ends a computation for the callers of this process that wait for it; if it is dropped, they look again.
-pub(super) struct Running<C: Cache + 'static> {
+pub(super) struct Flight<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     subject: Subject,
     number: u64,
     stage: watch::Sender<Stage>,
 }
 
-impl<C: Cache + 'static> Running<C> {
+impl<C: Cache + 'static> Flight<C> {
     pub(super) fn end(self, end: End) {
         self.leave();
         self.stage.send_replace(Stage::Ended(end));
@@ -173,7 +171,7 @@ impl<C: Cache + 'static> Running<C> {
     }
 }
 
-impl<C: Cache + 'static> Drop for Running<C> {
+impl<C: Cache + 'static> Drop for Flight<C> {
     fn drop(&mut self) {
         self.leave();
     }
@@ -181,7 +179,7 @@ impl<C: Cache + 'static> Drop for Running<C> {
 
 impl<C: Cache + 'static> Flights<C> {
     pub(crate) fn new() -> Self {
-        let table = Table { lanes: HashMap::new(), running: HashMap::new() };
+        let table = FlightTable { lanes: HashMap::new(), running: HashMap::new() };
         Self { table: Mutex::new(table), numbers: AtomicU64::new(0) }
     }
 
@@ -192,7 +190,7 @@ impl<C: Cache + 'static> Flights<C> {
         asked.chain(table.running.keys()).collect::<HashSet<_>>().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<C>> {
+    fn lock(&self) -> MutexGuard<'_, FlightTable<C>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,33 +200,33 @@ impl<C: Cache + 'static> Flights<C> {
     }
 
     /// The computation without an old value that runs in this process.
-    pub(super) fn running(&self, subject: &Subject) -> Option<Joined> {
+    pub(super) fn running(&self, subject: &Subject) -> Option<Progress> {
         self.lock().running.get(subject).cloned()
     }
 
     /// From now on callers of this process can join the computation that has this grant.
-    pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> Joined {
+    pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> Progress {
         let (stage, seen) = watch::channel(Stage::Computes);
         let number = self.number();
         // With an old value no caller waits.
         if grant.old().is_none() {
             self.lock().running.insert(subject.clone(), (number, seen.clone()));
         }
-        grant.tell(Running { flights: Arc::clone(self), subject: subject.clone(), number, stage });
+        grant.tell(Flight { flights: Arc::clone(self), subject: subject.clone(), number, stage });
         (number, seen)
     }
 
     /// The answer to a request that is sent after this call. `hint`: for a client that computes, if no other caller's is sent.
     pub(super) async fn look(
         self: &Arc<Self>,
-        place: &Place<C>,
+        place: &ClockedCache<C>,
         group: &Arc<Group>,
-        way: Way,
+        timing: Timing,
         hint: &Bytes,
     ) -> Arc<Look<C>> {
         const TRIES: usize = 3;
         for _ in 0..TRIES {
-            let mut answered = self.join(place, group, way, hint);
+            let mut answered = self.join(place, group, timing, hint);
             if let Ok(answer) = answered.wait_for(Option::is_some).await
                 && let Some(look) = answer.clone()
             {
@@ -236,17 +234,23 @@ impl<C: Cache + 'static> Flights<C> {
             }
             // The task that asked has ended with its runtime, which need not be this caller's.
         }
-        Arc::new(Look::Error(Error::Usage("the task that asks the server has ended".to_owned())))
+        Arc::new(Err(Error::Usage("the task that asks the server has ended".to_owned())))
     }
 
-    fn join(self: &Arc<Self>, place: &Place<C>, group: &Arc<Group>, way: Way, hint: &Bytes) -> Answered<C> {
-        let (due, hold) = (way.due(), way.hold());
-        let gathering = || Gathering { answer: watch::Sender::new(None), due, hold, hint: hint.clone() };
+    fn join(
+        self: &Arc<Self>,
+        place: &ClockedCache<C>,
+        group: &Arc<Group>,
+        timing: Timing,
+        hint: &Bytes,
+    ) -> LookReceiver<C> {
+        let (due, hold) = (timing.due(), timing.hold());
+        let request = || Request { answer: watch::Sender::new(None), due, hold, hint: hint.clone() };
         let mut table = self.lock();
         let lanes = table.lanes.entry(Arc::clone(group));
         let lanes = lanes.or_insert_with(|| [Lane::free(), Lane::free(), Lane::free()]);
-        let lane = &mut lanes[way.lane()];
-        let next = lane.next.get_or_insert_with(gathering);
+        let lane = &mut lanes[timing.lane()];
+        let next = lane.next.get_or_insert_with(request);
         next.hold = next.hold.max(hold);
         if due.is_some() {
             let sooner = lane.sooner.get_or_insert_default();
@@ -260,23 +264,23 @@ impl<C: Cache + 'static> Flights<C> {
             let first = if lane.sooner.is_none() { lane.next.take() } else { None };
             drop(table);
             let flights = Arc::clone(self);
-            let asking = Asking { flights, group: Arc::clone(group), lane: way.lane(), left: false };
-            tokio::spawn(asking.run(place.clone(), first));
+            let task = LaneTask { flights, group: Arc::clone(group), lane: timing.lane(), left: false };
+            tokio::spawn(task.run(place.clone(), first));
         }
         answered
     }
 }
 
 /// The task that sends the requests of a lane, one after the other. Dropped, it leaves the lane to others.
-struct Asking<C: Cache + 'static> {
+struct LaneTask<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     group: Arc<Group>,
     lane: usize,
     left: bool,
 }
 
-impl<C: Cache + 'static> Asking<C> {
-    async fn run(mut self, place: Place<C>, first: Option<Gathering<C>>) {
+impl<C: Cache + 'static> LaneTask<C> {
+    async fn run(mut self, place: ClockedCache<C>, first: Option<Request<C>>) {
         let mut next = first;
         loop {
             let now = match next.take() {
@@ -288,7 +292,8 @@ impl<C: Cache + 'static> Asking<C> {
             };
             let Group { subject, terms, outlives } = &*self.group;
             let how = How { wait: now.hold, hint: &now.hint, outlives: *outlives };
-            let found = place.acquire(subject, terms, how).await;
+            let found = place.acquire(slice::from_ref(subject), |_| *terms, how).await.pop();
+            let found = found.unwrap_or(Ok(Found::Busy(Holder::Unknown)));
             let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
             now.answer.send_replace(Some(look));
@@ -296,12 +301,12 @@ impl<C: Cache + 'static> Asking<C> {
     }
 
     /// The request that callers have gathered for, when it is due; None: there is none, and the lane is free.
-    async fn next_due(&mut self) -> Option<Gathering<C>> {
+    async fn next_due(&mut self) -> Option<Request<C>> {
         loop {
             match self.next() {
-                Next::Is(gathering) => return Some(gathering),
-                Next::None => return None,
-                Next::Later(due, sooner) => tokio::select! {
+                LaneNext::Is(request) => return Some(request),
+                LaneNext::None => return None,
+                LaneNext::Later(due, sooner) => tokio::select! {
                     () = sleep_until(due) => {}
                     () = sooner.notified() => {}
                 },
@@ -309,39 +314,32 @@ impl<C: Cache + 'static> Asking<C> {
         }
     }
 
-    fn look(&self, found: Result<Found<C>, Error>, hint: &Bytes) -> Look<C> {
-        match found {
-            Ok(Found::Hit(stored)) => Look::Hit(stored),
-            Ok(Found::Stale(stored)) => Look::Stale(stored),
-            Ok(Found::Busy(busy)) => Look::Busy(busy),
-            Ok(Found::Failed(text)) => Look::Failed(text),
-            Err(error) => Look::Error(error),
-            Ok(Found::Granted(mut grant)) => {
-                grant.hint_or(hint);
-                let old = grant.old().cloned();
-                let running = self.flights.begin(&self.group.subject, &mut grant);
-                Look::Granted { grant: Mutex::new(Some(grant)), old, running }
-            }
-        }
+    fn look(&self, found: Result<FoundStored<C>, Error>, hint: &Bytes) -> Look<C> {
+        found?.with_right(|mut grant| {
+            grant.hint_or(hint);
+            let old = grant.old().cloned();
+            let progress = self.flights.begin(&self.group.subject, &mut grant);
+            Ok(SharedGrant { grant: Mutex::new(Some(grant)), old, progress })
+        })
     }
 
-    fn next(&mut self) -> Next<C> {
+    fn next(&mut self) -> LaneNext<C> {
         let mut table = self.flights.lock();
         let Slot::Occupied(mut entry) = table.lanes.entry(Arc::clone(&self.group)) else {
-            return Next::None;
+            return LaneNext::None;
         };
         let lane = &mut entry.get_mut()[self.lane];
         if let (Some(sooner), Some(due)) = (&lane.sooner, lane.next.as_ref().and_then(|next| next.due))
             && Instant::now() < due
         {
-            return Next::Later(due, Arc::clone(sooner));
+            return LaneNext::Later(due, Arc::clone(sooner));
         }
         if let Some(next) = lane.next.take().filter(|next| next.answer.receiver_count() > 0) {
-            return Next::Is(next);
+            return LaneNext::Is(next);
         }
         leave(entry, self.lane);
         self.left = true;
-        Next::None
+        LaneNext::None
     }
 }
 
@@ -355,16 +353,16 @@ fn leave<C: Cache + 'static>(mut entry: OccupiedEntry<'_, Arc<Group>, [Lane<C>; 
 }
 
 /// What a lane has for its task.
-enum Next<C: Cache + 'static> {
+enum LaneNext<C: Cache + 'static> {
     /// This is due.
-    Is(Gathering<C>),
+    Is(Request<C>),
     /// The next one is due then, or sooner when it is told.
     Later(Instant, Arc<Notify>),
     /// Nothing: the lane is free.
     None,
 }
 
-impl<C: Cache + 'static> Drop for Asking<C> {
+impl<C: Cache + 'static> Drop for LaneTask<C> {
     fn drop(&mut self) {
         if self.left {
             return;

@@ -53,28 +53,28 @@ impl NotStored {
 }
 
 /// Whether a value is in the cache.
-pub(crate) type Kept = Result<(), NotStored>;
+pub(crate) type StoreResult = Result<(), NotStored>;
 
 /// The end of a computation without its errors.
-pub(crate) fn kept(end: Result<Kept, Error>) -> Kept {
+pub(crate) fn kept(end: Result<StoreResult, Error>) -> StoreResult {
     end.unwrap_or_else(|error| Err(NotStored::of(error)))
 }
 
-type Told = Arc<dyn Fn(&[u8], &NotStored) + Send + Sync>;
+type NotStoredFn = Arc<dyn Fn(&[u8], &NotStored) + Send + Sync>;
 
 /// What the program is told of values that were not stored.
 #[derive(Clone, Default)]
-pub(super) struct Tell(pub(super) Option<Told>);
+pub(super) struct NotStoredHook(pub(super) Option<NotStoredFn>);
 
-impl Tell {
-    pub(super) fn tell(&self, key: &[u8], kept: &Kept) {
+impl NotStoredHook {
+    pub(super) fn tell(&self, key: &[u8], kept: &StoreResult) {
         if let (Some(tell), Err(why)) = (&self.0, kept) {
             tell(key, why);
         }
     }
 }
 
-impl fmt::Debug for Tell {
+impl fmt::Debug for NotStoredHook {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(if self.0.is_some() { "a function" } else { "None" })
     }

@@ -9,12 +9,14 @@ use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
+use super::acquire::{FoundStored, How, Subject, TRIES};
 use super::envelope::Stored;
-use super::grant::{Attempt, Busy, Ending, Found, Grant, Judged, Place, Subject, TRIES, ask, end_all};
+use super::found::Found;
+use super::grant::{Ending, Grant, end_all};
 use super::kept::{NotStored, kept};
-use super::one::{Search, Verdict, decode, group, subject};
+use super::one::{Search, decode, group, subject, unreadable};
 use super::options::{Compute, Outcome, terms};
-use crate::cache::{Cache, Scope};
+use crate::cache::Cache;
 use crate::error::Error;
 use crate::item::Expiration;
 use crate::join::join;
@@ -25,61 +27,45 @@ use crate::value::{self, Value};
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A key, once.
-struct Asked<K> {
+struct UniqueKey<K> {
     key: K,
     subject: Subject,
     expiration: Expiration,
 }
 
 /// What a key gets.
-enum Got<T> {
-    Hit { value: Option<T>, stored: Stored },
-    Stale { value: Option<T>, stored: Stored },
-    Computed { value: Option<T>, stored: Stored, kept: bool },
-    Waited { value: Option<T>, stored: Stored },
-    Busy,
-    NotComputed,
-    Error(Error),
-}
-
-/// What asking for some keys has brought, by their places.
-struct Sorted<C: Cache + 'static> {
-    got: Vec<(usize, Answered)>,
-    granted: Vec<(usize, Grant<C>)>,
-    busy: Vec<usize>,
-}
-
-enum Answered {
-    Hit(Stored),
-    Stale(Stored),
-    Error(Error),
+struct KeyAnswer<T> {
+    outcome: Result<Outcome<()>, Error>,
+    /// None once it was taken: for a key that occurs several times it is read again.
+    value: Option<T>,
+    stored: Stored,
 }
 
 /// A key that is waited for.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct Waiter {
     at: usize,
     takes_old: bool,
     /// How often its value could not be read.
     unreadable: usize,
 }
 
-impl Waiting {
+impl Waiter {
     fn new(at: usize) -> Self {
         Self { at, takes_old: true, unreadable: 0 }
     }
 }
 
 /// Keys that this caller computes. Without a grant: their server cannot be asked.
-type Granted<C> = Vec<(usize, Result<Grant<C>, Error>)>;
+type Grants<C> = Vec<(usize, Result<Grant<C>, Error>)>;
 /// No function of the caller is called instead of waiting.
 type Nobody<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
 
 /// A call.
-struct Call<'a, C: Cache + 'static, K, F> {
+struct ManyCall<'a, C: Cache + 'static, K, F> {
     herd: &'a Herd<C>,
     options: &'a Compute,
-    all: &'a [Asked<K>],
+    all: &'a [UniqueKey<K>],
     compute: F,
 }
 
@@ -171,20 +157,20 @@ impl<C: Cache + 'static> Herd<C> {
             let subject = subject(&key);
             let at = *places.entry(subject.key.clone()).or_insert(all.len());
             if at == all.len() {
-                all.push(Asked { key, subject, expiration });
+                all.push(UniqueKey { key, subject, expiration });
             }
             order.push(at);
         }
-        let mut got: Vec<Got<T>> = all.iter().map(|_| Got::Busy).collect();
+        let mut answers: Vec<KeyAnswer<T>> = all.iter().map(|_| KeyAnswer::none(Outcome::Busy)).collect();
         let mut asked = Vec::new();
         for (at, of) in all.iter().enumerate() {
             match key::check(&of.subject.key) {
                 Ok(()) => asked.push(at),
-                Err(error) => got[at] = Got::Error(Error::Key(error)),
+                Err(error) => answers[at] = KeyAnswer::failed(Error::Key(error)),
             }
         }
         let deadline = Instant::now() + options.wait_time();
-        let call = Call { herd: self, options, all: &all, compute };
+        let call = ManyCall { herd: self, options, all: &all, compute };
         let (found, granted, waiting) = call.ask::<T>(asked).await;
         let computing =
             async { if granted.is_empty() { Ok(Vec::new()) } else { call.compute(granted).await } };
@@ -198,12 +184,12 @@ impl<C: Cache + 'static> Herd<C> {
                 return Err(error);
             }
         };
-        for (at, now) in found.into_iter().chain(computed).chain(waited) {
-            got[at] = now;
+        for (at, answer) in found.into_iter().chain(computed).chain(waited) {
+            answers[at] = answer;
         }
         let outcomes = order.into_iter().map(|at| {
             let key = &all[at].subject.key;
-            let outcome = got[at].outcome(key);
+            let outcome = answers[at].outcome(key);
             self.metrics.outcome(key, outcome.as_ref().ok().map(Outcome::bare));
             outcome
         });
@@ -211,94 +197,92 @@ impl<C: Cache + 'static> Herd<C> {
     }
 }
 
-impl<T: Value> Got<T> {
-    fn hit(key: &[u8], stored: Stored) -> Result<Self, Error> {
-        Ok(Self::Hit { value: Some(decode(key, stored.clone())?), stored })
+impl<T: Value> KeyAnswer<T> {
+    fn failed(error: Error) -> Self {
+        Self { outcome: Err(error), value: None, stored: Stored::fresh(Bytes::new(), 0) }
     }
 
-    fn stale(key: &[u8], stored: Stored) -> Result<Self, Error> {
-        Ok(Self::Stale { value: Some(decode(key, stored.clone())?), stored })
+    /// Without a value.
+    fn none(outcome: Outcome<()>) -> Self {
+        Self { outcome: Ok(outcome), value: None, stored: Stored::fresh(Bytes::new(), 0) }
     }
 
-    /// For a key that occurs several times the value is read again.
+    /// With a value that was found.
+    fn found(outcome: Outcome<()>, key: &[u8], stored: Stored) -> Result<Self, Error> {
+        Ok(Self { outcome: Ok(outcome), value: Some(decode(key, stored.clone())?), stored })
+    }
+
     fn outcome(&mut self, key: &[u8]) -> Result<Outcome<T>, Error> {
-        let again = |value: &mut Option<T>, stored: &Stored| match value.take() {
-            Some(value) => Ok(value),
-            None => decode(key, stored.clone()),
-        };
-        Ok(match self {
-            Self::Hit { value, stored } => Outcome::Hit(again(value, stored)?),
-            Self::Stale { value, stored } => Outcome::Stale(again(value, stored)?),
-            Self::Computed { value, stored, kept } => {
-                Outcome::Computed { value: again(value, stored)?, stored: *kept }
-            }
-            Self::Waited { value, stored } => Outcome::Waited(again(value, stored)?),
-            Self::Busy => Outcome::Busy,
-            Self::NotComputed => Outcome::NotComputed,
-            Self::Error(error) => return Err(error.clone()),
-        })
+        let Self { outcome, value, stored } = self;
+        outcome.clone()?.with(|| value.take().map_or_else(|| decode(key, stored.clone()), Ok))
     }
 }
 
-impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
+impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
     /// Asks for these keys, and for the right to compute those that are missing or whose value cannot be read. Last, those that others
     /// compute.
-    async fn ask<T: Value>(&self, mut keys: Vec<usize>) -> (Vec<(usize, Got<T>)>, Granted<C>, Vec<Waiting>) {
-        let (mut got, mut granted, mut waiting) = (Vec::new(), Granted::new(), Vec::new());
+    async fn ask<T: Value>(
+        &self,
+        mut keys: Vec<usize>,
+    ) -> (Vec<(usize, KeyAnswer<T>)>, Grants<C>, Vec<Waiter>) {
+        let (mut answers, mut grants, mut waiting) = (Vec::new(), Grants::new(), Vec::new());
         let mut tries = 0;
         while !keys.is_empty() {
-            let sorted = self.sort(&keys).await;
-            for (at, mut grant) in sorted.granted {
-                // Callers of this process can join from now on.
-                self.herd.flights.begin(&self.all[at].subject, &mut grant);
-                granted.push((at, Ok(grant)));
-            }
-            waiting.extend(sorted.busy.into_iter().map(Waiting::new));
             let mut unreadable = Vec::new();
-            for (at, answer) in sorted.got {
-                let key = &self.all[at].subject.key;
-                match answer {
-                    Answered::Hit(stored) => match Got::hit(key, stored.clone()) {
-                        Ok(hit) => got.push((at, hit)),
-                        Err(error) if tries == TRIES => got.push((at, Got::Error(error))),
-                        Err(_) => unreadable.push((at, stored)),
-                    },
-                    Answered::Stale(stored) => match Got::stale(key, stored) {
-                        Ok(stale) => got.push((at, stale)),
-                        Err(_) => waiting.push(Waiting { takes_old: false, ..Waiting::new(at) }),
-                    },
-                    Answered::Error(error) if self.options.goes_on_after(&error) => {
-                        granted.push((at, Err(error)));
+            for (at, found) in self.acquire(&keys).await {
+                let subject = &self.all[at].subject;
+                match found {
+                    Ok(Found::Hit(stored)) => {
+                        match KeyAnswer::found(Outcome::Hit(()), &subject.key, stored.clone()) {
+                            Err(_) if tries < TRIES => unreadable.push((at, stored)),
+                            hit => answers.push((at, hit.unwrap_or_else(KeyAnswer::failed))),
+                        }
                     }
-                    Answered::Error(error) => got.push((at, Got::Error(error))),
+                    Ok(Found::Stale(stored)) => {
+                        match KeyAnswer::found(Outcome::Stale(()), &subject.key, stored) {
+                            Ok(stale) => answers.push((at, stale)),
+                            Err(_) => waiting.push(Waiter { takes_old: false, ..Waiter::new(at) }),
+                        }
+                    }
+                    Ok(Found::Compute(mut grant)) => {
+                        // Callers of this process can join from now on.
+                        self.herd.flights.begin(subject, &mut grant);
+                        grants.push((at, Ok(grant)));
+                    }
+                    Ok(Found::Busy(_) | Found::Failed(_)) => waiting.push(Waiter::new(at)),
+                    Err(error) if self.options.goes_on_after(&error) => grants.push((at, Err(error))),
+                    Err(error) => answers.push((at, KeyAnswer::failed(error))),
                 }
             }
             keys = unreadable.iter().map(|(at, _)| *at).collect();
             join(unreadable.iter().map(|(at, stored)| async move {
-                let search = self.search(Waiting::new(*at), 1, Instant::now());
+                let search = self.search(Waiter::new(*at), 1, Instant::now());
                 self.herd.remove_unreadable(&search, stored, tries > 0).await;
             }))
             .await;
             tries += 1;
         }
-        granted.sort_by_key(|(at, _)| *at);
+        grants.sort_by_key(|(at, _)| *at);
         waiting.sort_by_key(|waiting| waiting.at);
-        (got, granted, waiting)
+        (answers, grants, waiting)
     }
 
     /// In a task of its own: what is granted to a caller that has gone is given up.
-    async fn sort(&self, keys: &[usize]) -> Sorted<C> {
-        let subjects: Vec<_> = keys.iter().map(|at| (*at, self.all[*at].subject.clone())).collect();
+    async fn acquire(&self, keys: &[usize]) -> Vec<(usize, Result<FoundStored<C>, Error>)> {
+        let subjects: Vec<_> = keys.iter().map(|at| self.all[*at].subject.clone()).collect();
         let (place, options) = (self.herd.place.clone(), self.options.clone());
-        let sorted = tokio::spawn(async move { sort(&place, &options, subjects).await }).await;
-        sorted.unwrap_or_else(|error| {
+        let found = tokio::spawn(async move {
+            let how = How { wait: Duration::ZERO, hint: &Bytes::new(), outlives: false };
+            place.acquire(&subjects, |keys| terms(options.batch_time(keys), true), how).await
+        });
+        let found = found.await.unwrap_or_else(|error| {
             let ended = Error::Usage(format!("the task that asks the servers has ended: {error}"));
-            let got = keys.iter().map(|at| (*at, Answered::Error(ended.clone()))).collect();
-            Sorted { got, granted: Vec::new(), busy: Vec::new() }
-        })
+            keys.iter().map(|_| Err(ended.clone())).collect()
+        });
+        keys.iter().copied().zip(found).collect()
     }
 
-    fn search(&self, waiting: Waiting, keys: usize, deadline: Instant) -> Search {
+    fn search(&self, waiting: Waiter, keys: usize, deadline: Instant) -> Search {
         Search {
             group: group(
                 self.all[waiting.at].subject.clone(),
@@ -313,7 +297,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
     }
 
     /// Computes these keys and stores their values.
-    async fn compute<T, E, Fut, M>(&self, granted: Granted<C>) -> Result<Vec<(usize, Got<T>)>, E>
+    async fn compute<T, E, Fut, M>(&self, granted: Grants<C>) -> Result<Vec<(usize, KeyAnswer<T>)>, E>
     where
         T: Value,
         F: Fn(Vec<K>) -> Fut,
@@ -322,9 +306,9 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
     {
         let keys = granted.iter().map(|(at, _)| self.all[*at].key.clone()).collect();
         let named = granted.iter().map(|(at, _)| self.all[*at].subject.key.clone());
-        let mut computing = self.herd.metrics.computing(named);
+        let mut computation = self.herd.metrics.computing(named);
         let values = (self.compute)(keys).await;
-        computing.has_run();
+        computation.has_run();
         let values = match values {
             Ok(values) => values,
             Err(error) => {
@@ -334,9 +318,8 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                 return Err(error);
             }
         };
-        let mut values: HashMap<Bytes, T> =
-            values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect();
-        let mut got = Vec::new();
+        let mut values = by_key(values);
+        let mut answers = Vec::new();
         let (mut endings, mut ended, mut not_asked) = (Vec::new(), Vec::new(), Vec::new());
         for (at, grant) in granted {
             let of = &self.all[at];
@@ -344,48 +327,42 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                 let fill = self.herd.fill(&of.subject.key, &value, self.options, of.expiration);
                 fill.map(|fill| (value, fill))
             });
-            let ending = match fill {
+            let (answer, ending) = match fill {
                 Some(Ok((value, fill))) => {
                     let stored = Stored::fresh(fill.data.clone(), fill.flags);
-                    got.push((at, Got::Computed { value: Some(value), stored, kept: false }));
-                    Ending::Value(fill)
+                    let outcome = Ok(Outcome::Computed { value: (), stored: false });
+                    (KeyAnswer { outcome, value: Some(value), stored }, Ending::Value(fill))
                 }
-                Some(Err(error)) => {
-                    got.push((at, Got::Error(error)));
-                    Ending::Nothing(None)
-                }
-                None => {
-                    got.push((at, Got::NotComputed));
-                    Ending::Nothing(None)
-                }
+                Some(Err(error)) => (KeyAnswer::failed(error), Ending::Nothing(None)),
+                None => (KeyAnswer::none(Outcome::NotComputed), Ending::Nothing(None)),
             };
-            let at = got.len() - 1;
             match grant {
                 Ok(grant) => {
                     endings.push((grant, ending));
-                    ended.push(at);
+                    ended.push(answers.len());
                 }
-                Err(error) => not_asked.push((at, Err(NotStored::of(error)))),
+                Err(error) => not_asked.push((answers.len(), Err(NotStored::of(error)))),
             }
+            answers.push((at, answer));
         }
         let ended = ended.into_iter().zip(end_all(endings).await.into_iter().map(kept));
         for (at, end) in ended.chain(not_asked) {
-            if let (_, Got::Computed { kept, .. }) = &mut got[at] {
-                self.options.not_stored.tell(computing.key(at), &end);
-                *kept = end.is_ok();
-                computing.ends(at, end);
+            if let Ok(Outcome::Computed { stored, .. }) = &mut answers[at].1.outcome {
+                self.options.not_stored.tell(computation.key(at), &end);
+                *stored = end.is_ok();
+                computation.ends(at, end);
             }
         }
-        Ok(got)
+        Ok(answers)
     }
 
     /// Waits for what other clients compute.
     async fn wait<T, E, Fut, M, B, Busy, N>(
         &self,
-        keys: Vec<Waiting>,
+        keys: Vec<Waiter>,
         busy: Option<B>,
         deadline: Instant,
-    ) -> Result<Vec<(usize, Got<T>)>, E>
+    ) -> Result<Vec<(usize, KeyAnswer<T>)>, E>
     where
         T: Value,
         F: Fn(Vec<K>) -> Fut,
@@ -409,7 +386,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         let count = keys.len();
         // Each key by itself: callers of this process that wait for the same one share what is asked.
         let mut finding = JoinSet::new();
-        let find = |finding: &mut JoinSet<_>, waiting: Waiting| {
+        let find = |finding: &mut JoinSet<_>, waiting: Waiter| {
             let (herd, search) = (self.herd.clone(), self.search(waiting, count, deadline));
             finding.spawn(async move {
                 let (verdict, _) = herd.find(&search).await;
@@ -421,7 +398,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         }
         let mut all = Vec::new();
         while let Some(found) = finding.join_next().await {
-            let mut granted: Granted<C> = Vec::new();
+            let mut granted: Grants<C> = Vec::new();
             let mut next = Some(found);
             while let Some(found) = next.take() {
                 // Its task has ended with the runtime.
@@ -429,23 +406,21 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
                 let at = waiting.at;
                 let key = search.key();
                 match verdict {
-                    Verdict::Hit(stored) => match Got::hit(key, stored.clone()) {
+                    Ok(Found::Hit(stored)) => match KeyAnswer::found(Outcome::Hit(()), key, stored.clone()) {
                         Err(_) if waiting.unreadable < TRIES => {
                             self.herd.remove_unreadable(&search, &stored, waiting.unreadable > 0).await;
-                            find(&mut finding, Waiting { unreadable: waiting.unreadable + 1, ..waiting });
+                            find(&mut finding, Waiter { unreadable: waiting.unreadable + 1, ..waiting });
                         }
-                        got => all.push((at, got.unwrap_or_else(Got::Error))),
+                        hit => all.push((at, hit.unwrap_or_else(KeyAnswer::failed))),
                     },
-                    Verdict::Stale(stored) => match Got::stale(key, stored) {
+                    Ok(Found::Stale(stored)) => match KeyAnswer::found(Outcome::Stale(()), key, stored) {
                         Ok(stale) => all.push((at, stale)),
-                        Err(_) => find(&mut finding, Waiting { takes_old: false, ..waiting }),
+                        Err(_) => find(&mut finding, Waiter { takes_old: false, ..waiting }),
                     },
-                    Verdict::Compute(grant) => granted.push((at, Ok(grant))),
-                    Verdict::Busy | Verdict::Failed(_) => {}
-                    Verdict::Error(error) if self.options.goes_on_after(&error) => {
-                        granted.push((at, Err(error)));
-                    }
-                    Verdict::Error(error) => all.push((at, Got::Error(error))),
+                    Ok(Found::Compute(grant)) => granted.push((at, Ok(grant))),
+                    Ok(Found::Busy(_) | Found::Failed(_)) => {}
+                    Err(error) if self.options.goes_on_after(&error) => granted.push((at, Err(error))),
+                    Err(error) => all.push((at, KeyAnswer::failed(error))),
                 }
                 next = finding.try_join_next();
                 if next.is_none() && !granted.is_empty() && !finding.is_empty() {
@@ -465,120 +440,25 @@ impl<C: Cache + 'static, K: Key + Clone, F> Call<'_, C, K, F> {
         &self,
         keys: &[usize],
         values: impl IntoIterator<Item = (K, T)>,
-    ) -> Vec<(usize, Got<T>)> {
-        let mut values: HashMap<Bytes, T> =
-            values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect();
-        let mut got = Vec::new();
-        for at in keys {
+    ) -> Vec<(usize, KeyAnswer<T>)> {
+        let mut values = by_key(values);
+        let answer = |at: &usize| {
             let key = &self.all[*at].subject.key;
-            let Some(value) = values.remove(key) else { continue };
+            let value = values.remove(key)?;
             // Stored nowhere; a key that occurs twice needs it twice.
-            let now = match value::encode(&value, None) {
-                Ok((data, flags)) => Got::Waited { value: Some(value), stored: Stored::fresh(data, flags) },
-                Err(message) => {
-                    Got::Error(Error::Value { key: String::from_utf8_lossy(key).into_owned(), message })
+            let answer = match value::encode(&value, None) {
+                Ok((data, flags)) => {
+                    let outcome = Ok(Outcome::Waited(()));
+                    KeyAnswer { outcome, value: Some(value), stored: Stored::fresh(data, flags) }
                 }
+                Err(message) => KeyAnswer::failed(unreadable(key, message)),
             };
-            got.push((*at, now));
-        }
-        got
-    }
-}
-
-/// Asks for keys, and writes the locks of those that are missing.
-async fn sort<C: Cache + 'static>(
-    place: &Place<C>,
-    options: &Compute,
-    keys: Vec<(usize, Subject)>,
-) -> Sorted<C> {
-    let mut sorted = Sorted { got: Vec::new(), granted: Vec::new(), busy: Vec::new() };
-    let none = Bytes::new();
-    // With how often the key was absent and its lock refused.
-    let mut keys: Vec<_> = keys.into_iter().map(|(at, subject)| (at, subject, 0)).collect();
-    for _ in 0..TRIES {
-        if keys.is_empty() {
-            return sorted;
-        }
-        // Leases are for as many keys as there may be; locks for those that are missing.
-        let most = terms(options.batch_time(keys.len()), true);
-        let names: Vec<_> = keys.iter().map(|(_, subject, _)| &subject.key[..]).collect();
-        let scope = place.cache.scope();
-        let answers = place.cache.ask_many(&names, ask(&most, Duration::ZERO, &none)).await;
-        let mut lockings = Vec::new();
-        let leases = sorted.granted.len();
-        for ((at, subject, refused), answer) in keys.into_iter().zip(answers) {
-            match answer.map(|answer| place.judge(&subject, answer, &most)) {
-                Ok(Judged::Found(found)) => sorted.put(at, found),
-                Ok(Judged::Lock(locking)) => lockings.push((at, subject, refused, locking)),
-                Err(error) => sorted.got.push((at, Answered::Error(error))),
-            }
-        }
-        let missing = lockings.len() + sorted.granted.len() - leases;
-        let terms = terms(options.batch_time(missing), true);
-        let locks: Vec<_> = lockings
-            .into_iter()
-            .map(|(at, subject, refused, locking)| {
-                (at, subject, refused, Attempt::new(place, locking, &terms, &none))
-            })
-            .collect();
-        keys = Vec::new();
-        let replies = write(place, &locks, scope).await;
-        for ((at, subject, mut refused, attempt), reply) in locks.into_iter().zip(replies) {
-            refused += usize::from(attempt.is_refused(&reply));
-            match attempt.judge(place, &subject, &terms, &reply) {
-                Ok(Some(found)) => sorted.put(at, found),
-                Ok(None) if refused == TRIES => sorted.put(at, place.without_lock(&subject)),
-                Ok(None) => keys.push((at, subject, refused)),
-                Err(error) => sorted.got.push((at, Answered::Error(error))),
-            }
-        }
-    }
-    sorted.busy.extend(keys.into_iter().map(|(at, ..)| at));
-    sorted.busy.sort_unstable();
-    sorted
-}
-
-impl<C: Cache + 'static> Sorted<C> {
-    fn put(&mut self, at: usize, found: Found<C>) {
-        match found {
-            Found::Hit(stored) => self.got.push((at, Answered::Hit(stored))),
-            Found::Stale(stored) => self.got.push((at, Answered::Stale(stored))),
-            Found::Granted(grant) => self.granted.push((at, grant)),
-            Found::Busy(Busy::Server | Busy::Lock { .. } | Busy::Changing) | Found::Failed(_) => {
-                self.busy.push(at);
-            }
-        }
-    }
-}
-
-/// Writes locks, those that are new and those that replace something at the same time.
-async fn write<C: Cache + 'static>(
-    place: &Place<C>,
-    locks: &[(usize, Subject, usize, Attempt)],
-    scope: Option<Scope>,
-) -> Vec<Result<crate::Written, Error>> {
-    let (mut adds, mut swaps, mut claims) = (Vec::new(), Vec::new(), Vec::new());
-    for (_, subject, refused, attempt) in locks {
-        match attempt.replaces() {
-            Some(cas) => swaps.push((attempt.write(subject), cas)),
-            None if *refused > 0 => claims.push(attempt.write(subject)),
-            None => adds.push(attempt.write(subject)),
-        }
-    }
-    let added = async { if adds.is_empty() { Vec::new() } else { place.cache.add_many(&adds).await } };
-    let swapped = async { if swaps.is_empty() { Vec::new() } else { place.swap(&swaps, scope).await } };
-    let claimed = async { if claims.is_empty() { Vec::new() } else { place.claim(&claims, scope).await } };
-    let (added, swapped, claimed) = tokio::join!(added, swapped, claimed);
-    let (mut added, mut swapped, mut claimed) = (added.into_iter(), swapped.into_iter(), claimed.into_iter());
-    let next = |(_, _, refused, attempt): &(usize, Subject, usize, Attempt)| {
-        let reply = match attempt.replaces() {
-            Some(_) => swapped.next(),
-            None if *refused > 0 => claimed.next(),
-            None => added.next(),
+            Some((*at, answer))
         };
-        reply.unwrap_or_else(|| {
-            Err(Error::Usage("a cache has answered fewer keys than it was asked for".to_owned()))
-        })
-    };
-    locks.iter().map(next).collect()
+        keys.iter().filter_map(answer).collect()
+    }
+}
+
+fn by_key<K: Key, T>(values: impl IntoIterator<Item = (K, T)>) -> HashMap<Bytes, T> {
+    values.into_iter().map(|(key, value)| (Bytes::copy_from_slice(key.bytes()), value)).collect()
 }

@@ -9,9 +9,11 @@ use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
+use super::acquire::{Subject, TRIES, ask, value_of};
 use super::envelope::Stored;
-use super::flights::{Group, Look, Stage, Way};
-use super::grant::{Busy, End, Ending, Fill, Grant, Subject, TRIES, ask, value_of};
+use super::flights::{Group, SharedGrant, Stage, Timing};
+use super::found::{Found, Holder};
+use super::grant::{End, Ending, Fill, Grant};
 use super::kept::{NotStored, kept};
 use super::options::{Compute, ComputeError, Outcome, terms};
 use super::plain::Terms;
@@ -58,14 +60,7 @@ impl Search {
 }
 
 /// What a caller gets.
-pub(super) enum Verdict<V, C: Cache + 'static> {
-    Hit(V),
-    Stale(V),
-    Compute(Grant<C>),
-    Busy,
-    Failed(Bytes),
-    Error(Error),
-}
+pub(super) type Verdict<V, C> = Result<Found<V, Grant<C>>, Error>;
 
 /// Of a call for one key. What its functions trace is inside it.
 fn span(key: &[u8]) -> tracing::Span {
@@ -97,13 +92,8 @@ impl<C: Cache + 'static> Herd<C> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let got = async {
-            let (verdict, _) = self.obtain(search(&key, options, options.wait_time())).await;
-            self.conclude(&key, options, compute, verdict).await
-        };
-        let got = got.instrument(span(key.bytes())).await;
-        self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
-        got
+        let wait = options.wait_time();
+        self.one(&key, options, compute, wait, || async { None }).await
     }
 
     /// The same, but instead of waiting for another client's value `busy` is called, and what it returns is the answer: a value
@@ -133,23 +123,51 @@ impl<C: Cache + 'static> Herd<C> {
         B: FnOnce() -> Busy,
         Busy: Future<Output = Option<T>>,
     {
-        let got = async {
-            match self.obtain(search(&key, options, Duration::ZERO)).await.0 {
-                Verdict::Busy => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
-                verdict => self.conclude(&key, options, compute, verdict).await,
-            }
-        };
-        let got = got.instrument(span(key.bytes())).await;
-        self.metrics.outcome(key.bytes(), got.as_ref().ok().map(Outcome::bare));
-        got
+        self.one(&key, options, compute, Duration::ZERO, busy).await
     }
 
-    async fn conclude<K, T, E, F, Fut>(
+    /// `busy` is called when `wait` has passed.
+    async fn one<K, T, E, F, Fut, B, Busy>(
         &self,
         key: &K,
         options: &Compute,
         compute: F,
-        verdict: Verdict<T, C>,
+        wait: Duration,
+        busy: B,
+    ) -> Result<Outcome<T>, ComputeError<E>>
+    where
+        K: Key,
+        T: Value,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        B: FnOnce() -> Busy,
+        Busy: Future<Output = Option<T>>,
+    {
+        let outcome = async {
+            match self.obtain(search(key, options, wait)).await.0 {
+                Ok(Found::Hit(value)) => Ok(Outcome::Hit(value)),
+                Ok(Found::Stale(value)) => Ok(Outcome::Stale(value)),
+                Ok(Found::Busy(_)) => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
+                Ok(Found::Failed(_)) => Ok(Outcome::Busy),
+                Ok(Found::Compute(grant)) => self.compute(key, options, compute, Ok(grant)).await,
+                Err(error) if options.goes_on_after(&error) => {
+                    self.compute(key, options, compute, Err(error)).await
+                }
+                Err(error) => Err(error.into()),
+            }
+        };
+        let outcome = outcome.instrument(span(key.bytes())).await;
+        self.metrics.outcome(key.bytes(), outcome.as_ref().ok().map(Outcome::bare));
+        outcome
+    }
+
+    /// Without a grant the server cannot be asked.
+    async fn compute<K, T, E, F, Fut>(
+        &self,
+        key: &K,
+        options: &Compute,
+        compute: F,
+        grant: Result<Grant<C>, Error>,
     ) -> Result<Outcome<T>, ComputeError<E>>
     where
         K: Key,
@@ -157,44 +175,32 @@ impl<C: Cache + 'static> Herd<C> {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let grant = match verdict {
-            Verdict::Hit(value) => return Ok(Outcome::Hit(value)),
-            Verdict::Stale(value) => return Ok(Outcome::Stale(value)),
-            Verdict::Busy | Verdict::Failed(_) => return Ok(Outcome::Busy),
-            Verdict::Error(error) if options.goes_on_after(&error) => {
-                let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
-                let value = compute().await.map_err(ComputeError::Compute)?;
-                let kept = Err(NotStored::of(error));
-                options.not_stored.tell(key.bytes(), &kept);
-                computing.ends(0, kept);
-                return Ok(Outcome::Computed { value, stored: false });
-            }
-            Verdict::Error(error) => return Err(error.into()),
-            Verdict::Compute(grant) => grant,
-        };
-        let mut computing = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
+        let mut computation = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
         // Dropped here, with the future or by a panic, the grant is given up.
-        let computed = compute().await;
-        computing.has_run();
-        let computed = computed.map_err(ComputeError::Compute).and_then(|value| {
-            let fill = self.fill(key.bytes(), &value, options, options.expiration)?;
-            Ok((value, fill))
-        });
-        match computed {
-            Ok((value, fill)) => {
-                // A value that could not be stored is a value.
-                let kept = kept(grant.end(Ending::Value(fill)).await);
-                options.not_stored.tell(key.bytes(), &kept);
-                let stored = kept.is_ok();
-                computing.ends(0, kept);
-                Ok(Outcome::Computed { value, stored })
+        let computed = compute().await.map_err(ComputeError::Compute);
+        computation.has_run();
+        let (value, kept) = match grant {
+            Err(error) => (computed?, Err(NotStored::of(error))),
+            Ok(grant) => {
+                let computed = computed.and_then(|value| {
+                    let fill = self.fill(key.bytes(), &value, options, options.expiration)?;
+                    Ok((value, fill))
+                });
+                match computed {
+                    // A value that could not be stored is a value.
+                    Ok((value, fill)) => (value, kept(grant.end(Ending::Value(fill)).await)),
+                    Err(error) => {
+                        // What has failed first is what the caller hears of.
+                        drop(grant.end(Ending::Nothing(None)).await);
+                        return Err(error);
+                    }
+                }
             }
-            Err(error) => {
-                // What has failed first is what the caller hears of.
-                drop(grant.end(Ending::Nothing(None)).await);
-                Err(error)
-            }
-        }
+        };
+        options.not_stored.tell(key.bytes(), &kept);
+        let stored = kept.is_ok();
+        computation.ends(0, kept);
+        Ok(Outcome::Computed { value, stored })
     }
 
     /// A value in the form in which it is stored.
@@ -216,23 +222,22 @@ impl<C: Cache + 'static> Herd<C> {
         loop {
             let (verdict, has_waited) = match key::check(search.key()) {
                 Ok(()) => self.find(&search).await,
-                Err(error) => (Verdict::Error(Error::Key(error)), false),
+                Err(error) => (Err(Error::Key(error)), false),
             };
             waited |= has_waited;
             let read = |stored: &Stored| decode(search.key(), stored.clone());
             let verdict = match verdict {
-                Verdict::Hit(stored) => match read(&stored) {
-                    Ok(value) => Verdict::Hit(value),
-                    Err(error) if unreadable == TRIES => Verdict::Error(error),
-                    Err(_) => {
+                Ok(Found::Hit(stored)) => match read(&stored) {
+                    Err(_) if unreadable < TRIES => {
                         self.remove_unreadable(&search, &stored, unreadable > 0).await;
                         unreadable += 1;
                         continue;
                     }
+                    value => value.map(Found::Hit),
                 },
-                Verdict::Stale(stored) => {
+                Ok(Found::Stale(stored)) => {
                     if let Ok(value) = read(&stored) {
-                        return (Verdict::Stale(value), waited);
+                        return (Ok(Found::Stale(value)), waited);
                     }
                     self.metrics.unreadable();
                     search.takes_old = false;
@@ -241,10 +246,10 @@ impl<C: Cache + 'static> Herd<C> {
                     search.group = Arc::new(Group { subject, terms, outlives: *outlives });
                     continue;
                 }
-                Verdict::Compute(grant) => Verdict::Compute(grant),
-                Verdict::Busy => Verdict::Busy,
-                Verdict::Failed(text) => Verdict::Failed(text),
-                Verdict::Error(error) => Verdict::Error(error),
+                Ok(Found::Compute(grant)) => Ok(Found::Compute(grant)),
+                Ok(Found::Busy(holder)) => Ok(Found::Busy(holder)),
+                Ok(Found::Failed(text)) => Ok(Found::Failed(text)),
+                Err(error) => Err(error),
             };
             return (verdict, waited);
         }
@@ -282,33 +287,35 @@ impl<C: Cache + 'static> Herd<C> {
             let before = self.flights.running(subject);
             let (look, was_held) = match next.take() {
                 Some(look) => look,
-                None => (self.flights.look(&self.place, &group, Way::Now, &hint).await, false),
+                None => (self.flights.look(&self.place, &group, Timing::Now, &hint).await, false),
             };
             let mut own = before.or_else(|| self.flights.running(subject));
             let by_server = match &*look {
-                Look::Hit(stored) => return (Verdict::Hit(stored.clone()), waited),
-                Look::Stale(stored) if search.takes_old => return (Verdict::Stale(stored.clone()), waited),
-                Look::Stale(_) | Look::Busy(Busy::Server) => true,
-                Look::Granted { grant, old, running } => {
+                Ok(Found::Hit(stored)) => return (Ok(Found::Hit(stored.clone())), waited),
+                Ok(Found::Stale(stored)) if search.takes_old => {
+                    return (Ok(Found::Stale(stored.clone())), waited);
+                }
+                Ok(Found::Stale(_) | Found::Busy(Holder::Server)) => true,
+                Ok(Found::Compute(SharedGrant { grant, old, progress })) => {
                     if let Some(grant) = grant.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                        return (Verdict::Compute(grant), waited);
+                        return (Ok(Found::Compute(grant)), waited);
                     }
                     if let (Some(old), true) = (old, search.takes_old) {
-                        return (Verdict::Stale(old.clone()), waited);
+                        return (Ok(Found::Stale(old.clone())), waited);
                     }
-                    own = Some(running.clone());
+                    own = Some(progress.clone());
                     false
                 }
-                Look::Failed(text) if search.is_told && !text.is_empty() => {
-                    return (Verdict::Failed(text.clone()), waited);
+                Ok(Found::Failed(text)) if search.is_told && !text.is_empty() => {
+                    return (Ok(Found::Failed(text.clone())), waited);
                 }
-                Look::Failed(_) if !failed => {
+                Ok(Found::Failed(_)) if !failed => {
                     failed = true;
                     waited = true;
                     continue;
                 }
-                Look::Failed(_) | Look::Busy(Busy::Changing) => false,
-                Look::Busy(Busy::Lock { nonce, hint: first }) => {
+                Ok(Found::Failed(_) | Found::Busy(Holder::Unknown)) => false,
+                Ok(Found::Busy(Holder::Lock { nonce, hint: first })) => {
                     if search.is_told && group.terms.awaited != Some(*nonce) {
                         if group.terms.awaited.is_none() && !first.is_empty() {
                             hint = first.clone();
@@ -320,23 +327,23 @@ impl<C: Cache + 'static> Herd<C> {
                     false
                 }
                 // It lets no more clients wait, but this process has the lease.
-                Look::Error(Error::Server { .. }) if own.is_some() => false,
-                Look::Error(error) => return (Verdict::Error(error.clone()), waited),
+                Err(Error::Server { .. }) if own.is_some() => false,
+                Err(error) => return (Err(error.clone()), waited),
             };
             if last || Instant::now() >= *deadline {
-                return (Verdict::Busy, waited);
+                return (Ok(Found::Busy(Holder::Unknown)), waited);
             }
             waited = true;
             let holds = by_server && search.is_held && !was_held && (own.is_none() || has_joined);
-            let way = if holds {
+            let timing = if holds {
                 // The server holds this request until the value is there.
                 let left = deadline.saturating_duration_since(Instant::now());
-                Way::Held(left.max(Duration::from_millis(1)))
+                Timing::Held(left.max(Duration::from_millis(1)))
             } else {
                 // A computation of this process is in most cases the one that the server means.
-                Way::After(if own.is_some() { LONGEST_PAUSE } else { pauses.next() })
+                Timing::After(if own.is_some() { LONGEST_PAUSE } else { pauses.next() })
             };
-            let looking = self.flights.look(&self.place, &group, way, &hint);
+            let looking = self.flights.look(&self.place, &group, timing, &hint);
             let looking = time::timeout_at(*deadline, looking);
             let Some((began, mut seen)) = own else {
                 next = looking.await.ok().map(|look| (look, holds));
@@ -347,8 +354,8 @@ impl<C: Cache + 'static> Herd<C> {
             let is_new = arrival < began;
             tokio::select! {
                 end = end_of(&mut seen) => {
-                    if let Some(verdict) = usable(end, is_new, search.is_told) {
-                        return (verdict, true);
+                    if let Some(found) = usable(end, is_new, search.is_told) {
+                        return (Ok(found), true);
                     }
                 }
                 look = looking => {
@@ -357,9 +364,9 @@ impl<C: Cache + 'static> Herd<C> {
                     // It has ended, or it is a moment until its value is stored, or it is clear that it cannot be.
                     if !matches!(*seen.borrow(), Stage::Computes)
                         && let Ok(end) = time::timeout_at(*deadline, end_of(&mut seen)).await
-                        && let Some(verdict) = usable(end, is_new, search.is_told)
+                        && let Some(found) = usable(end, is_new, search.is_told)
                     {
-                        return (verdict, true);
+                        return (Ok(found), true);
                     }
                 }
             }
@@ -376,12 +383,12 @@ async fn end_of(seen: &mut watch::Receiver<Stage>) -> End {
 }
 
 /// What the end of a computation of this process is to a caller. None: it looks again.
-fn usable<C: Cache + 'static>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Verdict<Stored, C>> {
+fn usable<R>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Found<Stored, R>> {
     match end {
-        End::Stored(stored) => Some(Verdict::Hit(stored)),
+        End::Stored(stored) => Some(Found::Hit(stored)),
         // What began after this caller had arrived is new enough, although nobody will find it.
-        End::Unstorable(stored) if is_after_arrival => Some(Verdict::Hit(stored)),
-        End::Failed(text) if is_told => Some(Verdict::Failed(text)),
+        End::Unstorable(stored) if is_after_arrival => Some(Found::Hit(stored)),
+        End::Failed(text) if is_told => Some(Found::Failed(text)),
         End::Unstorable(_) | End::Failed(_) | End::Again => None,
     }
 }
@@ -410,6 +417,6 @@ pub(super) fn decode<T: Value>(key: &[u8], stored: Stored) -> Result<T, Error> {
     value::decode(stored.data, stored.flags).map_err(|message| unreadable(key, message))
 }
 
-fn unreadable(key: &[u8], message: String) -> Error {
+pub(super) fn unreadable(key: &[u8], message: String) -> Error {
     Error::Value { key: String::from_utf8_lossy(key).into_owned(), message }
 }

@@ -6,8 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::{NotStored, Tell};
+use super::kept::{NotStored, NotStoredHook};
 use super::plain::Terms;
+use crate::calls::setters;
 use crate::error::Error;
 use crate::item::Expiration;
 
@@ -27,13 +28,14 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// let options = Compute::new().expiration(Duration::from_secs(60)).compute_time(Duration::from_secs(1));
 /// ```
 #[derive(Debug, Clone, Default)]
+#[must_use]
 pub struct Compute {
     time: Option<Duration>,
     batch_time: Option<Duration>,
     pub(super) expiration: Expiration,
     wait: Option<Duration>,
     unavailable: WhenUnavailable,
-    pub(super) not_stored: Tell,
+    pub(super) not_stored: NotStoredHook,
 }
 
 /// What happens if the server of a key cannot be asked.
@@ -50,73 +52,6 @@ impl Compute {
     /// Values that never expire, and take up to 2 s to compute.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// A high estimate of the time it takes to compute a value: 2 s by default. When it has passed, another client may
-    /// compute the value as well. It is also how long an expired value is kept and served while a new one is computed, and a second
-    /// longer: over servers without leases; a server with leases has its own `grace`. At least 1 ms and at most a day; other
-    /// times count as these.
-    #[must_use]
-    pub fn compute_time(mut self, time: Duration) -> Self {
-        self.time = Some(time);
-        self
-    }
-
-    /// The time it takes to compute all missing values of a
-    /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The same limits.
-    #[must_use]
-    pub fn batch_compute_time(mut self, time: Duration) -> Self {
-        self.batch_time = Some(time);
-        self
-    }
-
-    /// When the computed value expires: by default never. A number of seconds is taken in memcached's form: 0 is never, above
-    /// 30 days it is a Unix time.
-    #[must_use]
-    pub fn expiration(mut self, expiration: impl Into<Expiration>) -> Self {
-        self.expiration = expiration.into();
-        self
-    }
-
-    /// How long to wait for a value that another client computes, if there is no old value. By default `compute_time` if that was
-    /// given, else 100 ms. Zero: not at all. At most a day; longer times count as that.
-    ///
-    /// * Callers of one key and its tags in this process share what is asked. If a computation of this process runs they get its value
-    ///   when it is stored; the server is asked all the same, whether the key was deleted since and another computation is due: at once, and
-    ///   again every 100 ms, or by a request that it holds.
-    /// * Over a server without leases (memcached, or a key without a rule) the key is read again after 5 ms, then after pauses that
-    ///   grow by half, up to 100 ms. The value is found up to one pause late.
-    /// * A server with leases holds one request of this process until the value is there, for as long as the rule's `hold` allows;
-    ///   it answers at once. When that has passed, or the server cannot hold it, the key is read again after the same pauses.
-    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads each missing key again after the same pauses, over any server.
-    ///
-    /// A caller that waits computes the value itself when the other client has failed, has given up, or has taken longer than its
-    /// `compute_time` (over a server with leases: longer than the lease, which the rule may limit). When the wait has passed, the
-    /// outcome is [`Outcome::Busy`].
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
-    }
-
-    /// What happens if the server of the key cannot be asked: by default the call fails.
-    #[must_use]
-    pub fn when_unavailable(mut self, what: WhenUnavailable) -> Self {
-        self.unavailable = what;
-        self
-    }
-
-    /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a call, as
-    /// [`Observer::not_stored`](crate::Observer::not_stored) is for a client. It must not block.
-    ///
-    /// ```
-    /// # use cattlegrid_client::Compute;
-    /// let options = Compute::new().on_not_stored(|key, why| eprintln!("{}: {why}", key.escape_ascii()));
-    /// ```
-    #[must_use]
-    pub fn on_not_stored(mut self, tell: impl Fn(&[u8], &NotStored) + Send + Sync + 'static) -> Self {
-        self.not_stored = Tell(Some(Arc::new(tell)));
-        self
     }
 
     pub(super) fn lock_time(&self) -> Duration {
@@ -143,6 +78,53 @@ impl Compute {
         self.unavailable == WhenUnavailable::Compute
             && !matches!(error, Error::Key(_) | Error::Usage(_) | Error::Value { .. } | Error::NoTags)
     }
+}
+
+setters! {
+impl Compute {
+    /// A high estimate of the time it takes to compute a value: 2 s by default. When it has passed, another client may
+    /// compute the value as well. It is also how long an expired value is kept and served while a new one is computed, and a second
+    /// longer: over servers without leases; a server with leases has its own `grace`. At least 1 ms and at most a day; other
+    /// times count as these.
+    pub fn compute_time(time: Duration) => time = Some(time);
+
+    /// The time it takes to compute all missing values of a
+    /// [`get_or_compute_many`](crate::Herd::get_or_compute_many): by default `compute_time` for each. The same limits.
+    pub fn batch_compute_time(time: Duration) => batch_time = Some(time);
+
+    /// When the computed value expires: by default never. A number of seconds is taken in memcached's form: 0 is never, above
+    /// 30 days it is a Unix time.
+    pub fn expiration(expiration: impl Into<Expiration>) => expiration = expiration.into();
+
+    /// How long to wait for a value that another client computes, if there is no old value. By default `compute_time` if that was
+    /// given, else 100 ms. Zero: not at all. At most a day; longer times count as that.
+    ///
+    /// * Callers of one key and its tags in this process share what is asked. If a computation of this process runs they get its value
+    ///   when it is stored; the server is asked all the same, whether the key was deleted since and another computation is due: at once, and
+    ///   again every 100 ms, or by a request that it holds.
+    /// * Over a server without leases (memcached, or a key without a rule) the key is read again after 5 ms, then after pauses that
+    ///   grow by half, up to 100 ms. The value is found up to one pause late.
+    /// * A server with leases holds one request of this process until the value is there, for as long as the rule's `hold` allows;
+    ///   it answers at once. When that has passed, or the server cannot hold it, the key is read again after the same pauses.
+    /// * [`get_or_compute_many`](crate::Herd::get_or_compute_many) reads each missing key again after the same pauses, over any server.
+    ///
+    /// A caller that waits computes the value itself when the other client has failed, has given up, or has taken longer than its
+    /// `compute_time` (over a server with leases: longer than the lease, which the rule may limit). When the wait has passed, the
+    /// outcome is [`Outcome::Busy`].
+    pub fn wait(wait: Duration) => wait = Some(wait);
+
+    /// What happens if the server of the key cannot be asked: by default the call fails.
+    pub fn when_unavailable(what: WhenUnavailable) => unavailable = what;
+
+    /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a call, as
+    /// [`Observer::not_stored`](crate::Observer::not_stored) is for a client. It must not block.
+    ///
+    /// ```
+    /// # use cattlegrid_client::Compute;
+    /// let options = Compute::new().on_not_stored(|key, why| eprintln!("{}: {why}", key.escape_ascii()));
+    /// ```
+    pub fn on_not_stored(tell: impl Fn(&[u8], &NotStored) + Send + Sync + 'static) => not_stored = NotStoredHook(Some(Arc::new(tell)));
+}
 }
 
 /// The terms of a lock that is valid for this long.
@@ -200,6 +182,20 @@ impl<T> Outcome<T> {
             Self::Busy => Outcome::Busy,
             Self::NotComputed => Outcome::NotComputed,
         }
+    }
+}
+
+impl Outcome<()> {
+    /// The same with this value, if it has one.
+    pub(super) fn with<T, E>(self, value: impl FnOnce() -> Result<T, E>) -> Result<Outcome<T>, E> {
+        Ok(match self {
+            Self::Hit(()) => Outcome::Hit(value()?),
+            Self::Stale(()) => Outcome::Stale(value()?),
+            Self::Computed { stored, .. } => Outcome::Computed { value: value()?, stored },
+            Self::Waited(()) => Outcome::Waited(value()?),
+            Self::Busy => Outcome::Busy,
+            Self::NotComputed => Outcome::NotComputed,
+        })
     }
 }
 
@@ -262,12 +258,12 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> ComputeError<E> {
 
 /// A value of any type as an error, if it is of one of these types: of a type that need not be an error it cannot be asked whether it is.
 fn known(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
-    type Shared = Box<dyn StdError + Send + Sync>;
-    type Sent = Box<dyn StdError + Send>;
-    if let Some(error) = error.downcast_ref::<Shared>() {
+    type SendSyncError = Box<dyn StdError + Send + Sync>;
+    type SendError = Box<dyn StdError + Send>;
+    if let Some(error) = error.downcast_ref::<SendSyncError>() {
         return Some(&**error);
     }
-    if let Some(error) = error.downcast_ref::<Sent>() {
+    if let Some(error) = error.downcast_ref::<SendError>() {
         return Some(&**error);
     }
     if let Some(error) = error.downcast_ref::<Box<dyn StdError>>() {

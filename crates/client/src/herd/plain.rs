@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::envelope::{Lock, Record, Stored};
+use super::found::{Found, Holder};
 use crate::item::{Expiration, Written};
 
 /// An exptime that has passed: in 1970. The server drops the item at once.
@@ -46,29 +47,9 @@ impl Terms {
     }
 }
 
-/// What to do about an item that was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// Serve this: it has not expired.
-    Fresh(Stored),
-    /// Serve this: it has expired, and another client computes.
-    Stale(Stored),
-    /// Another client computes, and there is no old value.
-    Wait {
-        /// Its lock's number.
-        nonce: u64,
-        /// Its hint.
-        hint: Bytes,
-    },
-    /// The computation that was waited for has failed.
-    Failed(Bytes),
-    /// Write a lock; if that succeeds, compute.
-    Lock(Locking),
-}
-
 /// A lock before it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Locking {
+pub(crate) struct NewLock {
     /// The CAS number of the item that it replaces; None: there is none, the command is `add`.
     pub(crate) cas: Option<u64>,
     /// The old value, if it may still be served.
@@ -77,23 +58,24 @@ pub(crate) struct Locking {
     pub(crate) hint: Option<Bytes>,
 }
 
-/// What to do about an item, with its CAS number; None: the key is absent.
-pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) -> Decision {
+/// What an item is to a client, with its CAS number; None: the key is absent. [`Found::Compute`]: if this lock can be written.
+pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) -> Found<Stored, NewLock> {
     let Some((record, cas)) = seen else {
-        return Decision::Lock(Locking { cas: None, old: None, hint: None });
+        return Found::Compute(NewLock { cas: None, old: None, hint: None });
     };
     let usable = |stored: Stored| Some(stored).filter(|stored| terms.stale && stored.is_usable(now_ms));
-    let lock = |old, hint| Decision::Lock(Locking { cas: Some(cas), old, hint });
+    let lock = |old, hint| Found::Compute(NewLock { cas: Some(cas), old, hint });
+    let busy = |held: Lock, hint| Found::Busy(Holder::Lock { nonce: held.nonce, hint });
     match record {
-        Record::Value(stored) if stored.is_fresh(now_ms) => Decision::Fresh(stored),
+        Record::Value(stored) if stored.is_fresh(now_ms) => Found::Hit(stored),
         Record::Again(stored, held) if now_ms < held.until_ms => match usable(stored) {
-            Some(old) => Decision::Stale(old),
-            None => Decision::Wait { nonce: held.nonce, hint: Bytes::new() },
+            Some(old) => Found::Stale(old),
+            None => busy(held, Bytes::new()),
         },
         Record::Value(stored) | Record::Again(stored, _) => lock(usable(stored), None),
-        Record::Locked(hint, held) if now_ms < held.until_ms => Decision::Wait { nonce: held.nonce, hint },
+        Record::Locked(hint, held) if now_ms < held.until_ms => busy(held, hint),
         Record::Locked(hint, _) => lock(None, Some(hint)),
-        Record::Failed(text, of) if terms.awaited == Some(of.nonce) => Decision::Failed(text),
+        Record::Failed(text, of) if terms.awaited == Some(of.nonce) => Found::Failed(text),
         Record::Failed(..) | Record::Damaged => lock(None, None),
     }
 }
@@ -102,46 +84,33 @@ pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) ->
 /// whatever becomes of the computation.
 pub(crate) fn lock(
     now_ms: u64,
-    locking: &Locking,
+    new: &NewLock,
     hint: &Bytes,
     nonce: u64,
     terms: &Terms,
 ) -> (Record, Expiration) {
     let lock = Lock { until_ms: now_ms.saturating_add(terms.lock_ms), nonce };
     let keep = Duration::from_secs(terms.keep_s.into());
-    let Some(old) = &locking.old else {
-        return (
-            Record::Locked(locking.hint.as_ref().unwrap_or(hint).clone(), lock),
-            Expiration::After(keep),
-        );
+    let Some(old) = &new.old else {
+        return (Record::Locked(new.hint.as_ref().unwrap_or(hint).clone(), lock), Expiration::After(keep));
     };
     let served = Duration::from_millis(old.dead_ms.saturating_sub(now_ms));
     (Record::Again(old.clone(), lock), Expiration::After(keep.max(served)))
 }
 
-/// What to do about the reply to a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Locked {
-    /// This client computes. With the CAS number of the lock, if it is known.
-    Won(Option<u64>),
-    /// Another client was faster; this value may be served.
-    Stale(Stored),
-    /// Another client was faster: read again.
-    Lost,
-}
-
-/// What to do about the reply to a lock.
-pub(crate) fn locked(written: Written, locking: &Locking) -> Locked {
-    match (written, &locking.old) {
-        (Written::Stored { cas }, _) => Locked::Won(cas),
-        (Written::Exists, Some(old)) => Locked::Stale(old.clone()),
-        _ => Locked::Lost,
+/// What the reply to a lock means: with its CAS number, if that is known, this client computes. None: another client was faster, and
+/// there is no old value; read again.
+pub(crate) fn locked(written: Written, lock: &NewLock) -> Option<Found<Stored, Option<u64>>> {
+    match (written, &lock.old) {
+        (Written::Stored { cas }, _) => Some(Found::Compute(cas)),
+        (Written::Exists, Some(old)) => Some(Found::Stale(old.clone())),
+        _ => None,
     }
 }
 
 /// How a result, or the end of a lock, is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settle {
+pub(crate) enum SettleStep {
     /// Read the item: [`settle_read`] goes on.
     Read,
     /// `cas` with this number: [`settle_cas`] goes on.
@@ -158,31 +127,31 @@ pub(crate) enum Settle {
 }
 
 /// The first step.
-pub(crate) fn settle(cas: Option<u64>) -> Settle {
-    cas.map_or(Settle::Read, Settle::Cas)
+pub(crate) fn settle(cas: Option<u64>) -> SettleStep {
+    cas.map_or(SettleStep::Read, SettleStep::Cas)
 }
 
 /// After reading: this client's lock has its number. `late` says whether the lock's time in the server has passed.
-pub(crate) fn settle_read(seen: Option<(Record, u64)>, nonce: u64, late: bool) -> Settle {
+pub(crate) fn settle_read(seen: Option<(Record, u64)>, nonce: u64, late: bool) -> SettleStep {
     match seen {
-        Some((record, cas)) if record.nonce() == Some(nonce) => Settle::Cas(cas),
-        None if late => Settle::Add,
-        _ => Settle::Lost,
+        Some((record, cas)) if record.nonce() == Some(nonce) => SettleStep::Cas(cas),
+        None if late => SettleStep::Add,
+        _ => SettleStep::Lost,
     }
 }
 
 /// After `cas`.
-pub(crate) fn settle_cas(written: Written, late: bool) -> Settle {
+pub(crate) fn settle_cas(written: Written, late: bool) -> SettleStep {
     match written {
-        Written::Stored { .. } => Settle::Stored { fenced: true },
-        Written::NotFound if late => Settle::Add,
-        _ => Settle::Lost,
+        Written::Stored { .. } => SettleStep::Stored { fenced: true },
+        Written::NotFound if late => SettleStep::Add,
+        _ => SettleStep::Lost,
     }
 }
 
 /// After `add`.
-pub(crate) fn settle_add(written: Written) -> Settle {
-    if written.is_stored() { Settle::Stored { fenced: false } } else { Settle::Lost }
+pub(crate) fn settle_add(written: Written) -> SettleStep {
+    if written.is_stored() { SettleStep::Stored { fenced: false } } else { SettleStep::Lost }
 }
 
 /// What replaces a lock whose computation has not succeeded: the old value, as long as it may be served. None: nothing.

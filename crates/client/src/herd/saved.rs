@@ -1,14 +1,17 @@
 //! The right to deliver a value, as text: for another process, which may have another connection, or run later.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use percent_encoding::{AsciiSet, PercentEncode, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::grant::{Right, Subject};
+use super::acquire::Subject;
+use super::grant::Right;
 use crate::error::Error;
+use crate::net::wire::ESCAPED;
 
 /// A [`Token`](crate::Token) that has left its process: text (`to_string` and `parse`) of printable ASCII without blanks, and the same
 /// for serde. [`Herd::resume`](crate::Herd::resume) makes a token of it again, in any process that has the same servers.
@@ -87,35 +90,16 @@ fn parse(text: &str) -> Option<SavedToken> {
     Some(SavedToken { subject: Subject { key, tags: tags? }, ttl, right })
 }
 
-/// Letters, digits and `-._~/` as they are, the rest as `%XX`.
-fn escaped(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len()), |mut text, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            write!(text, "%{byte:02X}").expect("a String takes everything");
-        }
-        text
-    })
+/// Letters, digits and `-._~/` stay as they are.
+fn escaped(bytes: &[u8]) -> PercentEncode<'_> {
+    const SET: &AsciiSet = &ESCAPED.remove(b'/');
+    percent_encode(bytes, SET)
 }
 
 fn unescaped(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [byte, after @ ..] = rest {
-        rest = after;
-        if *byte != b'%' {
-            bytes.push(*byte);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        if !digits.iter().all(u8::is_ascii_hexdigit) {
-            return None;
-        }
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    Some(bytes)
+    let is_escape =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+    text.split('%').skip(1).all(is_escape).then(|| percent_decode_str(text).collect())
 }
 
 #[cfg(test)]

@@ -9,12 +9,10 @@
 //! `first = mix(1) % bits` and `second = (first + 1 + mix(2) % (bits - 1)) % bits`, which differ. The phase of a key in a
 //! rolling flush is `mix(3) x period / 2^64`, rounded down, of the whole key without its numbers.
 
+use crate::route::{SPLIT_STEP, fnv, mix};
+
 /// Largest evidence in bytes.
 pub(super) const EVIDENCE_MAX: usize = 8192;
-
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
-const SPLIT_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// 64-bit FNV-1a of a text, from which all other hashes are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +21,13 @@ pub(super) struct Hash(u64);
 impl Hash {
     /// Of this text.
     pub(super) fn new(text: &str) -> Self {
-        Self(text.bytes().fold(FNV_START, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)))
+        Self(fnv(text.as_bytes()))
     }
 
     /// The `n`-th number of `SplitMix64`, from 1, beginning with this hash.
     fn mix(self, n: u64) -> u64 {
-        let mut number = self.0.wrapping_add(SPLIT_STEP.wrapping_mul(n));
-        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^ (number >> 31)
+        // The generator's own step comes with the last.
+        mix(self.0.wrapping_add(SPLIT_STEP.wrapping_mul(n - 1)))
     }
 
     /// Two different places in `size` bytes of evidence, at least one byte.

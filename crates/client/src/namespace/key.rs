@@ -6,6 +6,8 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use percent_encoding::percent_encode_byte;
+
 use super::evidence::Hash;
 use crate::error::{Error, KeyError};
 use crate::key::{KEY_MAX, Key};
@@ -217,7 +219,7 @@ impl Naming {
             if safe && !self.separator.as_bytes().contains(&byte) {
                 out.push(char::from(byte));
             } else {
-                write!(out, "%{byte:02X}").unwrap_or_default();
+                out.push_str(percent_encode_byte(byte));
             }
         }
         out

@@ -1,4 +1,4 @@
-//! Namespaces over a cache: the commands around [`Record`] and [`Naming`].
+//! Namespaces over a cache: the commands around [`NamespaceRecord`] and [`Naming`].
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -10,11 +10,11 @@ use rand::TryRng as _;
 use rand::rngs::SysRng;
 
 use super::key::{Logical, Namespace, NamespacedKey, Naming, number};
-use super::options::{Clock, NamespacerOptions};
-use super::record::{Record, Settings};
+use super::options::NamespacerOptions;
+use super::record::{NamespaceRecord, RecordSettings};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::item::{Item, Write, Written};
+use crate::item::{Clock, Item, Write, Written};
 
 /// Makes keys that can be invalidated by namespace, such as all keys of a user. Cheap to clone.
 ///
@@ -58,19 +58,19 @@ use crate::item::{Item, Write, Written};
 ///
 /// # Clocks
 /// The clocks of all processes should agree: a rolling flush begins and ends in each process by its own clock.
-pub struct Namespacer<C: Cache>(Arc<Inner<C>>);
+pub struct Namespacer<C: Cache>(Arc<NamespacerInner<C>>);
 
-struct Inner<C> {
+struct NamespacerInner<C> {
     cache: C,
     /// With numbers, and with tags.
     ways: [Way; 2],
     /// Tags are wanted, if all servers have them.
     wants_tags: bool,
-    current: Mutex<Current>,
+    current: Mutex<CurrentWay>,
     record_key: String,
     clock: Clock,
     /// The record as last read, where a copy is good enough.
-    copy: Mutex<Option<Seen>>,
+    copy: Mutex<Option<RecordCopy>>,
     /// Held by the task of this process that changes the record: fewer conflicts.
     turn: tokio::sync::Mutex<()>,
 }
@@ -78,11 +78,11 @@ struct Inner<C> {
 /// A way of invalidation: numbers or tags.
 struct Way {
     naming: Naming,
-    settings: Settings,
+    settings: RecordSettings,
 }
 
 /// What this process knows of the way that all use.
-struct Current {
+struct CurrentWay {
     tags: bool,
     /// When it was found to have changed, Unix time in milliseconds.
     changed_ms: Option<u64>,
@@ -91,8 +91,8 @@ struct Current {
 }
 
 /// A record that was read.
-struct Seen {
-    record: Arc<Record>,
+struct RecordCopy {
+    record: Arc<NamespaceRecord>,
     /// When it was asked for, Unix time in milliseconds.
     at_ms: u64,
 }
@@ -136,15 +136,15 @@ impl<C: Cache> Namespacer<C> {
         options.check()?;
         let tags = options.use_tags && cache.has_tags().await?;
         let ways = [false, true].map(|tags| {
-            let settings = Settings::new(&options, tags);
+            let settings = RecordSettings::new(&options, tags);
             let (prefix, separator) = (options.prefix.clone(), options.separator.clone());
             Way { naming: Naming { prefix, separator, tags, master: settings.windows() }, settings }
         });
         let record_key = ways[0].naming.record_key();
         let (copy, turn) = (Mutex::new(None), tokio::sync::Mutex::new(()));
-        let current = Mutex::new(Current { tags, changed_ms: None, asked_ms: 0 });
+        let current = Mutex::new(CurrentWay { tags, changed_ms: None, asked_ms: 0 });
         let (wants_tags, clock) = (options.use_tags, options.clock);
-        let inner = Inner { cache, ways, wants_tags, current, record_key, clock, copy, turn };
+        let inner = NamespacerInner { cache, ways, wants_tags, current, record_key, clock, copy, turn };
         let now_ms = inner.now_ms();
         inner.current().asked_ms = now_ms;
         let record = inner.recent().await?;
@@ -258,8 +258,8 @@ impl<C: Cache> Namespacer<C> {
     }
 }
 
-impl<C: Cache> Inner<C> {
-    fn current(&self) -> MutexGuard<'_, Current> {
+impl<C: Cache> NamespacerInner<C> {
+    fn current(&self) -> MutexGuard<'_, CurrentWay> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,7 +272,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Whether other processes may still use the other way: this one has noticed a change lately, or the record is new.
-    fn is_changing(&self, record: &Record) -> bool {
+    fn is_changing(&self, record: &NamespaceRecord) -> bool {
         let now_ms = self.now_ms();
         let is_late = |at_ms: u64| now_ms.checked_sub(at_ms).is_none_or(|age_ms| age_ms < CHANGING_MS);
         let changed_ms = self.current().changed_ms;
@@ -280,8 +280,8 @@ impl<C: Cache> Inner<C> {
     }
 
     /// The record as keys need it.
-    async fn record(&self) -> Result<Arc<Record>, Error> {
-        let is_copied = |settings: &Settings| settings.tags || !settings.optimize;
+    async fn record(&self) -> Result<Arc<NamespaceRecord>, Error> {
+        let is_copied = |settings: &RecordSettings| settings.tags || !settings.optimize;
         if is_copied(&self.way().settings) {
             let record = self.recent().await?;
             if is_copied(&record.settings) {
@@ -366,7 +366,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Replaces the numbers of namespaces, and notes it in the record, unless that is one for tags.
-    async fn update_numbers(&self, namespaces: &[Namespace]) -> Result<Arc<Record>, Error> {
+    async fn update_numbers(&self, namespaces: &[Namespace]) -> Result<Arc<NamespaceRecord>, Error> {
         let Way { naming, settings } = &self.ways[0];
         let mut counters = Vec::with_capacity(namespaces.len());
         for namespace in namespaces {
@@ -381,7 +381,7 @@ impl<C: Cache> Inner<C> {
         }
         // After the counters: otherwise a key made in between would change twice.
         let (master, now_ms) = (random()?, self.now_ms());
-        let mark = |record: &mut Record| {
+        let mark = |record: &mut NamespaceRecord| {
             if record.settings.tags {
                 return false;
             }
@@ -430,7 +430,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// The record, read a second ago at most.
-    async fn recent(&self) -> Result<Arc<Record>, Error> {
+    async fn recent(&self) -> Result<Arc<NamespaceRecord>, Error> {
         let now_ms = self.now_ms();
         if let Some(record) = self.fresh_copy(now_ms) {
             return Ok(record);
@@ -440,18 +440,19 @@ impl<C: Cache> Inner<C> {
         Ok(record)
     }
 
-    fn fresh_copy(&self, now_ms: u64) -> Option<Arc<Record>> {
+    fn fresh_copy(&self, now_ms: u64) -> Option<Arc<NamespaceRecord>> {
         let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |copy: &&Seen| now_ms.checked_sub(copy.at_ms).is_some_and(|age_ms| age_ms < COPY_MS);
+        let fresh =
+            |copy: &&RecordCopy| now_ms.checked_sub(copy.at_ms).is_some_and(|age_ms| age_ms < COPY_MS);
         copy.as_ref().filter(fresh).map(|copy| Arc::clone(&copy.record))
     }
 
     /// Keeps what was asked for at this time, unless another task has asked later.
-    fn keep(&self, record: Arc<Record>, at_ms: u64) {
+    fn keep(&self, record: Arc<NamespaceRecord>, at_ms: u64) {
         let now_ms = self.now_ms();
         let mut copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
         if copy.as_ref().is_none_or(|copy| !(at_ms + 1..=now_ms).contains(&copy.at_ms)) {
-            *copy = Some(Seen { record, at_ms });
+            *copy = Some(RecordCopy { record, at_ms });
         }
     }
 
@@ -460,7 +461,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Reads the record, or creates it.
-    async fn read(&self) -> Result<Record, Error> {
+    async fn read(&self) -> Result<NamespaceRecord, Error> {
         for _ in 0..TRIES {
             if let Some(item) = self.cache.get(self.record_key.as_bytes()).await? {
                 let record = self.checked(&item)?;
@@ -478,10 +479,11 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Writes a record where none is; None: one is.
-    async fn create(&self) -> Result<Option<Record>, Error> {
+    async fn create(&self) -> Result<Option<NamespaceRecord>, Error> {
         // The servers may be others than before.
         let tags = self.wants_tags && self.ask_for_tags().await?;
-        let record = Record::new(self.ways[usize::from(tags)].settings.clone(), random()?, self.now_ms());
+        let record =
+            NamespaceRecord::new(self.ways[usize::from(tags)].settings.clone(), random()?, self.now_ms());
         let written = self.cache.add(write(&self.record_key, &record.encode())).await?;
         if written.is_stored() {
             tracing::debug!(prefix = self.naming().prefix, "no record of the namespaces: all keys are new");
@@ -497,7 +499,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Whether the servers can do what the record wants.
-    async fn is_possible(&self, record: &Record) -> bool {
+    async fn is_possible(&self, record: &NamespaceRecord) -> bool {
         let (asked_ms, now_ms) = (self.current().asked_ms, self.now_ms());
         let is_known = now_ms.checked_sub(asked_ms).is_some_and(|age_ms| age_ms < ASK_MS);
         // A server that cannot be asked decides nothing.
@@ -517,7 +519,7 @@ impl<C: Cache> Inner<C> {
     async fn leave_tags(&self) -> Result<(), Error> {
         let Some(item) = self.cache.gets(self.record_key.as_bytes()).await? else { return Ok(()) };
         if self.checked(&item)?.settings.tags {
-            let record = Record::new(self.ways[0].settings.clone(), random()?, self.now_ms());
+            let record = NamespaceRecord::new(self.ways[0].settings.clone(), random()?, self.now_ms());
             tracing::warn!(prefix = self.naming().prefix, "a server has no tags any more: numbers are used");
             self.cache.cas(write(&self.record_key, &record.encode()), item.cas).await?;
         }
@@ -525,7 +527,10 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Changes the record, unless `apply` says that it needs no change. A new record needs none: all keys differ.
-    async fn change(&self, mut apply: impl FnMut(&mut Record) -> bool + Send) -> Result<Record, Error> {
+    async fn change(
+        &self,
+        mut apply: impl FnMut(&mut NamespaceRecord) -> bool + Send,
+    ) -> Result<NamespaceRecord, Error> {
         let _turn = self.turn.lock().await;
         for _ in 0..CHANGES {
             let Some(item) = self.cache.gets(self.record_key.as_bytes()).await? else {
@@ -550,9 +555,9 @@ impl<C: Cache> Inner<C> {
         Err(self.unstable(CHANGES))
     }
 
-    fn checked(&self, item: &Item) -> Result<Record, Error> {
+    fn checked(&self, item: &Item) -> Result<NamespaceRecord, Error> {
         let wrong = |message: String| Error::Value { key: self.record_key.clone(), message };
-        let record = Record::decode(&item.data).map_err(wrong)?;
+        let record = NamespaceRecord::decode(&item.data).map_err(wrong)?;
         // The way is what the record says, if this process may use tags at all.
         let own = &self.ways[usize::from(record.settings.tags && self.wants_tags)].settings;
         match own.difference(&record.settings) {
@@ -570,7 +575,7 @@ impl<C: Cache> Inner<C> {
     }
 
     /// Takes the way of the record from now on.
-    fn note(&self, record: &Record) {
+    fn note(&self, record: &NamespaceRecord) {
         let now_ms = self.now_ms();
         let mut current = self.current();
         if current.tags != record.settings.tags {

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::evidence::EVIDENCE_MAX;
+use crate::calls::setters;
 use crate::error::Error;
+use crate::item::{Clock, system_time};
 
 /// Options of a [`Namespacer`](crate::Namespacer). They must be the same in all processes that use the same prefix, which is
 /// checked: [`Error::SettingsDiffer`].
 ///
 /// To change them, use another prefix, or stop all processes, delete the item `PREFIXrecord` and start them with the new ones.
 #[derive(Clone)]
+#[must_use]
 pub struct NamespacerOptions {
     pub(super) prefix: String,
     pub(super) separator: String,
@@ -22,9 +25,6 @@ pub struct NamespacerOptions {
     pub(super) use_tags: bool,
     pub(super) clock: Clock,
 }
-
-/// The present time.
-pub(super) type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 const PREFIX_MAX: usize = 100;
 const SEPARATOR_MAX: usize = 4;
@@ -47,67 +47,6 @@ impl Default for NamespacerOptions {
 }
 
 impl NamespacerOptions {
-    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without blanks, control
-    /// characters, `%` and `,`; it should not begin with `@`, as Cattlegrid's control keys do. Default: `___`. No prefix in use may be the beginning of another.
-    #[must_use]
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    /// Stands between the parts of a key: 1 to 4 ASCII punctuation characters other than `%`, `,` and `|`. Default: `:`. In
-    /// names and ids it is percent-encoded.
-    #[must_use]
-    pub fn separator(mut self, separator: impl Into<String>) -> Self {
-        self.separator = separator.into();
-        self
-    }
-
-    /// Whether one master number stands for all namespaces that were not updated. Default: true. Without it the numbers of all
-    /// namespaces are read for each key, and there is no rolling flush. No effect on a cache with tags.
-    #[must_use]
-    pub fn optimize_with_default_counter_and_evidence(mut self, optimize: bool) -> Self {
-        self.optimize = optimize;
-        self
-    }
-
-    /// Size of the evidence in bytes, 1 to 8192. Default: 80, with which 7 to 8 % of the keys need their namespace's own number
-    /// after 100 updates, and half of them after 393. It is read for each key, up to four times this during rolling flushes.
-    #[must_use]
-    pub fn evidence_size(mut self, bytes: usize) -> Self {
-        self.evidence_size = bytes;
-        self
-    }
-
-    /// Whether an update begins a rolling flush when half of the keys need their namespace's own number. Default: true.
-    #[must_use]
-    pub fn reset_when_evidence_muddled(mut self, reset: bool) -> Self {
-        self.reset_when_muddled = reset;
-        self
-    }
-
-    /// The time over which the keys change in a rolling flush, 1 second to 1 day in whole milliseconds. Default: 180 seconds.
-    #[must_use]
-    pub fn rolling_period(mut self, period: Duration) -> Self {
-        self.rolling_period = period;
-        self
-    }
-
-    /// Whether the tags of the servers are used if all of them have some. Default: true. With false, numbers are used as over
-    /// plain memcached: for programs that share the namespaces with clients that do not know tags.
-    #[must_use]
-    pub fn use_tags(mut self, use_tags: bool) -> Self {
-        self.use_tags = use_tags;
-        self
-    }
-
-    /// Where the present time comes from. Default: the system's clock. For tests of rolling flushes.
-    #[must_use]
-    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
     /// An error names the first option that is out of its range.
     pub(super) fn check(&self) -> Result<(), Error> {
         let wrong = |text: String| Err(Error::Usage(text));
@@ -146,6 +85,39 @@ impl NamespacerOptions {
     }
 }
 
+setters! {
+impl NamespacerOptions {
+    /// All keys in the cache that the namespacer uses begin with this text: 1 to 100 bytes of ASCII without blanks, control
+    /// characters, `%` and `,`; it should not begin with `@`, as Cattlegrid's control keys do. Default: `___`. No prefix in use may be the beginning of another.
+    pub fn prefix(prefix: impl Into<String>) => prefix = prefix.into();
+
+    /// Stands between the parts of a key: 1 to 4 ASCII punctuation characters other than `%`, `,` and `|`. Default: `:`. In
+    /// names and ids it is percent-encoded.
+    pub fn separator(separator: impl Into<String>) => separator = separator.into();
+
+    /// Whether one master number stands for all namespaces that were not updated. Default: true. Without it the numbers of all
+    /// namespaces are read for each key, and there is no rolling flush. No effect on a cache with tags.
+    pub fn optimize_with_default_counter_and_evidence(optimize: bool) => optimize = optimize;
+
+    /// Size of the evidence in bytes, 1 to 8192. Default: 80, with which 7 to 8 % of the keys need their namespace's own number
+    /// after 100 updates, and half of them after 393. It is read for each key, up to four times this during rolling flushes.
+    pub fn evidence_size(bytes: usize) => evidence_size = bytes;
+
+    /// Whether an update begins a rolling flush when half of the keys need their namespace's own number. Default: true.
+    pub fn reset_when_evidence_muddled(reset: bool) => reset_when_muddled = reset;
+
+    /// The time over which the keys change in a rolling flush, 1 second to 1 day in whole milliseconds. Default: 180 seconds.
+    pub fn rolling_period(period: Duration) => rolling_period = period;
+
+    /// Whether the tags of the servers are used if all of them have some. Default: true. With false, numbers are used as over
+    /// plain memcached: for programs that share the namespaces with clients that do not know tags.
+    pub fn use_tags(use_tags: bool) => use_tags = use_tags;
+
+    /// Where the present time comes from. Default: the system's clock. For tests of rolling flushes.
+    pub fn clock(clock: impl Fn() -> SystemTime + Send + Sync + 'static) => clock = Arc::new(clock);
+}
+}
+
 impl fmt::Debug for NamespacerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NamespacerOptions")
@@ -158,14 +130,6 @@ impl fmt::Debug for NamespacerOptions {
             .field("use_tags", &self.use_tags)
             .finish_non_exhaustive()
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the default of the option `clock`; everything else is given the time"
-)]
-fn system_time() -> SystemTime {
-    SystemTime::now()
 }
 
 #[cfg(test)]

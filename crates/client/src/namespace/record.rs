@@ -36,7 +36,7 @@ const WINDOWS_MAX: usize = 4;
 
 /// What must be equal in all processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Settings {
+pub(super) struct RecordSettings {
     pub(super) tags: bool,
     pub(super) optimize: bool,
     pub(super) reset_when_muddled: bool,
@@ -55,8 +55,8 @@ pub(super) struct Window {
 
 /// The record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) settings: Settings,
+pub(super) struct NamespaceRecord {
+    pub(super) settings: RecordSettings,
     /// Newest first.
     windows: Vec<Window>,
 }
@@ -69,7 +69,7 @@ pub(super) struct Difference {
     pub(super) there: String,
 }
 
-impl Settings {
+impl RecordSettings {
     /// Of options that were checked.
     pub(super) fn new(options: &NamespacerOptions, tags: bool) -> Self {
         Self {
@@ -94,32 +94,28 @@ impl Settings {
 
     /// The first difference to those of the record.
     pub(super) fn difference(&self, there: &Self) -> Option<Difference> {
-        let kind = |tags: bool| if tags { "tags" } else { "counters" }.to_owned();
-        let period = |ms: u32| format!("{:?}", std::time::Duration::from_millis(u64::from(ms)));
-        let all = [
-            ("the way of invalidation", kind(self.tags), kind(there.tags)),
-            ("separator", format!("{:?}", self.separator), format!("{:?}", there.separator)),
-            (
-                "optimize_with_default_counter_and_evidence",
-                self.optimize.to_string(),
-                there.optimize.to_string(),
-            ),
-            ("evidence_size", self.evidence_size.to_string(), there.evidence_size.to_string()),
-            (
-                "reset_when_evidence_muddled",
-                self.reset_when_muddled.to_string(),
-                there.reset_when_muddled.to_string(),
-            ),
-            ("rolling_period", period(self.period_ms), period(there.period_ms)),
-        ];
-        let different = all.into_iter().find(|(_, here, there)| here != there);
-        different.map(|(option, here, there)| Difference { option, here, there })
+        let pairs = self.texts().into_iter().zip(there.texts());
+        let mut pairs = pairs.map(|((option, here), (_, there))| Difference { option, here, there });
+        pairs.find(|pair| pair.here != pair.there)
+    }
+
+    /// The names of the options and their values.
+    fn texts(&self) -> [(&'static str, String); 6] {
+        let period = std::time::Duration::from_millis(u64::from(self.period_ms));
+        [
+            ("the way of invalidation", if self.tags { "tags" } else { "counters" }.to_owned()),
+            ("separator", format!("{:?}", self.separator)),
+            ("optimize_with_default_counter_and_evidence", self.optimize.to_string()),
+            ("evidence_size", self.evidence_size.to_string()),
+            ("reset_when_evidence_muddled", self.reset_when_muddled.to_string()),
+            ("rolling_period", format!("{period:?}")),
+        ]
     }
 }
 
-impl Record {
+impl NamespaceRecord {
     /// A record where none was: all keys are new.
-    pub(super) fn new(settings: Settings, master: u64, now_ms: u64) -> Self {
+    pub(super) fn new(settings: RecordSettings, master: u64, now_ms: u64) -> Self {
         let mut record = Self { windows: Vec::new(), settings };
         if record.settings.windows() {
             record.push(master, now_ms);
@@ -217,7 +213,7 @@ impl Record {
         let [long] = take(&mut rest)?;
         let (separator, after) = rest.split_at_checked(usize::from(long)).ok_or("it is cut off")?;
         rest = after;
-        let settings = Settings {
+        let settings = RecordSettings {
             tags: flags & TAGS != 0,
             optimize: flags & OPTIMIZE != 0,
             reset_when_muddled: flags & RESET != 0,
@@ -255,11 +251,11 @@ mod tests {
 
     use super::*;
 
-    fn settings(options: &NamespacerOptions) -> Settings {
-        Settings::new(options, false)
+    fn settings(options: &NamespacerOptions) -> RecordSettings {
+        RecordSettings::new(options, false)
     }
 
-    fn ten_seconds() -> Settings {
+    fn ten_seconds() -> RecordSettings {
         settings(&NamespacerOptions::default().evidence_size(2).rolling_period(Duration::from_secs(10)))
     }
 
@@ -269,57 +265,57 @@ mod tests {
 
     #[test]
     fn the_format_is_the_documented_one() {
-        let mut record = Record::new(ten_seconds(), 0x0102_0304_0506_0708, 9);
+        let mut record = NamespaceRecord::new(ten_seconds(), 0x0102_0304_0506_0708, 9);
         record.windows[0].evidence = Evidence::from_bytes(&[0x80, 0x01]);
         assert!(record.flush(u64::MAX, 0x0a0b).is_empty());
         let mut expected = b"CGNS\x01\x06\x00\x02\x00\x00\x27\x10\x01:\x02".to_vec();
         expected.extend(b"\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\0\0\x0a\x0b\0\0");
         expected.extend(b"\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0\0\0\0\x09\x80\x01");
         assert_eq!(record.encode(), expected);
-        assert_eq!(Record::decode(&expected), Ok(record));
+        assert_eq!(NamespaceRecord::decode(&expected), Ok(record));
     }
 
     #[test]
     fn every_kind_of_record_is_read_as_written() {
         for (tags, optimize) in [(false, false), (false, true), (true, false), (true, true)] {
             let options = NamespacerOptions::default().optimize_with_default_counter_and_evidence(optimize);
-            let mut record = Record::new(Settings::new(&options.separator("::"), tags), 1, 2);
-            assert_eq!(Record::decode(&record.encode()), Ok(record.clone()));
+            let mut record = NamespaceRecord::new(RecordSettings::new(&options.separator("::"), tags), 1, 2);
+            assert_eq!(NamespaceRecord::decode(&record.encode()), Ok(record.clone()));
             if record.settings.windows() {
                 for start in 0..5 {
                     record.flush(start, start);
                 }
                 assert_eq!(record.windows.len(), 4);
-                assert_eq!(Record::decode(&record.encode()), Ok(record));
+                assert_eq!(NamespaceRecord::decode(&record.encode()), Ok(record));
             }
         }
     }
 
     #[test]
     fn anything_else_is_an_error() {
-        let whole = Record::new(ten_seconds(), 1, 2).encode();
+        let whole = NamespaceRecord::new(ten_seconds(), 1, 2).encode();
         for end in 0..whole.len() {
-            assert!(Record::decode(&whole[..end]).is_err(), "{end}");
+            assert!(NamespaceRecord::decode(&whole[..end]).is_err(), "{end}");
         }
         let mut longer = whole.clone();
         longer.push(0);
-        assert!(Record::decode(&longer).unwrap_err().contains("follow"));
+        assert!(NamespaceRecord::decode(&longer).unwrap_err().contains("follow"));
         for (at, byte, text) in
             [(0, b'X', "CGNS"), (4, 2, "version 2"), (5, 0x86, "flags"), (14, 5, "windows")]
         {
             let mut other = whole.clone();
             other[at] = byte;
-            assert!(Record::decode(&other).unwrap_err().contains(text), "{at}");
+            assert!(NamespaceRecord::decode(&other).unwrap_err().contains(text), "{at}");
         }
     }
 
     #[test]
     fn windows_change_by_phase_and_end() {
-        let mut record = Record::new(ten_seconds(), 1, 0);
+        let mut record = NamespaceRecord::new(ten_seconds(), 1, 0);
         assert!(record.flush(2, 100_000).is_empty());
         let key = hash("___userId:7");
         let phase = key.phase_ms(10_000);
-        let master = |record: &Record, now| record.window(key, now).unwrap().master;
+        let master = |record: &NamespaceRecord, now| record.window(key, now).unwrap().master;
         assert_eq!(master(&record, 0), 1);
         assert_eq!(master(&record, 100_000 + phase - 1), 1);
         assert_eq!(master(&record, 100_000 + phase), 2);
@@ -333,7 +329,7 @@ mod tests {
 
     #[test]
     fn an_update_is_noted_in_all_windows() {
-        let mut record = Record::new(ten_seconds(), 1, 0);
+        let mut record = NamespaceRecord::new(ten_seconds(), 1, 0);
         record.flush(2, 5);
         assert!(record.update(hash("userId:1"), 9, 6));
         assert!(record.windows.iter().all(|window| window.evidence.marked(hash("userId:1"))));
@@ -344,9 +340,9 @@ mod tests {
 
     #[test]
     fn muddled_evidence_begins_one_flush() {
-        let mut record = Record::new(ten_seconds(), 1, 0);
+        let mut record = NamespaceRecord::new(ten_seconds(), 1, 0);
         let mut id = 0;
-        let mut update = |record: &mut Record, now| {
+        let mut update = |record: &mut NamespaceRecord, now| {
             id += 1;
             record.update(hash(&format!("userId:{id}")), 100 + id, now)
         };
@@ -363,8 +359,8 @@ mod tests {
         update(&mut record, 10_050);
         assert_eq!(record.windows[1].master, newest, "the next once the first is over");
 
-        let never = Settings { reset_when_muddled: false, ..ten_seconds() };
-        let mut record = Record::new(never, 1, 0);
+        let never = RecordSettings { reset_when_muddled: false, ..ten_seconds() };
+        let mut record = NamespaceRecord::new(never, 1, 0);
         for _ in 0..100 {
             update(&mut record, 50);
         }
@@ -376,7 +372,7 @@ mod tests {
         let options = NamespacerOptions::default;
         let here = settings(&options());
         let others = [
-            (Settings::new(&options(), true), "the way of invalidation"),
+            (RecordSettings::new(&options(), true), "the way of invalidation"),
             (settings(&options().separator("/")), "separator"),
             (settings(&options().optimize_with_default_counter_and_evidence(false)), "optimize_with_default"),
             (settings(&options().evidence_size(81)), "evidence_size"),

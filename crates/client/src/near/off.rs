@@ -11,24 +11,24 @@ use crate::item::Item;
 pub(crate) struct Near(Infallible);
 
 #[derive(Clone, Copy)]
-pub(crate) struct Reading;
+pub(crate) struct ReadMark;
 
-pub(crate) struct Writing<'a>(Infallible, PhantomData<&'a ()>);
+pub(crate) struct WriteGuard<'a>(Infallible, PhantomData<&'a ()>);
 
 impl Near {
     pub(crate) fn get(&self, _: &[u8], _: Instant) -> Option<Item> {
         match self.0 {}
     }
 
-    pub(crate) fn reading(&self, _: &[u8], _: Instant) -> Reading {
+    pub(crate) fn reading(&self, _: &[u8], _: Instant) -> ReadMark {
         match self.0 {}
     }
 
-    pub(crate) fn insert(&self, _: &[u8], _: Reading, _: &Item, _: Option<Duration>) {
+    pub(crate) fn insert(&self, _: &[u8], _: ReadMark, _: &Item, _: Option<Duration>) {
         match self.0 {}
     }
 
-    pub(crate) fn writing(&self, _: &[u8]) -> Writing<'_> {
+    pub(crate) fn writing(&self, _: &[u8]) -> WriteGuard<'_> {
         match self.0 {}
     }
 
@@ -37,7 +37,7 @@ impl Near {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         match self.0 {}
     }

@@ -17,14 +17,14 @@ pub(crate) struct Address {
     /// As it was given, without the weight: the server's name in errors.
     pub(crate) name: Arc<str>,
     /// Where it listens.
-    pub(crate) place: Place,
+    pub(crate) place: Endpoint,
     /// At least 1.
     pub(crate) weight: u32,
 }
 
 /// A socket's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     /// TCP.
     Tcp {
         /// A name or a number, without brackets.
@@ -58,7 +58,7 @@ impl Address {
             if path.is_empty() {
                 return wrong("the path is empty");
             }
-            return Ok(Self { name: name.into(), place: Place::Unix(path.into()), weight });
+            return Ok(Self { name: name.into(), place: Endpoint::Unix(path.into()), weight });
         }
         if name.contains("://") {
             return wrong("it is not a URL: leave out what is before the host");
@@ -91,7 +91,7 @@ impl Address {
         if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return wrong("the host is empty or has blanks");
         }
-        Ok(Self { name: name.into(), place: Place::Tcp { host: host.into(), port }, weight })
+        Ok(Self { name: name.into(), place: Endpoint::Tcp { host: host.into(), port }, weight })
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     fn tcp(text: &str) -> (String, u16, u32) {
         match Address::parse(text).unwrap() {
-            Address { place: Place::Tcp { host, port }, weight, .. } => (host, port, weight),
+            Address { place: Endpoint::Tcp { host, port }, weight, .. } => (host, port, weight),
             other => panic!("{other:?}"),
         }
     }
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(tcp("[::1]:65535=2"), ("::1".into(), 65535, 2));
         for text in ["/run/c.sock=3", "unix:/run/c.sock=3", "unix:///run/c.sock=3"] {
             let address = Address::parse(text).unwrap();
-            assert_eq!((address.place, address.weight), (Place::Unix("/run/c.sock".into()), 3));
+            assert_eq!((address.place, address.weight), (Endpoint::Unix("/run/c.sock".into()), 3));
         }
         assert_eq!(&*Address::parse("cache1:1=7").unwrap().name, "cache1:1");
     }

@@ -29,9 +29,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Cause, Error};
-use crate::net::stream::{Stream, Writing};
+use crate::net::stream::{Stream, WriteHalf};
 use crate::net::wire::{Command, Expect, Protocol, Reply};
-use driver::Driver;
+use driver::ConnectionDriver;
 
 mod driver;
 
@@ -65,7 +65,7 @@ pub(crate) enum Sent {
 }
 
 /// The replies that came, and why the rest did not.
-pub(crate) type Outcome = (Vec<Reply>, Option<Failure>);
+pub(crate) type Replies = (Vec<Reply>, Option<Failure>);
 
 /// Connections of this process until now.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -77,15 +77,15 @@ pub(crate) fn made() -> u64 {
 
 /// One socket.
 pub(crate) struct Connection {
-    shared: Arc<Shared>,
+    shared: Arc<Link>,
 }
 
-struct Shared {
+struct Link {
     /// [`made`] when it was made, itself included.
     number: u64,
     server: Arc<str>,
     protocol: Protocol,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Requests without a whole reply.
     pending: AtomicUsize,
     /// Reads that brought something.
@@ -93,13 +93,13 @@ struct Shared {
     closed: AtomicBool,
     /// Told when [`UNSENT_MAX`] may have become free.
     room: Notify,
-    health: Arc<dyn Watch>,
+    health: Arc<dyn HealthWatch>,
     /// Where the driver runs.
     runtime: tokio::runtime::Id,
 }
 
 /// Is told how a connection fares.
-pub(crate) trait Watch: Send + Sync {
+pub(crate) trait HealthWatch: Send + Sync {
     /// The first reply has come.
     fn works(&self);
     /// The connection was closed because of this, without a reply or because the server is silent.
@@ -108,9 +108,9 @@ pub(crate) trait Watch: Send + Sync {
     fn ends(&self, error: &Error);
 }
 
-struct State {
+struct LinkState {
     /// None once it is closed.
-    writing: Option<Arc<Writing>>,
+    writing: Option<Arc<WriteHalf>>,
     /// Not taken by the driver yet. Empty if the driver is not needed.
     queue: VecDeque<Vec<u8>>,
     /// An empty buffer for the queue.
@@ -155,13 +155,13 @@ struct Slot {
     start: u64,
     deadline: Instant,
     limit: Duration,
-    /// [`Shared::reads`] when it was added.
+    /// [`Link::reads`] when it was added.
     reads: u64,
 }
 
 enum Sink {
     One(oneshot::Sender<Result<Reply, Failure>>),
-    Many(oneshot::Sender<Outcome>, Vec<Reply>),
+    Many(oneshot::Sender<Replies>, Vec<Reply>),
     /// The caller has its answer already, or wants none.
     Nobody,
 }
@@ -193,7 +193,7 @@ pub(crate) fn broken(server: &str, error: io::Error) -> Error {
     Error::Connection { server: server.to_owned(), kind, message, source: Some(Cause::new(error)) }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<LinkState>) -> MutexGuard<'_, LinkState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -204,14 +204,14 @@ impl Connection {
         server: Arc<str>,
         protocol: Protocol,
         idle: Option<Duration>,
-        health: Arc<dyn Watch>,
+        health: Arc<dyn HealthWatch>,
     ) -> Self {
         let (reading, writing) = stream.split();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Link {
             number: MADE.fetch_add(1, Ordering::SeqCst) + 1,
             server,
             protocol,
-            state: Mutex::new(State {
+            state: Mutex::new(LinkState {
                 writing: Some(writing.clone()),
                 queue: VecDeque::new(),
                 spare: Vec::new(),
@@ -234,7 +234,7 @@ impl Connection {
             health,
             runtime: Handle::current().id(),
         });
-        tokio::spawn(Driver::new(shared.clone(), reading, writing, idle));
+        tokio::spawn(ConnectionDriver::new(shared.clone(), reading, writing, idle));
         Self { shared }
     }
 
@@ -287,12 +287,12 @@ impl Connection {
         if !matches!(command, Command::Ask { .. }) {
             return self.within(limit, receiver).await?.unwrap_or_else(|_| Err(self.gone()));
         }
-        let mut receiving = Receiving { connection: self, commands, receiver };
+        let mut receiving = ReplyGuard { connection: self, commands, receiver };
         self.within(limit, &mut receiving.receiver).await?.unwrap_or_else(|_| Err(self.gone()))
     }
 
     /// Sends commands of one kind, and waits for their replies.
-    pub(crate) async fn many(&self, commands: &[Command<'_>], limit: Limit) -> Outcome {
+    pub(crate) async fn many(&self, commands: &[Command<'_>], limit: Limit) -> Replies {
         if commands.is_empty() {
             return (Vec::new(), None);
         }
@@ -301,7 +301,7 @@ impl Connection {
         if let Err(failure) = self.add(commands, sink, limit).await {
             return (Vec::new(), Some(failure));
         }
-        let mut receiving = Receiving { connection: self, commands, receiver };
+        let mut receiving = ReplyGuard { connection: self, commands, receiver };
         match self.within(limit, &mut receiving.receiver).await {
             Ok(outcome) => outcome.unwrap_or_else(|_| (Vec::new(), Some(self.gone()))),
             Err(failure) => (Vec::new(), Some(failure)),
@@ -323,13 +323,7 @@ impl Connection {
 
     /// The driver has ended without a word: its runtime was shut down.
     fn gone(&self) -> Failure {
-        let error = Error::Connection {
-            server: self.shared.server.to_string(),
-            kind: io::ErrorKind::ConnectionAborted,
-            message: "the runtime of this connection has ended".to_owned(),
-            source: None,
-        };
-        Failure { error, sent: Sent::Perhaps }
+        Failure { error: self.shared.runtime_ended(), sent: Sent::Perhaps }
     }
 
     /// Appends commands, when there is room for them.
@@ -339,8 +333,8 @@ impl Connection {
         loop {
             match self.shared.push(commands, &mut sink, limit) {
                 Ok(()) => return Ok(()),
-                Err(NotAdded::Closed(error)) => return Err(Failure { error, sent: Sent::No }),
-                Err(NotAdded::Full) => {}
+                Err(AddError::Closed(error)) => return Err(Failure { error, sent: Sent::No }),
+                Err(AddError::Full) => {}
             }
             let mut room = std::pin::pin!(self.shared.room.notified());
             room.as_mut().enable();
@@ -356,30 +350,30 @@ impl Connection {
 }
 
 /// Waits for replies. If it is dropped with leases that have come already, they are given up.
-struct Receiving<'a, T: Leases> {
+struct ReplyGuard<'a, T: HasReplies> {
     connection: &'a Connection,
     commands: &'a [Command<'a>],
     receiver: oneshot::Receiver<T>,
 }
 
 /// What may have leases in it.
-trait Leases {
+trait HasReplies {
     fn replies(&self) -> &[Reply];
 }
 
-impl Leases for Result<Reply, Failure> {
+impl HasReplies for Result<Reply, Failure> {
     fn replies(&self) -> &[Reply] {
         self.as_ref().map_or(&[], std::slice::from_ref)
     }
 }
 
-impl Leases for Outcome {
+impl HasReplies for Replies {
     fn replies(&self) -> &[Reply] {
         &self.0
     }
 }
 
-impl<T: Leases> Drop for Receiving<'_, T> {
+impl<T: HasReplies> Drop for ReplyGuard<'_, T> {
     fn drop(&mut self) {
         self.receiver.close();
         if let (Ok(outcome), true) =
@@ -391,7 +385,7 @@ impl<T: Leases> Drop for Receiving<'_, T> {
 }
 
 /// Why a command was not added.
-enum NotAdded {
+enum AddError {
     Closed(Error),
     Full,
 }
@@ -408,7 +402,7 @@ fn random_u16() -> u16 {
     RandomState::new().build_hasher().finish() as u16
 }
 
-impl State {
+impl LinkState {
     /// Numbers for as many requests: the first of them.
     fn numbers(&mut self, count: usize) -> u32 {
         let first = self.opaque;
@@ -454,14 +448,23 @@ impl State {
     }
 }
 
-impl Shared {
-    fn push(&self, commands: &[Command<'_>], sink: &mut Option<Sink>, limit: Limit) -> Result<(), NotAdded> {
+impl Link {
+    fn runtime_ended(&self) -> Error {
+        Error::Connection {
+            server: self.server.to_string(),
+            kind: io::ErrorKind::ConnectionAborted,
+            message: "the runtime of this connection has ended".to_owned(),
+            source: None,
+        }
+    }
+
+    fn push(&self, commands: &[Command<'_>], sink: &mut Option<Sink>, limit: Limit) -> Result<(), AddError> {
         let size = commands.iter().map(Command::size).sum();
         let Some(first) = commands.first() else { return Ok(()) };
         let asked = asked_keys(commands);
         let large = size > CHUNK;
         if large && !lock(&self.state).has_room(size) {
-            return Err(NotAdded::Full);
+            return Err(AddError::Full);
         }
         let numbered = first.is_numbered(self.protocol);
         let mut opaque = 0;
@@ -476,10 +479,10 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         if let Some(error) = &state.end {
-            return Err(NotAdded::Closed(error.clone()));
+            return Err(AddError::Closed(error.clone()));
         }
         if !state.has_room(size) {
-            return Err(NotAdded::Full);
+            return Err(AddError::Full);
         }
         let Some(sink) = sink.take() else { return Ok(()) };
         if numbered && !large {

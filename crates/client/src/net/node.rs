@@ -10,8 +10,8 @@ use crate::error::{Cause, Error};
 use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 #[cfg(feature = "tls")]
-use crate::net::address::Place;
-use crate::net::connection::{Connection, Failure, Limit, Sent, Watch, broken};
+use crate::net::address::Endpoint;
+use crate::net::connection::{Connection, Failure, HealthWatch, Limit, Sent, broken};
 use crate::net::stream::Stream;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
@@ -20,7 +20,7 @@ use crate::route::{Event, Route};
 
 /// What all nodes of a client have in common.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct NodeSettings {
     pub(crate) protocol: Protocol,
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -46,24 +46,24 @@ const IDLE: Duration = Duration::from_secs(30);
 /// One server.
 pub(crate) struct Node {
     pub(crate) address: Address,
-    settings: Arc<Settings>,
+    settings: Arc<NodeSettings>,
     health: Arc<Health>,
-    lanes: Box<[Lane]>,
-    waiting: Mutex<Waiting>,
+    lanes: Box<[SharedPlace]>,
+    waiting: Mutex<WaitingPool>,
     /// Until when a failure may be that of a server that leaves.
     leaves: Mutex<Option<Instant>>,
 }
 
 /// The place of one shared connection.
 #[derive(Default)]
-struct Lane {
+struct SharedPlace {
     current: Mutex<Option<Arc<Connection>>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
 /// Connections for requests that the server may hold.
 #[derive(Default)]
-struct Waiting {
+struct WaitingPool {
     idle: Vec<Arc<Connection>>,
     /// In use.
     used: usize,
@@ -77,8 +77,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Node {
     /// A server of no route yet.
-    pub(crate) fn new(address: Address, settings: Arc<Settings>) -> Self {
-        let lanes = (0..settings.connections.max(1)).map(|_| Lane::default()).collect();
+    pub(crate) fn new(address: Address, settings: Arc<NodeSettings>) -> Self {
+        let lanes = (0..settings.connections.max(1)).map(|_| SharedPlace::default()).collect();
         let (server, metrics) = (address.name.clone(), settings.metrics.clone());
         let health =
             Arc::new(Health { failures: Mutex::default(), place: Mutex::default(), server, metrics });
@@ -138,12 +138,12 @@ impl Node {
     }
 
     /// A waiting connection that is open and not in use.
-    fn idle(&self) -> Option<Held<'_>> {
+    fn idle(&self) -> Option<WaitingConnection<'_>> {
         let mut waiting = lock(&self.waiting);
         waiting.idle.retain(|connection| !connection.is_closed());
         let connection = waiting.idle.pop()?;
         waiting.used += 1;
-        Some(Held { node: self, connection: Some(connection), whole: true })
+        Some(WaitingConnection { node: self, connection: Some(connection), whole: true })
     }
 
     async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
@@ -213,7 +213,7 @@ impl Node {
     pub(crate) async fn probe(&self, flush: bool) -> bool {
         let limit = Limit::after(self.settings.timeout);
         let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
-        let health: Arc<dyn Watch> = self.health.clone();
+        let health: Arc<dyn HealthWatch> = self.health.clone();
         let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
         let connection = Connection::start(stream, name, protocol, None, health);
         let command = if flush { Command::FlushAll } else { Command::Version };
@@ -256,7 +256,7 @@ impl Node {
 
     /// An open connection: that with the fewest requests, or a new one.
     async fn connection(&self, limit: Limit) -> Result<Arc<Connection>, Error> {
-        let mut best: Option<(usize, &Lane, Option<Arc<Connection>>)> = None;
+        let mut best: Option<(usize, &SharedPlace, Option<Arc<Connection>>)> = None;
         for lane in &self.lanes {
             let open = lane.open();
             let pending = match &open {
@@ -303,10 +303,7 @@ impl Node {
             Ok(stream) => {
                 let protocol = self.settings.protocol;
                 self.settings.metrics.connected(self.name());
-                let health: Arc<dyn Watch> = match idle {
-                    None => self.health.clone(),
-                    Some(_) => Arc::new(OfWaiting(self.health.clone())),
-                };
+                let health: Arc<dyn HealthWatch> = self.health.clone();
                 Ok(Connection::start(stream, self.address.name.clone(), protocol, idle, health))
             }
             Err(error) => {
@@ -326,8 +323,8 @@ impl Node {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.settings.tls {
             let host = match &self.address.place {
-                Place::Tcp { host, .. } => Some(host.as_str()),
-                Place::Unix(_) => None,
+                Endpoint::Tcp { host, .. } => Some(host.as_str()),
+                Endpoint::Unix(_) => None,
             };
             let encrypted = stream.encrypt(tls.connector(), tls.name_of(host)?).await;
             stream = encrypted.map_err(|error| broken(self.name(), error))?;
@@ -344,7 +341,7 @@ impl Node {
 
     /// A connection on which the server may hold a request, and has answered before. None: all are in use, or none can be made, of
     /// which other requests may notice nothing: the server has no connections left, or this process no descriptors.
-    pub(crate) async fn waiting(&self, limit: Limit) -> Option<Held<'_>> {
+    pub(crate) async fn waiting(&self, limit: Limit) -> Option<WaitingConnection<'_>> {
         let idle = {
             let mut waiting = lock(&self.waiting);
             waiting.idle.retain(|connection| !connection.is_closed());
@@ -356,7 +353,7 @@ impl Node {
             waiting.idle.pop()
         };
         let is_new = idle.is_none();
-        let mut held = Held { node: self, connection: idle, whole: !is_new };
+        let mut held = WaitingConnection { node: self, connection: idle, whole: !is_new };
         if is_new {
             let connection = self.connect(Some(IDLE), limit).await;
             let connection = connection.map(|connection| held.connection.insert(Arc::new(connection)));
@@ -390,20 +387,20 @@ impl Drop for Node {
     }
 }
 
-impl Lane {
+impl SharedPlace {
     fn open(&self) -> Option<Arc<Connection>> {
         lock(&self.current).as_ref().filter(|connection| !connection.is_closed()).cloned()
     }
 }
 
 /// A waiting connection in use. It is closed unless its request got its reply.
-pub(crate) struct Held<'a> {
+pub(crate) struct WaitingConnection<'a> {
     node: &'a Node,
     connection: Option<Arc<Connection>>,
     whole: bool,
 }
 
-impl Held<'_> {
+impl WaitingConnection<'_> {
     /// Sends a command that the server may hold.
     pub(crate) async fn one(&mut self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
         let Some(connection) = &self.connection else {
@@ -423,7 +420,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for WaitingConnection<'_> {
     fn drop(&mut self) {
         let mut waiting = lock(&self.node.waiting);
         waiting.used -= 1;
@@ -493,7 +490,7 @@ impl Health {
     }
 }
 
-impl Watch for Health {
+impl HealthWatch for Health {
     fn works(&self) {
         *lock(&self.failures) = Failures::default();
         if let Some((route, place)) = &*lock(&self.place) {
@@ -512,21 +509,6 @@ impl Watch for Health {
 
     fn ends(&self, error: &Error) {
         self.metrics.disconnected(&self.server, &error.to_string());
-    }
-}
-
-/// A connection that waits tells what is good: that a server fails is found out by the shared ones, which it serves first.
-struct OfWaiting(Arc<Health>);
-
-impl Watch for OfWaiting {
-    fn works(&self) {
-        self.0.works();
-    }
-
-    fn fails(&self, _error: &Error) {}
-
-    fn ends(&self, error: &Error) {
-        self.0.ends(error);
     }
 }
 

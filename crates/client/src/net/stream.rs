@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
-use crate::net::address::Place;
+use crate::net::address::Endpoint;
 
 /// A connected socket.
 pub(crate) enum Stream {
@@ -35,7 +35,7 @@ pub(crate) trait Plain: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Plain for T {}
 
 /// What the driver of a connection reads from.
-pub(crate) enum Reading {
+pub(crate) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
     #[cfg(feature = "tls")]
@@ -43,7 +43,7 @@ pub(crate) enum Reading {
 }
 
 /// Where the driver and callers write.
-pub(crate) enum Writing {
+pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
     #[cfg(feature = "tls")]
@@ -52,14 +52,14 @@ pub(crate) enum Writing {
 
 impl Stream {
     /// Connects, without a limit of time.
-    pub(crate) async fn connect(place: &Place) -> io::Result<Self> {
+    pub(crate) async fn connect(place: &Endpoint) -> io::Result<Self> {
         Ok(match place {
-            Place::Tcp { host, port } => {
+            Endpoint::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)
             }
-            Place::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
+            Endpoint::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
         })
     }
 
@@ -88,20 +88,20 @@ impl Stream {
         Ok(Self::Tls(Box::new(connector.connect(name, plain).await?)))
     }
 
-    pub(crate) fn split(self) -> (Reading, Arc<Writing>) {
+    pub(crate) fn split(self) -> (ReadHalf, Arc<WriteHalf>) {
         match self {
             Self::Tcp(stream) => {
                 let (reading, writing) = stream.into_split();
-                (Reading::Tcp(reading), Arc::new(Writing::Tcp(writing)))
+                (ReadHalf::Tcp(reading), Arc::new(WriteHalf::Tcp(writing)))
             }
             Self::Unix(stream) => {
                 let (reading, writing) = stream.into_split();
-                (Reading::Unix(reading), Arc::new(Writing::Unix(writing)))
+                (ReadHalf::Unix(reading), Arc::new(WriteHalf::Unix(writing)))
             }
             #[cfg(feature = "tls")]
             Self::Tls(stream) => {
                 let (reading, writing) = tokio::io::split(*stream);
-                (Reading::Tls(reading), Arc::new(Writing::Tls(writing.into())))
+                (ReadHalf::Tls(reading), Arc::new(WriteHalf::Tls(writing.into())))
             }
         }
     }
@@ -125,7 +125,7 @@ async fn ask_line(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &
     Ok(line)
 }
 
-impl Reading {
+impl ReadHalf {
     /// Appends what is there. 0: the server has closed.
     pub(crate) fn poll_read(
         &mut self,
@@ -141,7 +141,7 @@ impl Reading {
     }
 }
 
-impl Writing {
+impl WriteHalf {
     /// Writes as much as the socket takes now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cattlegrid_protocol::reply::number;
 use cattlegrid_protocol::{BrokenResponse, ErrorKind, MetaStatus, Response, Status, Words};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
 use crate::error::Error;
 use crate::item::{Item, Write};
@@ -248,7 +249,8 @@ impl Command<'_> {
                 }
                 if let Some(failure) = failure {
                     out.extend_from_slice(b" Pe");
-                    percent(out, failure.as_bytes(), ADVICE_MAX - 2);
+                    let failure = percent_encode(cut(failure, ADVICE_MAX - 2).as_bytes(), ESCAPED);
+                    failure.for_each(|part| out.extend_from_slice(part.as_bytes()));
                 }
             }
             _ => debug_assert!(false, "the same in both protocols: {self:?}"),
@@ -355,39 +357,43 @@ impl Command<'_> {
     }
 }
 
-/// Which elements answer a command. An error line can answer any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expect {
-    /// `VA` or `EN`.
-    MetaValue,
-    /// `HD`, `NS`, `EX` or `NF`.
-    MetaStored,
-    /// `VA` with a number, or `NF`.
-    MetaNumber,
-    /// `HD`, `NF` or `EX`.
-    MetaDeleted,
-    /// `HD`, or `EN`.
-    Claimed,
-    /// `HD`.
-    Invalidated,
-    /// `VA` or a meta status.
-    TagNumber,
-    /// At most one `VALUE`, of the key that was asked for, then `END`.
-    Values,
-    /// The word of a store.
-    Stored,
-    /// The word of a delete.
-    Deleted,
-    /// The word of a touch.
-    Touched,
-    /// A number, or `NOT_FOUND`.
-    Number,
-    /// `OK`.
-    Flushed,
-    /// `VERSION` and a text.
-    Version,
-    /// Statistics up to `END`, or a word.
-    Stats,
+macro_rules! expectations {
+    ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
+        /// Which elements answer a command. An error line can answer any.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Expect {
+            $($(#[$doc])* #[doc = concat!("`", $text, "`")] $name,)*
+        }
+
+        impl Expect {
+            /// What it is, for errors.
+            pub(crate) fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+        }
+    };
+}
+
+expectations! {
+    MetaValue: "VA or EN",
+    MetaStored: "HD, NS, EX or NF",
+    MetaNumber: "VA with a number, or NF",
+    MetaDeleted: "HD, NF or EX",
+    Claimed: "HD or EN",
+    Invalidated: "HD",
+    /// Also any other meta status.
+    TagNumber: "VA or EN",
+    /// At most one.
+    Values: "the VALUE of the key, once, and END",
+    Stored: "STORED, NOT_STORED, EXISTS or NOT_FOUND",
+    Deleted: "DELETED or NOT_FOUND",
+    Touched: "TOUCHED or NOT_FOUND",
+    Number: "a number or NOT_FOUND",
+    Flushed: "OK",
+    Version: "VERSION",
+    Stats: "STAT, END, OK or RESET",
 }
 
 /// What an element is to a command.
@@ -442,26 +448,6 @@ impl Expect {
             (Self::Stats, _) => matches!(word, Some(S::Ok | S::Reset)),
         };
         if last { Fit::Last } else { Fit::Not }
-    }
-
-    /// What it is, for errors.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::MetaValue | Self::TagNumber => "VA or EN",
-            Self::MetaStored => "HD, NS, EX or NF",
-            Self::MetaNumber => "VA with a number, or NF",
-            Self::MetaDeleted => "HD, NF or EX",
-            Self::Claimed => "HD or EN",
-            Self::Invalidated => "HD",
-            Self::Values => "the VALUE of the key, once, and END",
-            Self::Stored => "STORED, NOT_STORED, EXISTS or NOT_FOUND",
-            Self::Deleted => "DELETED or NOT_FOUND",
-            Self::Touched => "TOUCHED or NOT_FOUND",
-            Self::Number => "a number or NOT_FOUND",
-            Self::Flushed => "OK",
-            Self::Version => "VERSION",
-            Self::Stats => "STAT, END, OK or RESET",
-        }
     }
 }
 
@@ -684,7 +670,7 @@ fn marks(words: Words<'_>) -> (u32, Option<u64>, Marks) {
             [b'c', digits @ ..] => cas = decimal(digits),
             b"t-1" => marks.left = Some(-1),
             [b't', digits @ ..] => marks.left = decimal(digits).and_then(|left| i64::try_from(left).ok()),
-            [b'P', b'h' | b'e', text @ ..] => marks.text = Some(unpercent(text)),
+            [b'P', b'h' | b'e', text @ ..] => marks.text = Some(percent_decode(text).collect()),
             _ => {}
         }
     }
@@ -735,55 +721,31 @@ fn tags(out: &mut Vec<u8>, tags: &[String]) {
     }
 }
 
-/// Appends as much of a text as fits into `limit` bytes when all but letters, digits and `-._~` is written as `%XX`. Never half a
-/// character of UTF-8.
-fn percent(out: &mut Vec<u8>, text: &[u8], limit: usize) -> usize {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let start = out.len();
-    let mut whole = start;
-    for (i, &byte) in text.iter().enumerate() {
-        if byte & 0xc0 != 0x80 {
-            whole = out.len();
-        }
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte);
-        } else {
-            out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-        if out.len() - start > limit {
-            out.truncate(whole);
-            return i;
-        }
-    }
-    text.len()
+/// All but letters, digits and `-._~`, which are sent as `%XX`.
+pub(crate) const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The length of a text as it is sent.
+pub(crate) fn escaped_len(text: &[u8]) -> usize {
+    percent_encode(text, ESCAPED).map(str::len).sum()
+}
+
+/// As much of a text as can be sent in `limit` bytes.
+pub(crate) fn cut(text: &str, limit: usize) -> &str {
+    let mut length = 0;
+    let fits = |(_, character): &(usize, char)| {
+        length += escaped_len(character.encode_utf8(&mut [0; 4]).as_bytes());
+        length <= limit
+    };
+    let end = text.char_indices().take_while(fits).last();
+    end.map_or("", |(at, character)| &text[..at + character.len_utf8()])
 }
 
 /// The hint of an [`Ask`](crate::Ask) as it is sent.
 pub(crate) fn hint(text: &[u8]) -> Result<String, Error> {
     // Letters, commas and the numbers of wait and lease.
     const LIMIT: usize = ADVICE_MAX - 32;
-    let mut out = Vec::with_capacity(text.len() + 8);
-    if percent(&mut out, text, LIMIT) < text.len() {
+    if escaped_len(text) > LIMIT {
         return Err(Error::Usage(format!("a hint has more than {LIMIT} bytes when percent-encoded")));
     }
-    Ok(out.iter().map(|byte| char::from(*byte)).collect())
-}
-
-/// Decodes `%XX`. A per cent sign without two digits stays.
-fn unpercent(text: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        let byte = match rest {
-            [b'%', high, low, ..] => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
-            _ => None,
-        };
-        out.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &rest[3..] } else { tail };
-    }
-    out.into()
-}
-
-fn hex(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).map(|digit| digit as u8)
+    Ok(percent_encode(text, ESCAPED).to_string())
 }

@@ -4,7 +4,7 @@ use cattlegrid_ring::{Layout, Ring, Server};
 
 /// How the server of a key is found.
 #[derive(Debug)]
-pub(super) enum Placing {
+pub(super) enum Placement {
     /// There is one server.
     One,
     /// The points of a ring, in order.
@@ -17,7 +17,7 @@ pub(super) enum Placing {
     },
 }
 
-impl Placing {
+impl Placement {
     pub(super) fn ring(ring: &Ring, layout: Layout) -> Self {
         let points = ring.points();
         Self::Ring {
@@ -62,15 +62,18 @@ impl Placing {
 }
 
 /// FNV-1a with 64 bits.
-pub(super) fn fnv(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// `SplitMix64`.
-pub(super) fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// The step of `SplitMix64`.
+pub(crate) const SPLIT_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The next number of `SplitMix64` after the state `x`.
+pub(crate) fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(SPLIT_STEP);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -14,6 +14,9 @@
 #[path = "../../src/herd/envelope.rs"]
 mod envelope;
 #[expect(dead_code, reason = "the part of the crate that decides, of which this needs a part")]
+#[path = "../../src/herd/found.rs"]
+mod found;
+#[expect(dead_code, reason = "the part of the crate that decides, of which this needs a part")]
 #[path = "../../src/herd/plain.rs"]
 mod plain;
 
@@ -23,7 +26,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cattlegrid_client::{Expiration, Written};
 use envelope::{Record, Stored};
-use plain::{Decision, Locked, Locking, Settle, Terms};
+use found::Found;
+use plain::{NewLock, SettleStep, Terms};
 
 /// When a test begins, in Unix milliseconds, and the times of the values and locks.
 const BEGIN: u64 = 1_000_000;
@@ -269,23 +273,22 @@ impl World {
     }
 
     fn read(&mut self, retried: bool, fault: Fault) -> Result<At, String> {
-        let decision = plain::decide(self.now_ms, self.seen(), &TERMS);
-        Ok(match decision {
-            Decision::Fresh(stored) => {
+        Ok(match plain::decide(self.now_ms, self.seen(), &TERMS) {
+            Found::Hit(stored) => {
                 self.serve(&stored, true)?;
                 At::Done
             }
-            Decision::Stale(stored) => {
+            Found::Stale(stored) => {
                 self.serve(&stored, false)?;
                 At::Done
             }
-            Decision::Wait { .. } if fault == Fault::ComputesWhenBusy => {
+            Found::Busy(_) if fault == Fault::ComputesWhenBusy => {
                 self.computations += 1;
                 At::Begin(Held { nonce: 0, cas: Some(0), taken_ms: self.now_ms, old: None })
             }
-            Decision::Wait { .. } | Decision::Failed(_) if retried => At::Done,
-            Decision::Wait { .. } | Decision::Failed(_) => At::Read { retried: true },
-            Decision::Lock(mut locking) => {
+            Found::Busy(_) | Found::Failed(_) if retried => At::Done,
+            Found::Busy(_) | Found::Failed(_) => At::Read { retried: true },
+            Found::Compute(mut locking) => {
                 if fault == Fault::ServesForEver
                     && let Some((Record::Value(stored) | Record::Again(stored, _), _)) = self.seen()
                 {
@@ -299,7 +302,7 @@ impl World {
     }
 
     fn lock(&mut self, retried: bool, hashed: Hashed, fault: Fault) -> Result<At, String> {
-        let locking = Locking { cas: hashed.cas, old: hashed.old.as_ref().map(stored), hint: None };
+        let locking = NewLock { cas: hashed.cas, old: hashed.old.as_ref().map(stored), hint: None };
         let nonce = self.next_nonce;
         self.next_nonce += 1;
         let (record, keep) = plain::lock(self.now_ms, &locking, &Bytes::new(), nonce, &TERMS);
@@ -309,16 +312,16 @@ impl World {
             None => self.add(&record, keep),
         };
         Ok(match plain::locked(written, &locking) {
-            Locked::Won(cas) => {
+            Some(Found::Compute(cas)) => {
                 self.computations += 1;
                 // Every second client is told no CAS number, as text commands do.
                 let cas = cas.filter(|_| nonce % 2 == 1);
                 At::Begin(Held { nonce, cas, taken_ms: self.now_ms, old: hashed.old })
             }
             // It was read before: the delete may have come since, but this client had asked before it.
-            Locked::Stale(_) => At::Done,
-            Locked::Lost if retried => At::Done,
-            Locked::Lost => At::Read { retried: true },
+            Some(_) => At::Done,
+            None if retried => At::Done,
+            None => At::Read { retried: true },
         })
     }
 
@@ -351,7 +354,7 @@ impl World {
             }
             Step::Set => {
                 self.put(&record, keep);
-                Settle::Lost
+                SettleStep::Lost
             }
         };
         match step_of(settle) {
@@ -414,8 +417,8 @@ impl World {
         for time in [0, TERMS.lock_ms] {
             next.pass(time);
             match plain::decide(next.now_ms, next.seen(), &TERMS) {
-                Decision::Fresh(stored) => return next.serve(&stored, true),
-                Decision::Lock(_) => return Ok(()),
+                Found::Hit(stored) => return next.serve(&stored, true),
+                Found::Compute(_) => return Ok(()),
                 _ if time == 0 && dead => {}
                 other => return Err(format!("the key is left locked: {other:?}")),
             }
@@ -424,12 +427,12 @@ impl World {
     }
 }
 
-fn step_of(settle: Settle) -> Option<Step> {
+fn step_of(settle: SettleStep) -> Option<Step> {
     match settle {
-        Settle::Read => Some(Step::Read),
-        Settle::Cas(cas) => Some(Step::Cas(cas)),
-        Settle::Add => Some(Step::Add),
-        Settle::Stored { .. } | Settle::Lost => None,
+        SettleStep::Read => Some(Step::Read),
+        SettleStep::Cas(cas) => Some(Step::Cas(cas)),
+        SettleStep::Add => Some(Step::Add),
+        SettleStep::Stored { .. } | SettleStep::Lost => None,
     }
 }
 

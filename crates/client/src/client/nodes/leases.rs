@@ -10,7 +10,7 @@ use crate::net::node::Node;
 
 /// Leases that are out, by key and token.
 #[derive(Default)]
-pub(crate) struct Leases(Mutex<Table>);
+pub(crate) struct LeaseTable(Mutex<Table>);
 
 type Table = HashMap<(Box<[u8]>, u64), Lease>;
 
@@ -20,7 +20,7 @@ struct Lease {
     until: Instant,
 }
 
-impl Leases {
+impl LeaseTable {
     /// A lease was had of this server, for at most this time.
     pub(crate) fn note(&self, key: &[u8], token: u64, node: &Arc<Node>, lasts: Duration) {
         let Some(until) = Instant::now().checked_add(lasts) else { return };

@@ -1,12 +1,10 @@
 //! The list of a fleet's nodes, as `get @nodes` answers it: an array of objects in JSON.
 //!
-//! Read by hand, since the crate has a reader of JSON only with a feature. Strict: anything that is not JSON, or lacks what is needed, is
-//! not a list; names that are unknown are of later releases.
+//! Strict: anything that is not JSON, or lacks what is needed, is not a list; names that are unknown are of later releases.
 
-use crate::net::address::{Address, Place};
+use serde::Deserialize;
 
-/// Deepest arrays and objects in each other.
-const DEPTH_MAX: u32 = 16;
+use crate::net::address::{Address, Endpoint};
 
 /// What a list says.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,24 +15,33 @@ pub(super) struct List {
     pub(super) is_behind: bool,
 }
 
+/// A node, as far as it is looked at.
+#[derive(Deserialize)]
+struct Entry {
+    address: String,
+    state: String,
+    /// It is the node that has answered.
+    #[serde(default, rename = "self")]
+    is_own: bool,
+    lag_ms: Option<f64>,
+    max_lag_ms: Option<f64>,
+}
+
 /// Reads a list. Those get keys that are `up`, or, if no node is, those that are `joining`; all other states get none.
 ///
 /// # Errors
 /// In words: it is no JSON, no list of nodes, or has an address that is none.
 pub(super) fn read(text: &[u8]) -> Result<List, String> {
-    let mut reader = Reader { rest: text };
-    let value = reader.value(0).filter(|_| reader.peek().is_none());
-    let Some(Value::Array(entries)) = value else { return Err("not a list in JSON".to_owned()) };
+    let entries: Vec<Entry> =
+        serde_json::from_slice(text).map_err(|error| format!("not a list of nodes in JSON: {error}"))?;
     let (mut up, mut joining, mut is_behind) = (Vec::new(), Vec::new(), false);
-    for entry in &entries {
-        let (Some(state), Some(address)) = (entry.text("state"), entry.text("address")) else {
-            return Err("a node without a state or an address".to_owned());
-        };
-        is_behind |= entry.is_behind();
-        match state {
-            "up" => up.push(server(address)?),
-            "joining" => joining.push(server(address)?),
-            _ => drop(server(address)?),
+    for Entry { address, state, is_own, lag_ms, max_lag_ms } in entries {
+        is_behind |= is_own && lag_ms.zip(max_lag_ms).is_some_and(|(lag, max)| lag > max);
+        let server = server(&address)?;
+        match &*state {
+            "up" => up.push(server),
+            "joining" => joining.push(server),
+            _ => {}
         }
     }
     let mut servers = if up.is_empty() { joining } else { up };
@@ -46,168 +53,8 @@ pub(super) fn read(text: &[u8]) -> Result<List, String> {
 /// A node's address: a host and a port. It comes over the network: no weight, and no socket of this machine.
 fn server(text: &str) -> Result<Address, String> {
     let address = Address::parse(text).ok();
-    let address = address.filter(|own| matches!(own.place, Place::Tcp { .. }) && !text.contains('='));
+    let address = address.filter(|own| matches!(own.place, Endpoint::Tcp { .. }) && !text.contains('='));
     address.ok_or_else(|| "a node whose address is none".to_owned())
-}
-
-/// A value of JSON, as far as it is looked at.
-#[derive(Debug, PartialEq)]
-enum Value {
-    Null,
-    Bool(bool),
-    Number(f64),
-    Text(String),
-    Array(Vec<Self>),
-    Object(Vec<(String, Self)>),
-}
-
-impl Value {
-    /// The member of an object.
-    fn member(&self, name: &str) -> Option<&Self> {
-        let Self::Object(members) = self else { return None };
-        members.iter().find(|(own, _)| own == name).map(|(_, value)| value)
-    }
-
-    fn text(&self, name: &str) -> Option<&str> {
-        match self.member(name)? {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    fn number(&self, name: &str) -> Option<f64> {
-        match self.member(name)? {
-            Self::Number(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    /// Whether this is the node that has answered, and its log is behind.
-    fn is_behind(&self) -> bool {
-        let lags = self.number("lag_ms").zip(self.number("max_lag_ms"));
-        self.member("self") == Some(&Self::Bool(true)) && lags.is_some_and(|(lag, max)| lag > max)
-    }
-}
-
-/// What has not been read. Each method reads one thing, or returns None where there is none.
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl Reader<'_> {
-    /// The next byte that is not a blank.
-    fn peek(&mut self) -> Option<u8> {
-        self.rest = self.rest.trim_ascii_start();
-        self.rest.first().copied()
-    }
-
-    fn takes(&mut self, byte: u8) -> bool {
-        let is_next = self.peek() == Some(byte);
-        if is_next {
-            self.rest = &self.rest[1..];
-        }
-        is_next
-    }
-
-    fn word(&mut self, word: &str, value: Value) -> Option<Value> {
-        self.rest = self.rest.strip_prefix(word.as_bytes())?;
-        Some(value)
-    }
-
-    fn value(&mut self, depth: u32) -> Option<Value> {
-        match self.peek()? {
-            b'[' | b'{' if depth == DEPTH_MAX => None,
-            b'[' => self.elements(b'[', b']', |reader| reader.value(depth + 1)).map(Value::Array),
-            b'{' => {
-                let members = self.elements(b'{', b'}', |reader| {
-                    let name = reader.text()?;
-                    reader.takes(b':').then_some(())?;
-                    Some((name, reader.value(depth + 1)?))
-                });
-                members.map(Value::Object)
-            }
-            b'"' => self.text().map(Value::Text),
-            b't' => self.word("true", Value::Bool(true)),
-            b'f' => self.word("false", Value::Bool(false)),
-            b'n' => self.word("null", Value::Null),
-            _ => self.number(),
-        }
-    }
-
-    fn elements<T>(
-        &mut self,
-        open: u8,
-        close: u8,
-        mut one: impl FnMut(&mut Self) -> Option<T>,
-    ) -> Option<Vec<T>> {
-        self.takes(open).then_some(())?;
-        let mut all = Vec::new();
-        if self.takes(close) {
-            return Some(all);
-        }
-        loop {
-            all.push(one(self)?);
-            if self.takes(close) {
-                return Some(all);
-            }
-            self.takes(b',').then_some(())?;
-        }
-    }
-
-    fn number(&mut self) -> Option<Value> {
-        let is_part = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-        let len = self.rest.iter().take_while(is_part).count();
-        let (number, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        std::str::from_utf8(number).ok()?.parse().ok().map(Value::Number)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        self.takes(b'"').then_some(())?;
-        let mut text = Vec::new();
-        loop {
-            let (byte, rest) = self.rest.split_first()?;
-            self.rest = rest;
-            match byte {
-                b'"' => return String::from_utf8(text).ok(),
-                b'\\' => text.extend_from_slice(self.escaped()?.encode_utf8(&mut [0; 4]).as_bytes()),
-                0..=0x1f => return None,
-                byte => text.push(*byte),
-            }
-        }
-    }
-
-    /// What is behind a backslash.
-    fn escaped(&mut self) -> Option<char> {
-        let (byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(match byte {
-            b'"' | b'\\' | b'/' => char::from(*byte),
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'u' => match self.unit()? {
-                high @ 0xd800..0xdc00 => {
-                    self.rest = self.rest.strip_prefix(b"\\u")?;
-                    let low = self.unit().filter(|low| (0xdc00..0xe000).contains(low))?;
-                    char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00))?
-                }
-                unit => char::from_u32(unit)?,
-            },
-            _ => return None,
-        })
-    }
-
-    /// Four hexadecimal digits.
-    fn unit(&mut self) -> Option<u32> {
-        let (digits, rest) = self.rest.split_at_checked(4)?;
-        self.rest = rest;
-        let is_hex = digits.iter().all(u8::is_ascii_hexdigit);
-        is_hex.then_some(())?;
-        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::{Grant, Hold, Place, Subject, unix_ms};
+use super::{ClockedCache, Grant, Hold, Subject, unix_ms};
 use crate::cache::Cache;
 use crate::herd::plain::Terms;
 
@@ -35,7 +35,7 @@ impl<C: Cache + 'static> Grant<C> {
     }
 
     /// The right that another process had.
-    pub(in crate::herd) fn of_right(place: &Place<C>, subject: &Subject, right: Right) -> Self {
+    pub(in crate::herd) fn of_right(place: &ClockedCache<C>, subject: &Subject, right: Right) -> Self {
         let hold = match right {
             Right::Lease { token, lock_ms } => Hold::Lease { token, lock_ms },
             Right::Lock { nonce, began_ms, lock_ms, keep_s } => {

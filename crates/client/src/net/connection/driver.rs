@@ -13,9 +13,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use cattlegrid_protocol::{ParsedResponse, parse_response};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{CHUNK, Failure, Limit, Sent, Shared, Sink, Slot, broken, lock};
+use super::{CHUNK, Failure, Limit, Link, Sent, Sink, Slot, broken, lock};
 use crate::error::Error;
-use crate::net::stream::{Reading, Writing};
+use crate::net::stream::{ReadHalf, WriteHalf};
 use crate::net::wire::{Expect, Fit, Reply, broken_text, line_text, names};
 
 /// The read buffer, when no value is larger.
@@ -26,10 +26,10 @@ const LARGE_VALUE: usize = 64 << 10;
 const READS_MAX: usize = 16;
 
 /// See the module's text.
-pub(super) struct Driver {
-    shared: Arc<Shared>,
-    reading: Reading,
-    writing: Arc<Writing>,
+pub(super) struct ConnectionDriver {
+    shared: Arc<Link>,
+    reading: ReadHalf,
+    writing: Arc<WriteHalf>,
     /// Read and not parsed.
     input: BytesMut,
     /// Parsing is of use when the input has this many bytes.
@@ -50,7 +50,7 @@ pub(super) struct Driver {
     idle_since: Option<Instant>,
 }
 
-impl Future for Driver {
+impl Future for ConnectionDriver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -64,24 +64,19 @@ impl Future for Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for ConnectionDriver {
     fn drop(&mut self) {
-        let error = Error::Connection {
-            server: self.shared.server.to_string(),
-            kind: io::ErrorKind::ConnectionAborted,
-            message: "the runtime of this connection has ended".to_owned(),
-            source: None,
-        };
+        let error = self.shared.runtime_ended();
         self.finish(&error);
     }
 }
 
-impl Driver {
+impl ConnectionDriver {
     /// A driver with nothing to do; `idle`: how long the socket may have nothing to do before it is closed.
     pub(super) fn new(
-        shared: Arc<Shared>,
-        reading: Reading,
-        writing: Arc<Writing>,
+        shared: Arc<Link>,
+        reading: ReadHalf,
+        writing: Arc<WriteHalf>,
         idle: Option<Duration>,
     ) -> Self {
         Self {
@@ -404,7 +399,9 @@ impl Driver {
         let pending = !self.slots.is_empty();
         let silent = self.shared.reads.load(Ordering::Relaxed) == 0;
         let is_failure = matches!(error, Error::Timeout { .. } | Error::Protocol { .. });
-        if !dropped && (is_failure || (pending && silent)) {
+        // A connection that waits tells what is good: that a server fails is found out by the shared ones, which it serves first.
+        let waits = self.idle.is_some();
+        if !dropped && !waits && (is_failure || (pending && silent)) {
             self.shared.health.fails(error);
         }
         self.shared.health.ends(error);

@@ -1,0 +1,327 @@
+//! How values and the right to compute them are asked for.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::envelope::{Record, Stored};
+use super::found::{Found, Holder};
+use super::grant::{Grant, Hold, Payload};
+use super::plain::{self, NewLock, Terms};
+use crate::cache::{Answer, Ask, Cache, Scope};
+use crate::error::Error;
+use crate::item::{Clock, Item, Write, Written};
+use crate::value;
+
+/// How often a lock that another client has just removed or taken is looked at before the caller waits.
+pub(super) const TRIES: usize = 3;
+/// How many seconds an item without a value stays if its client does not make it a lock at once.
+const CLAIM: u32 = 2;
+
+/// What asking for a value has brought.
+pub(super) type FoundStored<C> = Found<Stored, Grant<C>>;
+
+pub(super) fn unix_ms(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// What a computation is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Subject {
+    pub(super) key: Bytes,
+    /// Tags of everything that is written, locks included: invalidating a tag ends the computation.
+    pub(super) tags: Vec<String>,
+}
+
+/// A connection with a clock.
+pub(super) struct ClockedCache<C> {
+    pub(super) cache: Arc<C>,
+    pub(super) clock: Clock,
+}
+
+impl<C> Clone for ClockedCache<C> {
+    fn clone(&self) -> Self {
+        Self { cache: Arc::clone(&self.cache), clock: Arc::clone(&self.clock) }
+    }
+}
+
+/// How a value is asked for, besides the terms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How<'a> {
+    /// See [`Ask::wait`]. Zero for several keys.
+    pub(super) wait: Duration,
+    pub(super) hint: &'a Bytes,
+    /// The lease is to outlive its connection. False for several keys.
+    pub(super) outlives: bool,
+}
+
+impl<C: Cache + 'static> ClockedCache<C> {
+    pub(super) fn now(&self) -> SystemTime {
+        (self.clock)()
+    }
+
+    /// Asks for values, and for the right to compute those that are missing or have expired, with as few round trips as possible. What
+    /// was found has the order of `subjects`. `terms`: those of a client that computes this many keys.
+    pub(super) async fn acquire(
+        &self,
+        subjects: &[Subject],
+        terms: impl Fn(usize) -> Terms + Send + Sync,
+        how: How<'_>,
+    ) -> Vec<Result<FoundStored<C>, Error>> {
+        let mut all: Vec<_> = subjects.iter().map(|_| None).collect();
+        // The keys of which nothing is known yet, with how often the key was absent and its lock refused.
+        let mut open: Vec<_> = (0..subjects.len()).map(|at| (at, 0)).collect();
+        for _ in 0..TRIES {
+            if open.is_empty() {
+                break;
+            }
+            // Leases are for as many keys as there may be; locks for those that are missing.
+            let most = terms(open.len());
+            let scope = self.cache.scope();
+            let answers = self.ask(subjects, &open, &most, how).await;
+            let (mut locks, mut leases) = (Vec::new(), 0);
+            for ((at, refused), answer) in open.drain(..).zip(answers) {
+                match answer.map(|answer| self.judge(&subjects[at], answer, &most)) {
+                    Ok(Ok(found)) => {
+                        leases += usize::from(matches!(found, Found::Compute(_)));
+                        all[at] = Some(Ok(found));
+                    }
+                    Ok(Err(lock)) => locks.push((at, refused, lock)),
+                    Err(error) => all[at] = Some(Err(error)),
+                }
+            }
+            if locks.is_empty() {
+                break;
+            }
+            let terms = terms(locks.len() + leases);
+            let attempt = |(at, refused, lock)| Attempt::new(self, at, refused, lock, &terms, how.hint);
+            let attempts: Vec<_> = locks.into_iter().map(attempt).collect();
+            let replies = self.write(subjects, &attempts, scope).await;
+            for (mut attempt, reply) in attempts.into_iter().zip(replies) {
+                let at = attempt.at;
+                attempt.refused += usize::from(attempt.is_refused(&reply));
+                let refused = attempt.refused;
+                match attempt.judge(self, &subjects[at], &terms, &reply) {
+                    // No lock was taken, and no other client has one: a value that cannot be stored.
+                    Ok(None) if refused == TRIES => {
+                        let grant = Grant::new(self, &subjects[at], Hold::Nothing, None, None);
+                        all[at] = Some(Ok(Found::Compute(grant)));
+                    }
+                    Ok(None) => open.push((at, refused)),
+                    found => all[at] = found.transpose(),
+                }
+            }
+        }
+        all.into_iter().map(|found| found.unwrap_or(Ok(Found::Busy(Holder::Unknown)))).collect()
+    }
+
+    async fn ask(
+        &self,
+        subjects: &[Subject],
+        open: &[(usize, usize)],
+        terms: &Terms,
+        how: How<'_>,
+    ) -> Vec<Result<Answer, Error>> {
+        let ask = ask(terms, how.wait, how.hint);
+        if let [(at, _)] = open {
+            let key = &subjects[*at].key;
+            return vec![if how.outlives {
+                self.cache.ask_to_outlive(key, ask).await
+            } else {
+                self.cache.ask(key, ask).await
+            }];
+        }
+        let keys: Vec<_> = open.iter().map(|(at, _)| &subjects[*at].key[..]).collect();
+        self.cache.ask_many(&keys, ask).await
+    }
+
+    /// Writes locks, those that are new and those that replace something at the same time.
+    async fn write(
+        &self,
+        subjects: &[Subject],
+        attempts: &[Attempt],
+        scope: Option<Scope>,
+    ) -> Vec<Result<Written, Error>> {
+        let (mut adds, mut swaps, mut claims) = (Vec::new(), Vec::new(), Vec::new());
+        for attempt in attempts {
+            let write = attempt.payload.write(&subjects[attempt.at]);
+            match attempt.lock.cas {
+                Some(cas) => swaps.push((write, cas)),
+                None if attempt.refused > 0 => claims.push(write),
+                None => adds.push(write),
+            }
+        }
+        let added = async {
+            match adds[..] {
+                [] => Vec::new(),
+                [write] => vec![self.cache.add(write).await],
+                _ => self.cache.add_many(&adds).await,
+            }
+        };
+        let swapped = async { if swaps.is_empty() { Vec::new() } else { self.swap(&swaps, scope).await } };
+        let claimed = async { if claims.is_empty() { Vec::new() } else { self.claim(&claims, scope).await } };
+        let (added, swapped, claimed) = tokio::join!(added, swapped, claimed);
+        let (mut added, mut swapped, mut claimed) =
+            (added.into_iter(), swapped.into_iter(), claimed.into_iter());
+        let next = |attempt: &Attempt| {
+            let reply = match attempt.lock.cas {
+                Some(_) => swapped.next(),
+                None if attempt.refused > 0 => claimed.next(),
+                None => added.next(),
+            };
+            reply.unwrap_or_else(|| {
+                Err(Error::Usage("a cache has answered fewer keys than it was asked for".to_owned()))
+            })
+        };
+        attempts.iter().map(next).collect()
+    }
+
+    /// Replaces items by their CAS numbers, which are valid in this scope. An item that cannot be compared counts as gone: read again.
+    async fn swap(&self, writes: &[(Write<'_>, u64)], scope: Option<Scope>) -> Vec<Result<Written, Error>> {
+        let Some(scope) = scope else { return self.cache.cas_many(writes).await };
+        let writes: Vec<_> = writes.iter().map(|(write, cas)| (*write, *cas, scope)).collect();
+        let written = self.cache.cas_many_within(&writes).await.into_iter();
+        written.map(|written| Ok(written?.unwrap_or(Written::NotFound))).collect()
+    }
+
+    /// Writes locks of absent keys whose `add` was refused.
+    async fn claim(&self, writes: &[Write<'_>], scope: Option<Scope>) -> Vec<Result<Written, Error>> {
+        let keys: Vec<_> = writes.iter().map(|write| write.key).collect();
+        let claims = self.cache.claim_many(&keys, CLAIM).await;
+        let won: Vec<_> = writes
+            .iter()
+            .zip(&claims)
+            .filter_map(|(write, claim)| Some((*write, claim.as_ref().ok().copied().flatten()?)))
+            .collect();
+        let written = if won.is_empty() { Vec::new() } else { self.swap(&won, scope).await };
+        let mut written = written.into_iter();
+        let next = |claim: Result<Option<u64>, Error>| match claim? {
+            Some(_) => written.next().unwrap_or(Ok(Written::NotFound)),
+            None => Ok(Written::NotStored),
+        };
+        claims.into_iter().map(next).collect()
+    }
+
+    /// The value of an item, if it has not expired.
+    pub(super) fn fresh(&self, item: &Item) -> Option<Stored> {
+        match open(item).0 {
+            Record::Value(stored) if stored.is_fresh(unix_ms(self.now())) => Some(stored),
+            _ => None,
+        }
+    }
+
+    /// What an answer means. `Err`: this lock has to be written first.
+    fn judge(&self, subject: &Subject, answer: Answer, terms: &Terms) -> Result<FoundStored<C>, NewLock> {
+        let seen = match answer {
+            Answer::Absent => None,
+            Answer::Hit(item) => Some(open(&item)),
+            Answer::Busy => return Ok(Found::Busy(Holder::Server)),
+            Answer::Failed(text) => return Ok(Found::Failed(text)),
+            Answer::Stale(item) => {
+                return Ok(value_of(&item).map_or(Found::Busy(Holder::Server), Found::Stale));
+            }
+            Answer::Lease { token, hint, old } => {
+                let old = old.as_ref().and_then(value_of);
+                let hold = Hold::Lease { token, lock_ms: terms.lock_ms };
+                return Ok(Found::Compute(Grant::new(self, subject, hold, old, hint)));
+            }
+        };
+        plain::decide(unix_ms(self.now()), seen, terms).with_right(Err)
+    }
+}
+
+/// How a value is asked for.
+pub(super) fn ask<'a>(terms: &Terms, wait: Duration, hint: &'a Bytes) -> Ask<'a> {
+    let hint = Some(&hint[..]).filter(|hint| !hint.is_empty());
+    Ask { lease: Duration::from_millis(terms.lock_ms), wait, hint }
+}
+
+/// The record that an item is, and its CAS number.
+pub(super) fn open(item: &Item) -> (Record, u64) {
+    let record = match value::without_envelope(item.flags) {
+        Some(flags) => Record::open(&item.data, flags),
+        None => Record::Value(Stored::fresh(item.data.clone(), item.flags)),
+    };
+    (record, item.cas)
+}
+
+/// The value of an item that its server has judged.
+pub(super) fn value_of(item: &Item) -> Option<Stored> {
+    match open(item).0 {
+        Record::Value(stored) | Record::Again(stored, _) => Some(stored),
+        Record::Locked(..) | Record::Failed(..) | Record::Damaged => None,
+    }
+}
+
+/// A number that no other computation has: random, and different in processes that were forked.
+fn nonce() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish()
+}
+
+/// A lock that is being written.
+struct Attempt {
+    /// The place of its subject.
+    at: usize,
+    /// How often the key was absent and its lock refused.
+    refused: usize,
+    lock: NewLock,
+    nonce: u64,
+    taken: Instant,
+    payload: Payload,
+    /// Where the CAS number of the lock will be valid.
+    scope: Option<Scope>,
+}
+
+impl Attempt {
+    fn new<C: Cache + 'static>(
+        place: &ClockedCache<C>,
+        at: usize,
+        refused: usize,
+        lock: NewLock,
+        terms: &Terms,
+        hint: &Bytes,
+    ) -> Self {
+        let (now, nonce) = (place.now(), nonce());
+        let (record, keep) = plain::lock(unix_ms(now), &lock, hint, nonce, terms);
+        let (payload, scope) = (Payload::new(&record, keep, now), place.cache.scope());
+        // The lock's time begins later in the server than here: it is sent after this.
+        Self { at, refused, lock, nonce, taken: Instant::now(), payload, scope }
+    }
+
+    /// Whether the key was absent and no lock could be taken.
+    fn is_refused(&self, written: &Result<Written, Error>) -> bool {
+        self.lock.cas.is_none() && matches!(written, Ok(Written::NotStored))
+    }
+
+    /// What the reply to it means. None: another client was faster.
+    fn judge<C: Cache + 'static>(
+        self,
+        place: &ClockedCache<C>,
+        subject: &Subject,
+        terms: &Terms,
+        written: &Result<Written, Error>,
+    ) -> Result<Option<FoundStored<C>>, Error> {
+        let Self { lock, nonce, taken, scope, .. } = self;
+        let found = written.as_ref().map(|written| plain::locked(*written, &lock));
+        let grant = |cas: Option<u64>| {
+            let hold = Hold::Lock { nonce, cas: cas.zip(scope), taken, terms: *terms };
+            Grant::new(place, subject, hold, lock.old, lock.hint)
+        };
+        match found {
+            Ok(found) => found.map(|found| found.with_right(|cas| Ok(grant(cas)))).transpose(),
+            Err(error) => {
+                // The server may have stored it all the same: then it is removed, by its number.
+                drop(grant(None));
+                Err(error.clone())
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a search for a value has found: the same words from the item that was read to the caller's answer.
+
+use bytes::Bytes;
+
+/// What a search for a value has found. `V`: the value, as it is stored or as the caller wants it. `R`: the right to compute it, or the
+/// way to that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found<V, R> {
+    /// The value, which has not expired.
+    Hit(V),
+    /// The old value: it has expired, and another client computes.
+    Stale(V),
+    /// This client is to compute the value.
+    Compute(R),
+    /// Another client computes, and there is no old value.
+    Busy(Holder),
+    /// The computation that was waited for has failed: its text.
+    Failed(Bytes),
+}
+
+impl<V, R> Found<V, R> {
+    /// The same with another right. An error is that of making it.
+    pub(crate) fn with_right<G, E>(self, right: impl FnOnce(R) -> Result<G, E>) -> Result<Found<V, G>, E> {
+        Ok(match self {
+            Self::Hit(value) => Found::Hit(value),
+            Self::Stale(value) => Found::Stale(value),
+            Self::Compute(own) => Found::Compute(right(own)?),
+            Self::Busy(holder) => Found::Busy(holder),
+            Self::Failed(text) => Found::Failed(text),
+        })
+    }
+}
+
+/// Who computes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// Its server says so, and can hold a request until the value is there.
+    Server,
+    /// The client that has written a lock: its number, and the hint in it.
+    Lock { nonce: u64, hint: Bytes },
+    /// It is not known: locks come and go, or the wait has passed.
+    Unknown,
+}
