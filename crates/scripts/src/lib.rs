@@ -17,9 +17,11 @@
 
 mod bounds;
 mod breaches;
+mod bytecode;
 mod call;
 mod caught;
 mod clock;
+mod compiler;
 mod current;
 mod dump;
 mod json;
@@ -46,7 +48,7 @@ mod vm;
 mod watchdog;
 
 pub use limits::Limits;
-pub use lint::{Parameter, Parameters, lint, parameters};
+pub use lint::lint;
 pub use offline::{Tested, run_tests};
 pub use problem::{Problem, Severity};
 pub use scripts::Scripts;

@@ -1,28 +1,12 @@
-//! Mistakes that can be seen in a source without running it.
+//! Mistakes that can be seen in a source without running it: what Luau's compiler refuses, and names that it has found.
 //!
-//! ```text
-//!   text ──▶ Luau's compiler: syntax errors
-//!     └─ token ──▶ parse ──▶ tree ──▶ names: globals, counts of arguments, state outside of objects
-//!                               └───▶ tables: `#` on tables that are no lists
-//! ```
 //! # Invariants
 //! * An error is a mistake for certain, as it stops a reload; what may be meant is a warning.
-//! * A text that is nested too deeply does not reach the compiler.
-//! * A text that Luau accepts and the reader here does not is a warning, and nothing more is said about it.
 
-mod names;
-mod parameters;
-mod parse;
-mod signatures;
-mod tables;
-pub(crate) mod token;
-mod tree;
-
+use std::collections::BTreeSet;
 use std::path::Path;
 
-pub(crate) use parameters::lines;
-pub use parameters::{Parameter, Parameters, parameters};
-
+use crate::bytecode::{Bytecode, Use};
 use crate::load;
 use crate::problem::{Problem, Severity};
 use crate::source::{Source, Sources};
@@ -34,24 +18,24 @@ const PROBLEMS_MAX: usize = 50;
 /// use, members of libraries with a dot: `string`, `string.rep`. Tests may use `cg.test` too.
 pub fn lint(sources: &Sources, globals: &[&str]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let lists =
-        [(&sources.types, Role::Type), (&sources.libraries, Role::Library), (&sources.tests, Role::Test)];
-    for (list, role) in lists {
-        for source in list {
-            let mut found = one(source, role, globals);
-            found.sort_by_key(|problem| problem.line);
-            found.dedup();
-            found.truncate(PROBLEMS_MAX);
-            problems.append(&mut found);
-            problems.extend(unused(sources, source).filter(|_| role == Role::Library));
-        }
+    let all = sources.types.iter().chain(&sources.libraries).map(|source| (source, false));
+    for (source, is_test) in all.chain(sources.tests.iter().map(|source| (source, true))) {
+        let mut found = match load::describe(source) {
+            Ok(bytecode) => check(&source.path, &bytecode, is_test, globals),
+            Err(problem) => vec![problem],
+        };
+        found.sort_by_key(|problem| problem.line);
+        found.dedup();
+        found.truncate(PROBLEMS_MAX);
+        problems.append(&mut found);
+        problems.extend(unused(sources, source));
     }
     problems
 }
 
 /// A library of types that no other source names.
 fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
-    if sources.types.is_empty() {
+    if sources.types.is_empty() || sources.libraries.iter().all(|one| one.path != library.path) {
         return None;
     }
     let names = ['"', '\'', '`'].map(|quote| format!("{quote}{}{quote}", library.name));
@@ -69,55 +53,126 @@ fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
     })
 }
 
-/// What a source is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Type,
-    Library,
-    Test,
-}
-
-fn one(source: &Source, role: Role, globals: &[&str]) -> Vec<Problem> {
-    let mut found = Found { file: &source.path, problems: Vec::new() };
-    let parsed = parse::parse(&source.text);
-    if let Err(parse::Unread::TooDeep(line)) = parsed {
-        found.error(line, "nested too deeply, or too many operators in a row: divide it".to_owned());
-        return found.problems;
-    }
-    if let Err(problem) = load::compile(source) {
-        return vec![problem];
-    }
-    match parsed {
-        Err(parse::Unread::Unknown(line) | parse::Unread::TooDeep(line)) => {
-            found.warning(line, "lint does not read this syntax: names were not checked".to_owned());
+/// What is wrong with the names of a file.
+fn check(file: &Path, bytecode: &Bytecode, is_test: bool, globals: &[&str]) -> Vec<Problem> {
+    let all = || bytecode.functions.iter().flat_map(|function| &function.uses);
+    let assigned: BTreeSet<&str> = all()
+        .filter_map(|(_, one)| if let Use::Assigned(name) = one { Some(&**name) } else { None })
+        .collect();
+    let mut problems = Vec::new();
+    for (place, function) in bytecode.functions.iter().enumerate() {
+        for (line, one) in &function.uses {
+            let (severity, text) = match one {
+                Use::Read(path) => {
+                    let root = path.split('.').next().unwrap_or_default();
+                    let text = if globals.contains(&root) {
+                        unknown_member(path, is_test, globals)
+                    } else if assigned.contains(root) {
+                        // The assignment is reported.
+                        None
+                    } else {
+                        Some(unknown_global(root, &bytecode.locals(place), globals))
+                    };
+                    let Some(text) = text else { continue };
+                    (Severity::Error, text)
+                }
+                Use::Assigned(name) => (
+                    Severity::Error,
+                    format!("{name} is a global, and globals cannot be assigned: write `local {name}`"),
+                ),
+                Use::Upvalue(number, name)
+                    if !is_test && bytecode.owner(place, *number) == Some(bytecode.main) =>
+                {
+                    let text = format!(
+                        "{name} is kept outside of objects: each thread has its own, and it is lost at any time; \
+                         keep it in the object"
+                    );
+                    (Severity::Warning, text)
+                }
+                Use::Upvalue(..) | Use::Return => continue,
+            };
+            problems.push(Problem { file: file.to_owned(), line: Some(*line), severity, text });
         }
-        Ok(block) => names::check(&block, role, globals, &mut found),
     }
-    found.problems
+    problems
 }
 
-/// Problems of a file.
-#[derive(Debug)]
-struct Found<'f> {
-    file: &'f Path,
-    problems: Vec<Problem>,
+fn unknown_global(name: &str, locals: &[&str], globals: &[&str]) -> String {
+    let globals = globals.iter().filter(|name| !name.contains('.'));
+    let others = locals.iter().chain(globals).copied().filter(|other| *other != name);
+    let hint = nearest(name, others).map_or_else(
+        || "define it before this line with `local`".to_owned(),
+        |near| format!("did you mean {near}?"),
+    );
+    format!("unknown global {name}: {hint}")
 }
 
-impl Found<'_> {
-    fn error(&mut self, line: usize, text: String) {
-        self.push(line, Severity::Error, text);
+/// What is wrong with `string.trim`, a member of a library.
+fn unknown_member(path: &str, is_test: bool, globals: &[&str]) -> Option<String> {
+    let ends = path.match_indices('.').map(|(at, _)| at).skip(1).chain([path.len()]);
+    for member in ends.map(|end| &path[..end]) {
+        if globals.contains(&member) || (is_test && member.starts_with("cg.test")) {
+            continue;
+        }
+        let (library, own) = member.rsplit_once('.')?;
+        let prefix = format!("{library}.");
+        let mut members = globals.iter().filter_map(|name| name.strip_prefix(&*prefix)).peekable();
+        members.peek()?;
+        let near = nearest(own, members).map(|near| format!(": did you mean {prefix}{near}?"));
+        return Some(format!("there is no {member}{}", near.unwrap_or_default()));
     }
+    None
+}
 
-    fn warning(&mut self, line: usize, text: String) {
-        self.push(line, Severity::Warning, text);
+/// The line where a source defines a field with this name, `ttl` or `read.left`, or else the field that it is in.
+pub(crate) fn line_of_field(source: &Source, field: &str) -> Option<usize> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let defines = |line: &str, name: &str| {
+        let code = line.split("--").next().unwrap_or_default();
+        code.match_indices(name).any(|(at, _)| {
+            let (before, after) = (&code[..at], code[at + name.len()..].trim_start());
+            let is_whole = !before.ends_with(is_part) && !code[at + name.len()..].starts_with(is_part);
+            let is_assigned = after.starts_with('=') && !after.starts_with("==");
+            let is_function = before.contains("function ") && after.starts_with(['(', '<']);
+            let is_text = before.ends_with(['"', '\'']) && after.starts_with(['"', '\'']);
+            is_whole && !before.trim_end().ends_with("local") && (is_assigned || is_function || is_text)
+        })
+    };
+    let from = |start: usize, name: &str| {
+        let found = source.text.lines().skip(start - 1).position(|line| defines(line, name));
+        found.map(|place| start + place)
+    };
+    match field.split_once('.') {
+        _ if field.is_empty() => None,
+        None => from(1, field),
+        Some((outer, inner)) => {
+            let start = from(1, outer);
+            from(1, field).or_else(|| start.and_then(|start| from(start, inner))).or(start)
+        }
     }
+}
 
-    /// There are more than are shown.
-    fn is_full(&self) -> bool {
-        self.problems.len() > 4 * PROBLEMS_MAX
-    }
+/// The name with the fewest changes: one for a name of three characters, two from five on.
+fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let most = (name.len().saturating_sub(1) / 2).min(2);
+    let near = names.map(|other| (changes(name, other), other)).filter(|(changes, _)| *changes <= most);
+    near.min().map(|(_, other)| other)
+}
 
-    fn push(&mut self, line: usize, severity: Severity, text: String) {
-        self.problems.push(Problem { file: self.file.to_owned(), line: Some(line), severity, text });
+/// Characters to change, insert or remove to make one name of another, at most 3.
+fn changes(one: &str, other: &str) -> usize {
+    if one.len().abs_diff(other.len()) > 2 {
+        return 3;
     }
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (place, byte) in one.bytes().enumerate() {
+        let mut before = row[0];
+        row[0] = place + 1;
+        for (column, other) in other.bytes().enumerate() {
+            let replaced = before + usize::from(byte != other);
+            before = row[column + 1];
+            row[column + 1] = replaced.min(row[column] + 1).min(before + 1);
+        }
+    }
+    row[other.len()].min(3)
 }

@@ -12,9 +12,11 @@ use cattlegrid_objects::{
 use mlua::chunk::Compiler;
 use mlua::{Function, Table, Value};
 
+use crate::bytecode::Bytecode;
 use crate::call;
+use crate::compiler;
 use crate::limits::{Limits, Milliseconds};
-use crate::lint::{self, Parameters, parameters};
+use crate::lint::{line_of_field, lint};
 use crate::names::Names;
 use crate::problem::{Problem, Severity};
 use crate::scripts::{Definition, MethodState, Scripts};
@@ -49,7 +51,7 @@ impl Scripts {
             return Err(vec![error(dir, None, text)]);
         }
         let (mut problems, warnings): (Vec<_>, Vec<_>) =
-            lint::lint(sources, &vm::globals()).into_iter().partition(|one| one.severity == Severity::Error);
+            lint(sources, &vm::globals()).into_iter().partition(|one| one.severity == Severity::Error);
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -98,7 +100,7 @@ impl Scripts {
     fn try_create(&self, place: usize, source: &Source) -> Option<Problem> {
         let own_settings = &self.types[place].settings;
         let create = own_settings.create.as_ref()?;
-        let line = line_in(&lint::lines(source), "create");
+        let line = line_in(source, None, "create");
         let wrong = |text: &str| Some(error(&source.path, line, format!("create: {text}")));
         let Some(new) = self.definitions[place].new else { return wrong("the type has no method new") };
         let call = ScriptCall {
@@ -166,18 +168,19 @@ fn digest(sources: &Sources, limits: &Limits) -> u64 {
 }
 
 pub(crate) fn compile(source: &Source) -> Result<Chunk, Problem> {
-    let file = file_of(source);
-    let compiler = Compiler::new().set_optimization_level(1).set_debug_level(1);
-    match compiler.compile(&source.text) {
-        Ok(bytecode) => Ok(Chunk { name: source.name.clone(), file, bytecode }),
-        Err(fault) => {
-            let text = call::text_of(&fault);
-            // The compiler leaves out the name that it was not given, and the colon behind it.
-            let text = if text.starts_with(|c: char| c.is_ascii_digit()) { format!(":{text}") } else { text };
-            let (line, text) = line_of(&text, &["", "input", "[string \"\"]", &file]);
-            Err(error(&source.path, line, text))
-        }
-    }
+    let bytecode = compiled(source, &compiler::to_run())?;
+    Ok(Chunk { name: source.name.clone(), file: file_of(source), bytecode })
+}
+
+/// What the compiler says of a source's functions and names.
+pub(crate) fn describe(source: &Source) -> Result<Bytecode, Problem> {
+    let bytecode = compiled(source, &compiler::to_describe())?;
+    Bytecode::read(&bytecode)
+        .ok_or_else(|| error(&source.path, None, "is compiled to bytecode of another version".to_owned()))
+}
+
+fn compiled(source: &Source, compiler: &Compiler) -> Result<Vec<u8>, Problem> {
+    compiler::compile(&source.text, compiler).map_err(|(line, text)| error(&source.path, line, text))
 }
 
 /// The file's name in errors: of a library with its folder.
@@ -195,7 +198,7 @@ fn problem_of(sources: &Sources, failed: &LoadError) -> Problem {
     let file = source.map_or_else(|| failed.file.clone(), file_of);
     let (mut line, text) = line_of(&text, &[&file]);
     if line.is_none() && text.ends_with(NO_TABLE) {
-        line = source.and_then(|source| lint::lines(source).get("").copied());
+        line = source.and_then(|source| describe(source).ok()?.end());
     }
     error(&source.map_or_else(PathBuf::new, |source| source.path.clone()), line, text)
 }
@@ -244,8 +247,8 @@ impl Takes {
 /// Reads what a source has returned.
 struct Reader<'s> {
     source: &'s Source,
-    parameters: BTreeMap<String, Parameters>,
-    lines: BTreeMap<String, usize>,
+    /// None: the compiler is another one than is known.
+    bytecode: Option<Bytecode>,
     problems: Vec<Problem>,
 }
 
@@ -258,12 +261,12 @@ struct Found {
 
 impl<'s> Reader<'s> {
     fn new(source: &'s Source) -> Self {
-        Self { source, parameters: parameters(source), lines: lint::lines(source), problems: Vec::new() }
+        Self { source, bytecode: describe(source).ok(), problems: Vec::new() }
     }
 
     /// `field`: what it is about, `ttl`, `read.left`, or "" for all that is returned.
     fn problem(&mut self, field: &str, text: String) {
-        let line = line_in(&self.lines, field);
+        let line = line_in(self.source, self.bytecode.as_ref(), field);
         self.problems.push(error(&self.source.path, line, text));
     }
 
@@ -407,13 +410,23 @@ impl<'s> Reader<'s> {
     fn takes(&self, name: &str, function: &Function) -> Takes {
         let info = function.info();
         let count = usize::from(info.num_params);
-        let mut list = match self.parameters.get(name).filter(|known| known.list.len() == count) {
-            Some(known) => known.list.iter().map(|one| (one.name.clone(), one.required)).collect(),
+        let is_own = info.short_src.is_some_and(|file| file == file_of(self.source));
+        let known = self.bytecode.as_ref().filter(|_| is_own).zip(info.line_defined);
+        let known = known.and_then(|(bytecode, line)| {
+            bytecode.parameters(line, info.name.as_deref().unwrap_or_default(), count)
+        });
+        let mut list = known.unwrap_or_else(|| {
             // A function that was made elsewhere.
-            None => (1..=count).map(|number| (format!("arg{number}"), false)).collect::<Vec<_>>(),
-        };
+            (1..=count).map(|number| (format!("arg{number}"), false)).collect()
+        });
         if name != "new" && !list.is_empty() {
             list.remove(0);
+        }
+        // Those behind one that may be left out may be left out, too.
+        if let Some(first) = list.iter().position(|(_, is_required)| !is_required) {
+            for (_, is_required) in &mut list[first..] {
+                *is_required = false;
+            }
         }
         Takes { list, variadic: info.is_vararg }
     }
@@ -507,10 +520,9 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// The line of a field, or of what it is in.
-fn line_in(lines: &BTreeMap<String, usize>, field: &str) -> Option<usize> {
-    let outer = field.split_once('.').map_or("", |(outer, _)| outer);
-    [field, outer, ""].into_iter().find_map(|field| lines.get(field)).copied()
+/// The line of a field, or of what it is in, or where the source ends, which returns it.
+fn line_in(source: &Source, bytecode: Option<&Bytecode>, field: &str) -> Option<usize> {
+    line_of_field(source, field).or_else(|| bytecode?.end())
 }
 
 const NAMES: &str = "1 to 16 lower case letters, digits and _, the first one a letter";

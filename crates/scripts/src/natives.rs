@@ -5,6 +5,8 @@
 //! # Invariants
 //! * A handle is of use only in its call. Fields of other objects are only read.
 
+#[cfg(test)]
+mod definitions_tests;
 mod lists;
 
 use std::ffi::c_void;

@@ -1,14 +1,11 @@
 //! Sketches of `hll` objects: the registers, merged and counted in this process.
 //!
 //! The text and the estimate are those of the server (`hll` in `docs/objects.md`): a merged sketch of one object counts what
-//! `hll:count` answers. Estimate: Ertl, "New cardinality estimation algorithms for `HyperLogLog` sketches", 2017
-//! (arXiv 1702.01284), algorithm 6.
+//! `hll:count` answers.
 
 use std::fmt;
 
-const REGISTERS: usize = 1 << 14;
-/// Highest rank of an item.
-const RANK_MAX: usize = 51;
+use cattlegrid_hll::{RANK_MAX, REGISTERS};
 
 /// The registers of an `hll` object: what its items were, as far as their number is concerned.
 ///
@@ -85,11 +82,7 @@ impl Sketch {
 
     /// The number of distinct items, estimated with a standard error of 0.81 %.
     pub fn count(&self) -> u64 {
-        let mut counts = [0; RANK_MAX + 1];
-        for rank in &self.registers {
-            counts[usize::from(*rank).min(RANK_MAX)] += 1;
-        }
-        estimate(&counts)
+        cattlegrid_hll::estimate(&cattlegrid_hll::counts(&self.registers))
     }
 }
 
@@ -106,15 +99,8 @@ impl fmt::Debug for Sketch {
 }
 
 fn digit(byte: u8) -> Result<usize, SketchError> {
-    let digit = match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return Err(SketchError("a character that is not a digit of base64")),
-    };
-    Ok(usize::from(digit))
+    let value = cattlegrid_hll::value(byte);
+    value.map(usize::from).ok_or(SketchError("a character that is not a digit of base64"))
 }
 
 fn rank_of(byte: u8) -> Result<u8, SketchError> {
@@ -124,66 +110,14 @@ fn rank_of(byte: u8) -> Result<u8, SketchError> {
     }
 }
 
-/// Ertl's improved raw estimate, rounded.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "small numbers, and a positive result"
-)]
-fn estimate(counts: &[u32; RANK_MAX + 1]) -> u64 {
-    let m = REGISTERS as f64;
-    let mut z = m * tau(1.0 - f64::from(counts[RANK_MAX]) / m);
-    for count in counts[1..RANK_MAX].iter().rev() {
-        z = 0.5 * (z + f64::from(*count));
-    }
-    z += m * sigma(f64::from(counts[0]) / m);
-    (m * m / (2.0 * std::f64::consts::LN_2) / z).round() as u64
-}
-
-/// x + the sum over k of x^(2^k) 2^(k - 1); infinite at 1.
-fn sigma(mut x: f64) -> f64 {
-    if x >= 1.0 {
-        return f64::INFINITY;
-    }
-    let (mut y, mut z) = (1.0, x);
-    loop {
-        x *= x;
-        let before = z;
-        z += x * y;
-        y += y;
-        if z <= before {
-            return z;
-        }
-    }
-}
-
-/// A third of: 1 - x - the sum over k of (1 - x^(2^-k))^2 2^-k.
-fn tau(mut x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return 0.0;
-    }
-    let (mut y, mut z) = (1.0, 1.0 - x);
-    loop {
-        x = x.sqrt();
-        let before = z;
-        y *= 0.5;
-        z -= (1.0 - x) * (1.0 - x) * y;
-        if z >= before {
-            return z / 3.0;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
     fn dense(registers: &[u8]) -> Vec<u8> {
-        let ranks = registers.iter().map(|rank| DIGITS[usize::from(*rank)]);
+        let ranks = registers.iter().map(|rank| cattlegrid_hll::digit(usize::from(*rank)));
         b"1d".iter().copied().chain(ranks).collect()
     }
 
@@ -191,7 +125,7 @@ mod tests {
         let mut text = b"1s".to_vec();
         for (place, rank) in registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
             let digits = [place >> 12, place >> 6, place, usize::from(*rank)];
-            text.extend(digits.map(|bits| DIGITS[bits & 63]));
+            text.extend(digits.map(cattlegrid_hll::digit));
         }
         text
     }

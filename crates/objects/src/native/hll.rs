@@ -1,10 +1,6 @@
 //! `hll`: the number of distinct items, estimated from 12 KiB of registers.
 //!
-//! A `HyperLogLog` sketch has 2^14 registers. An item's hash names one, and the zeros that follow in the hash, plus one, are
-//! its rank. A register keeps the highest rank. Sources: Flajolet, Fusy, Gandouet, Meunier, "`HyperLogLog`: the analysis of
-//! a near-optimal cardinality estimation algorithm", 2007; the estimate is that of Ertl, "New cardinality estimation
-//! algorithms for `HyperLogLog` sketches", 2017 (arXiv 1702.01284), section 2, which needs no table of corrections. Standard
-//! error: 1.04 / sqrt(2^14) = 0.81 %.
+//! The registers and the estimate are those of the crate `cattlegrid_hll`.
 //!
 //! The state is sparse at first: 3 bytes for each register that is not 0, in order,
 //! ```text
@@ -25,6 +21,8 @@
 
 use std::ops::Bound;
 
+use cattlegrid_hll::{Counts, RANK_MAX, REGISTERS, digit, estimate, register_and_rank};
+
 use crate::arguments::{ARGUMENTS_MAX, Arguments};
 use crate::call::{CallError, Frame, Reply};
 use crate::listing::Listing;
@@ -36,11 +34,6 @@ use crate::number::push_whole;
 use crate::object::{Change, Object, View};
 use crate::registry::OBJECT_KEY_MAX;
 
-/// Bits of a hash that name a register.
-const REGISTER_BITS: u32 = 14;
-const REGISTERS: usize = 1 << REGISTER_BITS;
-/// Highest rank.
-const RANK_MAX: usize = 64 - REGISTER_BITS as usize + 1;
 /// Registers of a member of the dense form.
 const PART: usize = 1024;
 /// Bytes of such a member.
@@ -56,8 +49,6 @@ const SPARSE_MAX: usize = FLAT_MAX / ENTRY * ENTRY;
 const SKETCH_VERSION: &[u8] = b"1";
 /// Characters of a register in the text that has only those that are not 0.
 const SKETCH_ENTRY: usize = 4;
-/// The digits of base64.
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// See the module's text.
 pub(crate) static HLL: ObjectType = ObjectType {
@@ -106,7 +97,7 @@ fn add(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     make_absent(object, frame, new)?;
-    let mut ranks = arguments.iter().map(place_and_rank);
+    let mut ranks = arguments.iter().map(|item| register_and_rank(hash(item)));
     let is_changed = match object.view() {
         View::Tree(_) | View::Layer(_) => add_dense(object, ranks),
         View::Bytes(_) | View::Absent => loop {
@@ -146,15 +137,15 @@ fn sketch(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> 
     if filled * SKETCH_ENTRY < REGISTERS {
         out.push(b's');
         each_register(view, |register, rank| {
-            let place = [register >> 12, register >> 6, register].map(|bits| DIGITS[bits & 63]);
+            let place = [register >> 12, register >> 6, register].map(digit);
             out.extend_from_slice(&place);
-            out.push(DIGITS[usize::from(rank) & 63]);
+            out.push(digit(usize::from(rank)));
         });
     } else {
         out.push(b'd');
         let from = out.len();
-        out.resize(from + REGISTERS, DIGITS[0]);
-        each_register(view, |register, rank| out[from + register] = DIGITS[usize::from(rank) & 63]);
+        out.resize(from + REGISTERS, digit(0));
+        each_register(view, |register, rank| out[from + register] = digit(usize::from(rank)));
     }
     Ok(Reply::Value)
 }
@@ -166,11 +157,7 @@ fn fold(registers: &mut Vec<u8>, view: View<'_>) {
 }
 
 fn finish(registers: &[u8], out: &mut Vec<u8>) {
-    let mut counts = [0; RANK_MAX + 1];
-    for rank in registers {
-        counts[usize::from(*rank).min(RANK_MAX)] += 1;
-    }
-    push_whole(out, estimate(&counts));
+    push_whole(out, estimate(&cattlegrid_hll::counts(registers)));
 }
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
@@ -184,16 +171,6 @@ fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     } else {
         b"\"sparse\"}"
     });
-}
-
-/// The register of an item and its rank there, 1 to [`RANK_MAX`].
-#[inline]
-fn place_and_rank(item: &[u8]) -> (usize, u8) {
-    let hash = hash(item);
-    let register = (hash >> (64 - REGISTER_BITS)) as usize;
-    // The bit stops the count where the hash ends.
-    let rest = (hash << REGISTER_BITS) | (1 << (REGISTER_BITS - 1));
-    (register, rest.leading_zeros() as u8 + 1)
 }
 
 /// Raises a register of the sparse form. False: there is no room for it, and nothing has changed.
@@ -306,7 +283,7 @@ fn each_register(view: View<'_>, mut each: impl FnMut(usize, u8)) {
 }
 
 /// How many registers have each rank.
-fn counts_of(view: View<'_>) -> [u32; RANK_MAX + 1] {
+fn counts_of(view: View<'_>) -> Counts {
     let mut counts = [0; RANK_MAX + 1];
     counts[0] = REGISTERS as u32;
     each_register(view, |_, rank| {
@@ -314,56 +291,6 @@ fn counts_of(view: View<'_>) -> [u32; RANK_MAX + 1] {
         counts[usize::from(rank).min(RANK_MAX)] += 1;
     });
     counts
-}
-
-/// Ertl's improved raw estimate (algorithm 6 of the paper), rounded.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "small numbers, and a positive result"
-)]
-fn estimate(counts: &[u32; RANK_MAX + 1]) -> u64 {
-    let m = REGISTERS as f64;
-    let mut z = m * tau(1.0 - f64::from(counts[RANK_MAX]) / m);
-    for count in counts[1..RANK_MAX].iter().rev() {
-        z = 0.5 * (z + f64::from(*count));
-    }
-    z += m * sigma(f64::from(counts[0]) / m);
-    (m * m / (2.0 * std::f64::consts::LN_2) / z).round() as u64
-}
-
-/// x + the sum over k of x^(2^k) 2^(k - 1); infinite at 1.
-fn sigma(mut x: f64) -> f64 {
-    if x >= 1.0 {
-        return f64::INFINITY;
-    }
-    let (mut y, mut z) = (1.0, x);
-    loop {
-        x *= x;
-        let before = z;
-        z += x * y;
-        y += y;
-        if z <= before {
-            return z;
-        }
-    }
-}
-
-/// A third of: 1 - x - the sum over k of (1 - x^(2^-k))^2 2^-k.
-fn tau(mut x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return 0.0;
-    }
-    let (mut y, mut z) = (1.0, 1.0 - x);
-    loop {
-        x = x.sqrt();
-        let before = z;
-        y *= 0.5;
-        z -= (1.0 - x) * (1.0 - x) * y;
-        if z >= before {
-            return z / 3.0;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -385,18 +312,5 @@ mod tests {
         for (register, rank) in [(0, 1), (REGISTERS - 1, 51), (77, 63)] {
             assert_eq!(read_entry(write_entry(register, rank)), (register, rank));
         }
-    }
-
-    #[test]
-    fn estimates_at_the_ends() {
-        let mut counts = [0; RANK_MAX + 1];
-        counts[0] = REGISTERS as u32;
-        assert_eq!(estimate(&counts), 0, "nothing");
-        counts[0] -= 1;
-        counts[1] = 1;
-        assert_eq!(estimate(&counts), 1);
-        counts = [0; RANK_MAX + 1];
-        counts[RANK_MAX] = REGISTERS as u32;
-        assert_eq!(estimate(&counts), u64::MAX, "all registers full: without a limit");
     }
 }

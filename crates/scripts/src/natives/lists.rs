@@ -26,15 +26,26 @@ const RANDOM_MAX: u64 = 1000;
 /// Members, and their values, scores or counts as texts.
 type Listed = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Adds them to the methods of a kind.
-pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> mlua::Result<()> {
-    let lists: &[&str] = match kind {
+/// Methods of a set with other sets.
+pub(super) const COMBINATIONS: [&str; 3] = ["union", "intersection", "diff"];
+
+/// Methods of a kind that return a list.
+pub(super) fn names(kind: FieldKind) -> &'static [&'static str] {
+    match kind {
         FieldKind::Set => &["getall", "random"],
         FieldKind::Map => &["getkeys", "getvalues", "getall"],
         FieldKind::Topk => &["list"],
         FieldKind::Zset => &["top", "bottom", "around", "range"],
-        FieldKind::Ring | FieldKind::Hll | FieldKind::Bloom => return Ok(()),
-    };
+        FieldKind::Ring | FieldKind::Hll | FieldKind::Bloom => &[],
+    }
+}
+
+/// Adds them to the methods of a kind.
+pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> mlua::Result<()> {
+    let lists = names(kind);
+    if lists.is_empty() {
+        return Ok(());
+    }
     for method in lists.iter().copied() {
         let full = format!("{name}:{method}");
         let run = lua.create_function(move |lua, (own, arguments): (Value, MultiValue)| {
@@ -60,7 +71,7 @@ pub(super) fn install(lua: &Lua, table: &Table, name: &str, kind: FieldKind) -> 
     })?;
     table.raw_set("each", each)?;
     if kind == FieldKind::Set {
-        for combination in ["union", "intersection", "diff"] {
+        for combination in COMBINATIONS {
             table.raw_set(combination, combine(lua, combination)?)?;
         }
     }

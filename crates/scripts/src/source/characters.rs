@@ -1,35 +1,40 @@
 //! Characters that Luau does not read outside of strings and comments, and what to write instead.
 
-use crate::lint::token::tokens;
+use crate::compiler;
 
 /// Most lines of a file that are reported.
 const LINES_MAX: usize = 20;
 
 /// What is wrong, with its line; of each line and character once.
 pub(super) fn check(text: &str) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> = Vec::new();
     if let Some(at) = text.find('\0') {
         // Luau takes it for the end of the text.
-        found.push((1 + text[..at].matches('\n').count(), "a NUL byte: remove it".to_owned()));
-        return found;
+        return vec![(1 + text[..at].matches('\n').count(), "a NUL byte: remove it".to_owned())];
     }
-    for (line, character) in tokens(text).strange {
-        // The compiler says what is wrong with signs such as `!` or `$`.
-        if !character.is_ascii() || character.is_control() {
-            let text = describe(character);
-            if found.last().is_none_or(|last| *last != (line, text.clone())) {
-                found.push((line, text));
-            }
+    let (mut text, mut found) = (text.to_owned(), Vec::new());
+    while found.len() < LINES_MAX {
+        // The compiler reports the first one: it goes, and the compiler is asked again.
+        let Err((Some(line), refused)) = compiler::compile(&text, &compiler::to_run()) else { break };
+        let Some(character) = character_of(&refused) else { break };
+        let start = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        let end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let without = text[start..end].replace(character, &" ".repeat(character.len_utf8()));
+        if text[start..end] == without {
+            break;
         }
-    }
-    if found.len() > LINES_MAX {
-        let more = found.len() - LINES_MAX;
-        found.truncate(LINES_MAX);
-        if let Some((_, last)) = found.last_mut() {
-            *last = format!("{last}; {more} more lines have such characters");
-        }
+        text.replace_range(start..end, &without);
+        found.push((line, describe(character)));
     }
     found
+}
+
+/// The character that the compiler has refused.
+fn character_of(refused: &str) -> Option<char> {
+    if let Some((_, code)) = refused.split_once("Unicode character U+") {
+        let digits = code.split(|c: char| !c.is_ascii_hexdigit()).next()?;
+        return char::from_u32(u32::from_str_radix(digits, 16).ok()?);
+    }
+    refused.chars().find(|character| character.is_control())
 }
 
 fn describe(character: char) -> String {

@@ -437,7 +437,7 @@ fn what_a_source_must_not_return() {
     }
     assert_eq!(problems("return {}"), ["t.luau:1: the table that it returns has no methods"]);
     assert_eq!(problems("return 5"), ["t.luau:1: returns a number instead of a table of methods"]);
-    assert_eq!(problems(""), ["t.luau: returns nil instead of a table of methods"]);
+    assert_eq!(problems(""), ["t.luau:1: returns nil instead of a table of methods"]);
     assert_eq!(problems("local x = 1\nreturn nil"), ["t.luau:2: returns nil instead of a table of methods"]);
 }
 

@@ -80,100 +80,18 @@ fn an_assignment_to_a_global_is_an_error() {
             format!("error 3: {}", text("print")),
         ]
     );
-    assert_eq!(
-        problems("string.trim = 1\nfunction math.double(x) return x end\nreturn {}"),
-        ["error 1: string is read-only: it is a global", "error 2: math is read-only: it is a global",]
-    );
-}
-
-#[test]
-fn a_wrong_number_of_arguments_is_an_error() {
-    assert_eq!(
-        problems("local function f(a, b) return a end\nf(1, 2, 3) f() f(1, f(1)) f(1, f())\nreturn {}"),
-        ["error 2: f takes 0 to 2 arguments, not 3",]
-    );
-    assert_eq!(
-        problems("local f = function(a: number, b: number?) end\nf()\nf(1, 2, 3)\nf(...)\nreturn {}"),
-        ["error 2: f takes 1 to 2 arguments, not 0", "error 3: f takes 1 to 2 arguments, not 3",]
-    );
-    assert_eq!(
-        problems(
-            "string.sub('x') math.floor(1, 2) cg.now(1) cg.tag('a', 'b') table.insert({}, 1, 2, 3)\nreturn {}"
-        ),
-        [
-            "error 1: string.sub takes 2 to 3 arguments, not 1",
-            "error 1: math.floor takes 1 argument, not 2",
-            "error 1: cg.now takes 0 arguments, not 1",
-            "error 1: cg.tag takes 1 argument, not 2",
-            "error 1: table.insert takes 2 to 3 arguments, not 4",
-        ]
-    );
-    // Any number may come from the last one; a name that is assigned again is not known.
-    for text in [
-        "string.sub(string.gsub('x', 'x', 'y')) return {}",
-        "local function f() end f = print f(1, 2) return {}",
-        "local function f() end do local f = print f(1, 2) end return {}",
-        "local function f(...) end f(1, 2, 3) return {}",
-        "local math = { floor = print } math.floor(1, 2) return {}",
-        "string.sub(...) return {}",
-        "local g: any = nil g(1) return {}",
-    ] {
-        assert_eq!(problems(text), [""; 0], "{text}");
-    }
-}
-
-#[test]
-fn a_length_of_a_table_with_names_is_a_warning() {
-    let text = |name: &str, line: usize| {
-        format!(
-            "#{name} counts the entries 1, 2, 3 and so on, and {name} has entries with names (line {line}): \
-             count them in a loop, or keep their number in a field"
-        )
-    };
-    let tests = [
-        ("local t = { a = 1 }\nreturn { n = function() return #t end }", "t"),
-        ("local function f()\nlocal t = {} t['a'] = 1 return #t end return { f = f }", ""),
-        ("local function f(x) local t = {} t.a = x return #t end\nreturn { f = f }", "t"),
-        (
-            "return { new = function() return { seen = {} } end, add = function(self, who) self.seen[who] = true return #self.seen end }",
-            "seen",
-        ),
-        (
-            "return { new = function() return { seen = {} } end, add = function(self, n) self.seen[`k{n}`] = 1 return #self.seen end }",
-            "seen",
-        ),
-    ];
-    for (source, name) in tests {
-        let name = if name.is_empty() { "t" } else { name };
-        let found = problems(source);
-        assert!(found.len() == 1 && found[0].starts_with("warning "), "{source}: {found:?}");
-        assert!(found[0].contains(&format!("#{name} counts")), "{found:?}");
-    }
-    assert_eq!(problems(tests[0].0), [format!("warning 2: {}", text("t", 1))]);
-    for source in [
-        "local t = { 1, 2, a = 3 } return { n = function() return #t end }",
-        "local function f(n) local t = {} t[#t + 1] = n t.n = 1 return #t end return { f = f }",
-        "local function f(n) local t = {} t.n = 1 table.insert(t, n) return #t end return { f = f }",
-        "return { new = function() return { list = {} } end, add = function(self, n) self.list[tonumber(n)] = n return #self.list end }",
-        "return { add = function(self, n) n = tonumber(n) self.list[n] = n return #self.list end }",
-        "return { f = function(self, text) return #text + #self.name + #'abc' end }",
-        "local function f() local t = cg.json.decode('') t.x = 1 return #t end return { f = f }",
-    ] {
-        assert_eq!(problems(source), [""; 0], "{source}");
-    }
 }
 
 #[test]
 fn state_outside_of_objects_is_a_warning() {
     let found = problems(
-        "local count, cache = 0, {}\nreturn { a = function(self, x)\ncount += 1\ncache[x] = count\ntable.insert(cache, x) end }",
+        "local count = 0\nreturn { a = function(self, x)\ncount += 1\nreturn function() count = x end end }",
     );
     assert_eq!(
         found,
         [
             "warning 3: count is kept outside of objects: each thread has its own, and it is lost at any time; keep it in the object",
-            "warning 4: cache is read-only when the sources have been loaded: keep it in the object",
-            "warning 5: cache is read-only when the sources have been loaded: keep it in the object",
+            "warning 4: count is kept outside of objects: each thread has its own, and it is lost at any time; keep it in the object",
         ]
     );
     for text in [
@@ -183,26 +101,6 @@ fn state_outside_of_objects_is_a_warning() {
     ] {
         assert_eq!(problems(text), [""; 0], "{text}");
     }
-}
-
-#[test]
-fn a_parameter_whose_type_is_a_name_for_one_with_nil_may_be_left_out() {
-    assert_eq!(
-        problems(
-            "type Maybe = Later type Later = number?
-            local function f(a: number, b: Maybe) return a + (b or 0) end
-            return { a = function(self) return f(1) + f(1, 2) end }"
-        ),
-        [""; 0]
-    );
-    assert_eq!(
-        problems(
-            "type Sure = number
-            local function f(a: Sure) return a end
-            return { a = function(self) return f() end }"
-        ),
-        ["error 3: f takes 1 argument, not 0"]
-    );
 }
 
 #[test]
@@ -309,9 +207,10 @@ fn nesting_has_a_limit() {
         problems(&format!("local x: any = nil return x{}", repeated.repeat(100_000)));
     }
     // Chains within each other.
-    let (open, close) = ("(".repeat(80), format!("{})", ".a".repeat(150)).repeat(80));
-    let found = problems(&format!("local x: any = nil return {open}x{close}"));
-    assert_eq!(found, ["error 1: nested too deeply, or too many operators in a row: divide it"]);
+    for (around, link, links) in [(400, ".a", 500), (200, ":a()", 700), (400, "()", 500), (900, ".a", 50)] {
+        let (open, close) = ("(".repeat(around), format!("{})", link.repeat(links)).repeat(around));
+        assert_eq!(problems(&format!("local x: any = nil return {open}x{close}")), [""; 0], "{link}");
+    }
     let found = problems(&format!("local x = '' return x{}", " .. x".repeat(90)));
     assert_eq!(found, [""; 0]);
     let found = problems(&format!("local x: any = nil return {}x{}", "(".repeat(40), ")".repeat(40)));

@@ -217,7 +217,7 @@ fn only_libraries_are_required() {
 fn a_source_cannot_leave_the_sandbox_while_it_is_loaded() {
     for (text, problem) in [
         ("x = 1 return {}", "t.luau:1: x is a global, and globals cannot be assigned: write `local x`"),
-        ("string.rep = nil return {}", "t.luau:1: string is read-only: it is a global"),
+        ("string.rep = nil return {}", "t.luau:1: attempt to modify a readonly table"),
         (
             "return loadstring('x')",
             "t.luau:1: unknown global loadstring: define it before this line with `local`",

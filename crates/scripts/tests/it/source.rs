@@ -111,10 +111,7 @@ fn many_such_lines_are_not_all_reported() {
     let dir = dir(&[("a.luau", "\u{a0}\n".repeat(100).as_bytes())]);
     let found = problems(dir.path());
     assert_eq!(found.len(), 20);
-    assert_eq!(
-        found[19],
-        "a.luau:20: no-break space: replace it by a blank; 80 more lines have such characters"
-    );
+    assert_eq!(found[19], "a.luau:20: no-break space: replace it by a blank");
 }
 
 #[test]

@@ -1,0 +1,444 @@
+//! What Luau's compiler has written about a source: its functions, the names that they use, and the lines of both.
+//!
+//! The format is that of the compiler that is built in; the tests read what it writes. It is described by `luau_load` of Luau
+//! (`VM/src/lvmload.cpp`) and by `Luau/Bytecode.h`.
+//!
+//! # Invariants
+//! * Bytes of another version, or that end too early, are None: nothing is said about them.
+
+/// Versions of bytecode that are read: 11 has, besides, slots for what calls have called.
+const VERSIONS: [u8; 2] = [9, 11];
+const TYPES_VERSION: u8 = 3;
+/// A parameter's type: any, which those without a type have too; this bit: it may be nil.
+const TYPE_ANY: u8 = 15;
+const TYPE_NIL: u8 = 0;
+const TYPE_OPTIONAL: u8 = 1 << 7;
+/// The capture of a closure that is an upvalue of the function around it.
+const CAPTURE_UPVALUE: u8 = 2;
+
+mod opcode {
+    pub(super) const GET_GLOBAL: u8 = 7;
+    pub(super) const SET_GLOBAL: u8 = 8;
+    pub(super) const SET_UPVALUE: u8 = 10;
+    pub(super) const GET_IMPORT: u8 = 12;
+    pub(super) const GET_FIELD: u8 = 15;
+    pub(super) const NEW_CLOSURE: u8 = 19;
+    pub(super) const RETURN: u8 = 22;
+    pub(super) const DUPLICATE_CLOSURE: u8 = 64;
+    pub(super) const CAPTURE: u8 = 70;
+    /// Those of two words.
+    pub(super) const LONG: [u8; 29] = [
+        7, 8, 12, 15, 16, 20, 27, 28, 29, 30, 31, 32, 53, 55, 58, 60, 66, 74, 75, 77, 78, 79, 80, 83, 84, 85,
+        86, 87, 88,
+    ];
+}
+
+/// All functions of a source.
+#[derive(Debug)]
+pub(crate) struct Bytecode {
+    pub(crate) functions: Vec<Function>,
+    /// The place in `functions` of the source itself.
+    pub(crate) main: usize,
+}
+
+/// A function.
+#[derive(Debug, Default)]
+pub(crate) struct Function {
+    /// The name in its definition, "" without one.
+    pub(crate) name: String,
+    /// Where it is defined.
+    pub(crate) line: usize,
+    /// Names of the parameters, and whether they must be there: they have a type, which does not include nil.
+    pub(crate) parameters: Vec<(String, bool)>,
+    /// Names of its locals.
+    pub(crate) locals: Vec<String>,
+    /// What it does with names, in its order.
+    pub(crate) uses: Vec<(usize, Use)>,
+    /// The function around it, and for each of its upvalues whether that is an upvalue there too, and its number there.
+    pub(crate) around: Option<(usize, Vec<(bool, usize)>)>,
+}
+
+/// What a function does with a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Reads a global, or a member of one: `string.rep`.
+    Read(String),
+    /// Assigns a global.
+    Assigned(String),
+    /// Assigns its upvalue with this number and name.
+    Upvalue(usize, String),
+    Return,
+}
+
+impl Bytecode {
+    /// None: it is of another version.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader { rest: bytes, strings: Vec::new() };
+        let version = reader.byte()?;
+        if !VERSIONS.contains(&version) || reader.byte()? != TYPES_VERSION {
+            return None;
+        }
+        for _ in 0..reader.number()? {
+            let length = reader.number()?;
+            let text = String::from_utf8_lossy(reader.take(length)?).into_owned();
+            reader.strings.push(text);
+        }
+        // Types of userdata.
+        while reader.byte()? != 0 {
+            reader.number()?;
+        }
+        let mut functions: Vec<Function> = Vec::new();
+        for place in 0..reader.number()? {
+            let (function, closures) = reader.function(version)?;
+            for (inner, captures) in closures {
+                functions.get_mut(inner)?.around = Some((place, captures));
+            }
+            functions.push(function);
+        }
+        let main = reader.number()?;
+        (main < functions.len() && reader.rest.is_empty()).then_some(Self { functions, main })
+    }
+
+    /// The function that is around this one and has this upvalue as a local.
+    pub(crate) fn owner(&self, function: usize, upvalue: usize) -> Option<usize> {
+        let (around, captures) = self.functions[function].around.as_ref()?;
+        match *captures.get(upvalue)? {
+            (true, number) => self.owner(*around, number),
+            (false, _) => Some(*around),
+        }
+    }
+
+    /// Names of the locals of a function and of those around it.
+    pub(crate) fn locals(&self, function: usize) -> Vec<&str> {
+        let mut names = Vec::new();
+        let mut next = Some(function);
+        while let Some(place) = next {
+            names.extend(self.functions[place].locals.iter().map(String::as_str));
+            next = self.functions[place].around.as_ref().map(|(around, _)| *around);
+        }
+        names
+    }
+
+    /// The line where the source itself ends.
+    pub(crate) fn end(&self) -> Option<usize> {
+        let uses = &self.functions[self.main].uses;
+        uses.iter().rev().find(|(_, one)| *one == Use::Return).map(|(line, _)| *line)
+    }
+
+    /// The parameters of a function by where and how it is defined, each with whether it must be there, as those before it. Of
+    /// several that are defined alike in one line, none must be there.
+    pub(crate) fn parameters(&self, line: usize, name: &str, count: usize) -> Option<Vec<(String, bool)>> {
+        let is_it = |one: &&Function| one.line == line && one.name == name && one.parameters.len() == count;
+        let mut found = self.functions.iter().filter(is_it);
+        let mut parameters = found.next()?.parameters.clone();
+        if found.any(|other| other.parameters != parameters) {
+            for (_, is_required) in &mut parameters {
+                *is_required = false;
+            }
+        }
+        Some(parameters)
+    }
+}
+
+/// A constant, as far as it says a name.
+#[derive(Debug, Clone, Copy)]
+enum Constant {
+    /// The place of a string.
+    String(usize),
+    Closure(usize),
+    Other,
+}
+
+/// Functions that a function makes, and what each captures.
+type Closures = Vec<(usize, Vec<(bool, usize)>)>;
+
+struct Reader<'b> {
+    rest: &'b [u8],
+    strings: Vec<String>,
+}
+
+impl<'b> Reader<'b> {
+    fn take(&mut self, length: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    /// A number of groups of seven bits.
+    fn number(&mut self) -> Option<usize> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 127) << shift;
+            if byte & 128 == 0 {
+                return usize::try_from(number).ok();
+            }
+        }
+        None
+    }
+
+    /// The string with this number; 0: none.
+    fn string(&mut self) -> Option<String> {
+        match self.number()? {
+            0 => Some(String::new()),
+            number => self.strings.get(number - 1).cloned(),
+        }
+    }
+
+    fn function(&mut self, version: u8) -> Option<(Function, Closures)> {
+        let head = self.take(5)?;
+        let count = usize::from(head[1]);
+        let types = self.types(count)?;
+        let code: Vec<u32> = (0..self.number()?).map(|_| self.word()).collect::<Option<_>>()?;
+        let constants: Vec<Constant> = (0..self.number()?).map(|_| self.constant()).collect::<Option<_>>()?;
+        let children: Vec<usize> = (0..self.number()?).map(|_| self.number()).collect::<Option<_>>()?;
+        let (line, name) = (self.number()?, self.string()?);
+        let lines = self.lines(code.len())?;
+        let (mut locals, mut upvalues, mut names) = (Vec::new(), Vec::new(), vec![String::new(); count]);
+        if self.byte()? != 0 {
+            for _ in 0..self.number()? {
+                let (name, _start, _end) = (self.string()?, self.number()?, self.number()?);
+                // The parameters have the first registers, and nothing else.
+                if let Some(parameter) = names.get_mut(usize::from(self.byte()?)) {
+                    parameter.clone_from(&name);
+                }
+                locals.push(name);
+            }
+            for _ in 0..self.number()? {
+                upvalues.push(self.string()?);
+            }
+        }
+        if version == VERSIONS[1] {
+            for _ in 0..self.number()? {
+                self.byte()?;
+                self.number()?;
+            }
+        }
+        let body = Body { code: &code, constants: &constants, strings: &self.strings, lines: &lines };
+        let (uses, closures) = body.uses(&upvalues, &children)?;
+        let parameters = names.into_iter().zip(types).collect();
+        Some((Function { name, line, parameters, locals, uses, around: None }, closures))
+    }
+
+    /// Whether each parameter has a type that does not include nil.
+    fn types(&mut self, count: usize) -> Option<Vec<bool>> {
+        let length = self.number()?;
+        let mut part = Reader { rest: self.take(length)?, strings: Vec::new() };
+        if length == 0 {
+            return Some(vec![false; count]);
+        }
+        let (length, _upvalues, _locals) = (part.number()?, part.number()?, part.number()?);
+        if length == 0 {
+            return Some(vec![false; count]);
+        }
+        // The first byte says that it is a function, the second how many parameters it has.
+        let types = part.take(length)?.get(2..)?;
+        let is_required = |kind: &u8| ![TYPE_ANY, TYPE_NIL].contains(kind) && kind & TYPE_OPTIONAL == 0;
+        (types.len() == count).then(|| types.iter().map(is_required).collect())
+    }
+
+    fn constant(&mut self) -> Option<Constant> {
+        match self.byte()? {
+            // nil
+            0 => {}
+            // A boolean, a number, an import, a vector.
+            1 => drop(self.take(1)?),
+            2 => drop(self.take(8)?),
+            3 => return Some(Constant::String(self.number()?.checked_sub(1)?)),
+            4 => drop(self.take(4)?),
+            7 => drop(self.take(16)?),
+            // The keys of a table, and with 8 the constants under them.
+            5 => {
+                for _ in 0..self.number()? {
+                    self.number()?;
+                }
+            }
+            8 => {
+                for _ in 0..self.number()? {
+                    self.number()?;
+                    self.word()?;
+                }
+            }
+            6 => return Some(Constant::Closure(self.number()?)),
+            // An integer: its sign and its bits.
+            9 => {
+                self.byte()?;
+                self.number()?;
+            }
+            _ => return None,
+        }
+        Some(Constant::Other)
+    }
+
+    /// The line of each word of code.
+    fn lines(&mut self, count: usize) -> Option<Vec<usize>> {
+        if self.byte()? == 0 || count == 0 {
+            return Some(vec![0; count]);
+        }
+        let gap = u32::from(self.byte()?);
+        let mut offset = 0u8;
+        let offsets: Vec<u8> = self
+            .take(count)?
+            .iter()
+            .map(|step| {
+                offset = offset.wrapping_add(*step);
+                offset
+            })
+            .collect();
+        let mut base = 0u32;
+        let mut bases = Vec::new();
+        for _ in 0..=(count - 1).checked_shr(gap)? {
+            base = base.wrapping_add(self.word()?);
+            bases.push(base as usize);
+        }
+        let line = |(place, offset): (usize, &u8)| Some(bases.get(place >> gap)? + usize::from(*offset));
+        offsets.iter().enumerate().map(line).collect()
+    }
+}
+
+/// The code of a function.
+struct Body<'f> {
+    code: &'f [u32],
+    constants: &'f [Constant],
+    strings: &'f [String],
+    lines: &'f [usize],
+}
+
+impl Body<'_> {
+    fn text(&self, constant: u32) -> Option<&str> {
+        match self.constants.get(constant as usize)? {
+            Constant::String(place) => self.strings.get(*place).map(String::as_str),
+            _ => None,
+        }
+    }
+
+    /// `string.rep`, of the two bits of a number and up to three times ten bits of constants.
+    fn import(&self, word: u32) -> Option<String> {
+        let parts = (0..word >> 30).map(|part| self.text((word >> (20 - 10 * part)) & 1023));
+        Some(parts.collect::<Option<Vec<_>>>()?.join("."))
+    }
+
+    fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, Use)>, Closures)> {
+        let (mut uses, mut closures) = (Vec::<(usize, Use)>::new(), Closures::new());
+        // The register into which the instruction before has read a global.
+        let mut global = None;
+        let mut place = 0;
+        while let Some(word) = self.code.get(place) {
+            let [code, a, b, _] = word.to_le_bytes();
+            let operand = (word >> 16) as usize;
+            let is_long = opcode::LONG.contains(&code);
+            let next = if is_long { *self.code.get(place + 1)? } else { 0 };
+            let before = global.take();
+            let mut note = |one: Use| uses.push((self.lines[place], one));
+            match code {
+                opcode::GET_GLOBAL => {
+                    note(Use::Read(self.text(next)?.to_owned()));
+                    global = Some(a);
+                }
+                opcode::GET_IMPORT => {
+                    note(Use::Read(self.import(next)?));
+                    global = Some(a);
+                }
+                opcode::GET_FIELD if before == Some(b) => {
+                    if let Some((_, Use::Read(path))) = uses.last_mut() {
+                        *path = format!("{path}.{}", self.text(next)?);
+                        global = Some(a);
+                    }
+                }
+                opcode::SET_GLOBAL => note(Use::Assigned(self.text(next)?.to_owned())),
+                opcode::SET_UPVALUE => {
+                    let name = upvalues.get(usize::from(b)).cloned().unwrap_or_default();
+                    note(Use::Upvalue(usize::from(b), name));
+                }
+                opcode::RETURN => note(Use::Return),
+                opcode::NEW_CLOSURE => closures.push((*children.get(operand)?, Vec::new())),
+                opcode::DUPLICATE_CLOSURE => match self.constants.get(operand)? {
+                    Constant::Closure(inner) => closures.push((*inner, Vec::new())),
+                    _ => return None,
+                },
+                opcode::CAPTURE => {
+                    let (_, captures) = closures.last_mut()?;
+                    captures.push((a == CAPTURE_UPVALUE, usize::from(b)));
+                }
+                _ => {}
+            }
+            place += if is_long { 2 } else { 1 };
+        }
+        Some((uses, closures))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compiler;
+
+    /// Of each named function `name(a [b])`, in the order of its source.
+    fn parameters(text: &str) -> Vec<String> {
+        let bytes = compiler::compile(text, &compiler::to_describe()).unwrap();
+        let bytecode = Bytecode::read(&bytes).unwrap();
+        let named = bytecode.functions.iter().filter(|function| !function.name.is_empty());
+        let show = |(name, is_required): &(String, bool)| match is_required {
+            true => name.clone(),
+            false => format!("[{name}]"),
+        };
+        let one = |function: &Function| {
+            format!(
+                "{}({})",
+                function.name,
+                function.parameters.iter().map(show).collect::<Vec<_>>().join(" ")
+            )
+        };
+        named.map(one).collect()
+    }
+
+    #[test]
+    fn parameters_have_names_and_must_be_there_by_their_types() {
+        let text = "type Maybe = Later type Later = number? type Sure = string
+            local T = { a = function(self, x) end }
+            function T.new(limit: string, window: string?, more: number) end
+            function T:b(x: number, ...: string) end
+            function T.c(self: Sure, n: number | nil, m: (number?), o: { [string]: number? }, p: { number }?) end
+            local function d(object, n: (a: string) -> nil, s: 'a' | 'b') end
+            local function e(a: any, b: unknown, c: Maybe, d: Sure, e: string | number) end
+            return T";
+        assert_eq!(
+            parameters(text),
+            [
+                "a([self] [x])",
+                "new(limit [window] more)",
+                "b(self x)",
+                "c(self [n] [m] o [p])",
+                "d([object] n s)",
+                "e([a] [b] [c] d [e])",
+            ]
+        );
+    }
+
+    #[test]
+    fn bytecode_of_both_kinds_is_read() {
+        // The first VM of a process switches the slots of calls on.
+        for _ in 0..2 {
+            assert_eq!(parameters("local function f(a: string) print(a) end return f"), ["f(a)"]);
+            drop(mlua::Lua::new());
+        }
+    }
+
+    #[test]
+    fn bytes_that_end_early_are_none() {
+        let text = "local t = { a = 1, b = 'x' } for k, v in pairs(t) do print(k, v, 1.5, true) end return t";
+        let bytes = compiler::compile(text, &compiler::to_describe()).unwrap();
+        assert!(Bytecode::read(&bytes).is_some());
+        for end in 0..bytes.len() {
+            assert!(Bytecode::read(&bytes[..end]).is_none(), "{end}");
+        }
+    }
+}
