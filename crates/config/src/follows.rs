@@ -3,7 +3,6 @@
 //! Nothing is asked of the database here: that a file is right does not depend on what can be reached.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use cattlegrid_follow::etcd::Place;
