@@ -15,7 +15,7 @@ pub(crate) enum Database {
 }
 
 impl Database {
-    /// That of a log; None: it is of none, or of one that this server was built without, and whose rule file is refused. `table`: what of a
+    /// That of a log; None: it is of no database, or this server was built without the feature for it, and the rule file is refused. `table`: what of a
     /// table is followed; `outlives`: see [`postgres::Source`].
     ///
     /// # Errors

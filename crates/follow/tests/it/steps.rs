@@ -38,7 +38,7 @@ impl Scene {
         scene
     }
 
-    /// Lost, and what the next connection is to go on from.
+    /// Lost: from where the next connection goes on.
     fn resume(&mut self) -> Option<u64> {
         self.tell(Told::Lost { reason: "lost".to_owned() });
         match self.wait().1.as_slice() {

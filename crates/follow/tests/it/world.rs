@@ -95,7 +95,7 @@ pub(crate) enum Fault {
     ResetUnnoticed,
 }
 
-/// A binary log: it is kept whoever reads it, and a reader says from where on it wants it.
+/// A binary log: it is kept with and without readers, and a reader says from where on it wants it.
 #[derive(Debug, Default)]
 struct Binlog {
     /// All before it was purged.
