@@ -4,7 +4,7 @@
 //! the name, so that a type that is loaded anew finds its objects and goes on counting. A table that was defined before is
 //! found again; only another one takes memory, for good.
 //!
-//! A table is in use while a [`Defined`] has it, and for ever once it was in force. When there is no room, names and numbers
+//! A table is in use while a [`TypeHandle`] has it, and for ever once it was in force. When there is no room, names and numbers
 //! that only other tables have are given to new ones: sources that were refused do not count.
 //!
 //! # Invariants
@@ -43,9 +43,9 @@ pub struct MethodDefinition {
 
 /// A type that is defined, and in use as long as this is there.
 #[derive(Debug)]
-pub struct Defined(&'static ObjectType);
+pub struct TypeHandle(&'static ObjectType);
 
-impl Defined {
+impl TypeHandle {
     /// The type. It is one of a registry's only while it is in use.
     pub fn object_type(&self) -> &'static ObjectType {
         self.0
@@ -58,7 +58,7 @@ impl Defined {
     }
 }
 
-impl Drop for Defined {
+impl Drop for TypeHandle {
     fn drop(&mut self) {
         if let Some(table) = definitions().table(self.0) {
             table.users -= 1;
@@ -78,7 +78,7 @@ struct Definitions {
 #[derive(Debug)]
 struct Table {
     object_type: &'static ObjectType,
-    /// How many [`Defined`] have it.
+    /// How many [`TypeHandle`] have it.
     users: usize,
     /// It is or was in force.
     stays: bool,
@@ -106,8 +106,8 @@ fn definitions() -> MutexGuard<'static, Definitions> {
 ///
 /// # Errors
 /// The process has too many.
-pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<Defined, String> {
-    definitions().define(name, methods).map(Defined)
+pub fn define(name: &str, methods: &[MethodDefinition]) -> Result<TypeHandle, String> {
+    definitions().define(name, methods).map(TypeHandle)
 }
 
 /// From now on there may be items of this type: it is in use for ever.

@@ -54,7 +54,7 @@ const CLEAR_LATER: usize = 64;
 #[derive(Debug, Default)]
 pub struct Pending {
     /// By the member's key, with its field.
-    changes: BTreeMap<Box<[u8]>, Pended>,
+    changes: BTreeMap<Box<[u8]>, MemberChange>,
     /// How many of `changes` count: there are at most two more for each.
     counted: usize,
     /// Of their keys and values.
@@ -66,19 +66,19 @@ pub struct Pending {
     /// Numbers of the fields that the new state refers to; None: those that it had.
     kept: Option<Vec<u8>>,
     /// What the method under way has changed: the keys, and what `changes` had under them before.
-    undo: Vec<(Box<[u8]>, Option<Pended>)>,
+    undo: Vec<(Box<[u8]>, Option<MemberChange>)>,
 }
 
 /// A change of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Pended {
+struct MemberChange {
     /// None: removed.
     value: Option<Box<[u8]>>,
     /// The object has the member.
     in_base: bool,
 }
 
-impl Pended {
+impl MemberChange {
     /// What it adds to the number of members.
     fn delta(&self) -> i64 {
         i64::from(self.value.is_some()) - i64::from(self.in_base)
@@ -197,10 +197,10 @@ impl Pending {
             let (counted, bytes) = self.counts(&key, Some(value));
             self.counted += counted;
             self.bytes += bytes;
-            let own = Pended { value: Some(value.into()), in_base: true };
+            let own = MemberChange { value: Some(value.into()), in_base: true };
             self.changes.insert(key.as_slice().into(), own);
             self.undo.push((key.as_slice().into(), None));
-        } else if let Some(own @ Pended { value: Some(_), .. }) = self.changes.get(&*key) {
+        } else if let Some(own @ MemberChange { value: Some(_), .. }) = self.changes.get(&*key) {
             self.undo.push((key.as_slice().into(), Some(own.clone())));
         }
         self.changes.get_mut(&*key)?.value.as_deref_mut()
@@ -253,7 +253,7 @@ impl Pending {
                 self.counted -= counted;
                 self.changes.remove(key)
             } else {
-                self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base })
+                self.changes.insert(key.into(), MemberChange { value: value.map(Into::into), in_base })
             };
             self.undo.push((key.into(), old));
             return Ok(was_there);
@@ -272,7 +272,8 @@ impl Pending {
         }
         self.counted += counted;
         self.bytes += new_bytes;
-        self.changes.insert(key.into(), Pended { value: value.map(Into::into), in_base: old.is_some() });
+        self.changes
+            .insert(key.into(), MemberChange { value: value.map(Into::into), in_base: old.is_some() });
         self.undo.push((key.into(), None));
         Ok(old.is_some())
     }

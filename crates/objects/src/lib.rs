@@ -5,7 +5,7 @@
 //!   quota::userKey                      the object itself
 //! ```
 //! The [`Registry`] knows the types that are switched on and reads names ([`Registry::named`]). A call is executed by
-//! [`Registry::call`] on the state that the caller has found ([`State`]); what becomes of it is in [`Done`]. Nothing here
+//! [`Registry::call`] on the state that the caller has found ([`ObjectState`]); what becomes of it is in [`Done`]. Nothing here
 //! looks up or stores an item, takes a lock or reads a clock.
 //!
 //! A state is a few bytes ([`Object::bytes`]), or a collection of members in order ([`Object::members`]): as bytes too
@@ -36,7 +36,9 @@ mod settings;
 pub use arguments::{ARGUMENTS_MAX, Arguments, unescape, unescape_flag};
 pub use calendar::Zone;
 pub use call::{CallError, Done, Frame, Outcome, Reply};
-pub use definitions::{Defined, MethodDefinition, SCRIPT_METHODS_MAX, TYPE_METHODS_MAX, TYPES_MAX, define};
+pub use definitions::{
+    MethodDefinition, SCRIPT_METHODS_MAX, TYPE_METHODS_MAX, TYPES_MAX, TypeHandle, define,
+};
 pub use fields::{
     FIELD_KEY_MAX, FIELDS_MAX, FieldCall, FieldKind, Layer, Order, PENDING_BYTES_MAX, PENDING_MAX, Pending,
     Rows, copy_plain, dump_field, random_places,
@@ -47,7 +49,7 @@ pub use members::{FLAT_MAX, Members};
 pub use method::{Absent, Method, MethodId, ObjectType, Reads, Run};
 pub use name::{Name, Named, Spot};
 pub use number::{float as read_float, push_float, whole_float as read_whole};
-pub use object::{Change, FieldBase, Object, State, View};
+pub use object::{Change, FieldBase, Object, ObjectState, View};
 pub use registry::stray::Stray;
 pub use registry::{OBJECT_KEY_MAX, Registry, Script, TYPE_BITS, prefix_of, type_of};
 pub use script::{

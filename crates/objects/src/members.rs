@@ -18,8 +18,8 @@ use arrayvec::ArrayVec;
 use cattlegrid_store::{Tree, TreeFull, Value};
 
 use crate::call::CallError;
-use crate::object::{Change, Object, State, View};
-use flat::{Entries, Entry, Found, entry_len, find, make_gap, write_entry};
+use crate::object::{Change, Object, ObjectState, View};
+use flat::{Entries, Entry, Position, entry_len, find, make_gap, write_entry};
 
 /// Bytes of members, with their lengths, above which they move to a tree.
 pub const FLAT_MAX: usize = 2048;
@@ -62,12 +62,12 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::reserve`].
     pub fn reserve_for(&mut self, puts: usize, key: usize, value: usize) -> Result<(), CallError> {
-        if let State::Field { pending, field, .. } = &self.object.state {
+        if let ObjectState::Field { pending, field, .. } = &self.object.state {
             return pending.check_puts(*field, puts, key + value + 1);
         }
         // A tree that the call has built is dropped if the call fails, as bytes are.
         if matches!(self.object.change, Change::None | Change::Tree)
-            && let State::Tree(tree) = &mut self.object.state
+            && let ObjectState::Tree(tree) = &mut self.object.state
         {
             self.has_reserved = true;
             tree.reserve_for(puts, key, value).map_err(no_room)?;
@@ -83,8 +83,8 @@ impl<'o, 'a> Members<'o, 'a> {
     /// The value of a member, to change in place. None: it is not there, or it is longer than
     /// [`Tree::VALUE_INLINE_MAX`] bytes. The object counts as changed.
     pub fn get_mut(&mut self, key: &[u8]) -> Option<&mut [u8]> {
-        if matches!(self.object.state, State::Field { .. }) {
-            let State::Field { base, pending, field } = &mut self.object.state else { return None };
+        if matches!(self.object.state, ObjectState::Field { .. }) {
+            let ObjectState::Field { base, pending, field } = &mut self.object.state else { return None };
             return pending.value_mut(base.0, *field, key);
         }
         if self.tree().is_some() {
@@ -92,7 +92,7 @@ impl<'o, 'a> Members<'o, 'a> {
             self.mark();
             return self.tree()?.get_mut(key);
         }
-        let Found { range, value: Some(value) } = find(self.object.bytes(), key) else { return None };
+        let Position { range, value: Some(value) } = find(self.object.bytes(), key) else { return None };
         let value_at = range.end - value.len();
         self.object.edit().get_mut(value_at..range.end)
     }
@@ -103,7 +103,7 @@ impl<'o, 'a> Members<'o, 'a> {
     /// [`CallError::NoRoom`] unless room was reserved; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         debug_assert!((1..=Tree::KEY_MAX).contains(&key.len()), "the caller checks the key's length");
-        if let State::Field { base, pending, field } = &mut self.object.state {
+        if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, value);
         }
         if let Some(tree) = self.tree() {
@@ -119,7 +119,7 @@ impl<'o, 'a> Members<'o, 'a> {
     /// # Errors
     /// As [`Members::put`].
     pub fn add(&mut self, key: &[u8]) -> Result<bool, CallError> {
-        if let State::Field { base, pending, field } = &mut self.object.state {
+        if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.put(base.0, *field, key, &[]);
         }
         if let Some(tree) = self.tree() {
@@ -134,7 +134,7 @@ impl<'o, 'a> Members<'o, 'a> {
 
     /// Removes a member. False: it was not there, and nothing has changed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        if let State::Field { base, pending, field } = &mut self.object.state {
+        if let ObjectState::Field { base, pending, field } = &mut self.object.state {
             return pending.remove(base.0, *field, key);
         }
         if let Some(tree) = self.tree() {
@@ -144,14 +144,14 @@ impl<'o, 'a> Members<'o, 'a> {
             }
             return was_there;
         }
-        let Found { range, value: Some(_) } = find(self.object.bytes(), key) else { return false };
+        let Position { range, value: Some(_) } = find(self.object.bytes(), key) else { return false };
         make_gap(self.object.edit(), range, 0);
         true
     }
 
     fn put_flat(&mut self, key: &[u8], value: &[u8]) -> Result<bool, CallError> {
         let bytes = self.object.bytes();
-        let Found { range, value: old } = find(bytes, key);
+        let Position { range, value: old } = find(bytes, key);
         let is_new = old.is_none();
         if old == Some(value) {
             return Ok(false);
@@ -187,7 +187,7 @@ impl<'o, 'a> Members<'o, 'a> {
     fn tree(&mut self) -> Option<&mut Tree> {
         match (&mut self.object.change, &mut self.object.state) {
             (Change::NewTree(tree), _) => Some(tree),
-            (Change::None | Change::Tree, State::Tree(tree)) => Some(tree),
+            (Change::None | Change::Tree, ObjectState::Tree(tree)) => Some(tree),
             _ => None,
         }
     }
@@ -203,7 +203,7 @@ impl<'o, 'a> Members<'o, 'a> {
 impl Drop for Members<'_, '_> {
     fn drop(&mut self) {
         if self.has_reserved
-            && let State::Tree(tree) = &mut self.object.state
+            && let ObjectState::Tree(tree) = &mut self.object.state
         {
             tree.release_reserve();
         }
@@ -347,9 +347,9 @@ mod tests {
         ) -> Result<R, CallError> {
             let mut new = Vec::new();
             let state = match self {
-                Self::Absent => State::Absent,
-                Self::Bytes(bytes) => State::Bytes(bytes),
-                Self::Tree(tree) => State::Tree(tree),
+                Self::Absent => ObjectState::Absent,
+                Self::Bytes(bytes) => ObjectState::Bytes(bytes),
+                Self::Tree(tree) => ObjectState::Tree(tree),
             };
             let mut object = Object::new(b"k", state, &mut new, memory, None);
             let result = run(&mut object);
@@ -558,7 +558,7 @@ mod tests {
         let change = |run: fn(&mut Members<'_, '_>)| {
             let Kept::Bytes(bytes) = &kept else { panic!("it is small") };
             let mut new = Vec::new();
-            let mut object = Object::new(b"k", State::Bytes(bytes), &mut new, &memory, None);
+            let mut object = Object::new(b"k", ObjectState::Bytes(bytes), &mut new, &memory, None);
             run(&mut object.members());
             matches!(object.finish().0, Change::Bytes)
         };

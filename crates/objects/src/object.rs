@@ -9,7 +9,7 @@ use crate::members::Members;
 
 /// The state that was found.
 #[derive(Debug)]
-pub enum State<'a> {
+pub enum ObjectState<'a> {
     /// There is no object.
     Absent,
     /// In the item.
@@ -63,7 +63,7 @@ pub enum Change {
 #[derive(Debug)]
 pub struct Object<'a> {
     key: &'a [u8],
-    pub(crate) state: State<'a>,
+    pub(crate) state: ObjectState<'a>,
     /// A copy of the bytes, if they were changed.
     pub(crate) new: &'a mut Vec<u8>,
     pub(crate) change: Change,
@@ -78,7 +78,7 @@ impl<'a> Object<'a> {
     /// `new`: a buffer for the bytes after the call. `expires_ms`: when the object expires, if that is ever.
     pub fn new(
         key: &'a [u8],
-        state: State<'a>,
+        state: ObjectState<'a>,
         new: &'a mut Vec<u8>,
         memory: &'a Arc<Memory>,
         expires_ms: Option<u64>,
@@ -96,7 +96,7 @@ impl<'a> Object<'a> {
     /// Whether there is an object, as the call has left it so far.
     pub fn exists(&self) -> bool {
         match self.change {
-            Change::None => !matches!(self.state, State::Absent),
+            Change::None => !matches!(self.state, ObjectState::Absent),
             Change::Dropped => false,
             Change::Bytes | Change::Tree | Change::NewTree(_) => true,
         }
@@ -106,7 +106,7 @@ impl<'a> Object<'a> {
     pub fn bytes(&self) -> &[u8] {
         match (&self.change, &self.state) {
             (Change::Bytes, _) => self.new,
-            (Change::None, State::Bytes(bytes)) => bytes,
+            (Change::None, ObjectState::Bytes(bytes)) => bytes,
             _ => &[],
         }
     }
@@ -116,7 +116,7 @@ impl<'a> Object<'a> {
     pub fn edit(&mut self) -> &mut Vec<u8> {
         if !matches!(self.change, Change::Bytes) {
             self.new.clear();
-            if let (Change::None, State::Bytes(bytes)) = (&self.change, &self.state) {
+            if let (Change::None, ObjectState::Bytes(bytes)) = (&self.change, &self.state) {
                 self.new.extend_from_slice(bytes);
             }
             self.change = Change::Bytes;
@@ -141,10 +141,12 @@ impl<'a> Object<'a> {
         match (&self.change, &self.state) {
             (Change::Bytes, _) => View::Bytes(self.new),
             (Change::NewTree(tree), _) => View::Tree(tree),
-            (Change::Dropped, _) | (Change::None, State::Absent) => View::Absent,
-            (Change::None, State::Bytes(bytes)) => View::Bytes(bytes),
-            (_, State::Tree(tree)) => View::Tree(tree),
-            (_, State::Field { base, pending, field }) => View::Layer(Layer::new(base.0, pending, *field)),
+            (Change::Dropped, _) | (Change::None, ObjectState::Absent) => View::Absent,
+            (Change::None, ObjectState::Bytes(bytes)) => View::Bytes(bytes),
+            (_, ObjectState::Tree(tree)) => View::Tree(tree),
+            (_, ObjectState::Field { base, pending, field }) => {
+                View::Layer(Layer::new(base.0, pending, *field))
+            }
             (Change::Tree, _) => View::Absent,
         }
     }

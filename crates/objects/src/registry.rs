@@ -17,7 +17,7 @@ use crate::method::{Absent, Method, MethodId, ObjectType};
 use crate::name::{Name, Named, Spot};
 use crate::name_table::NameTable;
 use crate::native;
-use crate::object::{Change, Object, State};
+use crate::object::{Change, Object, ObjectState};
 use crate::script::{Host, NewState, ScriptMethod, ScriptMethodId};
 use crate::settings::{Eviction, Settings, TypeSettings};
 
@@ -55,7 +55,7 @@ pub struct Registry {
     /// Places in `types` by the types' numbers.
     by_id: [Option<u8>; IDS],
     /// Names of methods that no type has and that were said.
-    said: stray::Said,
+    said: stray::Reports,
 }
 
 /// A type that is switched on.
@@ -128,7 +128,7 @@ impl Registry {
             by_name,
             number,
             by_id,
-            said: stray::Said::default(),
+            said: stray::Reports::default(),
         };
         (0..registry.types.len()).try_for_each(|place| registry.try_create(place))?;
         Ok(registry)
@@ -160,7 +160,7 @@ impl Registry {
         let Some(id) = self.method(place, b"new") else { return wrong("the type has no method new") };
         let Ok(memory) = Memory::new(CREATE_BYTES) else { return wrong("there is no memory to try it") };
         let (mut new, mut out) = (Vec::new(), Vec::new());
-        let object = Object::new(b"k", State::Absent, &mut new, &memory, None);
+        let object = Object::new(b"k", ObjectState::Absent, &mut new, &memory, None);
         let arguments = Arguments::of(create.iter().map(Vec::as_slice));
         let done = self.call(id, object, &arguments, CREATE_AT_MS, 0, &mut out);
         match (done.outcome, done.change) {

@@ -18,12 +18,12 @@ use cattlegrid_objects::{
 };
 use mlua::{Function, MultiValue, Table, Value};
 
-use crate::current::{self, Current, Written};
+use crate::current::{self, CallEffects, Current};
 use crate::library::Fail;
 use crate::library::effects::SCRIPT_DISABLED;
 use crate::limits::Breach;
 use crate::raw::keys::Keys;
-use crate::raw::run::{self, Ended, Task};
+use crate::raw::run::{self, RunResult, Task};
 use crate::scripts::{Definition, Scripts};
 use crate::state::Fields;
 use crate::state::format::Reader;
@@ -40,7 +40,7 @@ thread_local! {
 
 /// A VM with the functions of its methods.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundVm {
     pub(crate) vm: Vm,
     /// Of each type.
     pub(crate) types: Vec<Functions>,
@@ -131,12 +131,12 @@ fn own(
     let about = &host_type.methods[place];
     let attempt = Attempt { scripts, definition, about, place, call };
     let mut tried = attempt.run(world, out);
-    if let Ok(Tried { ended: Err(Failure::Breach(Breach::Memory)), had_run: true, .. }) = tried {
+    if let Ok(AttemptResult { ended: Err(Failure::Breach(Breach::Memory)), had_run: true, .. }) = tried {
         // What other calls have left in the VM may be why: a new VM has nothing of them.
         out.truncate(from);
         tried = attempt.run(world, out);
     }
-    let Tried { ended, mut written, runs, .. } = match tried {
+    let AttemptResult { ended, mut written, runs, .. } = match tried {
         Ok(tried) => tried,
         Err(LoadError { error, .. }) => {
             return done(ScriptOutcome::Error(format!(
@@ -146,7 +146,7 @@ fn own(
         }
     };
     let failure = match ended {
-        Ok(Ran { reply, plain }) => {
+        Ok(MethodResult { reply, plain }) => {
             let changes = plain.is_some() || !written.fields.is_empty() || !written.tags.is_empty();
             let change = changes.then(|| {
                 let plain = plain.or_else(|| call.own.map(<[u8]>::to_vec)).unwrap_or_default();
@@ -195,9 +195,9 @@ struct Attempt<'a> {
 }
 
 /// What became of it.
-struct Tried {
-    ended: Result<Ran, Failure>,
-    written: Written,
+struct AttemptResult {
+    ended: Result<MethodResult, Failure>,
+    written: CallEffects,
     /// The method that ran last.
     runs: usize,
     /// The VM had run other calls before.
@@ -206,7 +206,7 @@ struct Tried {
 
 impl Attempt<'_> {
     /// Runs the call in the thread's VM.
-    fn run(&self, world: &mut dyn World, out: &mut Vec<u8>) -> Result<Tried, LoadError> {
+    fn run(&self, world: &mut dyn World, out: &mut Vec<u8>) -> Result<AttemptResult, LoadError> {
         let &Self { scripts, definition, about, place, call } = self;
         let number = NUMBER.get() + 1;
         NUMBER.set(number);
@@ -214,7 +214,7 @@ impl Attempt<'_> {
         let had_run = bound.has_run.replace(true);
         let runs = Cell::new(place);
         let run = Run { scripts, bound: &bound, definition, about, place, call, number, runs };
-        let mut current = Current { call, world, number, written: Written::default() };
+        let mut current = Current { call, world, number, written: CallEffects::default() };
         let (ran, breach) = current::enter(&mut current, || {
             raw_call::timed(bound.vm.slot(), number, || cattlegrid_panic::guarded(|| run.run(out)))
         });
@@ -234,7 +234,7 @@ impl Attempt<'_> {
             Some(bytes) => bound.bytes.store(bytes as u64, Ordering::Relaxed),
             None => threads::forget(scripts.number),
         }
-        Ok(Tried { ended, written, runs: run.runs.get(), had_run })
+        Ok(AttemptResult { ended, written, runs: run.runs.get(), had_run })
     }
 }
 
@@ -276,7 +276,7 @@ fn disabled(name: &Name<'_>, text: &str, after: &mut Vec<After>) {
 }
 
 /// The functions of the methods, in a new VM.
-pub(crate) fn bind(scripts: &Scripts) -> Result<Bound, LoadError> {
+pub(crate) fn bind(scripts: &Scripts) -> Result<BoundVm, LoadError> {
     let vm = Vm::open(&scripts.program, &scripts.limits)?;
     let failed = |error| LoadError { file: String::new(), error };
     let types = vm.returned.iter().zip(&scripts.types).map(|(table, host_type)| {
@@ -297,7 +297,7 @@ pub(crate) fn bind(scripts: &Scripts) -> Result<Bound, LoadError> {
     });
     let types = types.collect::<mlua::Result<_>>().map_err(failed)?;
     let bytes = scripts.usage.begin(vm.lua.used_memory());
-    Ok(Bound { vm, types, bytes, has_run: Cell::new(false) })
+    Ok(BoundVm { vm, types, bytes, has_run: Cell::new(false) })
 }
 
 /// `takes limit window [n]`, as [`cattlegrid_objects::Registry`] says it for shipped types.
@@ -312,7 +312,7 @@ fn check_count(method: &Method, count: usize) -> Result<(), String> {
 
 struct Run<'a> {
     scripts: &'a Scripts,
-    bound: &'a Bound,
+    bound: &'a BoundVm,
     definition: &'a Definition,
     about: &'a ScriptMethod,
     place: usize,
@@ -323,14 +323,14 @@ struct Run<'a> {
 }
 
 /// What a call came to.
-struct Ran {
+struct MethodResult {
     reply: ScriptOutcome,
     /// The new plain state, if it is another one.
     plain: Option<Vec<u8>>,
 }
 
 impl Run<'_> {
-    fn run(&self, out: &mut Vec<u8>) -> Result<Ran, Failure> {
+    fn run(&self, out: &mut Vec<u8>) -> Result<MethodResult, Failure> {
         if self.definition.new == Some(self.place) {
             if self.call.replaces && self.definition.create_only {
                 return Err(Failure::Client("the object exists".to_owned()));
@@ -339,15 +339,15 @@ impl Run<'_> {
             let table = self.new_object(self.place, arguments)?;
             let plain = self.encode(&table)?;
             out.extend_from_slice(b"CREATED");
-            return Ok(Ran { reply: ScriptOutcome::Value { flags: 0 }, plain: Some(plain) });
+            return Ok(MethodResult { reply: ScriptOutcome::Value { flags: 0 }, plain: Some(plain) });
         }
         let mut plain = Vec::new();
         let (table, value, before) = match self.at_once(&mut plain, out)? {
-            Some(Ended::Whole { outcome, fields }) => {
+            Some(RunResult::Whole { outcome, fields }) => {
                 self.settle(&fields);
                 return self.ended(outcome, plain, None);
             }
-            Some(Ended::Rest { table, value }) => (table, value, None),
+            Some(RunResult::Rest { table, value }) => (table, value, None),
             None => self.by_steps()?,
         };
         let from = out.len();
@@ -360,7 +360,7 @@ impl Run<'_> {
     }
 
     /// Runs a method as one protected call; None: it takes more than that.
-    fn at_once(&self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Option<Ended>, Failure> {
+    fn at_once(&self, plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<Option<RunResult>, Failure> {
         let Some(own) = self.call.own.filter(|_| self.about.keys.is_empty()) else { return Ok(None) };
         let (head, reader) = Reader::new(own).map_err(|broken| failure(&broken.into()))?;
         let (definition, functions) = (self.definition, self.functions());
@@ -383,7 +383,7 @@ impl Run<'_> {
 
     /// Makes the object's table and the arguments, and runs the method; that table, what the method returns, and for a method
     /// that reads what `new` or `migrate` have made.
-    fn by_steps(&self) -> Result<(Table, Value, Option<Made>), Failure> {
+    fn by_steps(&self) -> Result<(Table, Value, Option<Creation>), Failure> {
         let table = match self.call.own {
             Some(plain) => self.decoded(plain, 0)?,
             None => self.created()?,
@@ -400,7 +400,12 @@ impl Run<'_> {
     }
 
     /// What a call came to that leaves this state.
-    fn ended(&self, reply: ScriptOutcome, plain: Vec<u8>, before: Option<Made>) -> Result<Ran, Failure> {
+    fn ended(
+        &self,
+        reply: ScriptOutcome,
+        plain: Vec<u8>,
+        before: Option<Creation>,
+    ) -> Result<MethodResult, Failure> {
         if self.about.reads {
             let is_unchanged = match before {
                 Some((before, marks_before)) => before == plain && marks_before == marks(),
@@ -411,14 +416,14 @@ impl Run<'_> {
                     drop_changes();
                 }
                 // An object that `create` has made stays.
-                Ok(Ran { reply, plain: self.call.own.is_none().then_some(plain) })
+                Ok(MethodResult { reply, plain: self.call.own.is_none().then_some(plain) })
             } else {
                 let method = self.scripts.types[self.call.object_type].object_type.methods[self.place].name;
                 Err(Failure::Script(format!("read.{method} changed its object")))
             };
         }
         let is_same = self.call.own == Some(&*plain);
-        Ok(Ran { reply, plain: (!is_same).then_some(plain) })
+        Ok(MethodResult { reply, plain: (!is_same).then_some(plain) })
     }
 
     fn functions(&self) -> &Functions {
@@ -540,7 +545,7 @@ impl Run<'_> {
 }
 
 /// The state that `new` or `migrate` has made, and what was written besides.
-type Made = (Vec<u8>, Marks);
+type Creation = (Vec<u8>, Marks);
 
 /// What a call has written to its object besides its state.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -548,14 +553,14 @@ struct Marks {
     /// [`cattlegrid_objects::Pending::digest`].
     changes: u64,
     tags: usize,
-    #[expect(clippy::option_option, reason = "as in `Written`: none, or another end")]
+    #[expect(clippy::option_option, reason = "as in `CallEffects`: none, or another end")]
     expires_ms: Option<Option<u64>>,
     once: bool,
 }
 
 fn marks() -> Marks {
     let marks = current::with(|current| {
-        let Written { fields, tags, expires_ms, once, .. } = &current.written;
+        let CallEffects { fields, tags, expires_ms, once, .. } = &current.written;
         Marks { changes: fields.digest(), tags: tags.len(), expires_ms: *expires_ms, once: once.is_some() }
     });
     marks.unwrap_or_default()
@@ -566,7 +571,7 @@ fn marks() -> Marks {
 fn apart<R>(migrated: impl FnOnce() -> R) -> R {
     let own = current::with(|current| {
         let written = &mut current.written;
-        let Written { tags, expires_ms, after, once, .. } = written;
+        let CallEffects { tags, expires_ms, after, once, .. } = written;
         (std::mem::take(tags), expires_ms.take(), std::mem::take(after), once.take())
     });
     let result = migrated();

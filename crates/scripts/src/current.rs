@@ -22,12 +22,12 @@ pub(crate) struct Current<'a> {
     /// Another number for each call of the thread: handles of other calls are refused.
     pub(crate) number: u64,
     /// What has been written so far.
-    pub(crate) written: Written,
+    pub(crate) written: CallEffects,
 }
 
 /// What a call has written so far.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct CallEffects {
     pub(crate) fields: Pending,
     /// Methods of fields that were called: each draws its own random numbers.
     pub(crate) draws: u64,

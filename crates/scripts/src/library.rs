@@ -2,7 +2,7 @@
 //!
 //! Each checks its arguments; those that need a call fail outside of one, as while sources are loaded. What a call asks
 //! for beyond its object (`cg.set`, `cg.invalidate`, `cg.load`, `cg.event`, `cg.log`, `print`) is kept in
-//! [`crate::current::Written`] until it has taken effect.
+//! [`crate::current::CallEffects`] until it has taken effect.
 //!
 //! # Invariants
 //! * A call asks for at most [`AFTER_MAX`] things, of [`AFTER_BYTES_MAX`] bytes in all.
@@ -16,7 +16,7 @@ use std::fmt;
 use mlua::{Function, Lua, Table, Value};
 
 use crate::current::{self, Current};
-use crate::reply::Given;
+use crate::reply::FlaggedText;
 use crate::{clock, json, natives};
 use arguments::{fault, is_whole, number, text};
 
@@ -76,7 +76,7 @@ fn values(lua: &Lua, cg: &Table) -> mlua::Result<()> {
             if !is_whole(flags) || !(0.0..=f64::from(u32::MAX)).contains(&flags) {
                 return Err(fault(lua, "cg.value: flags must be a whole number from 0 to 4294967295"));
             }
-            lua.create_any_userdata(Given { bytes, flags: flags as u32 })
+            lua.create_any_userdata(FlaggedText { bytes, flags: flags as u32 })
         })?,
     )?;
     cg.raw_set(

@@ -79,7 +79,7 @@ impl Scripts {
             usage: Usage::default(),
         };
         for (source, table) in sources.types.iter().zip(&vm.returned) {
-            let mut reader = Reader::new(source);
+            let mut reader = TypeReader::new(source);
             match reader.read(table) {
                 Some((host_type, definition)) => {
                     scripts.types.push(host_type);
@@ -221,13 +221,13 @@ fn error(path: &Path, line: Option<usize>, text: String) -> Problem {
 
 /// What a method takes, its object left out.
 #[derive(Debug, Clone, Default)]
-struct Takes {
+struct Signature {
     /// Names, and whether they must be there.
     list: Vec<(String, bool)>,
     variadic: bool,
 }
 
-impl Takes {
+impl Signature {
     fn bounds(&self) -> (usize, usize) {
         let least = self.list.iter().rposition(|(_, required)| *required).map_or(0, |place| place + 1);
         (least, if self.variadic { ARGUMENTS_MAX } else { self.list.len() })
@@ -245,7 +245,7 @@ impl Takes {
 }
 
 /// Reads what a source has returned.
-struct Reader<'s> {
+struct TypeReader<'s> {
     source: &'s Source,
     /// None: the compiler is another one than is known.
     bytecode: Option<Bytecode>,
@@ -253,13 +253,13 @@ struct Reader<'s> {
 }
 
 /// A method that was found.
-struct Found {
+struct MethodSource {
     function: Function,
     reads: bool,
     keys: Vec<usize>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> TypeReader<'s> {
     fn new(source: &'s Source) -> Self {
         Self { source, bytecode: describe(source).ok(), problems: Vec::new() }
     }
@@ -272,7 +272,7 @@ impl<'s> Reader<'s> {
 
     /// None: there are problems.
     fn read(&mut self, table: &Table) -> Option<(HostType, Definition)> {
-        let mut methods: BTreeMap<String, Found> = BTreeMap::new();
+        let mut methods: BTreeMap<String, MethodSource> = BTreeMap::new();
         let mut settings = TypeSettings::new(&self.source.name);
         let (mut version, mut create_only, mut create, mut keys) = (1, false, None, None);
         let mut migrates = false;
@@ -320,7 +320,7 @@ impl<'s> Reader<'s> {
         if methods.len() > TYPE_METHODS_MAX {
             self.problem("", format!("has {} methods, more than {TYPE_METHODS_MAX}", methods.len()));
         }
-        let takes: BTreeMap<String, Takes> =
+        let takes: BTreeMap<String, Signature> =
             methods.iter().map(|(name, found)| (name.clone(), self.takes(name, &found.function))).collect();
         if let Some(keys) = keys {
             self.keys(&keys, &mut methods, &takes);
@@ -379,7 +379,7 @@ impl<'s> Reader<'s> {
 
     fn method(
         &mut self,
-        methods: &mut BTreeMap<String, Found>,
+        methods: &mut BTreeMap<String, MethodSource>,
         name: String,
         function: Function,
         reads: bool,
@@ -403,11 +403,11 @@ impl<'s> Reader<'s> {
                 format!("{name} and read.{name}: two methods of one name"),
             );
         }
-        methods.insert(name, Found { function, reads, keys: Vec::new() });
+        methods.insert(name, MethodSource { function, reads, keys: Vec::new() });
     }
 
     /// What a method takes besides its object.
-    fn takes(&self, name: &str, function: &Function) -> Takes {
+    fn takes(&self, name: &str, function: &Function) -> Signature {
         let info = function.info();
         let count = usize::from(info.num_params);
         let is_own = info.short_src.is_some_and(|file| file == file_of(self.source));
@@ -428,11 +428,16 @@ impl<'s> Reader<'s> {
                 *is_required = false;
             }
         }
-        Takes { list, variadic: info.is_vararg }
+        Signature { list, variadic: info.is_vararg }
     }
 
     /// `keys = {union = {1, 2}}`: arguments, from 1, that are keys of objects.
-    fn keys(&mut self, keys: &Table, methods: &mut BTreeMap<String, Found>, takes: &BTreeMap<String, Takes>) {
+    fn keys(
+        &mut self,
+        keys: &Table,
+        methods: &mut BTreeMap<String, MethodSource>,
+        takes: &BTreeMap<String, Signature>,
+    ) {
         for (name, value) in self.entries("keys", keys) {
             let field = format!("keys.{name}");
             let Some(found) = methods.get_mut(&name).filter(|_| name != "new") else {
@@ -465,7 +470,7 @@ impl<'s> Reader<'s> {
     }
 
     /// The arguments of `new` with which an absent object is made.
-    fn create(&mut self, create: &Table, new: Option<&Takes>) -> Option<Vec<Vec<u8>>> {
+    fn create(&mut self, create: &Table, new: Option<&Signature>) -> Option<Vec<Vec<u8>>> {
         let Some(new) = new else {
             self.problem("create", "create: the type has no method new".to_owned());
             return None;

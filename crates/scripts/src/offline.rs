@@ -23,7 +23,7 @@ use crate::call::{is_memory, text_of};
 use crate::limits::{Breach, Limits};
 use crate::load;
 use crate::problem::{Problem, Severity};
-use crate::raw_call::{self, Watched};
+use crate::raw_call::{self, WatchedVm};
 use crate::scripts::Scripts;
 use crate::source::{Source, Sources};
 use crate::vm;
@@ -36,7 +36,7 @@ const MEMORY_BYTES: usize = 64 << 20;
 
 /// A test that has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tested {
+pub struct TestResult {
     /// The file's name, and behind a blank the function's, if it is one.
     pub name: String,
     /// How often it called `t.eq` and `t.error`.
@@ -51,7 +51,7 @@ pub fn run_tests(
     scripts: &Arc<Scripts>,
     sources: &Sources,
     settings: &Settings,
-) -> Result<Vec<Tested>, Vec<Problem>> {
+) -> Result<Vec<TestResult>, Vec<Problem>> {
     let (mut passed, mut failed) = (Vec::new(), Vec::new());
     if sources.tests.is_empty() {
         return Ok(passed);
@@ -68,7 +68,7 @@ pub fn run_tests(
         Err(text) => return Err(vec![problem(&sources.tests[0].path, None, text)]),
     };
     for source in &sources.tests {
-        let mut file = match File::open(scripts, source, &registry) {
+        let mut file = match TestFile::open(scripts, source, &registry) {
             Ok(file) => file,
             Err(error) => {
                 failed.push(error);
@@ -93,7 +93,7 @@ fn problem(file: &Path, line: Option<usize>, text: String) -> Problem {
 
 /// What the functions of `cg.test` work on.
 #[derive(Debug)]
-struct Shared {
+struct TestState {
     store: Store,
     checks: usize,
     /// The first check that has failed, which the test may have caught.
@@ -101,21 +101,21 @@ struct Shared {
 }
 
 /// A file of tests.
-struct File<'f> {
+struct TestFile<'f> {
     source: &'f Source,
     registry: &'f Arc<Registry>,
     /// As it is named in errors.
     name: String,
     chunk: Function,
-    shared: Rc<RefCell<Shared>>,
-    watched: Watched,
+    shared: Rc<RefCell<TestState>>,
+    watched: WatchedVm,
 }
 
-impl<'f> File<'f> {
+impl<'f> TestFile<'f> {
     fn open(scripts: &Scripts, source: &'f Source, registry: &'f Arc<Registry>) -> Result<Self, Problem> {
         let chunk = load::compile(source)?;
         let wrong = |error: mlua::Error| problem(&source.path, None, text_of(&error));
-        let shared = Shared { store: store(registry, source)?, checks: 0, failed: None };
+        let shared = TestState { store: store(registry, source)?, checks: 0, failed: None };
         let shared = Rc::new(RefCell::new(shared));
         let lua = vm::sandbox(&scripts.program, MEMORY_BYTES).map_err(wrong)?;
         let zone =
@@ -129,11 +129,11 @@ impl<'f> File<'f> {
             .into_function()
             .map_err(wrong)?;
         lua.set_memory_limit(lua.used_memory() + MEMORY_BYTES).map_err(wrong)?;
-        let watched = Watched::new(&lua, FILE_TIME).map_err(wrong)?;
+        let watched = WatchedVm::new(&lua, FILE_TIME).map_err(wrong)?;
         Ok(Self { source, registry, name, chunk, shared, watched })
     }
 
-    fn run(&mut self) -> Result<Vec<Tested>, Vec<Problem>> {
+    fn run(&mut self) -> Result<Vec<TestResult>, Vec<Problem>> {
         // Calls of types have numbers of their own, in slots of their own.
         let slot = Arc::clone(self.watched.slot());
         let (ran, breach) = raw_call::timed(&slot, 1, || self.run_all());
@@ -145,9 +145,9 @@ impl<'f> File<'f> {
         Err(vec![problem(&self.source.path, None, text)])
     }
 
-    fn run_all(&self) -> Result<Vec<Tested>, Vec<Problem>> {
+    fn run_all(&self) -> Result<Vec<TestResult>, Vec<Problem>> {
         let returned: Value = self.whole(self.chunk.call(())).map_err(|error| vec![self.problem(&error)])?;
-        let top = Tested { name: self.name.clone(), checks: self.shared.borrow().checks };
+        let top = TestResult { name: self.name.clone(), checks: self.shared.borrow().checks };
         let Value::Table(table) = returned else { return Ok(vec![top]) };
         let mut tests = Vec::new();
         for pair in table.pairs::<Value, Value>() {
@@ -169,11 +169,11 @@ impl<'f> File<'f> {
         }
         for (name, run) in tests {
             let fresh = store(self.registry, self.source).map_err(|error| vec![error])?;
-            *self.shared.borrow_mut() = Shared { store: fresh, checks: 0, failed: None };
+            *self.shared.borrow_mut() = TestState { store: fresh, checks: 0, failed: None };
             match self.whole(run.call::<()>(())) {
                 Ok(()) => {
                     let name = format!("{} {name}", self.name);
-                    passed.push(Tested { name, checks: self.shared.borrow().checks });
+                    passed.push(TestResult { name, checks: self.shared.borrow().checks });
                 }
                 Err(error) => {
                     let mut found = self.problem(&error);

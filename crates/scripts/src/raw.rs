@@ -27,7 +27,7 @@ use crate::natives::Handle;
 use crate::raw::keys::Keys;
 use crate::raw_call;
 use crate::state::DEPTH_MAX;
-use crate::state::format::{self, Broken, Head, Key, Reader, Token, WHOLE_MAX};
+use crate::state::format::{self, FormatError, Head, Key, Reader, Token, WHOLE_MAX};
 
 /// Slots of the stack that all tables of a state take, and some for what is called.
 const STACK: c_int = 4 * (DEPTH_MAX as c_int + 1);
@@ -75,7 +75,7 @@ pub(crate) fn decode(
     let job = LightUserData((&raw mut decoder).cast());
     match with_functions(lua, |functions| functions.decode.call(job))? {
         mlua::Value::Table(table) => Ok(table),
-        _ => Err(Broken.into()),
+        _ => Err(FormatError.into()),
     }
 }
 
@@ -102,14 +102,14 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// Pushes the table of the state.
-    unsafe fn state(&mut self) -> Result<(), Broken> {
+    unsafe fn state(&mut self) -> Result<(), FormatError> {
         // SAFETY: as this function's: it runs within a protected call, with room on the stack for all tables.
         unsafe { self.value(0)? };
-        if self.reader.is_over() { Ok(()) } else { Err(Broken) }
+        if self.reader.is_over() { Ok(()) } else { Err(FormatError) }
     }
 
     /// Pushes the next value.
-    unsafe fn value(&mut self, depth: usize) -> Result<(), Broken> {
+    unsafe fn value(&mut self, depth: usize) -> Result<(), FormatError> {
         let state = self.state;
         match self.reader.value(depth)? {
             // SAFETY: there is room on the stack; the bytes are copied.
@@ -119,14 +119,14 @@ impl Decoder<'_> {
             // SAFETY: as above.
             Token::String(string) => unsafe { push_string(state, string) },
             Token::Field(field) => {
-                let kind = self.head.kind(field).ok_or(Broken)?;
+                let kind = self.head.kind(field).ok_or(FormatError)?;
                 let handle = Handle { object: self.object, field, kind };
                 let LightUserData(pointer) = handle.to_light(self.call_number);
                 // SAFETY: as above.
                 unsafe { ffi::lua_pushlightuserdatatagged(state, pointer, 0) }
             }
             Token::Table { items, entries, array } => {
-                let few = |count: usize| c_int::try_from(count).map_err(|_| Broken);
+                let few = |count: usize| c_int::try_from(count).map_err(|_| FormatError);
                 // SAFETY: as above. A table's counts are not more than the bytes of the state.
                 unsafe { ffi::lua_createtable(state, few(items)?, few(entries)?) };
                 for item in 1..=few(items)? {
@@ -157,15 +157,15 @@ impl Decoder<'_> {
     }
 
     /// Pushes the next key.
-    unsafe fn key(&mut self) -> Result<(), Broken> {
+    unsafe fn key(&mut self) -> Result<(), FormatError> {
         let string = match self.reader.key()? {
-            Key::Number(number) if number.is_nan() => return Err(Broken),
+            Key::Number(number) if number.is_nan() => return Err(FormatError),
             Key::Number(number) => {
                 // SAFETY: there is room on the stack.
                 unsafe { ffi::lua_pushnumber(self.state, number) };
                 return Ok(());
             }
-            Key::Name(name) => self.names.get(name).ok_or(Broken)?,
+            Key::Name(name) => self.names.get(name).ok_or(FormatError)?,
             Key::String(string) => string,
         };
         // SAFETY: as above.
@@ -181,7 +181,7 @@ unsafe fn push_string(state: *mut ffi::lua_State, string: &[u8]) {
 
 /// What became of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Encoded {
+pub(crate) enum Encoding {
     /// It is written.
     Whole,
     /// It holds what no state can.
@@ -202,7 +202,7 @@ pub(crate) fn encode(
     fields: &mut Vec<(u8, u8)>,
     most: usize,
     out: &mut Vec<u8>,
-) -> mlua::Result<Encoded> {
+) -> mlua::Result<Encoding> {
     thread_local! {
         static SCRATCH: RefCell<Scratch> = RefCell::default();
     }
@@ -215,9 +215,9 @@ pub(crate) fn encode(
         let job = LightUserData((&raw mut writer).cast());
         let is_written: bool = with_functions(lua, |functions| functions.encode.call((table, job)))?;
         Ok(match is_written {
-            true => Encoded::Whole,
-            false if writer.is_too_long() => Encoded::TooLong,
-            false => Encoded::Refused,
+            true => Encoding::Whole,
+            false if writer.is_too_long() => Encoding::TooLong,
+            false => Encoding::Refused,
         })
     })
 }

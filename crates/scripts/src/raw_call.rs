@@ -161,13 +161,13 @@ impl Interrupt {
 
 /// A VM as the watchdog sees it, as long as this is there.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedVm {
     slot: Arc<Slot>,
     /// Keeps the VM for the interrupt.
     _lua: Lua,
 }
 
-impl Watched {
+impl WatchedVm {
     /// Of this VM, which is this thread's; `limit`: what a call may take of the processor's time.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedVm {
     fn drop(&mut self) {
         self.slot.close();
     }

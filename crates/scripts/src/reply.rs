@@ -14,7 +14,7 @@ use crate::{current, json, raw_call};
 
 /// What `cg.value` returns.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct FlaggedText {
     pub(crate) bytes: Vec<u8>,
     pub(crate) flags: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) fn reply(value: &Value, json_flags: u32, out: &mut Vec<u8>) -> Result
             flags = json_flags;
         }
         Value::UserData(given) => {
-            let given = given.borrow::<Given>().map_err(|_| no_form("userdata"))?;
+            let given = given.borrow::<FlaggedText>().map_err(|_| no_form("userdata"))?;
             out.extend_from_slice(&given.bytes);
             flags = given.flags;
         }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cattlegrid_objects::{Defined, Host, HostType, HostUsage, ScriptCall, ScriptDone, World};
+use cattlegrid_objects::{Host, HostType, HostUsage, ScriptCall, ScriptDone, TypeHandle, World};
 
 use crate::breaches::Breaches;
 use crate::call;
@@ -33,7 +33,7 @@ pub struct Scripts {
 #[derive(Debug)]
 pub(crate) struct Definition {
     /// Keeps the type's numbers.
-    pub(crate) _defined: Defined,
+    pub(crate) _defined: TypeHandle,
     /// The version that its states are written with.
     pub(crate) version: u16,
     /// `new` does not replace an object.

@@ -57,9 +57,9 @@ impl Sources {
     /// # Errors
     /// What is wrong with the files, all of it.
     pub fn read(dir: &Path) -> Result<Self, Vec<Problem>> {
-        let mut reader = Reader { sources: Self::default(), files: 0, problems: Vec::new() };
+        let mut reader = DirectoryReader { sources: Self::default(), files: 0, problems: Vec::new() };
         reader.folder(dir, "", 0);
-        let Reader { mut sources, files, mut problems } = reader;
+        let DirectoryReader { mut sources, files, mut problems } = reader;
         if files > FILES_MAX {
             problems.push(problem(
                 dir,
@@ -97,13 +97,13 @@ impl Sources {
     }
 }
 
-struct Reader {
+struct DirectoryReader {
     sources: Sources,
     files: usize,
     problems: Vec<Problem>,
 }
 
-impl Reader {
+impl DirectoryReader {
     /// `prefix`: the folder's place in the directory, `lib/`.
     fn folder(&mut self, folder: &Path, prefix: &str, depth: usize) {
         let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);

@@ -24,8 +24,8 @@ use crate::current;
 use crate::json;
 use crate::names::Names;
 use crate::natives::Handle;
-use crate::raw::{self, Encoded};
-use format::{Broken, Head, Key, Reader, Token};
+use crate::raw::{self, Encoding};
+use format::{FormatError, Head, Key, Reader, Token};
 
 /// Most tables within each other, the state's own included.
 pub(crate) const DEPTH_MAX: usize = 16;
@@ -42,7 +42,7 @@ pub(crate) struct Fields {
 
 /// The fields that a plain state refers to, without a VM. Empty: none.
 pub(crate) fn fields(plain: &[u8]) -> Fields {
-    let head = Reader::new(plain).map_or_else(|Broken| Head::default(), |(head, _)| head);
+    let head = Reader::new(plain).map_or_else(|FormatError| Head::default(), |(head, _)| head);
     Fields { list: head.fields.as_chunks::<2>().0.iter().map(|[number, kind]| (*number, *kind)).collect() }
 }
 
@@ -82,13 +82,13 @@ pub(crate) fn encode(
     let most = from.saturating_add(most(state_max));
     let encoded = raw::encode(lua, table, names, call_number, &mut list, most, out);
     let encoded = encoded.map_err(|error| error.to_string())?;
-    if encoded == Encoded::Refused {
+    if encoded == Encoding::Refused {
         out.truncate(from);
         return Err(explain::explain(table, call_number));
     }
     start.finish(list, state_max, out).map_err(|TooLong { len }| {
         out.truncate(from);
-        let bytes = if encoded == Encoded::TooLong { "more than ".to_owned() } else { String::new() };
+        let bytes = if encoded == Encoding::TooLong { "more than ".to_owned() } else { String::new() };
         format!("state too large ({bytes}{len} bytes, state_max is {state_max}): use cg.set/cg.map")
     })
 }
@@ -169,7 +169,7 @@ fn json_value(
     depth: usize,
     out: &mut Vec<u8>,
     field: &mut dyn FnMut(Handle, &mut Vec<u8>),
-) -> Result<(), Broken> {
+) -> Result<(), FormatError> {
     let (items, entries) = match reader.value(depth)? {
         Token::Boolean(value) => {
             json::push_boolean(value, out);
@@ -188,7 +188,7 @@ fn json_value(
             return Ok(());
         }
         Token::Field(number) => {
-            let kind = head.kind(number).ok_or(Broken)?;
+            let kind = head.kind(number).ok_or(FormatError)?;
             field(Handle { object: 0, field: number, kind }, out);
             return Ok(());
         }
@@ -224,7 +224,7 @@ fn json_value(
                 json::push_number(number, &mut text);
                 Cow::Owned(text)
             }
-            Key::Name(name) => Cow::Borrowed(names.get(name).ok_or(Broken)?),
+            Key::Name(name) => Cow::Borrowed(names.get(name).ok_or(FormatError)?),
             Key::String(string) => Cow::Borrowed(string),
         };
         if is_number {
@@ -256,8 +256,8 @@ fn json_value(
     Ok(())
 }
 
-impl From<Broken> for mlua::Error {
-    fn from(Broken: Broken) -> Self {
+impl From<FormatError> for mlua::Error {
+    fn from(FormatError: FormatError) -> Self {
         Self::runtime("the object's state cannot be read")
     }
 }

@@ -7,7 +7,7 @@ use cattlegrid_objects::{
 };
 use mlua::{Lua, MultiValue};
 
-use crate::current::{self, Current, Written};
+use crate::current::{self, CallEffects, Current};
 
 /// Plain values, and tags that cannot be: `bad...`.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Default for Setting {
 
 impl Setting {
     /// Runs `run` as a call, the first of its thread; what it has written.
-    pub(crate) fn run<R>(&self, world: &mut Fake, run: impl FnOnce() -> R) -> (R, Written) {
+    pub(crate) fn run<R>(&self, world: &mut Fake, run: impl FnOnce() -> R) -> (R, CallEffects) {
         let settings = Settings::default();
         let own_settings = TypeSettings::new("test");
         let call = ScriptCall {
@@ -71,7 +71,7 @@ impl Setting {
             own_settings: &own_settings,
             zone: &self.zone,
         };
-        let mut current = Current { call: &call, world, number: 1, written: Written::default() };
+        let mut current = Current { call: &call, world, number: 1, written: CallEffects::default() };
         let result = current::enter(&mut current, run);
         (result, current.written)
     }

@@ -34,7 +34,7 @@ pub(crate) fn without_address(text: &str) -> &str {
     match parts {
         Some((kind, address)) if address.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             // Of `cg.value` the name of its Rust type.
-            let kind = if matches!(kind, "Given" | "lightuserdata") { "userdata" } else { kind };
+            let kind = if matches!(kind, "FlaggedText" | "lightuserdata") { "userdata" } else { kind };
             KINDS.into_iter().find(|own| *own == kind).unwrap_or(text)
         }
         _ => text,
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(without_address(&format!("{kind}: 0x00007f2fd80873e0")), kind);
             assert_eq!(without_address(&format!("<{kind} 0x7f2fd80873e0>")), kind);
         }
-        for text in ["<lightuserdata 0x1>", "lightuserdata: 0x1", "Given: 0x1"] {
+        for text in ["<lightuserdata 0x1>", "lightuserdata: 0x1", "FlaggedText: 0x1"] {
             assert_eq!(without_address(text), "userdata");
         }
         for text in ["", "t: 0x1", "table: 0x1 is", "t.luau:1: table: 0x1", "<table 0x1", "table"] {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use arrayvec::ArrayVec;
 
-use crate::call::Bound;
+use crate::call::BoundVm;
 use crate::raw_call;
 
 /// Most VMs of a thread.
@@ -14,13 +14,13 @@ const KEPT: usize = 2;
 
 thread_local! {
     /// With the numbers of their `Scripts`, the one used last first.
-    static VMS: RefCell<ArrayVec<(u64, Rc<Bound>), KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
+    static VMS: RefCell<ArrayVec<(u64, Rc<BoundVm>), KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
     /// One was dropped that may have had much memory.
     static HAS_DROPPED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The thread's VM for the `Scripts` with this number; `open` makes it.
-pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<Bound, E>) -> Result<Rc<Bound>, E> {
+pub(crate) fn vm<E>(number: u64, open: impl FnOnce() -> Result<BoundVm, E>) -> Result<Rc<BoundVm>, E> {
     let found = VMS.with_borrow_mut(|vms| {
         let place = vms.iter().position(|(own, _)| *own == number)?;
         if place > 0 {
@@ -62,11 +62,11 @@ mod tests {
     use crate::vm::{Program, Vm};
     use std::sync::Arc;
 
-    fn opened(number: u64) -> (Rc<Bound>, bool) {
+    fn opened(number: u64) -> (Rc<BoundVm>, bool) {
         let mut is_new = false;
         let bound = vm(number, || {
             is_new = true;
-            Vm::open(&Program::default(), &Limits::default()).map(|vm| Bound {
+            Vm::open(&Program::default(), &Limits::default()).map(|vm| BoundVm {
                 vm,
                 types: Vec::new(),
                 bytes: Arc::default(),

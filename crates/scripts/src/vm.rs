@@ -23,7 +23,7 @@ use crate::call;
 use crate::caught;
 use crate::library;
 use crate::limits::{Breach, Limits};
-use crate::raw_call::{self, Watched};
+use crate::raw_call::{self, WatchedVm};
 use crate::texts;
 use crate::watchdog::Slot;
 
@@ -60,7 +60,7 @@ const LOAD_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Vm {
     pub(crate) lua: Lua,
     /// What the watchdog sees of it.
-    watched: Watched,
+    watched: WatchedVm,
     /// What the sources of types have returned, in their order.
     pub(crate) returned: Vec<Table>,
     /// The processor's time that each source has run for, by its name.
@@ -94,8 +94,8 @@ impl Vm {
             move |error| LoadError { file, error }
         };
         let lua = sandbox(program, limits.memory_bytes).map_err(failed(""))?;
-        lua.set_app_data(Took::default());
-        let loading = Watched::new(&lua, LOAD_TIME.max(limits.time)).map_err(failed(""))?;
+        lua.set_app_data(LoadTimes::default());
+        let loading = WatchedVm::new(&lua, LOAD_TIME.max(limits.time)).map_err(failed(""))?;
         let (returned, breach) = raw_call::timed(loading.slot(), 1, || Self::load(&lua, program, limits));
         drop(loading);
         let returned = returned.map_err(|LoadError { file, error }| {
@@ -111,8 +111,8 @@ impl Vm {
         })?;
         let settled_bytes = lua.used_memory();
         lua.set_memory_limit(settled_bytes.saturating_add(limits.memory_bytes)).map_err(failed(""))?;
-        let watched = Watched::new(&lua, limits.time).map_err(failed(""))?;
-        let took = lua.remove_app_data::<Took>().unwrap_or_default().of.into_inner();
+        let watched = WatchedVm::new(&lua, limits.time).map_err(failed(""))?;
+        let took = lua.remove_app_data::<LoadTimes>().unwrap_or_default().of.into_inner();
         Ok(Self { lua, watched, returned, took, settled_bytes, memory_bytes: limits.memory_bytes })
     }
 
@@ -174,7 +174,7 @@ pub(crate) fn kind(value: &Value) -> &'static str {
 
 /// What sources have taken.
 #[derive(Debug, Default)]
-struct Took {
+struct LoadTimes {
     /// Of each source without those that it requires.
     of: RefCell<BTreeMap<String, Duration>>,
     all: Cell<Duration>,
@@ -182,11 +182,11 @@ struct Took {
 
 /// Runs a source, and measures it.
 fn measured<R>(lua: &Lua, name: &str, run: impl FnOnce() -> R) -> R {
-    let all = || lua.app_data_ref::<Took>().map_or(Duration::ZERO, |took| took.all.get());
+    let all = || lua.app_data_ref::<LoadTimes>().map_or(Duration::ZERO, |took| took.all.get());
     let (before, others_before) = (used(), all());
     let ran = run();
     let (whole, others) = (used().saturating_sub(before), all().saturating_sub(others_before));
-    if let Some(took) = lua.app_data_ref::<Took>() {
+    if let Some(took) = lua.app_data_ref::<LoadTimes>() {
         let own = whole.saturating_sub(others);
         took.of.borrow_mut().insert(name.to_owned(), own);
         took.all.set(took.all.get() + own);
@@ -264,7 +264,7 @@ fn freeze_library(value: &Value) -> mlua::Result<()> {
 /// `require("lib/window")`: runs a library once.
 fn require(lua: &Lua, program: &Program) -> mlua::Result<Function> {
     /// What a library has returned; None: it runs.
-    type Loaded = Rc<RefCell<BTreeMap<String, Option<Value>>>>;
+    type LibraryValues = Rc<RefCell<BTreeMap<String, Option<Value>>>>;
     let loaders: mlua::Result<BTreeMap<String, Function>> = program
         .libraries
         .iter()
@@ -274,7 +274,7 @@ fn require(lua: &Lua, program: &Program) -> mlua::Result<Function> {
             Ok((chunk.name.clone(), load.into_function()?))
         })
         .collect();
-    let (loaders, loaded) = (loaders?, Loaded::default());
+    let (loaders, loaded) = (loaders?, LibraryValues::default());
     lua.create_function(move |lua, name: String| {
         let known = loaded.borrow().get(&name).cloned();
         let fault = |text: String| Err(library::arguments::fault(lua, &text));

@@ -139,7 +139,7 @@ pub(crate) fn rest() {
 }
 
 /// What the watchdog knows of a slot.
-struct Seen {
+struct Observation {
     slot: Weak<Slot>,
     /// The call that it saw last.
     number: u64,
@@ -173,14 +173,18 @@ impl Watchdog {
     }
 
     fn run(&self) {
-        let (mut seen, mut idle): (Vec<Seen>, Duration) = (Vec::new(), Duration::ZERO);
+        let (mut seen, mut idle): (Vec<Observation>, Duration) = (Vec::new(), Duration::ZERO);
         loop {
             if self.must_rest.load(Ordering::SeqCst) {
                 // For the thread that follows.
                 self.slots().extend(seen.into_iter().map(|one| one.slot));
                 return;
             }
-            seen.extend(self.slots().drain(..).map(|slot| Seen { slot, number: 0, since: Duration::ZERO }));
+            seen.extend(self.slots().drain(..).map(|slot| Observation {
+                slot,
+                number: 0,
+                since: Duration::ZERO,
+            }));
             let (mut wait, mut runs) = (TICK.1, false);
             seen.retain_mut(|one| {
                 let Some(slot) = one.slot.upgrade() else { return false };
@@ -210,7 +214,7 @@ impl Watchdog {
     }
 }
 
-impl Seen {
+impl Observation {
     /// Whether a call has run since the last look, and when to look again: a call that was seen first is looked at once more
     /// before it can be over, since most have ended then.
     fn look(&mut self, slot: &Slot) -> (bool, Duration) {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cattlegrid_objects::{
-    Arguments, Change, Done, Listing, MethodId, NewState, Object, Outcome, Registry, State, View, prefix_of,
+    Arguments, Change, Done, Listing, MethodId, NewState, Object, ObjectState, Outcome, Registry, View,
+    prefix_of,
 };
 use cattlegrid_store::{
     Attributes, Ends, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Reclaimed, Store,
@@ -193,7 +194,7 @@ impl Shard {
         let (mut new, mut out) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.value));
         out.clear();
         let now_ms = now.unix_ms();
-        let mut run = |state: State<'_>, new: &mut Vec<u8>| {
+        let mut run = |state: ObjectState<'_>, new: &mut Vec<u8>| {
             let object = Object::new(call.key(), state, new, call.memory, expires_ms);
             match call.commit {
                 None => {
@@ -203,11 +204,11 @@ impl Shard {
             }
         };
         let done = match found {
-            None => run(State::Absent, &mut new),
-            Some(_) if anew => run(State::Absent, &mut new),
+            None => run(ObjectState::Absent, &mut new),
+            Some(_) if anew => run(ObjectState::Absent, &mut new),
             Some(found) if is_tree => {
                 let failed = |done: &Done| matches!(done.outcome, Outcome::NoRoom(_) | Outcome::Error(_));
-                let change = |tree: &mut Tree| run(State::Tree(tree), &mut new);
+                let change = |tree: &mut Tree| run(ObjectState::Tree(tree), &mut new);
                 let done = self.store.change_tree(found, pinned_max, change, failed);
                 if !matches!(&done, Ok(done) if !failed(done))
                     && let Some(old) = untagged
@@ -221,11 +222,11 @@ impl Shard {
                 done
             }
             Some(found) => match self.store.item(found).value() {
-                Value::Inline(bytes) => run(State::Bytes(bytes), &mut new),
+                Value::Inline(bytes) => run(ObjectState::Bytes(bytes), &mut new),
                 value @ Value::Huge(_) => {
                     let mut copy = Vec::with_capacity(value.len());
                     value.copy_to(&mut copy);
-                    run(State::Bytes(&copy), &mut new)
+                    run(ObjectState::Bytes(&copy), &mut new)
                 }
             },
         };

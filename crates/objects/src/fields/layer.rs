@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use cattlegrid_store::{Tree, Value};
 
-use super::{Pended, Pending};
+use super::{MemberChange, Pending};
 use crate::object::View;
 
 /// The object that has the field.
@@ -85,7 +85,7 @@ impl<'a> Layer<'a> {
         let first = base.before(&[self.field]);
         // The changes, and what those before each add to the number of members. Their places ascend.
         let mut sum = 0;
-        let changes: Vec<(&'a [u8], &'a Pended, i64)> = self
+        let changes: Vec<(&'a [u8], &'a MemberChange, i64)> = self
             .range(Bound::Included(&[self.field]), Bound::Excluded(&[self.field + 1]))
             .map(|(key, own)| {
                 let before = sum;
@@ -93,7 +93,7 @@ impl<'a> Layer<'a> {
                 (&**key, own, before)
             })
             .collect();
-        let place_of = |(key, _, before): &(&[u8], &Pended, i64)| {
+        let place_of = |(key, _, before): &(&[u8], &MemberChange, i64)| {
             (base.before(key) - first).saturating_add_signed(*before)
         };
         let after = changes.partition_point(|change| place_of(change) <= place);
@@ -140,7 +140,7 @@ impl<'a> Layer<'a> {
     /// Shows the members that `scan` shows, with the changes of the call. `is_before`: in the order of both.
     fn merge(
         self,
-        changes: impl Iterator<Item = (&'a Box<[u8]>, &'a Pended)>,
+        changes: impl Iterator<Item = (&'a Box<[u8]>, &'a MemberChange)>,
         is_before: impl Fn(&[u8], &[u8]) -> bool,
         scan: impl FnOnce(&mut dyn FnMut(&[u8], Value<'_>) -> bool),
         each: &mut dyn FnMut(&[u8], Value<'_>) -> bool,
@@ -172,7 +172,7 @@ impl<'a> Layer<'a> {
         [&[self.field], key].concat()
     }
 
-    fn range(self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> btree_map::Range<'a, Box<[u8]>, Pended> {
+    fn range(self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> btree_map::Range<'a, Box<[u8]>, MemberChange> {
         self.pending.changes.range::<[u8], _>((from, to))
     }
 
@@ -183,7 +183,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-impl Pended {
+impl MemberChange {
     /// Shows a member if it is there; false: enough.
     fn show(&self, key: &[u8], each: &mut dyn FnMut(&[u8], Value<'_>) -> bool) -> bool {
         self.value.as_deref().is_none_or(|value| each(&key[1..], Value::Inline(value)))

@@ -14,11 +14,11 @@ use crate::calendar::Zone;
 use crate::call::{CallError, Frame, Reply};
 use crate::method::ObjectType;
 use crate::native;
-use crate::native::score::{Place, SPACE};
+use crate::native::score::{SPACE, ScoreKey};
 use crate::native::set::Draws;
 use crate::native::topk::{ORDER as TOPK_ORDER, order_parts};
 use crate::number::push_whole;
-use crate::object::{Change, FieldBase, Object, State, View};
+use crate::object::{Change, FieldBase, Object, ObjectState, View};
 use crate::settings::{Settings, TypeSettings};
 
 /// What a field is.
@@ -125,7 +125,7 @@ impl Pending {
     pub fn begin(&mut self, call: &FieldCall<'_>) -> Result<(), String> {
         self.note_kind(call);
         let mut new = Vec::new();
-        let ran = run(call, "new", State::Absent, &mut new, &mut Vec::new()).map_err(text)?;
+        let ran = run(call, "new", ObjectState::Absent, &mut new, &mut Vec::new()).map_err(text)?;
         match ran {
             (Change::Bytes, true) => self.take(Base::Empty, call, &new),
             _ => Err("has arguments that its type refuses".to_owned()),
@@ -160,14 +160,15 @@ impl Pending {
                 value.copy_to(out);
                 return Ok(true);
             }
-            let state = State::Field { base: FieldBase(base), pending: self, field: call.field };
+            let state = ObjectState::Field { base: FieldBase(base), pending: self, field: call.field };
             return run(call, call.method, state, &mut Vec::new(), out)
                 .map_err(text)
                 .map(|(_, replied)| replied);
         }
         let (mut bytes, mut new) = (Vec::new(), Vec::new());
         copy_state(layer, &mut bytes);
-        let (change, replied) = run(call, call.method, State::Bytes(&bytes), &mut new, out).map_err(text)?;
+        let (change, replied) =
+            run(call, call.method, ObjectState::Bytes(&bytes), &mut new, out).map_err(text)?;
         match change {
             Change::Bytes => self.take(base, call, &new)?,
             Change::NewTree(tree) => {
@@ -226,7 +227,7 @@ impl Pending {
 fn run(
     call: &FieldCall<'_>,
     name: &str,
-    state: State<'_>,
+    state: ObjectState<'_>,
     new: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Result<(Change, bool), CallError> {
@@ -365,7 +366,7 @@ impl Rows {
             let mut text = Vec::new();
             let goes_on = match self.kind {
                 FieldKind::Zset => {
-                    let Some(place) = Place::of(key) else { return true };
+                    let Some(place) = ScoreKey::of(key) else { return true };
                     place.score.write(&mut text);
                     each(place.member, Value::Inline(&text))
                 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::arguments::Arguments;
-use crate::object::{Change, FieldBase, State};
+use crate::object::{Change, FieldBase, ObjectState};
 
 type Model = BTreeMap<u8, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -37,9 +37,9 @@ impl Kept {
     fn commit_if(&mut self, memory: &Arc<Memory>, new: &NewState, may_grow: bool) -> Result<(), CallError> {
         let mut buffer = Vec::new();
         let state = match self {
-            Self::Absent => State::Absent,
-            Self::Bytes(bytes) => State::Bytes(bytes),
-            Self::Tree(tree) => State::Tree(tree),
+            Self::Absent => ObjectState::Absent,
+            Self::Bytes(bytes) => ObjectState::Bytes(bytes),
+            Self::Tree(tree) => ObjectState::Tree(tree),
         };
         let others = if may_grow { None } else { memory.scattered(memory.free_bytes()) };
         let mut object = Object::new(b"k", state, &mut buffer, memory, None);
@@ -63,7 +63,7 @@ impl Kept {
         act: impl FnOnce(&mut Members<'_, '_>) -> R,
     ) -> R {
         let mut buffer = Vec::new();
-        let state = State::Field { base: FieldBase(Base::of(self.view())), pending, field };
+        let state = ObjectState::Field { base: FieldBase(Base::of(self.view())), pending, field };
         let mut object = Object::new(b"k", state, &mut buffer, memory, None);
         let result = act(&mut object.members());
         assert!(matches!(object.finish().0, Change::None), "only what is pending changes");

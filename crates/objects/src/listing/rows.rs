@@ -7,7 +7,7 @@ use std::ops::Bound;
 use cattlegrid_store::Value;
 
 use super::json;
-use crate::native::score::Place;
+use crate::native::score::ScoreKey;
 use crate::object::View;
 
 /// What is shown of an object.
@@ -47,7 +47,7 @@ pub(crate) enum Shape {
     Value,
     /// `key : value`, without the end of a line.
     Pair,
-    /// A line `member score`: see [`Place`].
+    /// A line `member score`: see [`ScoreKey`].
     Scores,
     /// `["key", ...]`.
     JsonKeys,
@@ -97,7 +97,7 @@ impl Shape {
             }
             Self::Values | Self::Value => {}
             Self::Scores => {
-                let Some(place) = Place::of(key) else { return };
+                let Some(place) = ScoreKey::of(key) else { return };
                 out.extend_from_slice(place.member);
                 out.push(b' ');
                 place.score.write(out);
@@ -109,7 +109,7 @@ impl Shape {
                 out.extend_from_slice(b":\"");
             }
             Self::JsonScores => {
-                let Some(place) = Place::of(key) else { return };
+                let Some(place) = ScoreKey::of(key) else { return };
                 out.push(b'[');
                 json::string(place.member, out);
                 out.push(b',');

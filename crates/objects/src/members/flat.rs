@@ -59,20 +59,20 @@ impl<'a> Iterator for Entries<'a> {
 
 /// Where a key is in a state of bytes, or where it belongs: an empty range and no value.
 #[derive(Debug)]
-pub(super) struct Found<'a> {
+pub(super) struct Position<'a> {
     pub(super) range: Range<usize>,
     pub(super) value: Option<&'a [u8]>,
 }
 
-pub(super) fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Found<'a> {
+pub(super) fn find<'a>(bytes: &'a [u8], key: &[u8]) -> Position<'a> {
     let mut entries = Entries::of(bytes);
     loop {
         let start = entries.at;
-        let Some(own) = entries.next() else { return Found { range: start..start, value: None } };
+        let Some(own) = entries.next() else { return Position { range: start..start, value: None } };
         match own.key.cmp(key) {
             Ordering::Less => {}
-            Ordering::Equal => return Found { range: own.range, value: Some(own.value) },
-            Ordering::Greater => return Found { range: start..start, value: None },
+            Ordering::Equal => return Position { range: own.range, value: Some(own.value) },
+            Ordering::Greater => return Position { range: start..start, value: None },
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::listing::{Rows, Shape, Start, show};
 use crate::members::Members;
 use crate::method::{Absent, ObjectType, method};
 use crate::native::collection::{member_within, number};
-use crate::native::score::{PLACE_HEAD, Place, SCORE_BYTES, SPACE, Score};
+use crate::native::score::{PLACE_HEAD, SCORE_BYTES, SPACE, Score, ScoreKey};
 use crate::native::set::MANY;
 use crate::object::{Object, View};
 
@@ -259,7 +259,7 @@ fn add_keys(
 
 fn place_key(score: Score, member: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(PLACE_HEAD + member.len());
-    Place { score, member }.write(&mut key);
+    ScoreKey { score, member }.write(&mut key);
     key
 }
 

@@ -59,7 +59,7 @@ impl Bucket {
 
     /// What it holds at this time.
     #[inline]
-    fn level(self, found: Option<State>, now_ms: u64) -> u64 {
+    fn level(self, found: Option<BucketState>, now_ms: u64) -> u64 {
         let Some(found) = found else { return self.full };
         let gained = self.rate.saturating_mul(now_ms.saturating_sub(found.at_ms));
         found.level.saturating_add(gained).min(self.full)
@@ -74,12 +74,12 @@ impl Bucket {
 
 /// What the item holds.
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct BucketState {
     level: u64,
     at_ms: u64,
 }
 
-impl State {
+impl BucketState {
     #[inline]
     fn read(bytes: &[u8]) -> Option<Self> {
         number::words(bytes).map(|[level, at_ms]| Self { level, at_ms })
@@ -93,7 +93,7 @@ fn take(
 ) -> Result<Reply, CallError> {
     let bucket = Bucket::read(arguments)?;
     let wanted = number::positive_or_1(arguments, 2)?.saturating_mul(TOKEN);
-    let found = State::read(object.bytes());
+    let found = BucketState::read(object.bytes());
     let level = bucket.level(found, frame.now_ms);
     let left = level.checked_sub(wanted);
     match left {
@@ -121,13 +121,13 @@ fn peek(
     arguments: &Arguments<'_>,
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
-    let level = Bucket::read(arguments)?.level(State::read(object.bytes()), frame.now_ms);
+    let level = Bucket::read(arguments)?.level(BucketState::read(object.bytes()), frame.now_ms);
     number::push_whole(frame.out, level / TOKEN);
     Ok(Reply::Value)
 }
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
-    let Some(state) = State::read(bytes) else { return };
+    let Some(state) = BucketState::read(bytes) else { return };
     number::push_fields(out, &[("billionths", state.level), ("at_ms", state.at_ms)]);
 }

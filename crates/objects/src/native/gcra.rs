@@ -70,12 +70,12 @@ impl Rate {
 
 /// What the item holds.
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct GcraState {
     debt_ns: u64,
     at_ms: u64,
 }
 
-impl State {
+impl GcraState {
     #[inline]
     fn read(bytes: &[u8]) -> Option<Self> {
         number::words(bytes).map(|[debt_ns, at_ms]| Self { debt_ns, at_ms })
@@ -95,7 +95,7 @@ fn take(
 ) -> Result<Reply, CallError> {
     let rate = Rate::read(arguments)?;
     let n = if arguments.len() > 3 { number::argument(arguments, 3, QUANTITY, number::whole)? } else { 1 };
-    let found = State::read(object.bytes());
+    let found = GcraState::read(object.bytes());
     let mut debt_ns = found.map_or(0, |found| found.debt_ns(frame.now_ms));
     let taken = limit(rate, debt_ns, n, frame.out);
     let went_back = found.is_some_and(|found| found.at_ms > frame.now_ms);
@@ -113,7 +113,7 @@ fn peek(
     frame: &mut Frame<'_>,
 ) -> Result<Reply, CallError> {
     let rate = Rate::read(arguments)?;
-    let debt_ns = State::read(object.bytes()).map_or(0, |found| found.debt_ns(frame.now_ms));
+    let debt_ns = GcraState::read(object.bytes()).map_or(0, |found| found.debt_ns(frame.now_ms));
     limit(rate, debt_ns, 0, frame.out);
     Ok(Reply::Value)
 }
@@ -148,6 +148,6 @@ fn seconds(ns: u64) -> u64 {
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
-    let Some(state) = State::read(bytes) else { return };
+    let Some(state) = GcraState::read(bytes) else { return };
     number::push_fields(out, &[("debt_ns", state.debt_ns), ("at_ms", state.at_ms)]);
 }

@@ -60,14 +60,14 @@ pub(crate) static LOCK: ObjectType = ObjectType {
 
 /// What the item holds.
 #[derive(Debug, Clone, Copy)]
-struct State<'a> {
+struct LockState<'a> {
     fence: u64,
     length_ms: u64,
     since_ms: u64,
     owner: &'a [u8],
 }
 
-impl<'a> State<'a> {
+impl<'a> LockState<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let (head, owner) = bytes.split_at_checked(HEAD)?;
         let [fence, length_ms, since_ms] = number::words(head)?;
@@ -122,7 +122,7 @@ fn take(
     let now_ms = frame.now_ms;
     let owner = owner(arguments, OWNER_MAX, OWNER)?;
     let length_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
-    let fence = match State::read(object.bytes()) {
+    let fence = match LockState::read(object.bytes()) {
         None => now_ms,
         Some(state) => {
             let left_ms = state.left_ms(now_ms);
@@ -167,19 +167,19 @@ fn release(
 
 /// The fence, if it is this owner's now.
 fn own(object: &Object<'_>, owner: &[u8], frame: &Frame<'_>) -> Option<u64> {
-    let state = State::read(object.bytes())?;
+    let state = LockState::read(object.bytes())?;
     (state.owner == owner && state.left_ms(frame.now_ms) > 0).then_some(state.fence)
 }
 
 fn holder(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let state = State::read(object.bytes());
+    let state = LockState::read(object.bytes());
     let Some(state) = state.filter(|state| state.left_ms(frame.now_ms) > 0) else { return Ok(Reply::Miss) };
     Ok(frame.text(state.owner))
 }
 
 fn dump(view: View<'_>, frame: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
-    let Some(state) = State::read(bytes) else { return };
+    let Some(state) = LockState::read(bytes) else { return };
     number::push_fields(out, &[("fence", state.fence), ("left_ms", state.left_ms(frame.now_ms))]);
     out.pop();
     out.extend_from_slice(b",\"owner\":");

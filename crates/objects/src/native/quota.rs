@@ -69,7 +69,7 @@ pub(crate) static QUOTA: ObjectType = ObjectType {
 
 /// What the item holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct QuotaState {
     limit: u64,
     used: u64,
     end_ms: u64,
@@ -85,7 +85,7 @@ const STATE: usize = 28;
 const EXPIRES: u32 = 1 << 31;
 const FLOAT: u32 = 1 << 30;
 
-impl State {
+impl QuotaState {
     fn begin(limit: u64, window: Window, expires: bool) -> Self {
         Self { limit, used: 0, end_ms: 0, window, expires, is_float: false }
     }
@@ -182,7 +182,7 @@ fn new(
 ) -> Result<Reply, CallError> {
     let limit = number::limit(arguments, 0)?;
     let Some(window) = arguments.get(1).and_then(Window::read) else { return Ok(frame.refused()) };
-    State::begin(limit, window, false).write(object);
+    QuotaState::begin(limit, window, false).write(object);
     object.expire_at(frame.end_of_new());
     Ok(frame.created())
 }
@@ -195,12 +195,12 @@ fn addandcheck(
     let n = match number::positive_or_1(arguments, 0) {
         Err(_) if frame.settings.compat => {
             let n = number::argument(arguments, 0, NUMBER, number::float)?;
-            let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+            let Some(found) = QuotaState::read(object.bytes()) else { return Ok(Reply::Miss) };
             return Ok(add(object, found, found, frame, |state, frame| state.use_up_float(n, frame)));
         }
         n => n?,
     };
-    let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let Some(found) = QuotaState::read(object.bytes()) else { return Ok(Reply::Miss) };
     Ok(add(object, found, found, frame, |state, frame| state.use_up(n, frame)))
 }
 
@@ -211,8 +211,8 @@ fn take(
 ) -> Result<Reply, CallError> {
     let (n, limit) = (number::positive_or_1(arguments, 0)?, number::limit(arguments, 1)?);
     let window = number::argument(arguments, 2, Window::USAGE, Window::read)?;
-    let Some(found) = State::read(object.bytes()) else {
-        let mut state = State::begin(limit, window, true);
+    let Some(found) = QuotaState::read(object.bytes()) else {
+        let mut state = QuotaState::begin(limit, window, true);
         let is_granted = state.use_up(n, frame);
         if is_granted {
             state.write(object);
@@ -220,7 +220,7 @@ fn take(
         }
         return Ok(answer(is_granted, frame));
     };
-    let mut asked = State { limit, ..found };
+    let mut asked = QuotaState { limit, ..found };
     if window != found.window {
         asked.window = window;
         // Clients that disagree about the window would never see it end if each began it anew.
@@ -233,10 +233,10 @@ fn take(
 #[inline]
 fn add(
     object: &mut Object<'_>,
-    found: State,
-    mut state: State,
+    found: QuotaState,
+    mut state: QuotaState,
     frame: &mut Frame<'_>,
-    use_up: impl FnOnce(&mut State, &Frame<'_>) -> bool,
+    use_up: impl FnOnce(&mut QuotaState, &Frame<'_>) -> bool,
 ) -> Reply {
     state.roll(frame);
     let is_granted = use_up(&mut state, frame);
@@ -251,8 +251,8 @@ fn add(
 }
 
 fn reset(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some(found) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
-    let state = State { used: 0, end_ms: 0, is_float: false, ..found };
+    let Some(found) = QuotaState::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let state = QuotaState { used: 0, end_ms: 0, is_float: false, ..found };
     if state != found {
         state.write(object);
     }
@@ -260,7 +260,7 @@ fn reset(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> R
 }
 
 fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some(mut state) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let Some(mut state) = QuotaState::read(object.bytes()) else { return Ok(Reply::Miss) };
     state.roll(frame);
     if state.end_ms == 0 && !state.window.begins_at_call() {
         state.end_ms = state.window.end_after(frame.now_ms, frame.zone);
@@ -286,7 +286,7 @@ fn peek(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Re
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
-    let Some(state) = State::read(bytes) else { return };
+    let Some(state) = QuotaState::read(bytes) else { return };
     if state.is_float {
         number::push_fields(out, &[("limit", state.limit), ("end_ms", state.end_ms)]);
         out.pop();

@@ -22,7 +22,7 @@ pub(crate) struct Score(f64);
 
 /// A key that sorts by score.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Place<'k> {
+pub(crate) struct ScoreKey<'k> {
     pub(crate) score: Score,
     pub(crate) member: &'k [u8],
 }
@@ -66,7 +66,7 @@ impl Score {
     }
 }
 
-impl<'k> Place<'k> {
+impl<'k> ScoreKey<'k> {
     /// Reads a key.
     pub(crate) fn of(key: &'k [u8]) -> Option<Self> {
         let (score, member) = key.strip_prefix(&[SPACE])?.split_first_chunk::<8>()?;

@@ -40,14 +40,14 @@ pub(crate) static SLIDING: ObjectType = ObjectType {
 
 /// What the item holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct SlidingState {
     window_ms: u64,
     start_ms: u64,
     previous: u64,
     current: u64,
 }
 
-impl State {
+impl SlidingState {
     #[inline]
     fn read(bytes: &[u8]) -> Option<Self> {
         let [window_ms, start_ms, previous, current] = number::words(bytes)?;
@@ -111,11 +111,11 @@ fn hit(
     let window_ms = number::argument(arguments, 1, number::SPAN, number::span_ms)?;
     let n = number::positive_or_1(arguments, 2)?;
     let now_ms = frame.now_ms;
-    let found = State::read(object.bytes());
-    let mut state = found.unwrap_or_else(|| State::begin(window_ms, now_ms, 0));
+    let found = SlidingState::read(object.bytes());
+    let mut state = found.unwrap_or_else(|| SlidingState::begin(window_ms, now_ms, 0));
     state.roll(now_ms);
     if state.window_ms != window_ms {
-        state = State::begin(window_ms, now_ms, state.estimate(now_ms));
+        state = SlidingState::begin(window_ms, now_ms, state.estimate(now_ms));
     }
     let used = state.estimate(now_ms).checked_add(n).filter(|used| *used <= limit);
     if let Some(used) = used {
@@ -139,7 +139,7 @@ fn hit(
 }
 
 fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> Result<Reply, CallError> {
-    let Some(mut state) = State::read(object.bytes()) else { return Ok(Reply::Miss) };
+    let Some(mut state) = SlidingState::read(object.bytes()) else { return Ok(Reply::Miss) };
     state.roll(frame.now_ms);
     number::push_whole(frame.out, state.estimate(frame.now_ms));
     Ok(Reply::Value)
@@ -147,7 +147,7 @@ fn count(object: &mut Object<'_>, _: &Arguments<'_>, frame: &mut Frame<'_>) -> R
 
 fn dump(view: View<'_>, _: &Frame<'_>, out: &mut Vec<u8>) {
     let View::Bytes(bytes) = view else { return };
-    let Some(state) = State::read(bytes) else { return };
+    let Some(state) = SlidingState::read(bytes) else { return };
     let fields = [
         ("window_ms", state.window_ms),
         ("start_ms", state.start_ms),

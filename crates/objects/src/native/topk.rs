@@ -60,7 +60,7 @@ pub(crate) static TOPK: ObjectType = ObjectType {
 
 /// An item's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
+struct ItemCount {
     count: u64,
     error: u64,
 }
@@ -86,12 +86,12 @@ fn hit(
     let is_full = items(view) >= limit(view);
     // The entry that gives its place and count away: the item's own, or the lowest.
     let mut old: Option<(Key, Key)> = None;
-    let mut before = Counted { count: 0, error: 0 };
+    let mut before = ItemCount { count: 0, error: 0 };
     if let Some(own) = own {
         before = own;
         old = Some((order_key(own.count, item), key(ITEM, [item, &[]])));
     } else if is_full && let Some((count, lowest)) = view.last().and_then(|(order, _)| order_parts(order)) {
-        before = Counted { count, error: count };
+        before = ItemCount { count, error: count };
         old = Some((order_key(count, lowest), key(ITEM, [lowest, &[]])));
     }
     let count = before.count.saturating_add(n);
@@ -170,11 +170,11 @@ fn highest(view: View<'_>, n: u64, mut each: impl FnMut(&[u8], u64)) {
 }
 
 /// The entry of an item that is there.
-fn counted(view: View<'_>, item: &[u8]) -> Option<Counted> {
+fn counted(view: View<'_>, item: &[u8]) -> Option<ItemCount> {
     let value = inline(view.member(&key(ITEM, [item, &[]]))?);
     let count = u64::from_be_bytes(*value.first_chunk()?);
     let error = u64::from_be_bytes(*value.last_chunk()?);
-    Some(Counted { count, error })
+    Some(ItemCount { count, error })
 }
 
 fn order_key(count: u64, item: &[u8]) -> Key {

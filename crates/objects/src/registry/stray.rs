@@ -22,7 +22,7 @@ pub struct Stray {
 
 /// Those that were said.
 #[derive(Debug, Default)]
-pub(super) struct Said(Mutex<Vec<(&'static str, String)>>);
+pub(super) struct Reports(Mutex<Vec<(&'static str, String)>>);
 
 impl Registry {
     /// What a key is that begins as a call of a type that is switched on, and names none of its methods; None: it does not.

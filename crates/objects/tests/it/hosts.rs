@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::fake_host::{Fake, host_type};
 use cattlegrid_objects::{
-    Arguments, HostType, Named, Object, ObjectType, Outcome, Registry, ScriptMethodId, Settings, State,
+    Arguments, HostType, Named, Object, ObjectState, ObjectType, Outcome, Registry, ScriptMethodId, Settings,
     TYPE_METHODS_MAX, TypeSettings,
 };
 use cattlegrid_store::Memory;
@@ -34,7 +34,7 @@ fn run(registry: &Registry, name: &str) -> String {
     let Some(Named::Call(call)) = registry.named(name.as_bytes()) else { panic!("no call {name}") };
     let (mut new, mut out) = (Vec::new(), Vec::new());
     let memory = Memory::new(1 << 20).unwrap();
-    let object = Object::new(b"k", State::Absent, &mut new, &memory, None);
+    let object = Object::new(b"k", ObjectState::Absent, &mut new, &memory, None);
     match registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out).outcome {
         Outcome::Value { .. } => String::from_utf8(out).unwrap(),
         outcome => format!("{outcome:?}"),

@@ -149,7 +149,7 @@ fn a_result_that_is_too_long_ends_the_reading() {
 
 #[test]
 fn replies_in_json_have_their_flags() {
-    use cattlegrid_objects::{Arguments, Named, Object, Outcome, State};
+    use cattlegrid_objects::{Arguments, Named, Object, ObjectState, Outcome};
     let world = World::with(Settings { json_flags: 7, ..Settings::default() }, 8 << 20);
     for (members, name, expected) in
         [(3_u32, "set:dump:s", 7), (2000, "set:dump:s", 7), (3, "set:getall:s", 0), (2000, "set:getall:s", 0)]
@@ -162,7 +162,7 @@ fn replies_in_json_have_their_flags() {
             panic!("{name} is a call")
         };
         let (mut new, mut out) = (Vec::new(), Vec::new());
-        let object = Object::new(b"s", State::Tree(&mut tree), &mut new, &world.memory, None);
+        let object = Object::new(b"s", ObjectState::Tree(&mut tree), &mut new, &world.memory, None);
         let done = world.registry.call(call.method, object, &Arguments::none(), 0, 0, &mut out);
         match done.outcome {
             Outcome::Value { flags } => assert!(members == 3 && flags == expected),

@@ -271,11 +271,11 @@ fn size(after: &After) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::current::Written;
+    use crate::current::CallEffects;
     use crate::testing::{Fake, Setting, error_text, eval, vm};
 
     /// What a source has written, and its error.
-    fn run(setting: &Setting, source: &str) -> (Written, Option<String>) {
+    fn run(setting: &Setting, source: &str) -> (CallEffects, Option<String>) {
         let (lua, mut world) = (vm(), Fake::default());
         world.plain.insert(b"plain".to_vec(), (b"value".to_vec(), 3));
         let run = || lua.load(source).set_name("=test.luau").exec();
@@ -283,7 +283,7 @@ mod tests {
         (written, result.err().map(|error| error_text(&error)))
     }
 
-    fn written(source: &str) -> Written {
+    fn written(source: &str) -> CallEffects {
         let (written, error) = run(&Setting::default(), source);
         assert_eq!(error, None, "{source}");
         written

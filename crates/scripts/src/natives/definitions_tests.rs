@@ -23,8 +23,8 @@ fn defined() -> BTreeMap<String, BTreeSet<String>> {
             let words = text.trim_start_matches("export ").split([' ', ':']).nth(1);
             path.push(words.unwrap_or_default().to_owned());
         } else if let Some(table) = path.first() {
-            let within = path[1..].iter().map(|part| format!("{part}.")).collect::<String>();
-            all.entry(table.clone()).or_default().insert(format!("{within}{name}"));
+            let full = path[1..].iter().chain([&name]).map(String::as_str).collect::<Vec<_>>().join(".");
+            all.entry(table.clone()).or_default().insert(full);
             let is_table = text.ends_with('{');
             assert!(has_comment || is_table || name == "test", "{line}: has no comment");
             if is_table {

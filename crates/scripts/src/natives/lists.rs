@@ -24,7 +24,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const RANDOM_MAX: u64 = 1000;
 
 /// Members, and their values, scores or counts as texts.
-type Listed = Vec<(Vec<u8>, Vec<u8>)>;
+type MemberList = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Methods of a set with other sets.
 pub(super) const COMBINATIONS: [&str; 3] = ["union", "intersection", "diff"];
@@ -85,7 +85,7 @@ fn list(
     kind: FieldKind,
     method: &str,
     arguments: &[Vec<u8>],
-) -> Result<Option<Listed>, String> {
+) -> Result<Option<MemberList>, String> {
     let most_arguments = match method {
         "around" | "range" => 2,
         "top" | "bottom" | "list" | "random" => 1,
@@ -121,7 +121,7 @@ fn list(
         }
         _ => (Order::First, u64::MAX),
     };
-    let mut listed = Listed::new();
+    let mut listed = MemberList::new();
     push_rows(current, handle, &mut Rows::new(kind, handle.field, order, most), &mut listed, most)?;
     Ok(Some(listed))
 }
@@ -131,7 +131,7 @@ fn push_rows(
     current: &mut Current<'_>,
     handle: Handle,
     rows: &mut Rows,
-    listed: &mut Listed,
+    listed: &mut MemberList,
     most: u64,
 ) -> Result<(), String> {
     let (mut bytes, mut goes_on) = (0, most > 0);
@@ -183,14 +183,14 @@ fn piece(
 }
 
 /// Different members of a set, chosen at random; without `n` one.
-fn random(current: &mut Current<'_>, handle: Handle, n: Option<u64>) -> Result<Listed, String> {
+fn random(current: &mut Current<'_>, handle: Handle, n: Option<u64>) -> Result<MemberList, String> {
     let n = n.unwrap_or(1);
     if n > RANDOM_MAX {
         return Err(format!("arg 1 must be a number from 0 to {RANDOM_MAX}"));
     }
     let count = run(current, handle, FieldKind::Set, "count", &[])?;
     let count = count.and_then(|text| number::<u64>(&text)).unwrap_or(0);
-    let mut listed = Listed::new();
+    let mut listed = MemberList::new();
     for place in random_places(draw(current), n, count) {
         let mut rows = Rows::new(FieldKind::Set, handle.field, Order::Nth(place), 1);
         push_rows(current, handle, &mut rows, &mut listed, 1)?;
@@ -202,7 +202,7 @@ fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn rows(lua: &Lua, kind: FieldKind, method: &str, listed: &Listed) -> mlua::Result<Table> {
+fn rows(lua: &Lua, kind: FieldKind, method: &str, listed: &MemberList) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (place, (member, value)) in listed.iter().enumerate() {
         let (member, place) = (lua.create_string(member)?, place + 1);
@@ -253,7 +253,7 @@ fn next_piece(lua: &Lua, full: &str, state: &Table, handle: Handle, kind: FieldK
         }
         _ => {}
     }
-    let mut listed = Listed::new();
+    let mut listed = MemberList::new();
     library::call(lua, full, |current| {
         piece(current, handle, &mut rows, |member, value| {
             listed.push((member, value));

@@ -10,9 +10,9 @@ use cattlegrid_objects::{
 use jiff::Timestamp;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 
-use super::Shared;
+use super::TestState;
 use super::store::{Answer, START_MS};
-use crate::current::{self, Current, Written};
+use crate::current::{self, CallEffects, Current};
 use crate::json;
 
 /// The name of the part in Luau.
@@ -21,7 +21,7 @@ const PRELUDE: &str = "cg.test";
 const LEVELS_MAX: usize = 8;
 
 /// Adds `cg.test` to a sandbox.
-pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<Shared>>, zone: &Zone) -> mlua::Result<()> {
+pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<TestState>>, zone: &Zone) -> mlua::Result<()> {
     let cg: Table = lua.globals().raw_get("cg")?;
     let native = Native { lua, table: lua.create_table()?, shared };
     native.calls()?;
@@ -52,7 +52,7 @@ pub(super) fn install(lua: &Lua, shared: &Rc<RefCell<Shared>>, zone: &Zone) -> m
 fn outside_of_calls(
     lua: &Lua,
     inner: Function,
-    shared: &Rc<RefCell<Shared>>,
+    shared: &Rc<RefCell<TestState>>,
     zone: &Zone,
 ) -> mlua::Result<Function> {
     let (shared, zone) = (Rc::clone(shared), zone.clone());
@@ -76,7 +76,7 @@ fn outside_of_calls(
             zone: &zone,
         };
         let mut current =
-            Current { call: &call, world: &mut NoWorld, number: 0, written: Written::default() };
+            Current { call: &call, world: &mut NoWorld, number: 0, written: CallEffects::default() };
         let result = current::enter(&mut current, || inner.call::<MultiValue>(arguments));
         let lines = current.written.after.into_iter().filter_map(|after| match after {
             After::Log(line) => Some(line),
@@ -94,14 +94,14 @@ type Call = (LuaString, LuaString, LuaString, Vec<LuaString>);
 struct Native<'l> {
     lua: &'l Lua,
     table: Table,
-    shared: &'l Rc<RefCell<Shared>>,
+    shared: &'l Rc<RefCell<TestState>>,
 }
 
 impl Native<'_> {
     fn add<A: FromLuaMulti, R: IntoLuaMulti>(
         &self,
         name: &str,
-        run: impl Fn(&Lua, &mut Shared, A) -> mlua::Result<R> + 'static,
+        run: impl Fn(&Lua, &mut TestState, A) -> mlua::Result<R> + 'static,
     ) -> mlua::Result<()> {
         let shared = Rc::clone(self.shared);
         let function = move |lua: &Lua, arguments: A| run(lua, &mut shared.borrow_mut(), arguments);

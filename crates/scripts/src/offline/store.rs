@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    After, Arguments, Change, Done, Moved, Name, Named, OBJECT_KEY_MAX, Object, Outcome, Registry, Script,
-    ScriptCall, ScriptOutcome, State, View, World, copy_plain,
+    After, Arguments, Change, Done, Moved, Name, Named, OBJECT_KEY_MAX, Object, ObjectState, Outcome,
+    Registry, Script, ScriptCall, ScriptOutcome, View, World, copy_plain,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -32,29 +32,29 @@ pub(super) enum Answer {
 
 /// What is kept for one key.
 #[derive(Debug)]
-struct Kept {
-    state: Kind,
+struct TestObject {
+    state: Content,
     expires_ms: Option<u64>,
     tags: BTreeSet<Vec<u8>>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum Content {
     Bytes(Vec<u8>),
     Tree(Box<Tree>),
 }
 
-impl Kept {
+impl TestObject {
     fn view(&self) -> View<'_> {
         match &self.state {
-            Kind::Bytes(bytes) => View::Bytes(bytes),
-            Kind::Tree(tree) => View::Tree(tree),
+            Content::Bytes(bytes) => View::Bytes(bytes),
+            Content::Tree(tree) => View::Tree(tree),
         }
     }
 }
 
 /// A type's number and an object's key.
-type Key = (u16, Vec<u8>);
+type ObjectKey = (u16, Vec<u8>);
 
 /// Everything that a test's calls work on.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(super) struct Store {
     registry: Arc<Registry>,
     memory: Arc<Memory>,
     pub(super) now_ms: u64,
-    objects: BTreeMap<Key, Kept>,
+    objects: BTreeMap<ObjectKey, TestObject>,
     /// Value and end, by key.
     plain: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
     /// Names and texts of events, in JSON.
@@ -212,8 +212,11 @@ impl Store {
             zone: script.zone,
         };
         let mut out = Vec::new();
-        let done =
-            script.host.call(&call, &mut Seen { store: self, keys: &keys, begins_anew: is_new }, &mut out);
+        let done = script.host.call(
+            &call,
+            &mut TestWorld { store: self, keys: &keys, begins_anew: is_new },
+            &mut out,
+        );
         let answer = match done.outcome {
             ScriptOutcome::Value { .. } => Answer::Value(out),
             ScriptOutcome::Miss => Answer::Miss,
@@ -262,10 +265,10 @@ impl Store {
                 Answer::Error("SERVER_ERROR out of memory storing object".to_owned())
             }
             Ok((Outcome::List { mut listing, .. }, _)) => {
-                let keys: Vec<Key> = listing.keys().map(|key| (named.type_id, key.to_vec())).collect();
+                let keys: Vec<ObjectKey> = listing.keys().map(|key| (named.type_id, key.to_vec())).collect();
                 let result_max = registry.settings().result_max;
                 while let Some(place) = listing.wants() {
-                    let view = self.objects.get(&keys[place]).map_or(View::Absent, Kept::view);
+                    let view = self.objects.get(&keys[place]).map_or(View::Absent, TestObject::view);
                     listing.read(place, view, LISTING_BYTES, result_max);
                 }
                 match listing.finish() {
@@ -281,7 +284,7 @@ impl Store {
     /// error.
     fn change(
         &mut self,
-        key: &Key,
+        key: &ObjectKey,
         begins_anew: bool,
         run: impl FnOnce(Object<'_>) -> (Done, Vec<u8>),
     ) -> Result<(Outcome, Vec<u8>), String> {
@@ -291,9 +294,9 @@ impl Store {
         let expires_ms = kept.as_ref().and_then(|kept| kept.expires_ms);
         let mut new = Vec::new();
         let state = match kept.as_mut().map(|kept| &mut kept.state) {
-            None => State::Absent,
-            Some(Kind::Bytes(bytes)) => State::Bytes(bytes),
-            Some(Kind::Tree(tree)) => State::Tree(tree),
+            None => ObjectState::Absent,
+            Some(Content::Bytes(bytes)) => ObjectState::Bytes(bytes),
+            Some(Content::Tree(tree)) => ObjectState::Tree(tree),
         };
         let object = Object::new(&key.1, state, &mut new, &self.memory, expires_ms);
         let (done, out) = run(object);
@@ -304,8 +307,8 @@ impl Store {
         let tags = kept.as_mut().map(|kept| std::mem::take(&mut kept.tags)).unwrap_or_default();
         let state = match done.change {
             Change::None | Change::Tree => kept.map(|kept| kept.state),
-            Change::Bytes => Some(Kind::Bytes(new)),
-            Change::NewTree(tree) => Some(Kind::Tree(tree)),
+            Change::Bytes => Some(Content::Bytes(new)),
+            Change::NewTree(tree) => Some(Content::Tree(tree)),
             Change::Dropped => None,
         };
         if let (None, Some(replaced)) = (&state, replaced) {
@@ -313,7 +316,7 @@ impl Store {
             self.objects.insert(key.clone(), replaced);
         }
         if let Some(state) = state {
-            self.objects.insert(key.clone(), Kept { state, expires_ms: ends, tags });
+            self.objects.insert(key.clone(), TestObject { state, expires_ms: ends, tags });
         }
         match done.outcome {
             Outcome::Error(line) => Err(line),
@@ -321,12 +324,12 @@ impl Store {
         }
     }
 
-    fn plain_state(&self, key: &Key) -> Option<Vec<u8>> {
+    fn plain_state(&self, key: &ObjectKey) -> Option<Vec<u8>> {
         let mut plain = Vec::new();
         copy_plain(self.objects.get(key)?.view(), &mut plain).then_some(plain)
     }
 
-    fn tag(&mut self, key: &Key, tags: &[Vec<u8>]) {
+    fn tag(&mut self, key: &ObjectKey, tags: &[Vec<u8>]) {
         if let Some(kept) = self.objects.get_mut(key) {
             kept.tags.extend(tags.iter().cloned());
         }
@@ -364,20 +367,20 @@ fn shown(key: &[u8]) -> String {
 }
 
 /// What a running method sees of the store.
-struct Seen<'s> {
+struct TestWorld<'s> {
     store: &'s Store,
-    keys: &'s [Key],
+    keys: &'s [ObjectKey],
     begins_anew: bool,
 }
 
-impl World for Seen<'_> {
+impl World for TestWorld<'_> {
     fn read(&mut self, object: usize, read: &mut dyn FnMut(View<'_>)) -> Result<(), Moved> {
         if object == 0 && self.begins_anew {
             read(View::Absent);
             return Ok(());
         }
         let kept = self.keys.get(object).and_then(|key| self.store.objects.get(key));
-        read(kept.map_or(View::Absent, Kept::view));
+        read(kept.map_or(View::Absent, TestObject::view));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use mlua::{Lua, Table, ffi};
 
 use super::{Decoder, push_string};
 use crate::names::{NAMES_MAX, Names};
-use crate::state::format::{Broken, Key, Reader, Token};
+use crate::state::format::{FormatError, Key, Reader, Token};
 
 /// Most names of a template.
 const TEMPLATE_MAX: usize = 16;
@@ -70,7 +70,7 @@ impl Keys {
     /// # Safety
     /// As [`Decoder::root`].
     #[inline]
-    unsafe fn push(&self, state: *mut ffi::lua_State, number: u8, names: &Names) -> Result<(), Broken> {
+    unsafe fn push(&self, state: *mut ffi::lua_State, number: u8, names: &Names) -> Result<(), FormatError> {
         // SAFETY: the caller's.
         unsafe {
             let kind = ffi::lua_rawgeti_(state, ffi::lua_upvalueindex(2), c_int::from(number) + 1);
@@ -80,8 +80,13 @@ impl Keys {
 
     /// Puts a name in the place of the nil at the top.
     #[cold]
-    unsafe fn push_new(&self, state: *mut ffi::lua_State, number: u8, names: &Names) -> Result<(), Broken> {
-        let name = names.get(number).ok_or(Broken)?;
+    unsafe fn push_new(
+        &self,
+        state: *mut ffi::lua_State,
+        number: u8,
+        names: &Names,
+    ) -> Result<(), FormatError> {
+        let name = names.get(number).ok_or(FormatError)?;
         // SAFETY: the caller's; there is room for two more values.
         unsafe {
             ffi::lua_pop(state, 1);
@@ -101,7 +106,7 @@ impl Keys {
         state: *mut ffi::lua_State,
         from: Reader<'_>,
         names: &Names,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), FormatError> {
         if self.looks.get() == LOOKS_MAX {
             return Ok(());
         }
@@ -146,7 +151,7 @@ impl Decoder<'_> {
     ///
     /// # Safety
     /// As [`Decoder::state`]; the second upvalue of the running function is [`Keys::strings`].
-    pub(super) unsafe fn root(&mut self, keys: &Keys) -> Result<(), Broken> {
+    pub(super) unsafe fn root(&mut self, keys: &Keys) -> Result<(), FormatError> {
         let from = self.reader.clone();
         let count = match self.reader.value(0)? {
             Token::Table { items: 0, entries: entries @ 1..=TEMPLATE_MAX, .. } => entries,
@@ -157,7 +162,7 @@ impl Decoder<'_> {
         unsafe {
             if let Some(template) = template {
                 if self.copy(&template[..count], keys)? {
-                    return if self.reader.is_over() { Ok(()) } else { Err(Broken) };
+                    return if self.reader.is_over() { Ok(()) } else { Err(FormatError) };
                 }
                 ffi::lua_settop(self.state, 0);
             }
@@ -168,7 +173,7 @@ impl Decoder<'_> {
     }
 
     /// Pushes a copy of a template with the values of the state; false: that has other names.
-    unsafe fn copy(&mut self, template: &[u8], keys: &Keys) -> Result<bool, Broken> {
+    unsafe fn copy(&mut self, template: &[u8], keys: &Keys) -> Result<bool, FormatError> {
         let state = self.state;
         // SAFETY: the caller's.
         unsafe {

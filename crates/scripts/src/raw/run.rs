@@ -16,7 +16,7 @@ use mlua::{Function, LightUserData, Lua, Table, Value, ffi};
 use super::keys::Keys;
 use super::{BYTES_USUAL, Decoder, STACK, Scratch, Writer, push_string, string};
 use crate::names::Names;
-use crate::state::format::{Broken, Head, Reader};
+use crate::state::format::{FormatError, Head, Reader};
 use crate::state::{Fields, Start, most};
 
 thread_local! {
@@ -39,7 +39,7 @@ pub(crate) struct Task<'a> {
 }
 
 /// How it has ended.
-pub(crate) enum Ended {
+pub(crate) enum RunResult {
     /// Reply and state have been appended.
     Whole { outcome: ScriptOutcome, fields: Fields },
     /// The method has run; nothing was appended.
@@ -67,7 +67,7 @@ pub(crate) fn run(
     task: Task<'_>,
     plain: &mut Vec<u8>,
     out: &mut Vec<u8>,
-) -> mlua::Result<Ended> {
+) -> mlua::Result<RunResult> {
     plain.reserve(BYTES_USUAL);
     let Task { head, reader, names, call_number, arguments, version, state_max, result_max } = task;
     let from = out.len();
@@ -101,11 +101,11 @@ pub(crate) fn run(
     SCRATCH.set(scratch);
     let (table, value) = returned?;
     if let Some(fields) = whole {
-        return Ok(Ended::Whole { outcome, fields });
+        return Ok(RunResult::Whole { outcome, fields });
     }
     out.truncate(from);
     plain.clear();
-    Ok(Ended::Rest { table: table.ok_or(Broken)?, value })
+    Ok(RunResult::Rest { table: table.ok_or(FormatError)?, value })
 }
 
 struct Job<'a> {

@@ -46,7 +46,7 @@ pub(crate) const TOKENS_MAX: usize = 32;
 
 /// Bytes that are no state: the server's own fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Broken;
+pub(crate) struct FormatError;
 
 /// What is before the table.
 #[derive(Debug, Clone, Copy, Default)]
@@ -123,16 +123,16 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads what is before the table.
-    pub(crate) fn new(state: &'a [u8]) -> Result<(Head<'a>, Self), Broken> {
+    pub(crate) fn new(state: &'a [u8]) -> Result<(Head<'a>, Self), FormatError> {
         let mut reader = Self { rest: state };
-        let version = u16::try_from(reader.varint()?).map_err(|_| Broken)?;
+        let version = u16::try_from(reader.varint()?).map_err(|_| FormatError)?;
         let mut head = Head { version, ..Head::default() };
         head.tokens = reader.part(TOKENS, 8)?;
         head.fields = reader.part(FIELDS, 2)?;
         Ok((head, reader))
     }
 
-    fn part(&mut self, tag: u8, size: usize) -> Result<&'a [u8], Broken> {
+    fn part(&mut self, tag: u8, size: usize) -> Result<&'a [u8], FormatError> {
         match self.rest {
             [own, count, rest @ ..] if *own == tag => {
                 self.rest = rest;
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
 
     /// The next value. `depth`: how many tables it is in.
     #[inline]
-    pub(crate) fn value(&mut self, depth: usize) -> Result<Token<'a>, Broken> {
+    pub(crate) fn value(&mut self, depth: usize) -> Result<Token<'a>, FormatError> {
         let tag = self.byte()?;
         Ok(match tag {
             0..STRING => Token::Number(f64::from(tag)),
@@ -160,13 +160,13 @@ impl<'a> Reader<'a> {
             _ => match self.key_of(tag)? {
                 Key::Number(number) => Token::Number(number),
                 Key::String(string) => Token::String(string),
-                Key::Name(_) => return Err(Broken),
+                Key::Name(_) => return Err(FormatError),
             },
         })
     }
 
     /// Leaves out the next value, with all that it holds. `depth`: how many tables it is in.
-    pub(crate) fn skip(&mut self, depth: usize) -> Result<(), Broken> {
+    pub(crate) fn skip(&mut self, depth: usize) -> Result<(), FormatError> {
         let Token::Table { items, entries, .. } = self.value(depth)? else { return Ok(()) };
         for _ in 0..items {
             self.skip(depth + 1)?;
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
 
     /// The key of the next entry.
     #[inline]
-    pub(crate) fn key(&mut self) -> Result<Key<'a>, Broken> {
+    pub(crate) fn key(&mut self) -> Result<Key<'a>, FormatError> {
         let tag = self.byte()?;
         match tag {
             0..STRING => Ok(Key::Name(tag)),
@@ -190,11 +190,11 @@ impl<'a> Reader<'a> {
     }
 
     /// What has the same form as a key and as a value.
-    fn key_of(&mut self, tag: u8) -> Result<Key<'a>, Broken> {
+    fn key_of(&mut self, tag: u8) -> Result<Key<'a>, FormatError> {
         Ok(match tag {
             FLOAT => {
                 let bytes = self.take(8)?;
-                Key::Number(f64::from_le_bytes(bytes.try_into().map_err(|_| Broken)?))
+                Key::Number(f64::from_le_bytes(bytes.try_into().map_err(|_| FormatError)?))
             }
             STRING_LONG => {
                 let len = self.count()?;
@@ -206,10 +206,10 @@ impl<'a> Reader<'a> {
                 match tag {
                     WHOLE..NEGATIVE => Key::Number(whole),
                     NEGATIVE..0xd8 => Key::Number(-whole),
-                    _ => return Err(Broken),
+                    _ => return Err(FormatError),
                 }
             }
-            _ => return Err(Broken),
+            _ => return Err(FormatError),
         })
     }
 
@@ -218,32 +218,32 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    fn table(&self, items: usize, entries: usize, depth: usize) -> Result<Token<'a>, Broken> {
+    fn table(&self, items: usize, entries: usize, depth: usize) -> Result<Token<'a>, FormatError> {
         // Each item has a byte at least, each entry two: a count is never believed beyond what can follow.
         let least = items.saturating_add(entries.saturating_mul(2));
         if depth >= DEPTH_MAX || least > self.rest.len() {
-            return Err(Broken);
+            return Err(FormatError);
         }
         Ok(Token::Table { items, entries, array: false })
     }
 
-    fn byte(&mut self) -> Result<u8, Broken> {
-        let (first, rest) = self.rest.split_first().ok_or(Broken)?;
+    fn byte(&mut self) -> Result<u8, FormatError> {
+        let (first, rest) = self.rest.split_first().ok_or(FormatError)?;
         self.rest = rest;
         Ok(*first)
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Broken)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(FormatError)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn count(&mut self) -> Result<usize, Broken> {
-        usize::try_from(self.varint()?).map_err(|_| Broken)
+    fn count(&mut self) -> Result<usize, FormatError> {
+        usize::try_from(self.varint()?).map_err(|_| FormatError)
     }
 
-    fn varint(&mut self) -> Result<u64, Broken> {
+    fn varint(&mut self) -> Result<u64, FormatError> {
         let mut value = 0;
         for shift in (0..35).step_by(7) {
             let byte = self.byte()?;
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(Broken)
+        Err(FormatError)
     }
 }
 

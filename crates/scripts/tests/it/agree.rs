@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    Arguments, Change, Host as _, NoWorld, Object, Outcome, Registry, ScriptCall, ScriptMethodId,
-    ScriptOutcome, Settings, State, View, Zone,
+    Arguments, Change, Host as _, NoWorld, Object, ObjectState, Outcome, Registry, ScriptCall,
+    ScriptMethodId, ScriptOutcome, Settings, View, Zone,
 };
 use cattlegrid_scripts::{Limits, Scripts, Sources, run_tests};
 use cattlegrid_store::{Memory, Tree};
@@ -75,9 +75,9 @@ impl Shipped {
         let method = self.registry.method_of(type_id, step.method.as_bytes()).unwrap();
         let (mut new, mut out) = (Vec::new(), Vec::new());
         let state = match self.objects.get_mut(step.key) {
-            None => State::Absent,
-            Some(Own::Bytes(bytes)) => State::Bytes(bytes),
-            Some(Own::Tree(tree)) => State::Tree(tree),
+            None => ObjectState::Absent,
+            Some(Own::Bytes(bytes)) => ObjectState::Bytes(bytes),
+            Some(Own::Tree(tree)) => ObjectState::Tree(tree),
         };
         let object = Object::new(step.key.as_bytes(), state, &mut new, &self.memory, None);
         let arguments = Arguments::of(step.arguments.iter().map(String::as_bytes));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cattlegrid_objects::Settings;
-use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources, Tested, run_tests};
+use cattlegrid_scripts::{Limits, Problem, Scripts, Source, Sources, TestResult, run_tests};
 
 /// A quota by the hour.
 const QUOTA: &str = r#"
@@ -60,7 +60,7 @@ fn source(name: &str, path: &str, text: &str) -> Source {
 }
 
 /// Runs one file of tests, `quota.test.luau`.
-fn run(test: &str) -> Result<Vec<Tested>, Vec<String>> {
+fn run(test: &str) -> Result<Vec<TestResult>, Vec<String>> {
     let sources = Sources {
         types: vec![source("quota", "quota.luau", QUOTA)],
         libraries: vec![source("lib/x", "lib/x.luau", "return { seven = 7 }")],
@@ -317,7 +317,7 @@ fn functions_are_tests_with_stores_of_their_own() {
         function Tests.test_b() t.eq(t.call("quota:left:k"), nil) t.eq(t.now(), 1767225600) end
         function Tests.test_a() t.clock(7) t.new("quota", "k", 1, "hour") t.eq(t.call("quota:left:k"), "1") end
         return Tests"#;
-    let passed = |name: &str, checks| Tested { name: name.to_owned(), checks };
+    let passed = |name: &str, checks| TestResult { name: name.to_owned(), checks };
     assert_eq!(
         run(test).unwrap(),
         [passed("quota.test.luau test_a", 1), passed("quota.test.luau test_b", 2)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cattlegrid_objects::{Arguments, Change, Named, Object, Outcome, Registry, Settings, State, View};
+use cattlegrid_objects::{Arguments, Change, Named, Object, ObjectState, Outcome, Registry, Settings, View};
 use cattlegrid_store::{Memory, Tree};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -108,9 +108,9 @@ impl Objects {
         let place = (type_id, key.to_vec());
         let (mut new, mut out) = (Vec::new(), Vec::new());
         let state = match self.own.get_mut(&place) {
-            None => State::Absent,
-            Some(Own::Bytes(bytes)) => State::Bytes(bytes),
-            Some(Own::Tree(tree)) => State::Tree(tree),
+            None => ObjectState::Absent,
+            Some(Own::Bytes(bytes)) => ObjectState::Bytes(bytes),
+            Some(Own::Tree(tree)) => ObjectState::Tree(tree),
         };
         let others = if self.may_grow { None } else { self.memory.scattered(self.memory.free_bytes()) };
         let object = Object::new(key, state, &mut new, &self.memory, None);

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cattlegrid_objects::{
-    Arguments, Change, Listing, MethodId, Named, Object, Outcome, Registry, Settings, State, TooLarge, View,
+    Arguments, Change, Listing, MethodId, Named, Object, ObjectState, Outcome, Registry, Settings, TooLarge,
+    View,
 };
 use cattlegrid_store::{Memory, Tree};
 
@@ -97,9 +98,9 @@ impl World {
         let (mut new, mut out) = (Vec::new(), Vec::new());
         let place = (type_id, key.to_vec());
         let state = match self.objects.get_mut(&place) {
-            None => State::Absent,
-            Some(Kept::Bytes(bytes)) => State::Bytes(bytes),
-            Some(Kept::Tree(tree)) => State::Tree(tree),
+            None => ObjectState::Absent,
+            Some(Kept::Bytes(bytes)) => ObjectState::Bytes(bytes),
+            Some(Kept::Tree(tree)) => ObjectState::Tree(tree),
         };
         let object = Object::new(key, state, &mut new, &self.memory, None);
         let arguments = Arguments::of(arguments.iter().copied());

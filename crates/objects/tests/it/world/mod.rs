@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cattlegrid_objects::{Arguments, Change, Named, Object, Outcome, Registry, Settings, State};
+use cattlegrid_objects::{Arguments, Change, Named, Object, ObjectState, Outcome, Registry, Settings};
 use cattlegrid_store::Memory;
 
 /// 2026-01-01T00:00:00Z, a Thursday.
@@ -86,7 +86,7 @@ impl World {
         let now_ms = self.now_ms;
         self.objects.retain(|_, stored| stored.expires_ms.is_none_or(|end| end > now_ms));
         let found = self.objects.get(&place).cloned();
-        let state = found.as_ref().map_or(State::Absent, |found| State::Bytes(&found.bytes));
+        let state = found.as_ref().map_or(ObjectState::Absent, |found| ObjectState::Bytes(&found.bytes));
         let found_end = found.as_ref().and_then(|found| found.expires_ms);
         let (mut new, mut out) = (Vec::new(), Vec::new());
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

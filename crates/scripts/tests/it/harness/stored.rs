@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cattlegrid_objects::{
-    After, Change, Done, Host, Moved, Named, Object, Outcome, Registry, ScriptCall, ScriptOutcome, Settings,
-    State, View, World, copy_plain,
+    After, Change, Done, Host, Moved, Named, Object, ObjectState, Outcome, Registry, ScriptCall,
+    ScriptOutcome, Settings, View, World, copy_plain,
 };
 use cattlegrid_scripts::{Limits, Scripts};
 use cattlegrid_store::{Memory, Tree};
@@ -134,9 +134,9 @@ impl Stored {
         let mut kept = self.objects.remove(key);
         let mut new = Vec::new();
         let (state, expires_ms) = match &mut kept {
-            None => (State::Absent, None),
-            Some((Kept::Bytes(bytes), ends)) => (State::Bytes(bytes), *ends),
-            Some((Kept::Tree(tree), ends)) => (State::Tree(tree), *ends),
+            None => (ObjectState::Absent, None),
+            Some((Kept::Bytes(bytes), ends)) => (ObjectState::Bytes(bytes), *ends),
+            Some((Kept::Tree(tree), ends)) => (ObjectState::Tree(tree), *ends),
         };
         let done = run(Object::new(key, state, &mut new, &self.memory, expires_ms));
         let kept = match done.change {
