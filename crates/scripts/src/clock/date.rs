@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
+use jiff::{Timestamp, ZonedDateTime};
 use mlua::{Lua, Table};
 
 /// The letters of a format.
@@ -12,11 +12,11 @@ pub(super) const LETTERS: &str = "%aAbBcdHIjmMpSUwWxXyYzZ";
 
 /// A moment in a zone.
 #[derive(Debug)]
-pub(super) struct Date(Zoned);
+pub(super) struct Date(ZonedDateTime);
 
 impl Date {
     pub(super) fn of(moment: Timestamp, zone: &TimeZone) -> Self {
-        Self(moment.to_zoned(zone.clone()))
+        Self(moment.to_zoned_datetime(zone.clone()))
     }
 
     /// The fields that `os.time` takes, and the day of the week from Sunday, 1, and of the year from 1.
