@@ -203,7 +203,7 @@ struct Connection {
     /// The number of the next packet.
     number: u32,
     /// The keys of all requests of the batch, and the next one to be answered.
-    asked: Vec<Asked>,
+    asked: Vec<Question>,
     next: usize,
     /// The first key of the request being answered.
     first: usize,
@@ -222,7 +222,7 @@ struct Request {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct Question {
     id: u64,
     /// The least version that a get may find.
     floor: u32,
@@ -408,7 +408,7 @@ impl<W: Wire + Clone> Session<W> {
                     self.names.clear();
                     for id in &self.ids {
                         self.plan.write_key(*id, &mut self.names);
-                        connection.asked.push(Asked { id: *id, floor: self.peer.versions.floor(*id) });
+                        connection.asked.push(Question { id: *id, floor: self.peer.versions.floor(*id) });
                     }
                     wire.get(self.names.chunks_exact(self.plan.key_bytes), &mut connection.output);
                 }
@@ -500,7 +500,7 @@ impl Connection {
         let version = peer.versions.begin(id);
         peer.contents.write(id, version, bytes, &mut self.output);
         wire.end_set(&mut self.output);
-        self.asked.push(Asked { id, floor: version });
+        self.asked.push(Question { id, floor: version });
     }
 
     /// Reads what has arrived; gives the number of bytes that are done with.
@@ -616,7 +616,7 @@ impl Connection {
     }
 
     fn hit(&mut self, data: &[u8], plan: &Plan, peer: &Peer, run: &mut Run<'_>) -> Result<(), Fault> {
-        let Asked { id, floor } = self.asked[self.next];
+        let Question { id, floor } = self.asked[self.next];
         self.next += 1;
         run.tally.keys_got += 1;
         run.tally.hits += 1;

@@ -112,11 +112,11 @@ struct Client {
     socket: Socket,
     input: Vec<u8>,
     asked: Instant,
-    state: State,
+    state: ClientState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ClientState {
     /// Has sent its get.
     Asking,
     Computing,
@@ -144,7 +144,7 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
         for token in 0..connections {
             let socket = peer.connect()?;
             poller.add(&socket, token as u64, Wish::Read).map_err(BenchError::io("epoll"))?;
-            clients.push(Client { socket, input: Vec::new(), asked: clock.now(), state: State::HasIt });
+            clients.push(Client { socket, input: Vec::new(), asked: clock.now(), state: ClientState::HasIt });
         }
         Ok(Self {
             wire,
@@ -203,15 +203,15 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
         let mut key = Vec::new();
         self.plan.write_key(id, &mut key);
         let mut request = Vec::new();
-        self.wire(State::Asking, id).get(key.chunks_exact(key.len()), &mut request);
+        self.wire(ClientState::Asking, id).get(key.chunks_exact(key.len()), &mut request);
         for client in &mut self.clients {
             client.asked = self.clock.now();
-            client.state = State::Asking;
+            client.state = ClientState::Asking;
             send(&client.socket, &request)?;
         }
         let mut set = Vec::new();
         let bytes = self.plan.value_bytes(id);
-        let wire = self.wire(State::Setting, id);
+        let wire = self.wire(ClientState::Setting, id);
         wire.set(&key, self.plan.flags, self.plan.ttl_seconds(id), bytes, &mut set);
         self.contents.write(id, VERSION, bytes, &mut set);
         wire.end_set(&mut set);
@@ -225,7 +225,7 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
                 && now.duration_since(since) >= self.compute
             {
                 self.computing.pop_front();
-                self.clients[token].state = State::Setting;
+                self.clients[token].state = ClientState::Setting;
                 send(&self.clients[token].socket, &set)?;
                 heard = now;
             }
@@ -246,7 +246,7 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
             for token in ready.drain(..) {
                 self.receive(token)?;
                 while let Some(step) = self.digest(token, id, now)? {
-                    if step == State::Computing {
+                    if step == ClientState::Computing {
                         computed += 1;
                     } else {
                         waiting -= 1;
@@ -259,8 +259,8 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
     }
 
     /// For the request of a client in this state, about key `id`: each has a number of its own.
-    fn wire(&self, state: State, id: u64) -> W {
-        self.wire.numbered((id as u32).wrapping_mul(2).wrapping_add(u32::from(state == State::Setting)))
+    fn wire(&self, state: ClientState, id: u64) -> W {
+        self.wire.numbered((id as u32).wrapping_mul(2).wrapping_add(u32::from(state == ClientState::Setting)))
     }
 
     fn silent(&self, how: &str) -> BenchError {
@@ -282,13 +282,13 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
     }
 
     /// Reads one reply, if it is there; returns what its client has come to.
-    fn digest(&mut self, token: usize, id: u64, now: Instant) -> Result<Option<State>, BenchError> {
+    fn digest(&mut self, token: usize, id: u64, now: Instant) -> Result<Option<ClientState>, BenchError> {
         let wire = self.wire(self.clients[token].state, id);
         let client = &mut self.clients[token];
-        let keys = usize::from(client.state == State::Asking);
+        let keys = usize::from(client.state == ClientState::Asking);
         let Some((element, mut used)) = wire.read(keys, 0, &client.input)? else { return Ok(None) };
         match (client.state, element) {
-            (State::Asking, Element::Named { data, .. }) => {
+            (ClientState::Asking, Element::Named { data, .. }) => {
                 // With its END, or not yet.
                 let Some((Element::End, end)) = wire.read(1, 1, &client.input[used..])? else {
                     return Ok(None);
@@ -296,25 +296,25 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
                 used += end;
                 right(self.plan, &self.contents, id, data)?;
                 self.held += 1;
-                client.state = State::HasIt;
+                client.state = ClientState::HasIt;
             }
-            (State::Asking, Element::Found { data, .. }) => {
+            (ClientState::Asking, Element::Found { data, .. }) => {
                 right(self.plan, &self.contents, id, data)?;
                 self.held += 1;
-                client.state = State::HasIt;
+                client.state = ClientState::HasIt;
             }
-            (State::Asking, Element::End | Element::Next(None)) => {
+            (ClientState::Asking, Element::End | Element::Next(None)) => {
                 self.computing.push_back((now, token));
-                client.state = State::Computing;
+                client.state = ClientState::Computing;
             }
-            (State::Setting, Element::Stored | Element::Refused) => client.state = State::HasIt,
+            (ClientState::Setting, Element::Stored | Element::Refused) => client.state = ClientState::HasIt,
             (_, element) => {
                 let answer = format!("{element:?}");
                 return Err(Fault::Unexpected { asked: "nothing", answer }.into());
             }
         }
         client.input.drain(..used);
-        if client.state == State::HasIt {
+        if client.state == ClientState::HasIt {
             self.tally.answered(now.duration_since(client.asked));
         }
         Ok(Some(client.state))

@@ -104,12 +104,12 @@ impl Plan {
 
 /// Numbers with weights: `100` or `100:9,5000:1`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Weighted {
+struct Weights {
     /// Each number with the sum of the weights up to it.
     numbers: Vec<(u32, u64)>,
 }
 
-impl Weighted {
+impl Weights {
     fn of(&self, hash: u64) -> u32 {
         let total = self.numbers.last().map_or(1, |last| last.1);
         let point = hash % total;
@@ -117,7 +117,7 @@ impl Weighted {
     }
 }
 
-impl FromStr for Weighted {
+impl FromStr for Weights {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -140,7 +140,7 @@ pub struct Sizes(SizesKind);
 
 #[derive(Debug, Clone, PartialEq)]
 enum SizesKind {
-    Weighted(Weighted),
+    Weighted(Weights),
     Range(u32, u32),
     LogNormal(LogNormal<f64>),
 }
@@ -153,7 +153,7 @@ const LOGNORMAL_BYTES_MAX: f64 = 1_000_000.0;
 impl Sizes {
     /// All values of one size.
     pub fn fixed(bytes: u32) -> Self {
-        Self(SizesKind::Weighted(Weighted { numbers: vec![(bytes, 1)] }))
+        Self(SizesKind::Weighted(Weights { numbers: vec![(bytes, 1)] }))
     }
 
     fn of(&self, hash: u64) -> usize {
@@ -191,7 +191,7 @@ impl FromStr for Sizes {
             }
             SizesKind::Range(low, high)
         } else {
-            let sizes: Weighted = text.parse()?;
+            let sizes: Weights = text.parse()?;
             if sizes.numbers.iter().any(|(bytes, _)| *bytes > VALUE_BYTES_MAX) {
                 return Err(format!("values have {VALUE_BYTES_MAX} bytes at most"));
             }
@@ -203,12 +203,12 @@ impl FromStr for Sizes {
 
 /// Lifetimes in seconds, 0 for ever: `60` or `10:50,3600:40,0:10`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ttls(Weighted);
+pub struct Ttls(Weights);
 
 impl Ttls {
     /// Everything lives for ever.
     pub fn never() -> Self {
-        Self(Weighted { numbers: vec![(0, 1)] })
+        Self(Weights { numbers: vec![(0, 1)] })
     }
 }
 
@@ -216,7 +216,7 @@ impl FromStr for Ttls {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ttls: Weighted = text.parse()?;
+        let ttls: Weights = text.parse()?;
         // More would be read as a date.
         if ttls.numbers.iter().any(|(seconds, _)| *seconds > TTL_SECONDS_MAX) {
             return Err(format!("a lifetime is {TTL_SECONDS_MAX} seconds (30 days) at most"));

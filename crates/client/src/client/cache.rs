@@ -13,7 +13,7 @@ use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::{Cause, Error};
 use crate::item::{Item, Write, Written};
 use crate::join::join;
-use crate::net::connection::{self, Failure, Limit, Sent};
+use crate::net::connection::{self, Failure, Limit, SendStage};
 use crate::net::node::Node;
 use crate::net::wire::{self, Command, Reply, Verb};
 
@@ -136,16 +136,8 @@ impl Cache for Client {
     }
 
     async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
-        let Some(node) = self.inner.server_of_lease(write.key, token) else {
-            return Ok(Cache::cas(self, write, token).await?.is_stored());
-        };
         let command = Command::Store { verb: Verb::Cas(token), write, exptime: exptime(&write) };
-        check_tags(&node, &command)?;
-        let _writing = self.writing(&command);
-        let limit = Limit::after(self.inner.settings.timeout);
-        let stored = written(&node, node.end_lease(&command, limit).await?)?.is_stored();
-        self.inner.end_lease(write.key, token);
-        Ok(stored)
+        Ok(self.end_lease(write.key, token, &command, written).await?.is_stored())
     }
 
     async fn fill_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<bool, Error>> {
@@ -185,14 +177,7 @@ impl Cache for Client {
 
     async fn give_up(&self, key: &[u8], token: u64, failure: Option<&str>) -> Result<(), Error> {
         let command = Command::Delete { key, token: Some(token), failure };
-        let Some(node) = self.inner.server_of_lease(key, token) else {
-            return self.one(key, &command, false, deleted).await.map(drop);
-        };
-        let _writing = self.writing(&command);
-        let limit = Limit::after(self.inner.settings.timeout);
-        let given_up = deleted(&node, node.end_lease(&command, limit).await?).map(drop);
-        self.inner.end_lease(key, token);
-        given_up
+        self.end_lease(key, token, &command, deleted).await.map(drop)
     }
 
     async fn has_tags(&self) -> Result<bool, Error> {
@@ -275,6 +260,24 @@ impl Client {
         }
     }
 
+    /// Sends what ends a lease, to the server of which it was had.
+    async fn end_lease<T>(
+        &self,
+        key: &[u8],
+        token: u64,
+        command: &Command<'_>,
+        outcome: impl Fn(&Arc<Node>, Reply) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let Some(node) = self.inner.server_of_lease(key, token) else {
+            return self.one(key, command, false, outcome).await;
+        };
+        check_tags(&node, command)?;
+        let _writing = self.writing(command);
+        let reply = node.end_lease(command, Limit::after(self.inner.settings.timeout)).await?;
+        self.inner.end_lease(key, token);
+        outcome(&node, reply)
+    }
+
     /// Notes a lease that was had, which ends at its server.
     fn noted(&self, key: &[u8], node: &Arc<Node>, ask: Ask<'_>, answer: Answer) -> Answer {
         if let Answer::Lease { token, .. } = &answer {
@@ -316,7 +319,9 @@ impl Client {
                         return Ok(answer);
                     }
                     // An idle connection had been closed by the server. A new one is next.
-                    Err(Failure { sent: Sent::No, error }) if !matches!(error, Error::Timeout { .. }) => {
+                    Err(Failure { sent: SendStage::No, error })
+                        if !matches!(error, Error::Timeout { .. }) =>
+                    {
                         waiting = Box::pin(node.waiting(whole));
                         continue;
                     }

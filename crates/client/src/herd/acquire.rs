@@ -52,10 +52,10 @@ impl<C> Clone for ClockedCache<C> {
 /// How a value is asked for, besides the terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How<'a> {
-    /// See [`Ask::wait`]. Zero for several keys.
+    /// See [`Ask::wait`].
     pub(super) wait: Duration,
     pub(super) hint: &'a Bytes,
-    /// The lease is to outlive its connection. False for several keys.
+    /// The lease is to outlive its connection.
     pub(super) outlives: bool,
 }
 
@@ -64,14 +64,47 @@ impl<C: Cache + 'static> ClockedCache<C> {
         (self.clock)()
     }
 
-    /// Asks for values, and for the right to compute those that are missing or have expired, with as few round trips as possible. What
-    /// was found has the order of `subjects`. `terms`: those of a client that computes this many keys.
+    /// Asks for a value, and for the right to compute it if it is missing or has expired.
     pub(super) async fn acquire(
+        &self,
+        subject: &Subject,
+        terms: &Terms,
+        how: How<'_>,
+    ) -> Result<FoundStored<C>, Error> {
+        let mut refused = 0;
+        for _ in 0..TRIES {
+            let scope = self.cache.scope();
+            let ask = ask(terms, how.wait, how.hint);
+            let answer = if how.outlives {
+                self.cache.ask_to_outlive(&subject.key, ask).await?
+            } else {
+                self.cache.ask(&subject.key, ask).await?
+            };
+            let lock = match self.judge(subject, answer, terms) {
+                Ok(found) => return Ok(found),
+                Err(lock) => lock,
+            };
+            // Apart from this future, whose size is felt by callers whose value is there.
+            let all = std::slice::from_ref(subject);
+            let taken = Box::pin(self.lock(all, vec![(0, refused, lock)], terms, how.hint, scope)).await;
+            for (_, again, found) in taken {
+                match found {
+                    Some(found) => return found,
+                    None => refused = again,
+                }
+            }
+        }
+        Ok(Found::Busy(Holder::Unknown))
+    }
+
+    /// The same for many keys, with as few round trips as possible and without waiting, in the order of `subjects`. `terms`: those of a
+    /// client that computes this many keys.
+    pub(super) async fn acquire_many(
         &self,
         subjects: &[Subject],
         terms: impl Fn(usize) -> Terms + Send + Sync,
-        how: How<'_>,
     ) -> Vec<Result<FoundStored<C>, Error>> {
+        let none = Bytes::new();
         let mut all: Vec<_> = subjects.iter().map(|_| None).collect();
         // The keys of which nothing is known yet, with how often the key was absent and its lock refused.
         let mut open: Vec<_> = (0..subjects.len()).map(|at| (at, 0)).collect();
@@ -81,8 +114,9 @@ impl<C: Cache + 'static> ClockedCache<C> {
             }
             // Leases are for as many keys as there may be; locks for those that are missing.
             let most = terms(open.len());
+            let keys: Vec<_> = open.iter().map(|(at, _)| &subjects[*at].key[..]).collect();
             let scope = self.cache.scope();
-            let answers = self.ask(subjects, &open, &most, how).await;
+            let answers = self.cache.ask_many(&keys, ask(&most, Duration::ZERO, &none)).await;
             let (mut locks, mut leases) = (Vec::new(), 0);
             for ((at, refused), answer) in open.drain(..).zip(answers) {
                 match answer.map(|answer| self.judge(&subjects[at], answer, &most)) {
@@ -94,49 +128,42 @@ impl<C: Cache + 'static> ClockedCache<C> {
                     Err(error) => all[at] = Some(Err(error)),
                 }
             }
-            if locks.is_empty() {
-                break;
-            }
             let terms = terms(locks.len() + leases);
-            let attempt = |(at, refused, lock)| Attempt::new(self, at, refused, lock, &terms, how.hint);
-            let attempts: Vec<_> = locks.into_iter().map(attempt).collect();
-            let replies = self.write(subjects, &attempts, scope).await;
-            for (mut attempt, reply) in attempts.into_iter().zip(replies) {
-                let at = attempt.at;
-                attempt.refused += usize::from(attempt.is_refused(&reply));
-                let refused = attempt.refused;
-                match attempt.judge(self, &subjects[at], &terms, &reply) {
-                    // No lock was taken, and no other client has one: a value that cannot be stored.
-                    Ok(None) if refused == TRIES => {
-                        let grant = Grant::new(self, &subjects[at], Hold::Nothing, None, None);
-                        all[at] = Some(Ok(Found::Compute(grant)));
-                    }
-                    Ok(None) => open.push((at, refused)),
-                    found => all[at] = found.transpose(),
+            for (at, refused, found) in self.lock(subjects, locks, &terms, &none, scope).await {
+                match found {
+                    Some(found) => all[at] = Some(found),
+                    None => open.push((at, refused)),
                 }
             }
         }
         all.into_iter().map(|found| found.unwrap_or(Ok(Found::Busy(Holder::Unknown)))).collect()
     }
 
-    async fn ask(
+    /// Takes locks. With each subject's place, how often its lock was refused, and what was found; None: another client was faster.
+    async fn lock(
         &self,
         subjects: &[Subject],
-        open: &[(usize, usize)],
+        locks: Vec<(usize, usize, NewLock)>,
         terms: &Terms,
-        how: How<'_>,
-    ) -> Vec<Result<Answer, Error>> {
-        let ask = ask(terms, how.wait, how.hint);
-        if let [(at, _)] = open {
-            let key = &subjects[*at].key;
-            return vec![if how.outlives {
-                self.cache.ask_to_outlive(key, ask).await
-            } else {
-                self.cache.ask(key, ask).await
-            }];
-        }
-        let keys: Vec<_> = open.iter().map(|(at, _)| &subjects[*at].key[..]).collect();
-        self.cache.ask_many(&keys, ask).await
+        hint: &Bytes,
+        scope: Option<Scope>,
+    ) -> Vec<(usize, usize, Option<Result<FoundStored<C>, Error>>)> {
+        let attempt = |(at, refused, lock)| Attempt::new(self, at, refused, lock, terms, hint);
+        let attempts: Vec<_> = locks.into_iter().map(attempt).collect();
+        let replies = self.write(subjects, &attempts, scope).await;
+        let found = |(attempt, reply): (Attempt, Result<Written, Error>)| {
+            let (at, subject) = (attempt.at, &subjects[attempt.at]);
+            let refused = attempt.refused + usize::from(attempt.is_refused(&reply));
+            let found = match attempt.judge(self, subject, terms, &reply).transpose() {
+                // No lock was taken, and no other client has one: a value that cannot be stored.
+                None if refused == TRIES => {
+                    Some(Ok(Found::Compute(Grant::new(self, subject, Hold::Nothing, None, None))))
+                }
+                found => found,
+            };
+            (at, refused, found)
+        };
+        attempts.into_iter().zip(replies).map(found).collect()
     }
 
     /// Writes locks, those that are new and those that replace something at the same time.

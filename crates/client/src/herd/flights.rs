@@ -15,7 +15,6 @@
 
 use std::collections::hash_map::{Entry as Slot, OccupiedEntry};
 use std::collections::{HashMap, HashSet};
-use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::acquire::{ClockedCache, FoundStored, How, Subject};
 use super::envelope::Stored;
-use super::found::{Found, Holder};
+use super::found::Found;
 use super::grant::{End, Grant};
 use super::plain::Terms;
 use crate::cache::Cache;
@@ -292,8 +291,7 @@ impl<C: Cache + 'static> LaneTask<C> {
             };
             let Group { subject, terms, outlives } = &*self.group;
             let how = How { wait: now.hold, hint: &now.hint, outlives: *outlives };
-            let found = place.acquire(slice::from_ref(subject), |_| *terms, how).await.pop();
-            let found = found.unwrap_or(Ok(Found::Busy(Holder::Unknown)));
+            let found = place.acquire(subject, terms, how).await;
             let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
             now.answer.send_replace(Some(look));

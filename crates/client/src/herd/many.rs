@@ -9,7 +9,7 @@ use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
-use super::acquire::{FoundStored, How, Subject, TRIES};
+use super::acquire::{FoundStored, Subject, TRIES};
 use super::envelope::Stored;
 use super::found::Found;
 use super::grant::{Ending, Grant, end_all};
@@ -272,8 +272,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         let subjects: Vec<_> = keys.iter().map(|at| self.all[*at].subject.clone()).collect();
         let (place, options) = (self.herd.place.clone(), self.options.clone());
         let found = tokio::spawn(async move {
-            let how = How { wait: Duration::ZERO, hint: &Bytes::new(), outlives: false };
-            place.acquire(&subjects, |keys| terms(options.batch_time(keys), true), how).await
+            place.acquire_many(&subjects, |keys| terms(options.batch_time(keys), true)).await
         });
         let found = found.await.unwrap_or_else(|error| {
             let ended = Error::Usage(format!("the task that asks the servers has ended: {error}"));

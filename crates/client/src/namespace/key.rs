@@ -76,7 +76,7 @@ pub(super) struct Namespace {
 
 /// A key without its numbers.
 #[derive(Debug, Clone)]
-pub(super) struct Logical {
+pub(super) struct LogicalKey {
     name: Option<String>,
     pub(super) namespaces: Vec<Namespace>,
     /// Decides when the key changes in a rolling flush.
@@ -129,7 +129,7 @@ impl Naming {
     }
 
     /// A key of one namespace only.
-    pub(super) fn single(&self, namespace: Namespace) -> Result<Logical, Error> {
+    pub(super) fn single(&self, namespace: Namespace) -> Result<LogicalKey, Error> {
         self.logical(None, vec![namespace])
     }
 
@@ -138,7 +138,7 @@ impl Naming {
         &self,
         name: &str,
         namespaces: &[(&str, D)],
-    ) -> Result<Logical, Error> {
+    ) -> Result<LogicalKey, Error> {
         if name.is_empty() {
             return Err(Error::Usage("the name of a key is empty".to_owned()));
         }
@@ -147,14 +147,14 @@ impl Naming {
     }
 
     /// An error: too many namespaces, none, or a key that can become too long.
-    fn logical(&self, name: Option<String>, namespaces: Vec<Namespace>) -> Result<Logical, Error> {
+    fn logical(&self, name: Option<String>, namespaces: Vec<Namespace>) -> Result<LogicalKey, Error> {
         let count = namespaces.len();
         if !(1..=NAMESPACES_MAX).contains(&count) {
             return Err(Error::Usage(format!(
                 "a key of {count} namespaces: 1 to {NAMESPACES_MAX} are possible"
             )));
         }
-        let mut logical = Logical { name, namespaces, hash: Hash::new("") };
+        let mut logical = LogicalKey { name, namespaces, hash: Hash::new("") };
         let bare = self.text(&logical, None, &[]);
         logical.hash = Hash::new(&bare);
         // With all numbers that it can have: a key must not become too long by an update.
@@ -169,7 +169,7 @@ impl Naming {
     /// The key with its numbers. `counters` are those of the namespaces in their order, or none at all.
     pub(super) fn key(
         &self,
-        logical: &Logical,
+        logical: &LogicalKey,
         master: Option<u64>,
         counters: &[Option<u64>],
     ) -> NamespacedKey {
@@ -186,7 +186,7 @@ impl Naming {
         NamespacedKey { text: self.text(logical, master, counters), tags }
     }
 
-    fn text(&self, logical: &Logical, master: Option<u64>, counters: &[Option<u64>]) -> String {
+    fn text(&self, logical: &LogicalKey, master: Option<u64>, counters: &[Option<u64>]) -> String {
         let mut text = self.prefix.clone();
         let mut parts = 0;
         let mut part = |text: &mut String, part: &str| {
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn limits_are_errors() {
         let naming = naming(false);
-        let refused = |result: Result<Logical, Error>| result.unwrap_err().to_string();
+        let refused = |result: Result<LogicalKey, Error>| result.unwrap_err().to_string();
         assert!(refused(naming.named::<u8>("n", &[])).contains("0 namespaces"));
         assert!(refused(naming.named("n", &[("a", 1); 8])).contains("8 namespaces"));
         assert!(naming.named("n", &[("a", 1); 7]).is_ok());

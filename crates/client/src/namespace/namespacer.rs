@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 
-use super::key::{Logical, Namespace, NamespacedKey, Naming, number};
+use super::key::{LogicalKey, Namespace, NamespacedKey, Naming, number};
 use super::options::NamespacerOptions;
 use super::record::{NamespaceRecord, RecordSettings};
 use crate::cache::Cache;
@@ -292,7 +292,7 @@ impl<C: Cache> NamespacerInner<C> {
         Ok(Arc::new(self.read().await?))
     }
 
-    async fn keys(&self, all: Vec<Logical>) -> Result<Vec<NamespacedKey>, Error> {
+    async fn keys(&self, all: Vec<LogicalKey>) -> Result<Vec<NamespacedKey>, Error> {
         let record = self.record().await?;
         let Way { naming, settings } = &self.ways[usize::from(record.settings.tags)];
         let now_ms = self.now_ms();

@@ -50,12 +50,12 @@ pub(crate) struct Failure {
     /// For the caller.
     pub(crate) error: Error,
     /// Whether the command can be sent again.
-    pub(crate) sent: Sent,
+    pub(crate) sent: SendStage,
 }
 
 /// How far a command had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendStage {
     /// No byte of it was sent.
     No,
     /// It may have been executed; no byte of a reply has come.
@@ -317,13 +317,13 @@ impl Connection {
         let at = limit.at.checked_add(DRIVER_LATE).unwrap_or(limit.at);
         timeout_at(at, answer).await.map_err(|_| {
             self.close();
-            Failure { error: limit.error(&self.shared.server), sent: Sent::Answered }
+            Failure { error: limit.error(&self.shared.server), sent: SendStage::Answered }
         })
     }
 
     /// The driver has ended without a word: its runtime was shut down.
     fn gone(&self) -> Failure {
-        Failure { error: self.shared.runtime_ended(), sent: Sent::Perhaps }
+        Failure { error: self.shared.runtime_ended(), sent: SendStage::Perhaps }
     }
 
     /// Appends commands, when there is room for them.
@@ -333,7 +333,7 @@ impl Connection {
         loop {
             match self.shared.push(commands, &mut sink, limit) {
                 Ok(()) => return Ok(()),
-                Err(AddError::Closed(error)) => return Err(Failure { error, sent: Sent::No }),
+                Err(AddError::Closed(error)) => return Err(Failure { error, sent: SendStage::No }),
                 Err(AddError::Full) => {}
             }
             let mut room = std::pin::pin!(self.shared.room.notified());
@@ -343,7 +343,7 @@ impl Connection {
                 continue;
             }
             if timeout_at(limit.at, room).await.is_err() {
-                return Err(Failure { error: limit.error(&self.shared.server), sent: Sent::No });
+                return Err(Failure { error: limit.error(&self.shared.server), sent: SendStage::No });
             }
         }
     }

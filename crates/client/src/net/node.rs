@@ -11,7 +11,7 @@ use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 #[cfg(feature = "tls")]
 use crate::net::address::Endpoint;
-use crate::net::connection::{Connection, Failure, HealthWatch, Limit, Sent, broken};
+use crate::net::connection::{Connection, Failure, HealthWatch, Limit, SendStage, broken};
 use crate::net::stream::Stream;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
@@ -226,11 +226,11 @@ impl Node {
     /// that was closed because of the timeout of another.
     fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
         let harmless = match failure.sent {
-            Sent::No => true,
-            Sent::Perhaps => {
+            SendStage::No => true,
+            SendStage::Perhaps => {
                 repeat && self.settings.retry_reads && matches!(failure.error, Error::Connection { .. })
             }
-            Sent::Answered => false,
+            SendStage::Answered => false,
         };
         harmless && Instant::now() < limit.at
     }
@@ -404,7 +404,7 @@ impl WaitingConnection<'_> {
     /// Sends a command that the server may hold.
     pub(crate) async fn one(&mut self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
         let Some(connection) = &self.connection else {
-            return Err(Failure { error: limit.error(self.node.name()), sent: Sent::No });
+            return Err(Failure { error: limit.error(self.node.name()), sent: SendStage::No });
         };
         self.whole = false;
         let reply = connection.one(command, limit).await;

@@ -13,7 +13,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use cattlegrid_protocol::{ParsedResponse, parse_response};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{CHUNK, Failure, Limit, Link, Sent, Sink, Slot, broken, lock};
+use super::{CHUNK, Failure, Limit, Link, SendStage, Sink, Slot, broken, lock};
 use crate::error::Error;
 use crate::net::stream::{ReadHalf, WriteHalf};
 use crate::net::wire::{Expect, Fit, Reply, broken_text, line_text, names};
@@ -365,7 +365,7 @@ impl ConnectionDriver {
                 continue;
             }
             let error = Limit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server);
-            slot.fail(Failure { error, sent: Sent::Answered });
+            slot.fail(Failure { error, sent: SendStage::Answered });
         }
         if self.slots.is_empty() && self.idle.is_some() {
             let keep = lock(&self.shared.state).keep;
@@ -409,11 +409,11 @@ impl ConnectionDriver {
         let mut half = !self.input.is_empty();
         for mut slot in self.slots.drain(..) {
             let sent = if std::mem::take(&mut half) || slot.part.is_some() || slot.has_replies() {
-                Sent::Answered
+                SendStage::Answered
             } else if slot.start >= written {
-                Sent::No
+                SendStage::No
             } else {
-                Sent::Perhaps
+                SendStage::Perhaps
             };
             slot.fail(Failure { error: error.clone(), sent });
         }
