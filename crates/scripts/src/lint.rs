@@ -124,7 +124,7 @@ fn unknown_member(path: &str, is_test: bool, globals: &[&str]) -> Option<String>
     None
 }
 
-/// The line where a source defines a field with this name, `ttl` or `read.left`, or else the field that it is in.
+/// The line where a source defines a field with this name, `ttl` or `read.left`, otherwise of the field that it is in.
 pub(crate) fn line_of_field(source: &Source, field: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let defines = |line: &str, name: &str| {

@@ -422,7 +422,7 @@ impl<'s> TypeReader<'s> {
         if name != "new" && !list.is_empty() {
             list.remove(0);
         }
-        // Those behind one that may be left out may be left out, too.
+        // Whatever follows a parameter that may be left out may be left out, too.
         if let Some(first) = list.iter().position(|(_, is_required)| !is_required) {
             for (_, is_required) in &mut list[first..] {
                 *is_required = false;
