@@ -192,8 +192,9 @@ def test_tables_without_transactions(start, open_dir, own_database, binary, engi
 
 def test_large_rows(shop):
     """Rows of more than one packet, and of more than the largest event that is read."""
+    log = "--innodb-log-file-size=256M" if is_mariadb else "--innodb-redo-log-capacity=512M"
     server, database, c = shop("CREATE TABLE large (id int PRIMARY KEY, v longblob)", tables=table("large", "row:{id}"),
-                               options=["--max-allowed-packet=200M", "--innodb-log-file-size=256M"])
+                               options=["--max-allowed-packet=200M", log])
     keys = ["page:1", "page:2"]
     for mib in (1, 16, 40):
         for less in (0, 100):

@@ -127,9 +127,9 @@ pub(crate) async fn opened<T>(opens: impl Future<Output = Result<T, WireError>>)
 }
 
 /// Waits for the reply to a query that waits for nothing.
-pub(crate) async fn replied<T>(replies: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
-    let replied = tokio::time::timeout(TIMEOUT, replies).await;
-    replied.map_err(|_| WireError::Timeout { what: "reply of the database" })?
+pub(crate) async fn replied<T>(asks: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
+    let reply = tokio::time::timeout(TIMEOUT, asks).await;
+    reply.map_err(|_| WireError::Timeout { what: "reply of the database" })?
 }
 
 /// Connects to a host, or, if it begins with `/`, to this Unix socket. `address`: as errors name it.

@@ -426,6 +426,24 @@ pub(super) const STAGES: &[Stage] = &[
             ..step(&[
                 "conformance/run.sh",
                 "test_follow_mysql.py",
+                "--reruns",
+                "2",
+                "--rerun-show-tracebacks",
+            ])
+        }],
+    },
+    Stage {
+        name: "mysql-tables",
+        shows: "unusual tables, rights and servers of a real MariaDB",
+        minutes: 8,
+        needs: &["packages", "build"],
+        directory: None,
+        cores: 0,
+        memory_mib: 1000,
+        steps: &[Step {
+            env: &[("CATTLEGRID_BIN", "target/fast/cattlegrid"), ("CATTLEGRID_SET_UP", "1")],
+            ..step(&[
+                "conformance/run.sh",
                 "test_mysql_tables.py",
                 "--reruns",
                 "2",

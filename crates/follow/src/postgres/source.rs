@@ -262,16 +262,15 @@ impl Database for Postgres {
     }
 
     fn take(&mut self, message: Option<Bytes>, core: &mut Core<Self>, node: &mut impl Node) {
-        let taken = match message {
-            Some(message) => self.message(&message, core, node.now_ms()),
-            None => {
-                // Which row it was is not known.
-                let session = core.link.as_mut().map(|link| &mut link.session);
-                if let Some((_, names)) = session.and_then(|session| session.transaction.as_mut()) {
-                    names.all("a changed row is larger than 16 MiB");
-                }
-                Ok(())
+        let taken = if let Some(message) = message {
+            self.message(&message, core, node.now_ms())
+        } else {
+            // Which row it was is not known.
+            let session = core.link.as_mut().map(|link| &mut link.session);
+            if let Some((_, names)) = session.and_then(|session| session.transaction.as_mut()) {
+                names.all("a changed row is larger than 16 MiB");
             }
+            Ok(())
         };
         if let Err(reason) = taken {
             core.lose(reason, node);
