@@ -19,9 +19,9 @@ use crate::trial::KEY_BYTES_MAX;
 use crate::value::Text;
 
 /// Logs a file may have.
-pub const FOLLOWS_MAX: usize = 8;
+pub(crate) const FOLLOWS_MAX: usize = 8;
 /// Tables of a log.
-pub const FOLLOW_TABLES_MAX: usize = 200;
+pub(crate) const FOLLOW_TABLES_MAX: usize = 200;
 /// Tags of a table, and keys.
 const BUMP_MAX: usize = 8;
 /// Bytes of a log's name.

@@ -19,7 +19,7 @@ use crate::rules::read_table;
 use crate::value::Text;
 
 /// Loaders a file may have.
-pub const LOADERS_MAX: usize = 64;
+pub(crate) const LOADERS_MAX: usize = 64;
 /// Words of a command.
 const WORDS_MAX: usize = 256;
 /// Bytes of a command.

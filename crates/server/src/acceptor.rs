@@ -408,6 +408,7 @@ fn peer_key(peer: Option<SocketAddr>, fd: &OwnedFd) -> PeerKey {
     match peer {
         // The same client is one peer on a socket for both families, too.
         Some(address) => PeerKey::Address(address.ip().to_canonical()),
+        // By nix: the credentials of rustix have no process 0.
         None => PeerKey::Process(PeerCredentials.get(fd).map_or(0, |credentials| credentials.pid())),
     }
 }

@@ -27,7 +27,7 @@ use attempts::Attempts;
 pub use rights::check_users;
 use rights::{Grants, LimitedUser};
 pub(crate) use users::PWDB;
-pub use users::{AuthError, FILE_BYTES_MAX, LINE_BYTES_MAX, NamedBy, USERS_MAX, Users};
+pub use users::{AuthError, FILE_BYTES_MAX, NamedBy, Users};
 
 /// A wrong login is answered after a time within these bounds, in milliseconds.
 pub(crate) const DELAY_MS: RangeInclusive<u64> = 350..=450;

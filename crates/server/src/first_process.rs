@@ -36,7 +36,7 @@ pub fn stay_as_first_process() -> Option<u8> {
     // Before the fork: what comes from then on waits.
     let before = match SigSet::thread_get_mask().and_then(|before| awaited.thread_block().map(|()| before)) {
         Ok(before) => before,
-        Err(errno) => return cannot(errno.into()),
+        Err(errno) => return cannot(&errno.into()),
     };
     match sys::fork() {
         Ok(Some(program)) => Some(look_after(program, &awaited)),
@@ -44,9 +44,11 @@ pub fn stay_as_first_process() -> Option<u8> {
             // A group of its own: a signal to the group of process 1, as of a terminal, comes once, from there.
             let _stays = setpgid(None, None);
             IS_CHILD.store(true, Relaxed);
-            before.thread_set_mask().map_or_else(|errno| cannot(errno.into()), |()| None)
+            before.thread_set_mask().map_or_else(|errno| cannot(&errno.into()), |()| None)
         }
-        Err(error) => before.thread_set_mask().map_or_else(|errno| cannot(errno.into()), |()| cannot(error)),
+        Err(error) => {
+            before.thread_set_mask().map_or_else(|errno| cannot(&errno.into()), |()| cannot(&error))
+        }
     }
 }
 
@@ -63,10 +65,10 @@ pub(crate) fn is_addressed(pid: &std::ffi::OsStr) -> bool {
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// The program goes on as process 1.
-fn cannot(error: io::Error) -> Option<u8> {
+fn cannot(error: &io::Error) -> Option<u8> {
     log::warning(format_args!(
         "as process 1: processes whose parent ends stay as zombies: {}",
-        sys::reason(&error)
+        sys::reason(error)
     ));
     None
 }

@@ -52,12 +52,12 @@ counts! {
 
 impl RuleCounts {
     /// Gets that should have waited and got no value.
-    pub(crate) fn without_value(&self) -> u64 {
+    pub(crate) fn without_value(self) -> u64 {
         self.expired + self.predicted
     }
 
     /// Gets that were held, or would have been.
-    pub(crate) fn to_hold(&self) -> u64 {
+    pub(crate) fn to_hold(self) -> u64 {
         self.held + self.predicted
     }
 }

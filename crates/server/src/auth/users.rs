@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Users a file of `-Y` may have, as in memcached.
-pub const USERS_MAX: usize = 8;
+pub(crate) const USERS_MAX: usize = 8;
 
 /// Bytes a line of it may have without its end, as in memcached.
-pub const LINE_BYTES_MAX: usize = 255;
+pub(crate) const LINE_BYTES_MAX: usize = 255;
 
 /// Bytes a file may have: every login is compared with all its users.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
