@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use arrayvec::ArrayVec;
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Step,
-    Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PREFETCH_MAX,
+    PieceResult, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -164,7 +164,10 @@ impl<'e> Lane<'e> {
                 out,
             };
             if let Request::Get(get) = request {
-                assert!(matches!(engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx), Got::Done));
+                assert!(matches!(
+                    engine.get(get, *hash, GetPiece::ALL, &mut lock, &mut cx),
+                    PieceResult::Done
+                ));
             } else {
                 assert!(engine.execute(request, *hash, &mut lock, &mut cx).is_none());
             }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Interest, Now, Output, Piece, Step, Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -124,7 +124,7 @@ impl Client {
         };
         let mut lock = engine.shard_lock();
         if let Request::Get(get) = &request {
-            drop(engine.get(get, hash, Piece::ALL, &mut lock, &mut cx));
+            drop(engine.get(get, hash, GetPiece::ALL, &mut lock, &mut cx));
         } else {
             drop(engine.execute(&request, hash, &mut lock, &mut cx));
         }

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::io::Write;
 
 use anyhow::{Context as _, Result, ensure};
-use cattlegrid_tags::{Kind, TagHash, Tags, Validity, false_stale_share};
+use cattlegrid_tags::{BumpKind, TagHash, Tags, Validity, false_stale_share};
 use clap::Parser;
 use nix::time::{ClockId, clock_gettime};
 
@@ -183,7 +183,7 @@ fn mix(number: u64) -> u64 {
 
 /// Bumps the tag of this number with this number.
 fn bump(tags: &Tags, number: u64) {
-    tags.bumps().bump(hash(number), Kind::Hard, || number);
+    tags.bumps().bump(hash(number), BumpKind::Hard, || number);
 }
 
 fn median(times: &mut [f64]) -> f64 {
