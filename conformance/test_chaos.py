@@ -165,7 +165,7 @@ def test_chaos(binary, kind, open_dir, capsys):
         cut = counts["Resets"]["reset"] // 4
         assert 0 <= int(stats["cmd_get"]) - int(stats["get_hits"]) - int(stats["get_misses"]) <= cut, stats
         waits = sum(int(n) for name, n in rules.items() if ":waits_" in name)
-        assert waits > 0 and 0 <= int(rules["total:held"]) - waits <= cut, "each get that was held has had its answer"
+        assert waits > 0 and 0 <= int(rules["total:held"]) - waits <= cut, "each get that was held was answered"
         assert int(stats["rejected_connections"]) > 0 and int(stats["evictions"]) > 0
 
         with server.raw() as c:

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules, TagTemplate};
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Parked,
-    Piece, RulesConfig, RunGet, Step, Ticket, is_of_run, is_quiet_get,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PREFETCH_MAX,
+    ParkedRequest, PieceResult, RulesConfig, RunGet, Step, Ticket, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, Session};
 use cattlegrid_objects::{Host as _, Registry, Settings};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, Parsed, Request, opcode, parse, parse_packet};
 use cattlegrid_scripts::{Limits as ScriptLimits, Scripts, Sources};
-use cattlegrid_tags::Kind as BumpKind;
+use cattlegrid_tags::BumpKind;
 
 /// The kind of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub struct Load {
     /// The first that has not waited yet.
     next_waiter: usize,
     effects: Effects,
-    parked: Vec<Parked>,
+    parked: Vec<ParkedRequest>,
 }
 
 impl Load {
@@ -386,9 +386,9 @@ impl Load {
                     out: &mut self.out,
                 };
                 if let Request::Get(get) = request {
-                    match self.engine.get(get, *hash, Piece::ALL, &mut lock, &mut cx) {
-                        Got::Parked(parked) => self.parked.push(*parked),
-                        got => debug_assert!(matches!(got, Got::Done), "of one key"),
+                    match self.engine.get(get, *hash, GetPiece::ALL, &mut lock, &mut cx) {
+                        PieceResult::Parked(parked) => self.parked.push(*parked),
+                        got => debug_assert!(matches!(got, PieceResult::Done), "of one key"),
                     }
                 } else if is_of_run(request) && is_quiet_get(request) {
                     let got = self.engine.get_of_run(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Least, Lookup, Memory, NewValue, PAGE_BYTES, Store, StoreConfig,
+    Attributes, HugeValue, KeyHasher, LeastShares, Lookup, Memory, NewValue, PAGE_BYTES, Store, StoreConfig,
 };
 
 /// All shards of a server.
@@ -145,7 +145,7 @@ impl Cache {
                 self.memory.coldest_store(|store| !dry[store]).or_else(|| dry.iter().position(|dry| !dry));
             let Some(number) = coldest else { break };
             self.shards[number].advance(self.now, self.now_ms, self.floor);
-            let got = self.shards[number].give_back(piece.min(bytes - freed), Least::Taken);
+            let got = self.shards[number].give_back(piece.min(bytes - freed), LeastShares::Taken);
             dry[number] = got == 0;
             freed += got;
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cattlegrid_config::Trial;
-use cattlegrid_engine::{Landed, Load, LoadEnd, LoadOrder};
+use cattlegrid_engine::{Load, LoadEnd, LoadOrder, LoadOutcome};
 use cattlegrid_loader::{Finished, Host, Loaders, Severity, StartError};
 use cattlegrid_server::log_loader;
 use cattlegrid_server::time::Clock;
@@ -106,7 +106,7 @@ pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
         }
         LoadEnd::Failed { text, .. } => Err(failed(percent_decode(text).decode_utf8_lossy().into_owned())),
     });
-    finished.landed(if shown.is_ok() { Landed::Stored } else { Landed::Failed });
+    finished.landed(if shown.is_ok() { LoadOutcome::Stored } else { LoadOutcome::Failed });
     shown
 }
 

@@ -1,5 +1,5 @@
-//! Nanoseconds to find a key's rule among 100, and to load the rules in force, best of several rounds: `cargo bench -p
-//! cattlegrid-engine`.
+//! Nanoseconds to find a key's rule among 100, and to load the rules in force, best of several rounds:
+//! `cargo bench -p cattlegrid-engine`.
 
 #![expect(
     clippy::disallowed_methods,
@@ -12,12 +12,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cattlegrid_engine::Shared;
+use cattlegrid_engine::EngineShared;
 use cattlegrid_engine::rules::{Pattern, Rule, Rules};
 use cattlegrid_herd::Policy;
 
 fn main() {
-    // Typical applications: a name for each kind of key, some with several parts, some with a common beginning.
+    // Typical applications: a name for each kind of key, some with several parts, some with a common
+    // beginning.
     let kinds = rules((0..100).map(|n| match n % 4 {
         0 => format!("kind{n:02}:{{id}}"),
         1 => format!("kind{n:02}:{{user}}:{{product}}"),
@@ -36,7 +37,7 @@ fn main() {
     show("100 of one prefix, last", &alike, b"page:1234567:part99", Some(100));
     show("100 of one prefix, none", &alike, b"page:1234567:partxx", None);
 
-    let shared = Shared::new(false, 1 << 20, 0, 1);
+    let shared = EngineShared::new(false, 1 << 20, 0, 1);
     shared.set_rules(Some(Arc::new(kinds)), 0);
     let read = || shared.rules().as_ref().map_or(0, |rules| rules.rules().rules().len() as u32);
     println!("{:26} {:6.1} ns", "the rules in force", measure(read));

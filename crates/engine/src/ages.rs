@@ -1,17 +1,18 @@
 //! The times at which the clock's numbers were given out: a coarse table.
 //!
-//! An entry holds the number that the clock showed at a time; larger numbers were given out then or later. At most one
-//! entry per second is noted. When the table is full, the entry is removed whose gap is the shortest for its age. So
-//! the time of an old number is known more coarsely, with an error that is a share of its age and hardly grows: about
-//! the logarithm of the age in seconds divided by the number of entries, 0.4 % after four months by that formula.
+//! An entry holds the number that the clock showed at a time; larger numbers were given out then or later. At
+//! most one entry per second is noted. When the table is full, the entry is removed whose gap is the shortest
+//! for its age. So the time of an old number is known more coarsely, with an error that is a share of its age
+//! and hardly grows: about the logarithm of the age in seconds divided by the number of entries, 0.4 % after
+//! four months by that formula.
 //!
 //! # Invariants
-//! * A time that is returned is never later than the true one. A number from before the first entry is as old as the
-//!   server.
+//! * A time that is returned is never later than the true one. A number from before the first entry is as old
+//!   as the server.
 
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
-/// See the module's text.
+/// A coarse table of the times at which the clock's numbers were given out.
 #[derive(Debug)]
 pub(crate) struct Ages {
     /// The clock's number, and the time in milliseconds since the start; both rise.

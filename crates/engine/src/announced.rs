@@ -1,11 +1,13 @@
-//! Tags that clients announce for a key before they store it, since the command with which they store cannot name them.
+//! Tags that clients announce for a key before they store it, since the command with which they store cannot
+//! name them.
 //!
-//! They are kept by key, not by connection: clients with a pool announce on one connection and store on another. A store does not
-//! use them up: another client may be computing the same key. They end a time after the last announcement, the rule's
-//! `fill_window`, as the misses do that they are about. A delete of the key, a flush and a bump of the tag leave them: a
-//! client that computes stores after it.
+//! They are kept by key, not by connection: clients with a pool announce on one connection and store on
+//! another. A store does not use them up: another client may be computing the same key. They end a time after
+//! the last announcement, the rule's `fill_window`, as the misses do that they are about. A delete of the
+//! key, a flush and a bump of the tag leave them: a client that computes stores after it.
 //!
-//! Only the key's hash is kept. Two keys with the same hash have each other's tags: an extra miss, never an old value.
+//! Only the key's hash is kept. Two keys with the same hash have each other's tags: an extra miss, never an
+//! old value.
 //!
 //! # Invariants
 //! * The keys of all shards are counted in one number, which is at most [`ANNOUNCED_MAX`].
@@ -52,8 +54,8 @@ impl Announced {
         Some((&announcement.tags, announcement.until_ms))
     }
 
-    /// Announces tags until `until_ms`, together with those announced before. `own`: those of the key's rule, with which they must
-    /// fit. An error changes nothing.
+    /// Announces tags until `until_ms`, together with those announced before. `own`: those of the key's rule,
+    /// with which they must fit. An error changes nothing.
     pub(crate) fn announce(
         &mut self,
         hash: u64,
@@ -77,7 +79,7 @@ impl Announced {
     }
 
     /// Lets go of what has ended.
-    pub(crate) fn settle(&mut self, now_ms: u64, count: &AtomicUsize) {
+    pub(crate) fn sweep(&mut self, now_ms: u64, count: &AtomicUsize) {
         if self.is_empty() {
             return;
         }
@@ -126,13 +128,13 @@ mod tests {
         announce(&mut all, 1, "b,a", 60, &count).unwrap();
         assert_eq!(all.of(1, 159), Some((&tags("a,b"), 160)));
         assert_eq!((all.of(1, 160), all.of(2, 60)), (None, None));
-        all.settle(159, &count);
+        all.sweep(159, &count);
         assert!(!all.is_empty());
         // What has ended does not count any more.
         announce(&mut all, 1, "c", 160, &count).unwrap();
         assert_eq!(all.of(1, 160), Some((&tags("c"), 260)));
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        all.settle(260, &count);
+        all.sweep(260, &count);
         assert!(all.is_empty() && count.load(Ordering::Relaxed) == 0);
     }
 
@@ -158,13 +160,14 @@ mod tests {
         assert_eq!(all.of(u64::MAX, 50), None);
         announce(&mut all, 7, "b", 50, &count).unwrap();
         let grown = all.by_key.capacity();
-        all.settle(100, &count);
+        all.sweep(100, &count);
         assert_eq!(count.load(Ordering::Relaxed), 1);
         assert!(all.by_key.capacity() < grown / 100, "its memory has gone back");
         announce(&mut all, u64::MAX, "a", 100, &count).unwrap();
         assert_eq!(all.of(u64::MAX, 100), Some((&tags("a"), 200)));
         let bytes = size_of::<(u64, Announcement)>() + 1;
-        // A table has up to twice as many places, and while it grows there is the one of half the size as well.
+        // A table has up to twice as many places, and while it grows there is the one of half the size as
+        // well.
         assert!(3 * ANNOUNCED_MAX * bytes <= 17 << 20, "as the manual says");
     }
 }

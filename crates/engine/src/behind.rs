@@ -1,15 +1,16 @@
-//! What the server does about logs that invalidate: it obeys what they say, and moves the floor while one is behind.
+//! What the server does about logs that invalidate: it obeys what they say, and moves the floor while one is
+//! behind.
 
 use cattlegrid_herd::WhenBehind;
-use cattlegrid_tags::{CLASSES, Class, Kind};
+use cattlegrid_tags::{BumpKind, CLASSES, FloorClass};
 
 use crate::following::{FollowedLog, Log, LogState, MOVE_MS};
-use crate::shared::Shared;
+use crate::shared::EngineShared;
 use crate::sync::Ordering;
 
-impl Shared {
-    /// Follows these logs from now on, and no others. What is known of a log that stays is kept; a new log is behind until it is
-    /// confirmed.
+impl EngineShared {
+    /// Follows these logs from now on, and no others. What is known of a log that stays is kept; a new log is
+    /// behind until it is confirmed.
     pub fn follow(&self, logs: Vec<FollowedLog>, now_ms: u64) {
         let mut guard = self.following().lock();
         let mut before = std::mem::take(&mut guard.logs);
@@ -39,8 +40,8 @@ impl Shared {
         self.following().is_on()
     }
 
-    /// Obeys what the time that has passed asks for. Each thread calls it when it has read its clock, before it executes requests that
-    /// it received before.
+    /// Obeys what the time that has passed asks for. Each thread calls it when it has read its clock, before
+    /// it executes requests that it received before.
     #[inline]
     pub fn pass_time(&self, now_ms: u64) {
         if self.following().is_due(now_ms) {
@@ -68,8 +69,8 @@ impl Shared {
             }
             for (when_behind, shortest_ms) in settings.when_behind().into_iter().zip(&mut shortest_ms) {
                 let kind = match when_behind {
-                    WhenBehind::Refresh => Kind::Soft,
-                    WhenBehind::Miss => Kind::Hard,
+                    WhenBehind::Refresh => BumpKind::Soft,
+                    WhenBehind::Miss => BumpKind::Hard,
                     WhenBehind::Serve => continue,
                 };
                 let shortest = &mut shortest_ms[kind as usize];
@@ -78,8 +79,8 @@ impl Shared {
             }
         }
         let mut is_new = false;
-        for (class, shortest_ms) in Class::ALL.into_iter().zip(shortest_ms) {
-            for (kind, age_ms) in [Kind::Hard, Kind::Soft].into_iter().zip(shortest_ms) {
+        for (class, shortest_ms) in FloorClass::ALL.into_iter().zip(shortest_ms) {
+            for (kind, age_ms) in [BumpKind::Hard, BumpKind::Soft].into_iter().zip(shortest_ms) {
                 let Some(age_ms) = age_ms else { continue };
                 // The next move comes later than now.
                 let number = guard.number_at((now_ms + MOVE_MS).saturating_sub(age_ms), self.clock());
@@ -111,7 +112,8 @@ impl Shared {
         let log = guard.logs.iter_mut().find(|log| &*log.settings.name == name);
         let Some(log) = log else { return };
         log.state.flushes += 1;
-        let kind = |when_behind| if when_behind == WhenBehind::Miss { Kind::Hard } else { Kind::Soft };
+        let kind =
+            |when_behind| if when_behind == WhenBehind::Miss { BumpKind::Hard } else { BumpKind::Soft };
         let kinds = log.settings.when_behind().map(kind);
         drop(guard);
         self.note_time(now_ms);
@@ -137,20 +139,20 @@ mod tests {
         FollowedLog { name: "shop".into(), source: "a".into(), max_lag_ms: 3000, when_behind }
     }
 
-    fn shared(when_behind: WhenBehind) -> Shared {
-        let shared = Shared::new(false, 1 << 20, 1 << 16, 1);
+    fn shared(when_behind: WhenBehind) -> EngineShared {
+        let shared = EngineShared::new(false, 1 << 20, 1 << 16, 1);
         shared.follow(vec![followed(when_behind)], 10_000);
         shared
     }
 
-    fn check(shared: &Shared, stamp: u64, tags: &[u64], now_ms: u64) -> Validity {
+    fn check(shared: &EngineShared, stamp: u64, tags: &[u64], now_ms: u64) -> Validity {
         shared.pass_time(now_ms);
         shared.tags().check(stamp, tags.iter().copied(), 7, now_ms)
     }
 
     #[test]
     fn nothing_is_looked_at_without_a_log() {
-        let shared = Shared::new(false, 1 << 20, 1 << 16, 1);
+        let shared = EngineShared::new(false, 1 << 20, 1 << 16, 1);
         assert!(!shared.following().is_due(u64::MAX - 1));
     }
 
@@ -163,7 +165,8 @@ mod tests {
         }
         assert_eq!(check(&shared, stamp, &[1], 13_001), Validity::Stale);
         assert_eq!(check(&shared, stamp, &[], 13_001), Validity::Valid, "without tags");
-        let since = shared.tags().stale_since_ms(stamp, ([1], Class::default()), 7, 14_000, |number| number);
+        let since =
+            shared.tags().stale_since_ms(stamp, ([1], FloorClass::default()), 7, 14_000, |number| number);
         assert_eq!(since, Some(13_001));
         let young = shared.tick();
         assert_eq!(check(&shared, young, &[1], 13_002), Validity::Valid);
@@ -178,15 +181,15 @@ mod tests {
             shared.pass_time(now_ms);
             let before = shared.tick();
             // Twice: the floor may be the next number.
-            shared.bump(tag, Kind::Hard, now(now_ms));
-            shared.bump(tag, Kind::Soft, now(now_ms));
+            shared.bump(tag, BumpKind::Hard, now(now_ms));
+            shared.bump(tag, BumpKind::Soft, now(now_ms));
             let after = shared.tick();
             assert_eq!(check(&shared, before, &[tag.get()], now_ms), Validity::Dead);
             assert_eq!(check(&shared, after, &[tag.get()], now_ms), Validity::Valid);
         }
         // Nothing was given out for long: the floor is the next number, and a bump takes it.
         shared.pass_time(40_000);
-        shared.bump(tag, Kind::Hard, now(40_000));
+        shared.bump(tag, BumpKind::Hard, now(40_000));
         let after = shared.tick();
         assert_eq!(check(&shared, after, &[tag.get()], 40_001), Validity::Valid);
     }
@@ -231,7 +234,7 @@ mod tests {
     fn a_rule_says_what_becomes_of_its_items() {
         const RULES: [Option<WhenBehind>; 4] =
             [None, Some(WhenBehind::Refresh), Some(WhenBehind::Miss), Some(WhenBehind::Serve)];
-        let of_rule = |shared: &Shared, stamp, rule, now_ms| {
+        let of_rule = |shared: &EngineShared, stamp, rule, now_ms| {
             shared.pass_time(now_ms);
             shared.tags().check_of(stamp, [1], 7, now_ms, || class_of(rule))
         };

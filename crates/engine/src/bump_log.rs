@@ -1,10 +1,11 @@
-//! The log into which a server writes the bumps of its clients, so that the other nodes of its fleet obey them.
+//! The log into which a server writes the bumps of its clients, so that the other nodes of its fleet obey
+//! them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use cattlegrid_herd::Caller;
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 
 use crate::delivered::{CALL_SLOT, Verdict, Wake};
 
@@ -18,7 +19,7 @@ pub enum SentBump<'a> {
         /// The tag's name.
         name: &'a [u8],
         /// Hard or soft.
-        kind: Kind,
+        kind: BumpKind,
     },
     /// Of a tag, softly, item by item over a period.
     Gradual {
@@ -46,15 +47,16 @@ pub struct BumpWaiter {
 /// Whether a reply waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BumpWait {
-    /// It does not: what it promises is so.
+    /// The reply does not wait: what it promises is so.
     Over,
     /// Until it is told, at most until this time in milliseconds since the start.
     Until(u64),
-    /// It does not: the log is lost, and nothing is promised.
+    /// The reply does not wait: the log is lost, and nothing is promised.
     Lost,
 }
 
-/// See the module's text. Lanes call it, some while they have a shard's lock: nothing waits in it.
+/// The log into which bumps are written for other nodes. Lanes call it, some while they have a shard's lock:
+/// nothing waits in it.
 pub trait BumpLog: Debug + Send + Sync {
     /// Whether there is a log.
     fn is_on(&self) -> bool;
@@ -62,8 +64,8 @@ pub trait BumpLog: Debug + Send + Sync {
     /// Takes a bump. Returns its ticket, above 0; later ones have larger tickets.
     fn push(&self, bump: &SentBump<'_>) -> u64;
 
-    /// Whether the reply to a request waits until the bump is in the log, or with `is_barrier` until all nodes have obeyed it. If so
-    /// it is told by a wake.
+    /// Whether the reply to a request waits until the bump is in the log, or with `is_barrier` until all
+    /// nodes have obeyed it. If so it is told by a wake.
     fn wait(&self, ticket: u64, is_barrier: bool, who: BumpWaiter, now_ms: u64) -> BumpWait;
 
     /// The nodes of the fleet, as JSON in one line.

@@ -1,7 +1,8 @@
-//! Counters of a lane, a thread that serves connections: each counter has one writer, and every thread that answers `stats` reads it.
+//! Counters of a lane, a thread that serves connections: each counter has one writer, and every thread that
+//! answers `stats` reads it.
 //!
-//! A counter is defined once, here: its name and what it counts. Statistics, their reference page and exporters take both
-//! from [`Counters::HELP`].
+//! A counter is defined once, here: its name and what it counts. Statistics, their reference page and
+//! exporters take both from [`Counters::HELP`].
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -58,8 +59,8 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its `gat`: those of
-    /// the statistic `cmd_get`, and [`get_touches`](Self::get_touches).
+    /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its
+    /// `gat`: those of the statistic `cmd_get`, and [`get_touches`](Self::get_touches).
     cmd_get,
     /// Of these, those that count in `cmd_touch`.
     get_touches,
@@ -67,18 +68,20 @@ counters! {
     cmd_set,
     /// Commands `flush_all`, those refused under `-F` included.
     cmd_flush,
-    /// Keys of commands that set an expiry without a value: `touch`, `gat`, `gats`, and `mg` with the flag T if the key was found
-    /// or has a rule with leases; otherwise such an `mg` counts as a get.
+    /// Keys of commands that set an expiry without a value: `touch`, `gat`, `gats`, and `mg` with the flag T
+    /// if the key was found or has a rule with leases; otherwise such an `mg` counts as a get.
     cmd_touch,
     /// Meta commands about a key: `mg`, `ms`, `md`, `ma` and `me`.
     cmd_meta,
     /// Keys asked for that were found, except by a command that touches: see `touch_hits`.
     get_hits,
-    /// Keys asked for that were not found, expired and flushed ones included, except by a command that touches.
+    /// Keys asked for that were not found, expired and flushed ones included, except by a command that
+    /// touches.
     get_misses,
     /// Keys asked for whose item had expired; each counts in `get_misses` or `touch_misses` as well.
     get_expired,
-    /// Keys asked for whose item was older than a flush; each counts in `get_misses` or `touch_misses` as well.
+    /// Keys asked for whose item was older than a flush; each counts in `get_misses` or `touch_misses` as
+    /// well.
     get_flushed,
     /// Deletes of keys that were found.
     delete_hits,
@@ -100,7 +103,8 @@ counters! {
     cas_badval,
     /// Keys that were found by `touch`, `gat`, `gats` and `mg` with the flag T.
     touch_hits,
-    /// Keys that were not found by `touch`, `gat` and `gats`, and under a rule with leases by `mg` with the flag T.
+    /// Keys that were not found by `touch`, `gat` and `gats`, and under a rule with leases by `mg` with the
+    /// flag T.
     touch_misses,
     /// Values refused because they are larger than `-I` allows.
     store_too_large,
@@ -120,9 +124,11 @@ counters! {
     ssl_handshake_errors,
     /// Connections closed because their client broke the rules of TLS after the handshake.
     ssl_proto_errors,
-    /// Calls of methods of users' own types that failed by the fault of their script, by a limit or by a state that is too large.
+    /// Calls of methods of users' own types that failed by the fault of their script, by a limit or by a
+    /// state that is too large.
     script_errors,
-    /// Runs of methods of users' own types whose result was dropped because their object had changed meanwhile; the call was made again.
+    /// Runs of methods of users' own types whose result was dropped because their object had changed
+    /// meanwhile; the call was made again.
     script_moved,
     /// Events recorded for watchers.
     log_worker_written,
@@ -151,7 +157,8 @@ pub struct MethodCounter {
     pub waited: Counter,
     /// Bytes of values answered.
     pub bytes: Counter,
-    /// Calls that were timed: one of [`TIMED_EVERY`], all that took several steps, and all of a method whose calls take long.
+    /// Calls that were timed: one of [`TIMED_EVERY`], all that took several steps, and all of a method whose
+    /// calls take long.
     pub timed: Counter,
     /// Nanoseconds that these took.
     pub timed_ns: Counter,
@@ -178,8 +185,8 @@ impl Counter {
 }
 
 impl MethodCounter {
-    /// Whether calls of the method take long, as far as they were timed: then each is timed, so that a turn with many of them
-    /// ends. A single long one, which the system may have interrupted, is soon outweighed.
+    /// Whether calls of the method take long, as far as they were timed: then each is timed, so that a turn
+    /// with many of them ends. A single long one, which the system may have interrupted, is soon outweighed.
     #[inline]
     pub(crate) fn is_slow(&self) -> bool {
         self.timed_ns.get() > self.timed.get().wrapping_mul(SLOW_NS)

@@ -15,19 +15,19 @@ pub(crate) const CALL_SLOT: u16 = u16::MAX;
 
 /// A value on its way to its waiters.
 #[derive(Debug)]
-pub struct Delivered {
+pub struct Delivery {
     /// Client flags.
     pub flags: u32,
-    /// Its CAS as clients see it.
+    /// The value's CAS as clients see it.
     pub cas: u64,
     /// Seconds to live; None: forever.
     pub ttl: Option<u64>,
-    /// It is an old one, and another client computes a new one.
+    /// The value is an old one, and another client computes a new one.
     pub is_old: bool,
     /// The value.
     pub value: DeliveredValue,
-    /// Its share of [`DeliveredBytes`].
-    pub(crate) counted: Counted,
+    /// The value's share of [`DeliveredBytes`].
+    pub(crate) counted: CountedBytes,
 }
 
 /// Bytes of all values on their way.
@@ -36,7 +36,7 @@ pub(crate) struct DeliveredBytes(Arc<AtomicUsize>);
 
 /// Bytes of one value, counted while this lives.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedBytes {
     sum: Arc<AtomicUsize>,
     bytes: usize,
 }
@@ -53,12 +53,12 @@ pub enum DeliveredValue {
 }
 
 /// The end of one key's wait in one request.
-pub type Wake = cattlegrid_herd::Wake<Arc<Delivered>>;
+pub type Wake = cattlegrid_herd::Wake<Arc<Delivery>>;
 
 /// What became of a key that a request waited for.
-pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivered>>;
+pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivery>>;
 
-impl Delivered {
+impl Delivery {
     /// Bytes that were copied for it; 0 for a value in its own pages.
     pub(crate) fn copied_bytes(&self) -> usize {
         self.counted.bytes
@@ -66,9 +66,9 @@ impl Delivered {
 }
 
 impl DeliveredBytes {
-    pub(crate) fn count(&self, bytes: usize) -> Counted {
+    pub(crate) fn count(&self, bytes: usize) -> CountedBytes {
         self.0.fetch_add(bytes, Ordering::Relaxed);
-        Counted { sum: Arc::clone(&self.0), bytes }
+        CountedBytes { sum: Arc::clone(&self.0), bytes }
     }
 
     pub(crate) fn get(&self) -> usize {
@@ -76,7 +76,7 @@ impl DeliveredBytes {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl DeliveredValue {
         }
     }
 
-    /// Its bytes, in order.
+    /// The value's bytes, in order.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let (inline, huge) = match self {
             Self::Inline(bytes) => (Some(&**bytes), None),

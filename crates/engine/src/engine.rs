@@ -1,15 +1,15 @@
-//! All shards: to which one a key belongs, and what concerns more than one.
+//! All shards: the choice of a key's shard, and the work that concerns several shards.
 //!
-//! What it does is in the modules below. Each calls those before it in the list only, and what it does in one shard is that
-//! shard's.
+//! The modules below do this work. Each calls only those before it in the list; what concerns one shard alone
+//! is in `shard`.
 //!
 //! # Invariants
 //! * No thread waits for a shard's lock while it holds another's.
 
 // What a shard leaves for the engine, and what it cannot do alone.
+mod finish_step;
 pub(crate) mod pending;
 pub(crate) mod room;
-mod settle;
 
 // Replies that wait for a log.
 mod bump;
@@ -55,7 +55,7 @@ use crate::renewal::Renewal;
 use crate::rules::why::{Explain, Why};
 use crate::shard::Shard;
 use crate::shards::{ShardLock, Shards};
-use crate::shared::Shared;
+use crate::shared::EngineShared;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
 
@@ -75,8 +75,8 @@ pub struct EngineConfig {
     pub max_item_bytes: usize,
     /// Ask the system for large pages.
     pub large_pages: bool,
-    /// Bytes for the numbers of tags, see `cattlegrid_tags::Bumps::new`; 0 without a rule file. They are not in the
-    /// budget until tags are used.
+    /// Bytes for the numbers of tags, see `cattlegrid_tags::Bumps::new`; 0 without a rule file. They are not
+    /// in the budget until tags are used.
     pub tag_bytes: usize,
     /// Clients may flush by a control key.
     pub allows_flush: bool,
@@ -92,12 +92,12 @@ pub struct EngineConfig {
     pub prefixes: Prefixes,
 }
 
-/// All shards. See the module's text.
+/// All shards, and the commands that clients send to them.
 pub struct Engine {
     memory: Arc<Memory>,
     pub(crate) shards: Shards,
     hasher: KeyHasher,
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     inline_max: usize,
     segment_bytes: usize,
     /// Bytes of the budget that are not for items.
@@ -128,8 +128,12 @@ impl Engine {
         let (count, layout) = StoreConfig::derive(config.memory_bytes, config.threads, config.evictions);
         let layout = layout.shared_by(bounds.len());
         let hasher = KeyHasher::new(config.seed);
-        let shared =
-            Arc::new(Shared::new(config.hide_cas, config.max_item_bytes, config.tag_bytes, config.seed));
+        let shared = Arc::new(EngineShared::new(
+            config.hide_cas,
+            config.max_item_bytes,
+            config.tag_bytes,
+            config.seed,
+        ));
         let shards = (0..count)
             .map(|_| {
                 let store = Store::new(Arc::clone(&memory), hasher.clone(), layout)?;
@@ -153,13 +157,14 @@ impl Engine {
         })
     }
 
-    /// To be called when the server starts: no number that is given out from now on counts as older than this moment.
+    /// Notes the start of the server: no number that is given out from now on counts as older than this
+    /// moment.
     pub fn begin(&self, now: Now) {
-        self.shared.settle(now.ms);
+        self.shared.sweep(now.ms);
     }
 
     /// The state that all shards share.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &EngineShared {
         &self.shared
     }
 
@@ -237,7 +242,7 @@ impl Engine {
         Option::clone(&self.shared().objects())
     }
 
-    /// As [`Shard::shown_cas`].
+    /// The CAS of an item as clients see it: [`Shard::shown_cas`].
     pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
         if self.shared().hide_cas { 0 } else { cas }
     }

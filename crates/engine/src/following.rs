@@ -1,20 +1,22 @@
 //! Logs that invalidate: how far each has been obeyed, and the floor that moves while one is behind.
 //!
-//! A log is *behind* when it has not been confirmed for its `max_lag_ms`. From then on items with tags whose stamp is older than that
-//! count as bumped: the floor of all tags follows the clock at this distance, and stands still when the log is confirmed again.
+//! A log is *behind* when it has not been confirmed for its `max_lag_ms`. From then on items with tags whose
+//! stamp is older than that count as bumped: the floor of all tags follows the clock at this distance, and
+//! stands still when the log is confirmed again.
 //!
-//! Nothing is compared for a request: each thread looks when it has read its clock, before it executes what it received
-//! ([`Following::is_due`]). So a server that was stopped obeys before its first reply.
+//! Nothing is compared for a request: each thread looks when it has read its clock, before it executes what
+//! it received ([`Following::is_due`]). So a server that was stopped obeys before its first reply.
 //!
 //! # The ring
-//! Which number is `max_lag_ms` old is read from a ring of times and numbers, one each [`RING_MS`]. The time is read first, then the
-//! number, so a later number was given out at that time or later. The first entry that is *not older* than the moment counts, which
-//! invalidates up to [`RING_MS`] too much, never too little.
+//! Which number is `max_lag_ms` old is read from a ring of times and numbers, one each [`RING_MS`]. The time
+//! is read first, then the number, so a later number was given out at that time or later. The first entry
+//! that is *not older* than the moment counts, which invalidates up to [`RING_MS`] too much, never too
+//! little.
 
 use std::collections::VecDeque;
 
 use cattlegrid_herd::WhenBehind;
-use cattlegrid_tags::{CLASSES, Class};
+use cattlegrid_tags::{CLASSES, FloorClass};
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
@@ -36,19 +38,20 @@ const CHOICES: [Option<WhenBehind>; CLASSES] =
 
 /// The class of the items of a rule that says this.
 #[inline]
-pub(crate) fn class_of(when_behind: Option<WhenBehind>) -> Class {
+pub(crate) fn class_of(when_behind: Option<WhenBehind>) -> FloorClass {
     let at = CHOICES.iter().position(|choice| *choice == when_behind);
-    at.map_or(Class::default(), |at| Class::ALL[at])
+    at.map_or(FloorClass::default(), |at| FloorClass::ALL[at])
 }
 
 /// A log that is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedLog {
-    /// Its name, unique.
+    /// The log's name, unique.
     pub name: Box<str>,
     /// Where it is: a log of the same name elsewhere is another one.
     pub source: Box<str>,
-    /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to [`MAX_LAG_MS_MAX`].
+    /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to
+    /// [`MAX_LAG_MS_MAX`].
     pub max_lag_ms: u64,
     /// What becomes of items then, unless their rule says something else.
     pub when_behind: WhenBehind,
@@ -69,7 +72,7 @@ impl FollowedLog {
 /// How far a log has been obeyed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogState {
-    /// Its name.
+    /// The log's name.
     pub name: Box<str>,
     /// All that was committed before this moment is obeyed, in milliseconds since the start.
     pub confirmed_ms: Option<u64>,
@@ -81,7 +84,7 @@ pub struct LogState {
     pub flushes: u64,
 }
 
-/// See the module's text.
+/// The followed logs, how far each has been obeyed, and the floor of those that are behind.
 #[derive(Debug)]
 pub(crate) struct Following {
     /// When a look is due, in milliseconds since the start; `u64::MAX`: no log is followed.
@@ -109,7 +112,7 @@ impl Default for Following {
 }
 
 impl Following {
-    /// Whether [`Shared::pass_time`](crate::Shared::pass_time) has something to do.
+    /// Whether [`Shared::pass_time`](crate::EngineShared::pass_time) has something to do.
     #[inline]
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
         now_ms >= self.look_ms.load(Ordering::Acquire)
@@ -140,8 +143,8 @@ impl Logs {
         }
     }
 
-    /// The number below which everything was given out before this time, and perhaps some that was given out up to [`RING_MS`] after
-    /// it. `last`: the last number that was given out.
+    /// The number below which everything was given out before this time, and perhaps some that was given out
+    /// up to [`RING_MS`] after it. `last`: the last number that was given out.
     pub(crate) fn number_at(&self, at_ms: u64, last: u64) -> u64 {
         let at = self.ring.partition_point(|(noted_ms, _)| *noted_ms < at_ms);
         self.ring.get(at).map_or(last, |(_, number)| *number) + 1

@@ -1,11 +1,11 @@
 //! Executes requests: what each command does to the data, without sockets, clocks or threads.
 //!
-//! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each request to the
-//! shard of its key. Time is an argument ([`Now`]), replies are bytes ([`Output`]), and the work for other connections
-//! is in the [`Effects`].
+//! [`Shard`] executes requests of its part of the key space; [`Engine`] holds all shards and sends each
+//! request to the shard of its key. Time is an argument ([`Now`]), replies are bytes ([`Output`]), and the
+//! work for other connections is in the [`Effects`].
 //!
-//! The modules are listed from below: each uses those before it only. So do those of [`Shard`] and of [`Engine`], and their
-//! methods.
+//! The modules are listed from below: each uses those before it only. So do those of [`Shard`] and of
+//! [`Engine`], and their methods.
 
 // Data.
 mod counters;
@@ -58,34 +58,34 @@ pub use bump_log::{BumpLog, BumpWait, BumpWaiter, SentBump};
 pub use cattlegrid_tags::Prefixes;
 pub use cattlegrid_tags::{RollingFloor, TagStats};
 pub use counters::{Counter, Counters, Counts, MethodCounter, MethodCounters, TIMED_EVERY};
-pub use delivered::{Delivered, DeliveredValue, Verdict, Wake};
+pub use delivered::{DeliveredValue, Delivery, Verdict, Wake};
 pub use engine::control::ROLLING_FLUSH_MAX_S;
-pub use engine::pending::{Got, Piece, Progress};
-pub use engine::run::{MayHold, RunGet, Seen, is_of_run, is_quiet_get};
+pub use engine::pending::{GetPiece, PieceResult, Progress};
+pub use engine::run::{AnsweredGets, MayHold, RunGet, is_of_run, is_quiet_get};
 pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
 pub use engine::{Engine, EngineConfig};
 pub use event::{Event, EventKind, Interest, Looker};
 pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
-pub use load::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
+pub use load::{Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome};
 pub use names::Cursor;
 pub use output::Output;
-pub use parked::Parked;
-pub use query::Holds;
-pub use reply::get::End;
+pub use parked::ParkedRequest;
+pub use query::HoldLimits;
+pub use reply::get::GetEnd;
 pub use reply_queue::ReplyQueue;
 pub use rights::{Right, RightSet, Rights};
 pub use rules::active::ActiveRules;
 pub use rules::why::{
-    Explain, Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyObject, WhyPurge, WhyRolling,
-    WhyRule, WhyTag,
+    EventNumbers, Explain, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyObject, WhyPurge,
+    WhyRolling, WhyRule, WhyTag,
 };
 pub use running::RunningCall;
 pub use shard::Shard;
 pub use shard::flow::Flow;
 pub use shard::standing::KeyState;
 pub use shards::{PREFETCH_MAX, ShardLock};
-pub use shared::Shared;
+pub use shared::EngineShared;
 pub use slow::{SLOW_KEPT, SlowKind, SlowLog};
 pub use step::{Context, Effects, Step, TURN_CALLS_NS, Ticket};
 pub use time::Now;

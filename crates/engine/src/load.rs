@@ -1,8 +1,8 @@
 //! Loads: orders to compute missing values that the engine leaves for the server's loaders.
 //!
-//! A get of a key under a rule with a loader leaves an order to start a job; the lease belongs to the loader and is known by
-//! its token. The server runs the job and brings its end to [`crate::Engine::finish_load`], always, once for each
-//! job that was started.
+//! A get of a key under a rule with a loader leaves an order to start a job; the lease belongs to the loader
+//! and is known by its token. The server runs the job and brings its end to [`crate::Engine::finish_load`],
+//! always, once for each job that was started.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub enum LoadOrder {
         /// The token of its lease.
         token: u64,
     },
-    /// The value does not count any more: if no worker has begun the job, it need not run, and a worker that has begun it may stop. It ends all
-    /// the same.
+    /// The value does not count any more: if no worker has begun the job, it need not run, and a worker that
+    /// has begun it may stop. It ends all the same.
     Cancel {
         /// The token of its lease.
         token: u64,
@@ -60,11 +60,12 @@ impl Load {
 pub enum LoadEnd<'a> {
     /// The value.
     Value {
-        /// Its bytes.
+        /// The value's bytes.
         data: &'a [u8],
         /// Client flags.
         flags: u32,
-        /// Seconds to live: 0: it does not expire; below 0: it goes to the waiters and is not kept; None: as the rule says.
+        /// Seconds to live: 0: it does not expire; below 0: it goes to the waiters and is not kept; None: as
+        /// the rule says.
         ttl_s: Option<i64>,
         /// Tags that it has in addition to its rule's; together at most [`crate::rules::TAGS_MAX`].
         tags: &'a [&'a [u8]],
@@ -88,21 +89,24 @@ pub enum LoadEnd<'a> {
 pub enum LoadFailure {
     /// The loader said so, or its answer cannot be used: the key backs off.
     Error,
-    /// Its worker was lost, or its time was up while it ran: another one begins at once, and then the key backs off.
+    /// The job's worker was lost, or its time was up while it ran: another one begins at once, and then the
+    /// key backs off.
     Lost,
-    /// It was never begun: the loader has too much to do, or cannot be started. The key does not back off: the loader does.
+    /// The job was never begun: the loader has too much to do, or cannot be started. The key does not back
+    /// off: the loader does.
     Refused,
-    /// It was taken back before it was begun, or its worker has stopped since its value does not count. If its lease stands, a reload has replaced its pool: another one begins at once.
+    /// The job was taken back before it was begun, or its worker has stopped since its value does not count.
+    /// If its lease stands, a reload has replaced its pool: another one begins at once.
     Cancelled,
 }
 
 /// What became of a job's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Landed {
+pub enum LoadOutcome {
     /// The value, or that there is none, was stored, or given to the waiters.
     Stored,
-    /// Its lease had ended, or the key was invalidated meanwhile: the result was dropped.
+    /// The job's lease had ended, or the key was invalidated meanwhile: the result was dropped.
     Late,
     /// There was no memory for the value: it counts as a failure.
     NoRoom,

@@ -9,24 +9,24 @@ pub struct Cursor {
 
 /// A position in a walk over the buckets of all shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct At {
+pub(crate) struct WalkPosition {
     shard: usize,
     bucket: usize,
 }
 
-/// When names of objects' calls are recognised: see [`Shared::names`](crate::shared::Shared::names).
+/// When names of objects' calls are recognised: see [`Shared::names`](crate::shared::EngineShared::names).
 #[derive(Debug)]
 pub(crate) struct Names;
 
 /// A walk under way.
 #[derive(Debug, Default)]
 pub(crate) struct NameWalk {
-    pub(crate) at: At,
+    pub(crate) at: WalkPosition,
     /// Times that the present shard's index had shrunk when its walk began.
     pub(crate) shrinks: u64,
 }
 
-impl At {
+impl WalkPosition {
     pub(crate) fn new(shard: usize, bucket: usize) -> Self {
         Self { shard, bucket }
     }
@@ -50,7 +50,7 @@ impl Names {
     /// Before the look-up: there may be items under names of calls.
     pub(crate) const FIRST: u8 = 2;
 
-    /// Of a value of [`Shared::names`](crate::shared::Shared::names).
+    /// Of a value of [`Shared::names`](crate::shared::EngineShared::names).
     #[inline]
     pub(crate) fn state(names: u64) -> u8 {
         (names & 3) as u8

@@ -1,36 +1,38 @@
 //! Requests that wait for a value, and how they are woken.
 //!
-//! A request that is held leaves a [`Parked`] instead of its reply. The server keeps it in its place among the
-//! connection's replies, passes the [`crate::Wake`]s that come to it, and writes its reply when it is done.
+//! A request that is held leaves a [`ParkedRequest`] instead of its reply. The server keeps it in its place
+//! among the connection's replies, passes the [`crate::Wake`]s that come to it, and writes its reply when it
+//! is done.
 //!
 //! # Invariants
 //! * A key's verdict is set once; a request is done when all its keys have one.
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Late, Session, Told};
+use cattlegrid_herd::{LateLease, LateNotice, Session};
 use cattlegrid_protocol::reply;
 use cattlegrid_store::HugeValue;
 
 use crate::counters::Counters;
 use crate::delivered::{CALL_SLOT, DeliveredValue, Verdict};
 use crate::output::Output;
-use crate::reply::call::OwnedShape;
-use crate::reply::get::{End, OwnedAsked};
+use crate::reply::call::OwnedCallForm;
+use crate::reply::get::{GetEnd, OwnedAskedKey};
 use crate::reply::meta::Refusals;
 use crate::step::Context;
 
-/// How long a get of a connection that computes its key is held on trial, to see whether something else is sent on the
-/// connection, in milliseconds.
+/// How long a get of a connection that computes its key is held on trial, to see whether something else is
+/// sent on the connection, in milliseconds.
 pub(crate) const TRIAL_MS: u32 = 10;
 
-/// The reply to a bump that is obeyed here, and of which it is not known that the others obey it. After a `SERVER_ERROR`, and after a
-/// status of the binary protocol other than 5, libmemcached asks the server nothing for two seconds.
+/// The reply to a bump that is obeyed here, and of which it is not known that the others obey it. After a
+/// `SERVER_ERROR`, and after a status of the binary protocol other than 5, libmemcached asks the server
+/// nothing for two seconds.
 pub(crate) const NOT_CONFIRMED: &str = "CLIENT_ERROR bump not confirmed";
 
-/// A request that waits. See the module's text.
+/// A request that waits.
 #[derive(Debug)]
-pub struct Parked {
+pub struct ParkedRequest {
     request: u64,
     deadline_ms: u64,
     /// The full deadline, if its connection turns out to be shared; the wait is a trial until then.
@@ -43,41 +45,44 @@ pub struct Parked {
     /// Since when its get waits, if parts of it behind this one wait as well.
     since_ms: Option<u64>,
     /// The leases that it has, if it waits for its other keys nevertheless; None: a lease ends the wait.
-    computes: Option<Vec<Late>>,
-    form: Form,
+    computes: Option<Vec<LateLease>>,
+    form: ParkedForm,
 }
 
 /// The form of the reply.
 #[derive(Debug)]
-pub(crate) enum Form {
+pub(crate) enum ParkedForm {
     /// A get of one or many keys, and what follows them.
-    Get { parts: Vec<Part>, end: End },
-    /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait for it.
-    Call { shape: OwnedShape, is_barrier: bool, verdict: Option<Verdict> },
+    Get { parts: Vec<ReplyPart>, end: GetEnd },
+    /// The call of an object, and its result. `is_barrier`: the next command of its connection has to wait
+    /// for it.
+    Call { shape: OwnedCallForm, is_barrier: bool, verdict: Option<Verdict> },
     /// A bump that has been obeyed, and the reply to it if it is confirmed.
     Bump { done: Output, refusals: Refusals, is_confirmed: bool },
 }
 
 /// A piece of the reply to a get.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum ReplyPart {
     /// Keys that were answered at once.
     Done(Output),
     /// A key that is waited for.
-    Key { slot: u16, asked: OwnedAsked, verdict: Option<Verdict> },
+    Key { slot: u16, asked: OwnedAskedKey, verdict: Option<Verdict> },
 }
 
-impl Parked {
+impl ParkedRequest {
     pub(crate) fn new(
         request: u64,
         deadline_ms: u64,
         hold_behind_ms: u32,
         touches: bool,
-        form: Form,
+        form: ParkedForm,
     ) -> Self {
         let open = match &form {
-            Form::Get { parts, .. } => parts.iter().filter(|part| matches!(part, Part::Key { .. })).count(),
-            Form::Call { .. } | Form::Bump { .. } => 1,
+            ParkedForm::Get { parts, .. } => {
+                parts.iter().filter(|part| matches!(part, ReplyPart::Key { .. })).count()
+            }
+            ParkedForm::Call { .. } | ParkedForm::Bump { .. } => 1,
         };
         let open = open as u16;
         Self {
@@ -98,8 +103,8 @@ impl Parked {
         self.request
     }
 
-    /// When its time is up, in milliseconds since the start; then [`crate::Engine::expire`] is due. Afterwards
-    /// `u64::MAX`, or another time at which it must be expired again.
+    /// When its time is up, in milliseconds since the start; then [`crate::Engine::expire`] is due.
+    /// Afterwards `u64::MAX`, or another time at which it must be expired again.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
@@ -111,8 +116,9 @@ impl Parked {
         }
     }
 
-    /// It is a part of a get whose other parts need not wait for it before they are executed, since a loader computes its values.
-    /// When that get began to wait, in milliseconds since the start.
+    /// When the get of which this is a part began to wait, in milliseconds since the start; None: the other
+    /// parts wait until this one is executed. With a time they need not, since a loader computes this part's
+    /// values. When that get began to wait, in milliseconds since the start.
     pub fn since_ms(&self) -> Option<u64> {
         self.since_ms
     }
@@ -133,13 +139,14 @@ impl Parked {
 
     /// Lets it wait although it has these leases, or gets some.
     #[must_use]
-    pub(crate) fn partial(mut self, computes: Vec<Late>) -> Self {
+    pub(crate) fn partial(mut self, computes: Vec<LateLease>) -> Self {
         self.computes = Some(computes);
         self
     }
 
-    /// Its time is up: continues a trial if its connection is shared. True: it waits until `full_ms`.
-    pub(crate) fn go_on(&mut self, session: &mut Session) -> bool {
+    /// Continues, when the time of the request is up, a trial if its connection is shared. True: it waits
+    /// until `full_ms`.
+    pub(crate) fn extend_trial(&mut self, session: &mut Session) -> bool {
         let full_ms = self.full_ms.take().filter(|_| session.shares(self.request));
         if let Some(full_ms) = full_ms {
             self.deadline_ms = full_ms;
@@ -147,7 +154,7 @@ impl Parked {
         full_ms.is_some()
     }
 
-    /// It was expired; the keys that are open come as wakes.
+    /// Notes that the request was expired; the keys that are open come as wakes.
     pub(crate) fn never_again(&mut self) {
         self.deadline_ms = u64::MAX;
     }
@@ -158,14 +165,14 @@ impl Parked {
             Some(Verdict::Value(value)) => value.copied_bytes(),
             _ => 0,
         };
-        let keys = self.computes.iter().flatten().map(|late| late.key.len() + size_of::<Late>()).sum();
+        let keys = self.computes.iter().flatten().map(|late| late.key.len() + size_of::<LateLease>()).sum();
         match &self.form {
-            Form::Get { parts, .. } => parts.iter().fold((keys, 0), |(own, shared), part| match part {
-                Part::Done(done) => (own + done.bytes.capacity(), shared),
-                Part::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
+            ParkedForm::Get { parts, .. } => parts.iter().fold((keys, 0), |(own, shared), part| match part {
+                ReplyPart::Done(done) => (own + done.bytes.capacity(), shared),
+                ReplyPart::Key { asked, verdict, .. } => (own + asked.bytes(), shared + value(verdict)),
             }),
-            Form::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
-            Form::Bump { done, .. } => (done.bytes.capacity(), 0),
+            ParkedForm::Call { shape, verdict, .. } => (shape.bytes(), value(verdict)),
+            ParkedForm::Bump { done, .. } => (done.bytes.capacity(), 0),
         }
     }
 
@@ -179,23 +186,24 @@ impl Parked {
             }
         };
         match &self.form {
-            Form::Get { parts, .. } => parts.iter().for_each(|part| match part {
-                Part::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
-                Part::Key { verdict, .. } => value(verdict, each),
+            ParkedForm::Get { parts, .. } => parts.iter().for_each(|part| match part {
+                ReplyPart::Done(done) => done.huge.iter().for_each(|(_, huge)| each(huge)),
+                ReplyPart::Key { verdict, .. } => value(verdict, each),
             }),
-            Form::Call { verdict, .. } => value(verdict, each),
-            Form::Bump { done, .. } => done.huge.iter().for_each(|(_, huge)| each(huge)),
+            ParkedForm::Call { verdict, .. } => value(verdict, each),
+            ParkedForm::Bump { done, .. } => done.huge.iter().for_each(|(_, huge)| each(huge)),
         }
     }
 
-    /// Whether the next command of its connection must not be executed before it has ended: it may change something then.
+    /// Whether the next command of its connection must not be executed before it has ended: it may change
+    /// something then.
     pub fn is_barrier(&self) -> bool {
-        matches!(self.form, Form::Call { is_barrier: true, .. })
+        matches!(self.form, ParkedForm::Call { is_barrier: true, .. })
     }
 
     /// Whether it is the reply to a bump, which waits though its client sends no more.
     pub fn is_bump(&self) -> bool {
-        matches!(self.form, Form::Bump { .. })
+        matches!(self.form, ParkedForm::Bump { .. })
     }
 
     /// Ends the wait for a bump that was not confirmed in time. False: it is no bump.
@@ -211,8 +219,8 @@ impl Parked {
         self.open == 0
     }
 
-    /// Takes a wake of this request. A key whose verdict is known, and every key of a request that is done, is left as
-    /// it is. Counts a hit or a miss.
+    /// Takes a wake of this request. A key whose verdict is known, and every key of a request that is done,
+    /// is left as it is. Counts a hit or a miss.
     pub fn resolve(
         &mut self,
         slot: u16,
@@ -221,14 +229,14 @@ impl Parked {
         now_ms: u64,
         counters: &Counters,
     ) {
-        if let Form::Bump { is_confirmed, .. } = &mut self.form {
+        if let ParkedForm::Bump { is_confirmed, .. } = &mut self.form {
             if self.open > 0 && slot == CALL_SLOT {
                 *is_confirmed = matches!(verdict, Verdict::Miss { .. });
                 self.open = 0;
             }
             return;
         }
-        if let Form::Call { shape, verdict: place, .. } = &mut self.form {
+        if let ParkedForm::Call { shape, verdict: place, .. } = &mut self.form {
             if place.is_none() && slot == CALL_SLOT {
                 shape.count(&verdict, counters);
                 *place = Some(verdict);
@@ -239,7 +247,7 @@ impl Parked {
         if !session.waits().iter().any(|wait| wait.request == self.request && wait.slot == slot) {
             return;
         }
-        if let (Verdict::Busy { .. }, Form::Get { end: End::Classic, .. }) = (&verdict, &self.form) {
+        if let (Verdict::Busy { .. }, ParkedForm::Get { end: GetEnd::Classic, .. }) = (&verdict, &self.form) {
             session.note_unseen(self.request);
         }
         session.end_wait(self.request, slot);
@@ -253,11 +261,11 @@ impl Parked {
             }
         }
         let place = match &mut self.form {
-            Form::Get { parts, .. } => parts.iter_mut().find_map(|part| match part {
-                Part::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
+            ParkedForm::Get { parts, .. } => parts.iter_mut().find_map(|part| match part {
+                ReplyPart::Key { slot: own, verdict, .. } if *own == slot => Some(verdict),
                 _ => None,
             }),
-            Form::Call { .. } | Form::Bump { .. } => None,
+            ParkedForm::Call { .. } | ParkedForm::Bump { .. } => None,
         };
         if let Some(place @ None) = place {
             count(&verdict, self.touches, counters);
@@ -267,40 +275,40 @@ impl Parked {
         if self.open == 0
             && let Some(computes) = self.computes.take()
         {
-            let told = if self.is_busy() { Told::Never } else { Told::Answered };
+            let told = if self.is_busy() { LateNotice::Never } else { LateNotice::Answered };
             for late in computes {
-                session.note_late(Late { told, ..late });
+                session.note_late(LateLease { told, ..late });
             }
         }
     }
 
-    /// It was given a lease, and waits for its other keys nevertheless.
+    /// Notes that the request was given a lease, and waits for its other keys nevertheless.
     fn waits_with_lease(&mut self, slot: u16, (hash, token): (u64, u64), session: &mut Session, now_ms: u64) {
-        let Form::Get { parts, .. } = &self.form else { return };
+        let ParkedForm::Get { parts, .. } = &self.form else { return };
         let key = parts.iter().find_map(|part| match part {
-            Part::Key { slot: own, asked, .. } if *own == slot => Some(asked.key()),
+            ReplyPart::Key { slot: own, asked, .. } if *own == slot => Some(asked.key()),
             _ => None,
         });
         let Some(key) = key else { return };
         // A request that was expired waits for wakes that are on their way.
         let until_ms = if self.deadline_ms == u64::MAX { now_ms } else { self.deadline_ms };
-        let late = Late { key: key.into(), hash, token, told: Told::Waits(until_ms) };
+        let late = LateLease { key: key.into(), hash, token, told: LateNotice::Waits(until_ms) };
         session.note_late(late.clone());
         self.computes.get_or_insert_default().push(late);
     }
 
     /// Whether its reply is `SERVER_ERROR busy` as a whole.
     fn is_busy(&self) -> bool {
-        matches!(&self.form, Form::Get { parts, end } if is_busy(parts, *end))
+        matches!(&self.form, ParkedForm::Get { parts, end } if is_busy(parts, *end))
     }
 
     /// Writes the reply.
     pub fn write(self, out: &mut Output) {
         match self.form {
-            Form::Get { parts, end } => write_get(parts, end, out),
-            Form::Bump { done, is_confirmed: true, .. } => out.append(done),
-            Form::Bump { refusals, .. } => refusals.write_not_stored(NOT_CONFIRMED, &mut out.bytes),
-            Form::Call { shape, verdict, .. } => {
+            ParkedForm::Get { parts, end } => write_get(parts, end, out),
+            ParkedForm::Bump { done, is_confirmed: true, .. } => out.append(done),
+            ParkedForm::Bump { refusals, .. } => refusals.write_not_stored(NOT_CONFIRMED, &mut out.bytes),
+            ParkedForm::Call { shape, verdict, .. } => {
                 let verdict = verdict.unwrap_or(Verdict::Miss { record: None, hint: None });
                 shape.write(&verdict, out);
             }
@@ -320,35 +328,35 @@ pub(crate) fn count(verdict: &Verdict, touches: bool, counters: &Counters) {
 }
 
 /// Whether a reply of these parts is an error as a whole.
-fn is_busy(parts: &[Part], end: End) -> bool {
-    let busy = |part: &Part| matches!(part, Part::Key { verdict: Some(Verdict::Busy { .. }), .. });
-    end == End::Classic && parts.iter().any(busy)
+fn is_busy(parts: &[ReplyPart], end: GetEnd) -> bool {
+    let busy = |part: &ReplyPart| matches!(part, ReplyPart::Key { verdict: Some(Verdict::Busy { .. }), .. });
+    end == GetEnd::Classic && parts.iter().any(busy)
 }
 
-fn write_get(parts: Vec<Part>, end: End, out: &mut Output) {
+fn write_get(parts: Vec<ReplyPart>, end: GetEnd, out: &mut Output) {
     if is_busy(&parts, end) {
         return reply::line(&mut out.bytes, reply::error::BUSY);
     }
     for part in parts {
         match part {
-            Part::Done(done) => out.append(done),
-            Part::Key { asked, verdict, .. } => asked.write(verdict, out),
+            ReplyPart::Done(done) => out.append(done),
+            ReplyPart::Key { asked, verdict, .. } => asked.write(verdict, out),
         }
     }
     end.write(&mut out.bytes);
 }
 
 /// A part of a classic reply of which some keys wait: cuts off what was written since `from`.
-pub(crate) fn done_part(parts: &mut Vec<Part>, cx: &mut Context<'_>, from: (usize, usize)) {
+pub(crate) fn done_part(parts: &mut Vec<ReplyPart>, cx: &mut Context<'_>, from: (usize, usize)) {
     let done = cx.out.split_off(from);
     if !done.is_empty() {
-        parts.push(Part::Done(done));
+        parts.push(ReplyPart::Done(done));
     }
 }
 
 /// For tests of the reply queue: they set the number of open keys themselves.
 #[cfg(test)]
-impl Parked {
+impl ParkedRequest {
     pub(crate) fn open(&self) -> u8 {
         self.open as u8
     }

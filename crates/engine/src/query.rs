@@ -1,11 +1,11 @@
 //! What a get asks of a key's rule, on which terms, and what is decided.
 //!
-//! `get` and `mg` ask with the same [`Query`], and each writes the [`Decision`] in its own form. The `P` flag of meta commands
-//! has the terms on which a client asks for a lease ([`Advice`]).
+//! `get` and `mg` ask with the same [`Query`], and each writes the [`Decision`] in its own form. The `P` flag
+//! of meta commands has the terms on which a client asks for a lease ([`Advice`]).
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{How, Kind};
+use cattlegrid_herd::{AskMode, LeaseKind};
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::Found;
 
@@ -21,7 +21,7 @@ pub(crate) struct Query<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
     /// Plainly, or for the lease.
-    pub(crate) how: How,
+    pub(crate) how: AskMode,
     /// Only whether there is a value is asked, and not for it: its client will not compute one.
     pub(crate) probes: bool,
     /// The expiry of a fresh value is prolonged: it needs no refresh.
@@ -34,16 +34,16 @@ pub(crate) struct Query<'a> {
     pub(crate) hold_ms: Option<u32>,
 }
 
-/// See the module's text. A miss has been recorded; only the rule's counters have been counted.
+/// How a get of a key is answered. A miss has been recorded; only the rule's counters have been counted.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Decision {
     /// A fresh value.
     Fresh(Found),
     /// A value that is stale or due for a refresh, while another client computes the new one.
-    Old(Found, Kind),
-    /// The same for a client that only probes: whether another client computes was not asked.
-    Probed(Found, Kind),
+    Old(Found, LeaseKind),
+    /// An old value, for a client that only probes: whether another client computes was not asked.
+    Probed(Found, LeaseKind),
     /// A miss: the key is known to be absent.
     Negative,
     /// A miss.
@@ -55,10 +55,10 @@ pub(crate) enum Decision {
         /// The hint for the computation.
         hint: Option<Arc<[u8]>>,
         /// The value.
-        old: Option<(Found, Kind)>,
+        old: Option<(Found, LeaseKind)>,
     },
     /// Another client has the lease: the key may be waited for.
-    Leased(Holds),
+    Leased(HoldLimits),
     /// `SERVER_ERROR busy`, as the rule's `on_busy` says.
     Busy,
 }
@@ -78,10 +78,10 @@ impl Decision {
 /// How long a key may be waited for, in milliseconds.
 #[expect(clippy::struct_excessive_bools, reason = "each is about something else")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holds {
-    /// As the only key of a get.
+pub struct HoldLimits {
+    /// The limit of the only key of a get.
     pub(crate) one_ms: u32,
-    /// As one of several keys.
+    /// The limit of one of several keys.
     pub(crate) many_ms: u32,
     /// The remaining time as soon as a finished reply waits behind the get.
     pub(crate) behind_ms: u32,
@@ -95,11 +95,12 @@ pub struct Holds {
     pub(crate) by_loader: bool,
 }
 
-/// The parts of the `P` flag: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, separated by commas. Unknown parts are
-/// ignored.
+/// The parts of the `P` flag: `w<ms>`, `h<text>`, `d`, `e<text>`, `l<ms>`, separated by commas. Unknown parts
+/// are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Advice<'a> {
-    /// `w`: hold the request for up to this many milliseconds; at most [`ASKED_MAX_MS`], and without a lease at most the rule's `hold`.
+    /// `w`: hold the request for up to this many milliseconds; at most [`ASKED_MAX_MS`], and without a lease
+    /// at most the rule's `hold`.
     pub(crate) wait_ms: Option<u32>,
     /// `l`: the lease time in milliseconds; 1..=[`ASKED_MAX_MS`].
     lease_ms: Option<u32>,
@@ -114,19 +115,30 @@ pub(crate) struct Advice<'a> {
 impl<'a> Query<'a> {
     /// The query of a `get`, or of a `gat` (`prolongs`).
     pub(crate) fn plain(key: &'a [u8], hash: u64, prolongs: bool) -> Self {
-        Self { key, hash, how: How::Plain, probes: false, prolongs, recache: None, hint: None, hold_ms: None }
+        Self {
+            key,
+            hash,
+            how: AskMode::Plain,
+            probes: false,
+            prolongs,
+            recache: None,
+            hint: None,
+            hold_ms: None,
+        }
     }
 
     pub(crate) fn is_explicit(&self) -> bool {
         self.how.is_explicit()
     }
 
-    /// How long it may wait for a new value in place of an old one, or in a get of several keys, where the rule gives this number of milliseconds.
+    /// How long it may wait for a new value in place of an old one, or in a get of several keys, where the
+    /// rule gives this number of milliseconds.
     pub(crate) fn wait_ms(&self, ruled_ms: u32) -> u32 {
         if self.is_explicit() { ruled_ms } else { self.hold_ms(ruled_ms) }
     }
 
-    /// How long it may be held where the rule gives this number of milliseconds: a client that does not ask for the lease can only shorten it.
+    /// How long it may be held where the rule gives this number of milliseconds: a client that does not ask
+    /// for the lease can only shorten it.
     pub(crate) fn hold_ms(&self, ruled_ms: u32) -> u32 {
         match self.hold_ms {
             Some(ms) if self.is_explicit() => ms,
@@ -159,10 +171,10 @@ impl<'a> Advice<'a> {
 
 impl Advice<'_> {
     /// How `N` or `R` asks for the lease. The seconds of `N` are the lease time unless `l` gives one.
-    pub(crate) fn how(&self, meta: &Meta<'_>) -> How {
+    pub(crate) fn how(&self, meta: &Meta<'_>) -> AskMode {
         let seconds = if meta.set.has(b'N') { u32::try_from(meta.set.vivify).unwrap_or(0) } else { 0 };
         let asked = (seconds > 0).then(|| seconds.saturating_mul(1000).min(ASKED_MAX_MS));
-        How::Explicit { detached: self.detached, lease_ms: self.lease_ms.or(asked) }
+        AskMode::Explicit { detached: self.detached, lease_ms: self.lease_ms.or(asked) }
     }
 }
 

@@ -1,6 +1,7 @@
-//! How far the tags of all items have been noted anew: see [`Engine::renew_notes`](crate::Engine::renew_notes).
+//! How far the tags of all items have been noted anew: see
+//! [`Engine::renew_notes`](crate::Engine::renew_notes).
 
-use crate::names::At;
+use crate::names::WalkPosition;
 
 /// Shortest time between the end of a generation of notes and the begin of the next, in milliseconds.
 pub(crate) const REST_MS: u64 = 60_000;
@@ -17,8 +18,9 @@ pub(crate) enum Renewal {
     /// The next one begins as soon as possible.
     #[default]
     Due,
-    /// The walk over all items, and the time until when misses may be open that are older, in milliseconds; `None`: it is not known yet.
-    Walks { at: At, shrinks: u64, until_ms: Option<u64> },
+    /// The walk over all items, and the time until when misses may be open that are older, in milliseconds;
+    /// `None`: it is not known yet.
+    Walks { at: WalkPosition, shrinks: u64, until_ms: Option<u64> },
     /// None is needed before that time, and before more than this share of bits is set.
     Rests { until_ms: u64, share: f64 },
 }

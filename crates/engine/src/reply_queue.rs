@@ -1,7 +1,7 @@
 //! The replies of one connection, in the order of its requests, while some of the requests wait.
 //!
-//! The queue is empty unless a request waits. From then on the output of later requests is queued behind it, and is
-//! sent when everything before it has been sent. Nothing here reads a clock or a socket.
+//! The queue is empty unless a request waits. From then on the output of later requests is queued behind it,
+//! and is sent when everything before it has been sent. Nothing here reads a clock or a socket.
 //!
 //! # Invariants
 //! * Replies leave in the order in which they came, each once.
@@ -14,9 +14,10 @@ use std::sync::Arc;
 use cattlegrid_store::HugeValue;
 
 use crate::output::Output;
-use crate::parked::Parked;
+use crate::parked::ParkedRequest;
 
-/// Takes the replies out of a lane's buffer, which is large and stays with the lane unless they fill half of it.
+/// Takes the replies out of a lane's buffer, which is large and stays with the lane unless they fill half of
+/// it.
 fn take_output(out: &mut Output) -> Output {
     if out.bytes.len() >= out.bytes.capacity() / 2 {
         return std::mem::take(out);
@@ -26,10 +27,10 @@ fn take_output(out: &mut Output) -> Output {
     taken
 }
 
-/// Replies that cannot be sent yet. See the module's text.
+/// The replies of one connection that stand behind a request that waits.
 #[derive(Debug, Default)]
 pub struct ReplyQueue {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedReply>,
     /// Bytes that are kept: finished replies, and the lines of requests that wait.
     bytes: usize,
     /// The next command is not executed before a request that waits has been answered.
@@ -37,23 +38,23 @@ pub struct ReplyQueue {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum QueuedReply {
     /// Finished replies.
     Ready(Output),
-    Held(Held),
+    Held(HeldReply),
 }
 
 #[derive(Debug)]
-struct Held {
-    waiting: Box<Parked>,
+struct HeldReply {
+    waiting: Box<ParkedRequest>,
     line_bytes: usize,
     /// A finished reply waits behind it, and it was hurried.
     hurried: bool,
-    /// It was expired or released: the keys that are open come as wakes.
+    /// The request was expired or released: the keys that are open come as wakes.
     ended: bool,
 }
 
-impl Held {
+impl HeldReply {
     /// Whether it waits and its deadline counts.
     fn is_open(&self) -> bool {
         !self.ended && !self.waiting.is_done()
@@ -77,8 +78,9 @@ impl ReplyQueue {
         self.blocked = blocked;
     }
 
-    /// Whether no further command may be executed behind the requests that wait. `last`: number of the last request
-    /// executed. `read_ahead`: most requests behind the first that waits; `most_bytes`: most bytes kept for them.
+    /// Whether no further command may be executed behind the requests that wait. `last`: number of the last
+    /// request executed. `read_ahead`: most requests behind the first that waits; `most_bytes`: most bytes
+    /// kept for them.
     pub fn is_full(&self, last: u64, read_ahead: u64, most_bytes: usize) -> bool {
         let front = self.front();
         self.blocked || self.bytes >= most_bytes || front != 0 && last.saturating_sub(front) >= read_ahead
@@ -95,7 +97,8 @@ impl ReplyQueue {
         self.held().filter(|held| !held.waiting.is_done()).count()
     }
 
-    /// The earliest deadline of a request, in milliseconds since the start; requests that were expired do not count.
+    /// The earliest deadline of a request, in milliseconds since the start; requests that were expired do not
+    /// count.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let open = self.held().filter(|held| held.is_open());
         // The call of an object has no deadline.
@@ -105,8 +108,8 @@ impl ReplyQueue {
     /// Bytes of memory that are kept, and bytes of values that requests here share with others.
     pub fn kept_bytes(&self) -> (usize, usize) {
         self.entries.iter().fold((0, 0), |(own, shared), entry| match entry {
-            Entry::Ready(ready) => (own + ready.bytes.capacity(), shared),
-            Entry::Held(held) => {
+            QueuedReply::Ready(ready) => (own + ready.bytes.capacity(), shared),
+            QueuedReply::Held(held) => {
                 let (more, values) = held.waiting.kept_bytes();
                 (own + more, shared + values)
             }
@@ -117,8 +120,8 @@ impl ReplyQueue {
     pub fn each_huge(&self, each: &mut dyn FnMut(&Arc<HugeValue>)) {
         for entry in &self.entries {
             match entry {
-                Entry::Ready(ready) => ready.huge.iter().for_each(|(_, huge)| each(huge)),
-                Entry::Held(held) => held.waiting.each_huge(each),
+                QueuedReply::Ready(ready) => ready.huge.iter().for_each(|(_, huge)| each(huge)),
+                QueuedReply::Held(held) => held.waiting.each_huge(each),
             }
         }
     }
@@ -132,24 +135,29 @@ impl ReplyQueue {
         self.bytes += out.len();
         self.hurry_before(self.entries.len(), now_ms);
         match self.entries.back_mut() {
-            Some(Entry::Ready(last)) => last.append(out),
-            _ => self.entries.push_back(Entry::Ready(out)),
+            Some(QueuedReply::Ready(last)) => last.append(out),
+            _ => self.entries.push_back(QueuedReply::Ready(out)),
         }
     }
 
     /// Takes a request that waits. `line_bytes`: the length of its line.
-    pub fn park(&mut self, waiting: Box<Parked>, line_bytes: usize, now_ms: u64) {
+    pub fn park(&mut self, waiting: Box<ParkedRequest>, line_bytes: usize, now_ms: u64) {
         self.bytes += line_bytes;
         if waiting.is_done() {
             self.hurry_before(self.entries.len(), now_ms);
         }
-        self.entries.push_back(Entry::Held(Held { waiting, line_bytes, hurried: false, ended: false }));
+        self.entries.push_back(QueuedReply::Held(HeldReply {
+            waiting,
+            line_bytes,
+            hurried: false,
+            ended: false,
+        }));
     }
 
     /// Passes a wake to a request by `resolve`. False: the request is not queued any more.
-    pub fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut Parked)) -> bool {
+    pub fn wake(&mut self, request: u64, now_ms: u64, resolve: impl FnOnce(&mut ParkedRequest)) -> bool {
         let found = self.entries.iter_mut().enumerate().find_map(|(at, entry)| match entry {
-            Entry::Held(held) if held.waiting.request() == request && !held.waiting.is_done() => {
+            QueuedReply::Held(held) if held.waiting.request() == request && !held.waiting.is_done() => {
                 Some((at, held))
             }
             _ => None,
@@ -165,12 +173,12 @@ impl ReplyQueue {
     }
 
     /// Lets `end` answer each request whose deadline has passed, once.
-    pub fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
+    pub fn expire(&mut self, now_ms: u64, end: impl FnMut(&mut ParkedRequest)) {
         self.end_those(now_ms, |held| held.waiting.deadline_ms() <= now_ms, end);
     }
 
     /// Lets `end` answer each request that waits for a value, once. A bump has little time anyway.
-    pub fn release(&mut self, now_ms: u64, end: impl FnMut(&mut Parked)) {
+    pub fn release(&mut self, now_ms: u64, end: impl FnMut(&mut ParkedRequest)) {
         self.end_those(now_ms, |held| !held.waiting.is_bump(), end);
     }
 
@@ -179,16 +187,16 @@ impl ReplyQueue {
         let mut answered = false;
         while let Some(entry) = self.entries.pop_front() {
             match entry {
-                Entry::Ready(ready) => {
+                QueuedReply::Ready(ready) => {
                     self.bytes -= ready.len();
                     out.append(ready);
                 }
-                Entry::Held(held) if held.waiting.is_done() => {
+                QueuedReply::Held(held) if held.waiting.is_done() => {
                     self.bytes -= held.line_bytes;
                     held.waiting.write(out);
                     (answered, self.blocked) = (true, false);
                 }
-                waits @ Entry::Held(_) => {
+                waits @ QueuedReply::Held(_) => {
                     self.entries.push_front(waits);
                     return answered;
                 }
@@ -199,17 +207,22 @@ impl ReplyQueue {
         answered
     }
 
-    fn held(&self) -> impl Iterator<Item = &Held> {
+    fn held(&self) -> impl Iterator<Item = &HeldReply> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::Held(held) => Some(held),
-            Entry::Ready(_) => None,
+            QueuedReply::Held(held) => Some(held),
+            QueuedReply::Ready(_) => None,
         })
     }
 
-    fn end_those(&mut self, now_ms: u64, which: impl Fn(&Held) -> bool, mut end: impl FnMut(&mut Parked)) {
+    fn end_those(
+        &mut self,
+        now_ms: u64,
+        which: impl Fn(&HeldReply) -> bool,
+        mut end: impl FnMut(&mut ParkedRequest),
+    ) {
         let mut last_done = 0;
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            let Entry::Held(held) = entry else { continue };
+            let QueuedReply::Held(held) = entry else { continue };
             if held.is_open() && which(held) {
                 held.ended = true;
                 let before = held.waiting.deadline_ms();
@@ -227,7 +240,7 @@ impl ReplyQueue {
     /// A finished reply is at this place: hurries the requests before it.
     fn hurry_before(&mut self, at: usize, now_ms: u64) {
         for entry in self.entries.range_mut(..at).rev() {
-            let Entry::Held(held) = entry else { continue };
+            let QueuedReply::Held(held) = entry else { continue };
             if held.hurried {
                 // All before it have been hurried as well.
                 return;

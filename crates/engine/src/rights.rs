@@ -4,12 +4,12 @@
 //! decides, and [`Parsed::not_allowed`] makes the refusal. Only connections whose user is limited are asked.
 //!
 //! # Invariants
-//! * Every request, every administrative command and every flag of `mg` needs a right unless it is named here as free of one:
-//!   what is added later is refused to limited users until it is decided.
+//! * Every request, every administrative command and every flag of `mg` needs a right unless it is named here
+//!   as free of one: what is added later is refused to limited users until it is decided.
 //! * A key outside of the prefix is neither read, nor written, nor named in a reply.
 
 use cattlegrid_objects::{Arguments, MethodId, Named, Reads, Registry, prefix_of, unescape_flag};
-use cattlegrid_protocol::{Admin, Block, Meta, PacketCommand, Parsed, Refused, Request, StoreVerb};
+use cattlegrid_protocol::{Admin, Block, Meta, PacketCommand, Parsed, Refusal, Request, StoreVerb};
 
 use crate::engine::Engine;
 
@@ -30,7 +30,7 @@ impl Right {
     /// All of them, in the order of the documentation.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Control, Self::Admin];
 
-    /// As a rule file has it.
+    /// The right's name in a rule file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -90,7 +90,7 @@ pub struct Rights {
 
 /// What a request does with a key.
 #[derive(Clone, Copy)]
-struct Use<'r> {
+struct KeyUse<'r> {
     /// The rights that an ordinary key needs.
     needs: RightSet,
     /// `set`, or what does the same: by this tags are announced.
@@ -99,7 +99,7 @@ struct Use<'r> {
     method: Option<(&'r [u8], Option<&'r [u8]>)>,
 }
 
-impl Use<'_> {
+impl KeyUse<'_> {
     const fn plain(needs: RightSet) -> Self {
         Self { needs, is_set: false, method: None }
     }
@@ -164,9 +164,9 @@ impl Rights {
         !self.has_prefix() && self.set.has_all(needs)
     }
 
-    /// A control key of the namespace `space`, which is empty for the server's own. A user with a prefix may use those of
-    /// namespaces behind it, as far as they are about tags and keys.
-    fn allows_control(&self, space: &[u8], rest: &[u8], own: Use<'_>) -> bool {
+    /// A control key of the namespace `space`, which is empty for the server's own. A user with a prefix may
+    /// use those of namespaces behind it, as far as they are about tags and keys.
+    fn allows_control(&self, space: &[u8], rest: &[u8], own: KeyUse<'_>) -> bool {
         if own.is_set
             && let Some(name) = rest.strip_prefix(b"tags:")
         {
@@ -195,7 +195,8 @@ fn of_meta_get(meta: &Meta<'_>) -> RightSet {
 }
 
 impl Engine {
-    /// Whether a client with these rights may make what was parsed; otherwise it must become what [`Parsed::not_allowed`] makes of it.
+    /// Whether a client with these rights may make what was parsed; otherwise it must become what
+    /// [`Parsed::not_allowed`] makes of it.
     #[inline]
     pub fn allows_parsed(&self, rights: &Rights, parsed: &Parsed<'_>) -> bool {
         match parsed {
@@ -207,25 +208,25 @@ impl Engine {
         }
     }
 
-    /// A refusal by which nothing becomes of a key that a client with these rights may not write.
-    pub fn refused_allowed<'i>(&self, rights: &Rights, refused: Refused<'i>) -> Refused<'i> {
+    /// A refusal that leaves as it is a key that a client with these rights may not write.
+    pub fn refused_allowed<'i>(&self, rights: &Rights, refused: Refusal<'i>) -> Refusal<'i> {
         if self.allows_refused(rights, &refused) { refused } else { refused.as_not_allowed() }
     }
 
     /// Of a store that is not executed: its key may still lose its value.
-    fn allows_refused(&self, rights: &Rights, refused: &Refused<'_>) -> bool {
+    fn allows_refused(&self, rights: &Rights, refused: &Refusal<'_>) -> bool {
         let of_store = refused.store.as_ref().map(|store| (store.key(), store.verb == StoreVerb::Set));
         let of_key = refused.invalidate.map(|_| (refused.invalidated(), true));
         of_store.into_iter().chain(of_key).all(|(key, is_set)| {
             // What cannot be decoded names no key.
             let Some(key) = key else { return false };
-            self.allows_key(rights, key.bytes(), Use { is_set, ..Use::plain(WRITE) })
+            self.allows_key(rights, key.bytes(), KeyUse { is_set, ..KeyUse::plain(WRITE) })
         })
     }
 
     /// Whether a client with these rights may make the request.
     pub fn allows(&self, rights: &Rights, request: &Request<'_>) -> bool {
-        let key = |key: &[u8], needs| self.allows_key(rights, key, Use::plain(needs));
+        let key = |key: &[u8], needs| self.allows_key(rights, key, KeyUse::plain(needs));
         match request {
             Request::Get(get) => {
                 let needs = if get.touch.is_some() { READ.and(WRITE) } else { READ };
@@ -236,7 +237,7 @@ impl Engine {
             }
             Request::Store(store) => {
                 let is_set = store.verb == StoreVerb::Set;
-                self.allows_key(rights, store.key, Use { is_set, ..Use::plain(WRITE) })
+                self.allows_key(rights, store.key, KeyUse { is_set, ..KeyUse::plain(WRITE) })
             }
             Request::Arith(arith) => key(arith.key, WRITE),
             Request::Touch(touch) => key(touch.key, WRITE),
@@ -246,7 +247,7 @@ impl Engine {
             Request::MetaSet(meta, data) => {
                 let is_set = meta.set.store_verb() == StoreVerb::Set;
                 let method = meta.method().map(|text| (text, Block::here(data)));
-                self.allows_key(rights, meta.key.bytes(), Use { needs: WRITE, is_set, method })
+                self.allows_key(rights, meta.key.bytes(), KeyUse { needs: WRITE, is_set, method })
             }
             Request::MetaDebug(own) => key(own.bytes(), READ),
             Request::Admin(admin) | Request::Packet(_, PacketCommand::Admin(admin)) => {
@@ -269,10 +270,10 @@ impl Engine {
             return rights.set.has_all(CONTROL) && space.starts_with(&rights.prefix);
         }
         let method = meta.method().map(|text| (text, None));
-        self.allows_key(rights, key, Use { needs, is_set: false, method })
+        self.allows_key(rights, key, KeyUse { needs, is_set: false, method })
     }
 
-    fn allows_key(&self, rights: &Rights, key: &[u8], own: Use<'_>) -> bool {
+    fn allows_key(&self, rights: &Rights, key: &[u8], own: KeyUse<'_>) -> bool {
         if let Some((prefix, rest)) = self.shared().control(key) {
             return rights.allows_control(self.shared().prefixes().text(prefix), rest, own);
         }
@@ -286,7 +287,13 @@ impl Engine {
     }
 
     /// A call of an object's method, or an object.
-    fn allows_object(&self, rights: &Rights, registry: &Registry, named: &Named<'_>, own: Use<'_>) -> bool {
+    fn allows_object(
+        &self,
+        rights: &Rights,
+        registry: &Registry,
+        named: &Named<'_>,
+        own: KeyUse<'_>,
+    ) -> bool {
         let (mut buffer, mut texts) = (Vec::new(), Vec::new());
         let (type_id, method, key, arguments): (u16, Option<MethodId>, &[u8], Arguments<'_>) = match named {
             Named::Call(name) => match registry.split(name, &mut buffer) {

@@ -1,7 +1,8 @@
 //! Which hits are counted by rule.
 //!
-//! A miss finds its rule anyway, a hit does not: its rule is looked up for the count alone. So that this never costs much, only
-//! the first [`EXACT`] hits of a shard in a second are counted one by one; of the others each 64th stands for 64.
+//! A miss finds its rule anyway, a hit does not: its rule is looked up for the count alone. So that this
+//! never costs much, only the first [`EXACT`] hits of a shard in a second are counted one by one; of the
+//! others each 64th stands for 64.
 
 /// Hits of a shard in a second that are counted one by one.
 const EXACT: u32 = 1024;

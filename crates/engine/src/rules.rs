@@ -1,7 +1,8 @@
 //! Rules: which keys are protected, on what terms, and which tags they carry.
 //!
-//! Rules are compiled once and are asked at misses and writes, never on a hit: a hit needs only the item. The first
-//! rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that match apply.
+//! Rules are compiled once and are asked at misses and writes, never on a hit: a hit needs only the item. The
+//! first rule whose pattern matches a key is the key's rule. Cascades are asked at changes, and all that
+//! match apply.
 //!
 //! # Invariants
 //! * A key that clients use as a lock has a rule only if the rule's pattern spells the lock out: it begins
@@ -29,7 +30,7 @@ use cattlegrid_herd::Policy;
 use cattlegrid_tags::{PrefixId, Prefixes};
 
 pub use example::SelfBump;
-use index::{Index, KeyTraits};
+use index::{KeyTraits, RuleIndex};
 pub use pattern::{CAPTURES_MAX, Captures, Pattern, PatternError};
 pub use template::{TAG_BYTES_MAX, TagTemplate};
 pub use unmatched::PrefixHint;
@@ -45,11 +46,12 @@ pub const TAGS_MAX: usize = 8;
 /// The pattern's text and the prefix identify a rule across reloads: what was learned under it stays valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Its place among the rules, from 1.
+    /// The rule's place among the rules, from 1.
     pub number: u32,
-    /// Its keys, behind their prefix.
+    /// The rule's keys, behind their prefix.
     pub pattern: Pattern,
-    /// Only keys behind this one of the server's prefixes are its keys; None: keys behind any, and without one.
+    /// Only keys behind this one of the server's prefixes are its keys; None: keys behind any, and without
+    /// one.
     pub prefix: Option<Box<str>>,
     /// On which terms misses are leased and fills fenced.
     pub policy: Policy,
@@ -62,7 +64,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Its pattern, behind its prefix if it is limited to one: what tells it from other rules.
+    /// The rule's pattern, behind its prefix if it is limited to one: what tells it from other rules.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.prefix {
             None => Cow::Borrowed(self.pattern.text()),
@@ -75,8 +77,8 @@ impl Rule {
         self.pattern.text() == other.pattern.text() && self.prefix == other.prefix
     }
 
-    /// Whether every key that could have the rule `later` has this one, if this one comes first. See [`Pattern::covers`]. A rule that
-    /// observes leaves its keys to later rules.
+    /// Whether every key that could have the rule `later` has this one, if this one comes first. See
+    /// [`Pattern::covers`]. A rule that observes leaves its keys to later rules.
     pub fn covers(&self, later: &Self) -> bool {
         (!self.policy.observe || later.policy.observe)
             && (self.prefix.is_none() || self.prefix == later.prefix)
@@ -93,7 +95,7 @@ pub struct Loading {
     pub ttl_s: u32,
     /// Urgency of a load that clients wait for. That of a refresh, for which none waits, is [`Urgency::Low`].
     pub urgency: Urgency,
-    /// Its jobs carry the old value, if there is one.
+    /// The loader's jobs carry the old value, if there is one.
     pub stale: bool,
 }
 
@@ -139,7 +141,7 @@ impl Change {
     /// All changes.
     pub const ALL: [Self; 5] = [Self::Delete, Self::Set, Self::Incr, Self::Touch, Self::Flush];
 
-    /// Its name in a rule file.
+    /// The change's name in a rule file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Delete => "delete",
@@ -180,15 +182,16 @@ impl Changes {
 pub struct Rules {
     list: Box<[Arc<Rule>]>,
     prefixes: Prefixes,
-    /// The prefix that each rule is limited to, if any; of a prefix that the server does not have: [`NO_PREFIX`].
+    /// The prefix that each rule is limited to, if any; of a prefix that the server does not have:
+    /// [`NO_PREFIX`].
     limits: Box<[Option<PrefixId>]>,
     /// Of the rules that apply.
-    index: Index,
+    index: RuleIndex,
     /// Of those and the ones that observe; None: no rule observes.
-    with_observing: Option<Index>,
+    with_observing: Option<RuleIndex>,
     /// The cascades with a pattern.
     cascades: Box<[Cascade]>,
-    cascade_index: Index,
+    cascade_index: RuleIndex,
     flush_cascades: Box<[Cascade]>,
     /// The changes that set off any of `cascades`.
     changes: Changes,
@@ -197,14 +200,15 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules in their order, of which the first that matches applies, and cascades. Rules that observe never apply.
+    /// Rules in their order, of which the first that matches applies, and cascades. Rules that observe never
+    /// apply.
     pub fn new(rules: Vec<Rule>, cascades: Vec<Cascade>) -> Self {
         let patterns = || rules.iter().enumerate().map(|(place, rule)| (place, &rule.pattern));
-        let index = Index::of_some(
+        let index = RuleIndex::of_some(
             &patterns().filter(|(place, _)| !rules[*place].policy.observe).collect::<Vec<_>>(),
         );
         let observes = rules.iter().any(|rule| rule.policy.observe);
-        let with_observing = observes.then(|| Index::of_some(&patterns().collect::<Vec<_>>()));
+        let with_observing = observes.then(|| RuleIndex::of_some(&patterns().collect::<Vec<_>>()));
         let (cascades, flush_cascades): (Vec<_>, Vec<_>) =
             cascades.into_iter().partition(|cascade| cascade.pattern.is_some());
         let patterns: Vec<&Pattern> =
@@ -215,7 +219,7 @@ impl Rules {
             say_when_behind: rules
                 .iter()
                 .any(|rule| rule.policy.when_behind.is_some() && !rule.policy.observe),
-            cascade_index: Index::new(&patterns),
+            cascade_index: RuleIndex::new(&patterns),
             changes: cascades.iter().fold(Changes::default(), |all, cascade| all.or(cascade.on)),
             prefixes: Prefixes::default(),
             limits: rules.iter().map(|rule| rule.prefix.as_ref().map(|_| NO_PREFIX)).collect(),
@@ -225,7 +229,7 @@ impl Rules {
         }
     }
 
-    /// The same for a server with these prefixes. A rule that is limited to another prefix has no keys.
+    /// These rules for a server with these prefixes. A rule that is limited to another prefix has no keys.
     #[must_use]
     pub fn with_prefixes(mut self, prefixes: Prefixes) -> Self {
         let limit = |rule: &Arc<Rule>| {
@@ -277,8 +281,8 @@ impl Rules {
         self.with_observing.is_some()
     }
 
-    /// The rule that observes a key: the first one that matches, if it observes. A key may have a rule as well, behind
-    /// it.
+    /// The rule that observes a key: the first one that matches, if it observes. A key may have a rule as
+    /// well, behind it.
     pub fn find_observing<'k>(&self, key: &'k [u8]) -> Option<(&Arc<Rule>, Captures<'k>)> {
         let (prefix, name) = self.prefixes.split(key);
         let found = self.find_in(self.with_observing.as_ref()?, prefix, name);
@@ -293,7 +297,7 @@ impl Rules {
     #[inline]
     fn find_in<'k>(
         &self,
-        index: &Index,
+        index: &RuleIndex,
         prefix: PrefixId,
         name: &'k [u8],
     ) -> Option<(&Arc<Rule>, Captures<'k>)> {

@@ -57,8 +57,8 @@ use crate::announced::Announced;
 use crate::event::Interest;
 use crate::names::Names;
 use crate::ruled_hits::RuledHits;
-use crate::running::Queue;
-use crate::shared::Shared;
+use crate::running::CallQueue;
+use crate::shared::EngineShared;
 use crate::step::Step;
 
 /// Bytes of a buffer that is kept between calls of objects.
@@ -71,17 +71,18 @@ pub struct Shard {
     pub(crate) herd: Option<Box<Herd>>,
     /// What rules that observe would do; None: no rule observes.
     pub(crate) observer: Option<Box<Observer>>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<EngineShared>,
     /// The tags that are announced for its keys.
     pub(crate) announced: Announced,
-    /// The last bump that a cascade of the command that is executed has left for the log of the fleet; 0: none.
+    /// The last bump that a cascade of the command that is executed has left for the log of the fleet; 0:
+    /// none.
     pub(crate) bump_ticket: u64,
     /// A buffer for values that are put together from parts.
     pub(crate) scratch: Vec<u8>,
     /// The value of the reply to a call of an object.
     pub(crate) value: Vec<u8>,
     /// Objects that are busy, by their items' keys, and the calls that wait for each.
-    pub(crate) busy: HashMap<Box<[u8]>, Queue>,
+    pub(crate) busy: HashMap<Box<[u8]>, CallQueue>,
     /// A flush is being phased in, or names are recognised first: no item is just a value.
     pub(crate) rolling: bool,
     /// When names of objects' calls are recognised: one of [`Names`].
@@ -91,12 +92,12 @@ pub struct Shard {
     /// Hits in this second whose rules are counted.
     pub(crate) ruled_hits: RuledHits,
     /// Answer "out of memory" rather than ask for room.
-    insist: bool,
+    last_try: bool,
 }
 
 impl Shard {
     /// A shard around an empty store.
-    pub fn new(store: Store, shared: Arc<Shared>) -> Self {
+    pub fn new(store: Store, shared: Arc<EngineShared>) -> Self {
         Self {
             store,
             herd: None,
@@ -111,7 +112,7 @@ impl Shard {
             names: Names::OFF,
             unmatched: 0,
             ruled_hits: RuledHits::default(),
-            insist: false,
+            last_try: false,
         }
     }
 
@@ -125,13 +126,14 @@ impl Shard {
         &mut self.store
     }
 
-    /// Whether a request without room is answered with an error, instead of returning [`Flow::NeedsRoom`](flow::Flow::NeedsRoom).
-    pub fn insist(&mut self, on: bool) {
-        self.insist = on;
+    /// Whether a request without room is answered with an error, instead of returning
+    /// [`Flow::NeedsRoom`](flow::Flow::NeedsRoom).
+    pub fn set_last_try(&mut self, on: bool) {
+        self.last_try = on;
     }
 
-    pub(crate) fn insists(&self) -> bool {
-        self.insist
+    pub(crate) fn is_last_try(&self) -> bool {
+        self.last_try
     }
 
     /// Moves the store on to the time of the request.
@@ -169,7 +171,8 @@ impl Shard {
         }
     }
 
-    /// Lets an object stay until it ends by itself, as long as such objects hold up to `most` bytes; or be evicted as any item.
+    /// Lets an object stay until it ends by itself, as long as such objects hold up to `most` bytes; or be
+    /// evicted as any item.
     pub(crate) fn pin(&mut self, hash: u64, item_key: &[u8], pinned: bool, memory: &Memory, most: usize) {
         if let Lookup::Found(found) = self.store.lookup_object(hash, item_key) {
             let marks = self.store.item(found).marks();

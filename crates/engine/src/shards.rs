@@ -1,15 +1,15 @@
 //! The locks of the shards that a batch has used, kept from one request to the next.
 //!
-//! The requests of a batch are about keys of all shards, and their order must be kept: a reader that sees a flag must
-//! see what was written before it. Taking a lock for each request is expensive: a locked instruction waits for all
-//! writes before it, and takes the cache line from another lane.
+//! The requests of a batch are about keys of all shards, and their order must be kept: a reader that sees a
+//! flag must see what was written before it. Taking a lock for each request is expensive: a locked
+//! instruction waits for all writes before it, and takes the cache line from another lane.
 //!
-//! So a batch keeps the shards that it has locked, up to [`HELD_MAX`], until it meets another lane. From then on it
-//! locks one shard at a time, which delays other lanes for one request only.
+//! So a batch keeps the shards that it has locked, up to [`HELD_MAX`], until it meets another lane. From then
+//! on it locks one shard at a time, which delays other lanes for one request only.
 //!
 //! # Invariants
-//! * No thread waits for a shard's lock while it holds another's: a second lock is only tried, and when that fails the
-//!   others are released before it is waited for.
+//! * No thread waits for a shard's lock while it holds another's: a second lock is only tried, and when that
+//!   fails the others are released before it is waited for.
 //! * A thread that has a [`ShardGuard`] is unguarded: its panic aborts the process (`cattlegrid_panic`).
 
 use std::ops::{Deref, DerefMut};
@@ -19,18 +19,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cattlegrid_panic::Unguarded;
 
 use crate::shard::Shard;
-use crate::shared::Shared;
+use crate::shared::EngineShared;
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 
 /// All shards, each with its lock.
 pub(crate) struct Shards {
-    slots: Box<[Slot]>,
-    shared: Arc<Shared>,
+    slots: Box<[ShardSlot]>,
+    shared: Arc<EngineShared>,
 }
 
 /// A shard's lock, in cache lines of its own.
 #[repr(align(128))]
-struct Slot {
+struct ShardSlot {
     shard: Mutex<Shard>,
     /// Times that a batch has waited for it.
     waits: AtomicU64,
@@ -38,8 +38,8 @@ struct Slot {
 
 impl Shards {
     /// A shard for each store.
-    pub(crate) fn new(shards: impl Iterator<Item = Shard>, shared: Arc<Shared>) -> Self {
-        let slots = shards.map(|shard| Slot { shard: Mutex::new(shard), waits: AtomicU64::new(0) });
+    pub(crate) fn new(shards: impl Iterator<Item = Shard>, shared: Arc<EngineShared>) -> Self {
+        let slots = shards.map(|shard| ShardSlot { shard: Mutex::new(shard), waits: AtomicU64::new(0) });
         Self { slots: slots.collect(), shared }
     }
 
@@ -68,14 +68,14 @@ impl Shards {
         ShardGuard::new(self.slots[number].shard.lock().expect(BROKEN))
     }
 
-    /// As [`Shards::lock`], after [`Shards::try_lock`] has failed.
+    /// Takes the lock of [`Shards::lock`] after [`Shards::try_lock`] has failed.
     #[cold]
     fn wait(&self, number: usize) -> ShardGuard<'_> {
         self.slots[number].waits.fetch_add(1, Ordering::Relaxed);
         self.lock(number)
     }
 
-    /// As [`Shards::lock`], unless another thread holds the lock.
+    /// Takes the lock of [`Shards::lock`], unless another thread holds it.
     #[inline]
     pub(crate) fn try_lock(&self, number: usize) -> Option<ShardGuard<'_>> {
         match self.slots[number].shard.try_lock() {
@@ -122,8 +122,8 @@ impl DerefMut for ShardGuard<'_> {
 /// Most shards that a batch keeps locked; shards whose numbers differ by a multiple of it replace each other.
 const HELD_MAX: usize = 8;
 
-/// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before any call that
-/// locks shards by itself: every method of [`crate::Engine`] that does not take a `ShardLock`.
+/// Locked shards of an engine. Drop or [`ShardLock::release`] it before anything that waits, and before any
+/// call that locks shards by itself: every method of [`crate::Engine`] that does not take a `ShardLock`.
 pub struct ShardLock<'e> {
     shards: &'e Shards,
     held: [Option<(usize, ShardGuard<'e>)>; HELD_MAX],
@@ -173,8 +173,9 @@ impl<'e> ShardLock<'e> {
         &mut self.held[place].insert((number, guard)).1
     }
 
-    /// Asks the processor to fetch the memory that the look-ups of these keys (at most [`PREFETCH_MAX`]) will read: all
-    /// index buckets, then all items, then the places of their tags. The waits for memory of the keys then overlap.
+    /// Asks the processor to fetch the memory that the look-ups of these keys (at most [`PREFETCH_MAX`]) will
+    /// read: all index buckets, then all items, then the places of their tags. The waits for memory of the
+    /// keys then overlap.
     pub fn prefetch(&mut self, hashes: &[u64]) {
         // With fewer keys the first look-up comes too soon for the prefetch to pay.
         if hashes.len() < 3 {

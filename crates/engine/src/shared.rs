@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
-use cattlegrid_herd::{Admitted, AfterStart, Clock, Events, Peers, RuleState, Start, WaitGraph};
+use cattlegrid_herd::{Admission, AfterStart, Clock, Events, Peers, RecordStart, RuleState, WaitGraph};
 use cattlegrid_objects::Registry;
 use cattlegrid_protocol::Limits;
 use cattlegrid_store::Item;
 use cattlegrid_tags::{
-    Class, Kind as BumpKind, PrefixId, Prefixes, Purged, TagHash, TagHasher, Tags, Validity,
+    BumpKind, FloorClass, PrefixId, Prefixes, PurgeOutcome, TagHash, TagHasher, Tags, Validity,
 };
 
 use crate::ages::Ages;
@@ -17,7 +17,7 @@ use crate::delivered::DeliveredBytes;
 use crate::following::{Following, class_of};
 use crate::names::{NameWalk, Names};
 use crate::rules::active::ActiveRules;
-use crate::rules::unmatched::{self, Meant, Unmatched};
+use crate::rules::unmatched::{self, BehindPrefix, UnmatchedPrefixes};
 use crate::rules::{PrefixHint, Rules};
 use crate::slow::SlowLog;
 use crate::step::Step;
@@ -26,8 +26,9 @@ use crate::time::Now;
 
 /// The numbers that decide which values may be served, and the options that commands obey.
 #[derive(Debug)]
-pub struct Shared {
-    /// The last number given out. Every write, delete and flush takes the next one; a write's number is its CAS.
+pub struct EngineShared {
+    /// The last number given out. Every write, delete and flush takes the next one; a write's number is its
+    /// CAS.
     clock: AtomicU64,
     /// Floors and bumps: the numbers of invalidations.
     tags: Tags,
@@ -55,7 +56,7 @@ pub struct Shared {
     /// None: no rule file.
     rules: ArcSwapOption<ActiveRules>,
     /// Keys without a rule that would have one behind a prefix.
-    unmatched: Unmatched,
+    unmatched: UnmatchedPrefixes,
     /// What took long.
     slow: SlowLog,
     /// The types of objects; None: there are none.
@@ -78,7 +79,8 @@ pub struct Shared {
     pub(crate) announced: AtomicUsize,
     /// Limit of `waiting`.
     pub(crate) waiting_max: AtomicUsize,
-    /// Until when what calls have looked at to make room for pinned objects is paid for, in milliseconds since the start.
+    /// Until when what calls have looked at to make room for pinned objects is paid for, in milliseconds
+    /// since the start.
     pub(crate) pinned_looks_paid_ms: AtomicU64,
     /// When the next lease's deadline is, in milliseconds since the start; `u64::MAX`: no lease.
     pub(crate) timeout_ms: AtomicU64,
@@ -90,8 +92,8 @@ pub struct Shared {
     start_ms: AtomicU64,
     /// An event outside the shards may revoke leases.
     revoke: AtomicBool,
-    /// When an invalidation that is phased in reaches the key of a lease next, in milliseconds since the start; `u64::MAX`: never,
-    /// or it is not known yet and `revoke` is set.
+    /// When an invalidation that is phased in reaches the key of a lease next, in milliseconds since the
+    /// start; `u64::MAX`: never, or it is not known yet and `revoke` is set.
     revoke_at_ms: AtomicU64,
     /// Other rules are in force, and leases of keys without a rule have not been ended yet.
     reruled: AtomicBool,
@@ -99,7 +101,7 @@ pub struct Shared {
     revoked_ms: AtomicU64,
 }
 
-impl Clock for Shared {
+impl Clock for EngineShared {
     fn tick(&self) -> u64 {
         Self::tick(self)
     }
@@ -109,9 +111,9 @@ impl Clock for Shared {
     }
 }
 
-impl Shared {
-    /// A clock at zero; `hide_cas`: answer 0 for every CAS; `max_item_bytes`: see [`Limits::fits`]; `tag_bytes`: see
-    /// [`Tags::new`]; `seed`: of the tags' hash.
+impl EngineShared {
+    /// A clock at zero; `hide_cas`: answer 0 for every CAS; `max_item_bytes`: see [`Limits::fits`];
+    /// `tag_bytes`: see [`Tags::new`]; `seed`: of the tags' hash.
     pub fn new(hide_cas: bool, max_item_bytes: usize, tag_bytes: usize, seed: u64) -> Self {
         Self {
             clock: AtomicU64::new(0),
@@ -128,7 +130,7 @@ impl Shared {
             peers: Peers::default(),
             limits: Limits { max_item_bytes, ..Limits::default() },
             rules: ArcSwapOption::empty(),
-            unmatched: Unmatched::default(),
+            unmatched: UnmatchedPrefixes::default(),
             slow: SlowLog::default(),
             objects: ArcSwapOption::empty(),
             names: AtomicU64::new(0),
@@ -203,8 +205,8 @@ impl Shared {
         self.tags.floors().hard()
     }
 
-    /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush. A later call
-    /// replaces a pending flush.
+    /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush. A
+    /// later call replaces a pending flush.
     pub fn flush(&self, second: u32, now: u32) {
         let ms = |second| u64::from(second) * 1000;
         let at_once = self.tags.floors().flush(ms(second), ms(now), || self.tick()).is_some();
@@ -278,7 +280,8 @@ impl Shared {
         &self.tag_hasher
     }
 
-    /// A control key: the prefix of its client, and what follows that of control keys. None: it is an ordinary key.
+    /// A control key: the prefix of its client, and what follows that of control keys. None: it is an
+    /// ordinary key.
     #[inline]
     pub(crate) fn control<'k>(&self, key: &'k [u8]) -> Option<(PrefixId, &'k [u8])> {
         let control = self.control.get().filter(|control| !control.is_empty())?;
@@ -286,7 +289,8 @@ impl Shared {
         Some((prefix, name.strip_prefix(&**control)?))
     }
 
-    /// Whether it is a control key of a client without a prefix. The others are recognised where a hit costs nothing.
+    /// Whether it is a control key of a client without a prefix. The others are recognised where a hit costs
+    /// nothing.
     #[inline]
     pub(crate) fn is_bare_control(&self, key: &[u8]) -> bool {
         self.control.get().is_some_and(|control| !control.is_empty() && key.starts_with(control))
@@ -319,15 +323,16 @@ impl Shared {
             unmatched::behind(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()))?;
         let prefix = std::str::from_utf8(prefix).ok()?;
         let what = match meant {
-            Meant::Rule(number) => format!("have rule {number}"),
-            Meant::Control => "be a control key".to_owned(),
-            Meant::Object => "name an object".to_owned(),
+            BehindPrefix::Rule(number) => format!("have rule {number}"),
+            BehindPrefix::Control => "be a control key".to_owned(),
+            BehindPrefix::Object => "name an object".to_owned(),
         };
         let remedy = unmatched::remedy(prefix, !self.prefixes().is_empty());
         Some(format!("it would {what} behind {prefix:?}: {remedy}"))
     }
 
-    /// A key that is not there, and would be a call if its method existed, leaves a line of the log, once for each such method.
+    /// A key that is not there, and would be a call if its method existed, leaves a line of the log, once for
+    /// each such method.
     #[cold]
     pub(crate) fn note_stray(&self, key: &[u8], step: &mut Step<'_>) {
         if !self.has_objects() {
@@ -348,30 +353,36 @@ impl Shared {
     }
 
     /// What a key would be.
-    fn meant(&self, key: &[u8], active: Option<&ActiveRules>, objects: Option<&Registry>) -> Option<Meant> {
+    fn meant(
+        &self,
+        key: &[u8],
+        active: Option<&ActiveRules>,
+        objects: Option<&Registry>,
+    ) -> Option<BehindPrefix> {
         let control = self.control.get().filter(|control| !control.is_empty());
         if control.is_some_and(|control| key.starts_with(control)) {
-            return Some(Meant::Control);
+            return Some(BehindPrefix::Control);
         }
         if objects.is_some_and(|registry| registry.named(key).is_some()) {
-            return Some(Meant::Object);
+            return Some(BehindPrefix::Object);
         }
-        active?.rules().find_name(key).map(|rule| Meant::Rule(rule.number))
+        active?.rules().find_name(key).map(|rule| BehindPrefix::Rule(rule.number))
     }
 
     /// Prefixes that the server should know, since keys without a rule would have one behind them.
     pub fn prefix_hints(&self) -> Vec<PrefixHint> {
         let active = self.rules();
         let rule_of = |number: u32| active.as_ref()?.each().nth(number as usize - 1);
-        let hint = |(prefix, meant, count, sampled): (Box<[u8]>, Meant, u64, u64)| {
+        let hint = |(prefix, meant, count, sampled): (Box<[u8]>, BehindPrefix, u64, u64)| {
             let prefix = String::from_utf8(prefix.into()).ok()?;
             let rule = match meant {
-                // Where the rule has keys, those behind a text of their own may be others on purpose: counters, locks.
-                Meant::Rule(number) => {
+                // Where the rule has keys, those behind a text of their own may be others on purpose:
+                // counters, locks.
+                BehindPrefix::Rule(number) => {
                     let (rule, _) = rule_of(number).filter(|(_, state)| !state.has_matched())?;
                     Some((rule.number, rule.pattern.text().to_owned()))
                 }
-                Meant::Control | Meant::Object => None,
+                BehindPrefix::Control | BehindPrefix::Object => None,
             };
             Some(PrefixHint { prefix, rule, has_some: !self.prefixes().is_empty(), count, sampled })
         };
@@ -420,7 +431,7 @@ impl Shared {
     }
 
     /// Invalidates the items that carry a tag softly, one after the other over a period: see [`Tags::purge`].
-    pub fn purge(&self, tag: TagHash, period_ms: u64, now: Now) -> Purged {
+    pub fn purge(&self, tag: TagHash, period_ms: u64, now: Now) -> PurgeOutcome {
         self.note_time(now.ms);
         let (times, grace_ms) = ((now.ms, period_ms), self.grace_max_ms.load(Ordering::Relaxed));
         let purged = self.tags.purge(tag, times, grace_ms, |number| self.time_of(number), || self.tick());
@@ -433,7 +444,8 @@ impl Shared {
         u64::from(self.second_of(number)) * 1000
     }
 
-    /// Invalidates tags on behalf of a change of an item that carries some of them: see [`Tags::bump_carried`].
+    /// Invalidates tags on behalf of a change of an item that carries some of them: see
+    /// [`Tags::bump_carried`].
     pub(crate) fn bump_carried(&self, bumped: &[TagHash], item: &Item<'_>) -> Option<u64> {
         let carried = (item.tags(), self.class_of(item.key()));
         let stamp = self.tags.bump_carried(bumped, item.stamp(), carried, || self.tick());
@@ -446,7 +458,8 @@ impl Shared {
         self.tags.restamp(stamp, carried.iter().copied(), || self.tick())
     }
 
-    /// Flushes everything over a period; the cascades of a flush run when it is over. Returns the floor's number.
+    /// Flushes everything over a period; the cascades of a flush run when it is over. Returns the floor's
+    /// number.
     pub fn flush_rolling(&self, now_ms: u64, period_ms: u64) -> u64 {
         let number = self.tags.floors().start_rolling(now_ms, period_ms, || self.tick());
         self.outside_event();
@@ -469,13 +482,14 @@ impl Shared {
 
     /// What becomes of a key's items while a log is behind.
     #[cold]
-    fn class_of(&self, key: &[u8]) -> Class {
+    fn class_of(&self, key: &[u8]) -> FloorClass {
         let active = self.rules();
         let active = active.as_ref().filter(|active| active.rules().say_when_behind());
         class_of(active.and_then(|active| active.find(key)?.rule.policy.when_behind))
     }
 
-    /// The last hard and the last soft event that concern a key under a rule with these tags, except for those in its shard.
+    /// The last hard and the last soft event that concern a key under a rule with these tags, except for
+    /// those in its shard.
     pub(crate) fn outside(&self, hash: u64, tags: &[u64], rule: Option<&RuleState>, now: Now) -> Events {
         let (mut hard, mut soft) = (self.floor(now.second), 0);
         if self.is_rolling() {
@@ -506,10 +520,10 @@ impl Shared {
         self.ages.note(|| self.clock(), now_ms);
     }
 
-    /// To be called once per second: notes the time, and ends flushes that are over.
-    pub(crate) fn settle(&self, now_ms: u64) {
+    /// Notes the time, and ends flushes that are over. The caller calls this once per second.
+    pub(crate) fn sweep(&self, now_ms: u64) {
         self.note_time(now_ms);
-        self.tags.settle(now_ms);
+        self.tags.sweep(now_ms);
         self.cascade_ended();
     }
 
@@ -530,8 +544,8 @@ impl Shared {
         self.tags.stale_since_ms(item.stamp(), tags, hash, now.ms, time_of).map(second)
     }
 
-    /// The rules in force; None without a rule file. Costs about 10 ns and never blocks; keep it no longer than a
-    /// request.
+    /// The rules in force; None without a rule file. Costs about 10 ns and never blocks; keep it no longer
+    /// than a request.
     #[inline]
     pub fn rules(&self) -> Guard<Option<Arc<ActiveRules>>> {
         self.rules.load()
@@ -556,7 +570,8 @@ impl Shared {
         Names::state(self.names.load(Ordering::Acquire)) != Names::OFF
     }
 
-    /// How many times the types have been changed. Read before [`Shared::objects`], it is not that of later types.
+    /// How many times the types have been changed. Read before [`EngineShared::objects`], it is not that of
+    /// later types.
     #[inline]
     pub(crate) fn type_changes(&self) -> u64 {
         Names::changes(self.names.load(Ordering::Acquire))
@@ -568,13 +583,14 @@ impl Shared {
         Names::state(self.names.load(Ordering::Acquire)) == Names::FIRST
     }
 
-    /// Puts these rules in force, at this time in milliseconds since the start. Requests under way finish under the old ones. For
-    /// rules that need tables in the shards see [`crate::Engine::set_rules`].
+    /// Puts these rules in force, at this time in milliseconds since the start. Requests under way finish
+    /// under the old ones. For rules that need tables in the shards see [`crate::Engine::set_rules`].
     pub fn set_rules(&self, rules: Option<Arc<Rules>>, now_ms: u64) {
         let old = self.rules.load_full();
         let new = rules.map(|rules| Arc::new(ActiveRules::new(rules, old.as_deref())));
-        // A key may have another rule, or other tags: its misses were recorded under the old ones if at all, and a fill of an
-        // earlier miss would not be compared with bumps of the tags of before. The first rules are those of the start.
+        // A key may have another rule, or other tags: its misses were recorded under the old ones if at all,
+        // and a fill of an earlier miss would not be compared with bumps of the tags of before. The first
+        // rules are those of the start.
         let uncovers = self.has_been_ruled.swap(true, Ordering::AcqRel);
         let others: Vec<_> = match &new {
             Some(new) if uncovers => new.of_other_keys(old.as_deref()).map(Arc::clone).collect(),
@@ -600,7 +616,7 @@ impl Shared {
         }
     }
 
-    /// Misses from before this moment were not recorded as those that come. To be called when the server has started.
+    /// Notes the start of the server: earlier misses were not recorded as later ones are.
     pub fn note_start(&self, now_ms: u64) {
         self.start.store(self.clock(), Ordering::Release);
         self.start_ms.store(now_ms, Ordering::Release);
@@ -608,14 +624,14 @@ impl Shared {
 
     /// The start, while misses from before it may be open under a rule with these terms.
     #[inline]
-    pub(crate) fn start(&self, rule: &RuleState, now_ms: u64) -> Option<Start> {
+    pub(crate) fn start(&self, rule: &RuleState, now_ms: u64) -> Option<RecordStart> {
         let server_ms = self.start_ms.load(Ordering::Acquire);
         let (number, start_ms) = match rule.other_keys() {
             Some((number, since_ms)) if server_ms == u64::MAX || since_ms >= server_ms => (number, since_ms),
             _ => (self.start.load(Ordering::Acquire), server_ms),
         };
         let until_ms = start_ms.saturating_add(rule.fill_window_ms().into());
-        (start_ms != u64::MAX && now_ms < until_ms).then(|| Start {
+        (start_ms != u64::MAX && now_ms < until_ms).then(|| RecordStart {
             number,
             at_ms: start_ms,
             until_ms,
@@ -630,7 +646,7 @@ impl Shared {
     }
 
     /// Gives the slots that a change of rules has freed to the leases that wait for them.
-    pub(crate) fn admit_queued(&self) -> Vec<Admitted> {
+    pub(crate) fn admit_queued(&self) -> Vec<Admission> {
         let active = self.rules();
         active
             .iter()
@@ -639,9 +655,9 @@ impl Shared {
             .collect()
     }
 
-    /// Whether leases must be searched for those that an outside event revokes: there was one since the last search, or the moment
-    /// of [`Shared::revoke_at`] has come, and the last search was at least `every_ms` milliseconds ago. If it is too soon, a timer is
-    /// set.
+    /// Whether leases must be searched for those that an outside event revokes: there was one since the last
+    /// search, or the moment of [`EngineShared::revoke_at`] has come, and the last search was at least
+    /// `every_ms` milliseconds ago. If it is too soon, a timer is set.
     pub(crate) fn revoke_due(&self, now_ms: u64, every_ms: u64) -> bool {
         let at_ms = self.revoke_at_ms.load(Ordering::Acquire);
         if !self.revoke.load(Ordering::Acquire) && at_ms > now_ms {
@@ -654,7 +670,8 @@ impl Shared {
             return false;
         }
         self.revoked_ms.store(now_ms, Ordering::Relaxed);
-        // Before the search: an event during it asks for another, and so does the end of another thread's search.
+        // Before the search: an event during it asks for another, and so does the end of another thread's
+        // search.
         let at_ms = self.revoke_at_ms.swap(u64::MAX, Ordering::AcqRel);
         let is_due = self.revoke.swap(false, Ordering::AcqRel) || at_ms <= now_ms;
         if !is_due {
@@ -672,14 +689,14 @@ impl Shared {
         }
     }
 
-    /// Whether leases of keys without a rule must be searched for: other rules have come into force since the last
-    /// search.
+    /// Whether leases of keys without a rule must be searched for: other rules have come into force since the
+    /// last search.
     pub(crate) fn take_reruled(&self) -> bool {
         self.reruled.swap(false, Ordering::AcqRel)
     }
 
-    /// An event outside the shards may revoke leases. To be called when a search can see the event: a search that comes
-    /// earlier would be taken for the one asked for.
+    /// Asks for a search for leases that an event outside the shards revokes. The caller calls this when a
+    /// search can see the event: an earlier search would be taken for this one.
     pub(crate) fn outside_event(&self) {
         // One search covers all events before it.
         if !self.revoke.swap(true, Ordering::AcqRel) {
@@ -699,7 +716,7 @@ mod tests {
 
     #[test]
     fn a_flush_kills_what_came_before_it() {
-        let shared = Shared::new(false, 1 << 20, 0, 1);
+        let shared = EngineShared::new(false, 1 << 20, 0, 1);
         let before = shared.tick();
         shared.flush(5, 5);
         assert!(before < shared.floor(5));
@@ -708,7 +725,7 @@ mod tests {
 
     #[test]
     fn a_delayed_flush_takes_its_number_when_it_is_due() {
-        let shared = Shared::new(false, 1 << 20, 0, 1);
+        let shared = EngineShared::new(false, 1 << 20, 0, 1);
         shared.flush(10, 5);
         let during = shared.tick();
         assert!(during >= shared.floor(9));
@@ -719,7 +736,7 @@ mod tests {
 
     #[test]
     fn rules_are_exchanged_as_a_whole() {
-        let shared = Shared::new(false, 1 << 20, 0, 1);
+        let shared = EngineShared::new(false, 1 << 20, 0, 1);
         assert!(shared.rules().is_none());
         let rules = Arc::new(Rules::new(Vec::new(), Vec::new()));
         shared.set_rules(Some(Arc::clone(&rules)), 0);
@@ -731,7 +748,7 @@ mod tests {
 
     #[test]
     fn a_later_flush_replaces_a_pending_one() {
-        let shared = Shared::new(false, 1 << 20, 0, 1);
+        let shared = EngineShared::new(false, 1 << 20, 0, 1);
         shared.flush(10, 5);
         shared.flush(20, 6);
         let item = shared.tick();

@@ -1,8 +1,10 @@
-//! The slow log: the last computations, loads and calls of objects that took long, with the shape of their key.
+//! The slow log: the last computations, loads and calls of objects that took long, with the shape of their
+//! key.
 //!
-//! A shape is the pattern of the key's rule, or the names of type and method: keys and values are not kept. A computation is the time from
-//! a miss to its fill, as far as it is known which miss a fill is for; a load is a job of a loader, from its order to its end, whatever that is; of
-//! calls those count whose time is taken, one in 64 and all of methods that take long.
+//! A shape is the pattern of the key's rule, or the names of type and method: keys and values are not kept. A
+//! computation is the time from a miss to its fill, as far as it is known which miss a fill is for; a load is
+//! a job of a loader, from its order to its end, whatever that is; of calls those count whose time is taken,
+//! one in 64 and all of methods that take long.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -38,7 +40,7 @@ impl SlowKind {
 
 /// Something that took long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Slow {
+struct SlowEvent {
     kind: SlowKind,
     shape: Box<str>,
     us: u64,
@@ -46,7 +48,7 @@ struct Slow {
     at_ms: u64,
 }
 
-/// See the module's text.
+/// The last computations, loads and calls of objects that took long.
 #[derive(Debug)]
 pub struct SlowLog {
     /// Shortest computation and load, in microseconds.
@@ -56,7 +58,7 @@ pub struct SlowLog {
     /// How many there were.
     count: AtomicU64,
     /// The last ones, newest first. Nothing else is locked while this is.
-    entries: Mutex<VecDeque<Slow>>,
+    entries: Mutex<VecDeque<SlowEvent>>,
 }
 
 impl Default for SlowLog {
@@ -89,7 +91,7 @@ impl SlowLog {
     #[inline]
     pub(crate) fn note(&self, kind: SlowKind, us: u64, now_ms: u64, shape: impl FnOnce() -> Box<str>) {
         if self.is_slow(kind, us) {
-            self.keep(Slow { kind, shape: shape(), us, at_ms: now_ms });
+            self.keep(SlowEvent { kind, shape: shape(), us, at_ms: now_ms });
         }
     }
 
@@ -103,7 +105,7 @@ impl SlowLog {
     }
 
     #[cold]
-    fn keep(&self, slow: Slow) {
+    fn keep(&self, slow: SlowEvent) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.truncate(SLOW_KEPT - 1);
@@ -115,11 +117,12 @@ impl SlowLog {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The entries in JSON, newest first: `{"slow":[{"kind":"load","shape":"page:{id}","ms":1234.5,"ago_ms":70},...]}`.
+    /// The entries in JSON, newest first:
+    /// `{"slow":[{"kind":"load","shape":"page:{id}","ms":1234.5,"ago_ms":70},...]}`.
     pub fn json(&self, now_ms: u64) -> String {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = String::from("{\"slow\":[");
-        for (place, Slow { kind, shape, us, at_ms }) in entries.iter().enumerate() {
+        for (place, SlowEvent { kind, shape, us, at_ms }) in entries.iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
             let (ms, part, ago) = (us / 1000, us % 1000, now_ms.saturating_sub(*at_ms));
             // Writing to a string cannot fail.

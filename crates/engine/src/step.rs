@@ -1,14 +1,15 @@
 //! What a step of the engine needs, who asked for it, and what it leaves for its caller.
 //!
-//! While a shard is locked nothing outside of it can be reached: other connections, other shards, other threads. Work
-//! there is noted in the [`Effects`] of the turn, which the caller drains when no shard is locked.
+//! While a shard is locked nothing outside of it can be reached: other connections, other shards, other
+//! threads. Work there is noted in the [`Effects`] of the turn, which the caller drains when no shard is
+//! locked.
 
 use std::sync::Arc;
 
 use cattlegrid_herd::Session;
 
 use crate::counters::Counters;
-use crate::delivered::{Delivered, Wake};
+use crate::delivered::{Delivery, Wake};
 use crate::event::{Event, EventKind, Interest};
 use crate::load::LoadOrder;
 use crate::output::Output;
@@ -21,10 +22,10 @@ pub const TURN_CALLS_NS: u64 = 1_000_000;
 /// Lines for the log that are kept until they are taken; others are dropped.
 const LINES_MAX: usize = 64;
 
-/// The work that a turn leaves. See the module's text.
+/// The work that a turn leaves for its caller.
 #[derive(Debug)]
 pub struct Effects {
-    pub(crate) herd: cattlegrid_herd::Effects<Arc<Delivered>>,
+    pub(crate) herd: cattlegrid_herd::Effects<Arc<Delivery>>,
     /// The earliest deadline of a lease, in milliseconds since the start; `u64::MAX`: none is new.
     pub(crate) deadline_ms: u64,
     /// Work for the loaders.
@@ -40,7 +41,7 @@ pub struct Effects {
     postpones: bool,
     /// The last bump that was left for the log of the fleet, by its ticket; 0: none.
     pub(crate) bump_ticket: u64,
-    /// The same of a cascade, and where the reply to its command begins.
+    /// The number of a bump by a cascade, and where the reply to its command begins.
     pub(crate) bumped: (u64, (usize, usize)),
     /// Lines for the server's log.
     lines: Vec<String>,
@@ -70,7 +71,7 @@ impl Effects {
     /// Takes the ends of waits, of any connection, since the last call.
     #[must_use]
     pub fn take_wakes(&mut self) -> Vec<Wake> {
-        debug_assert!(self.is_settled(), "the engine has done its part");
+        debug_assert!(self.is_finished(), "the engine has done its part");
         std::mem::take(&mut self.herd.wakes)
     }
 
@@ -92,28 +93,29 @@ impl Effects {
         !self.loads.is_empty()
     }
 
-    /// Nanoseconds that calls of objects have taken since this was made, as far as they were timed: all calls of a method
-    /// whose calls take long, and a sample of others.
+    /// Nanoseconds that calls of objects have taken since this was made, as far as they were timed: all calls
+    /// of a method whose calls take long, and a sample of others.
     #[inline]
     pub fn calls_ns(&self) -> u64 {
         self.calls_ns
     }
 
-    /// A round of a lane begins, which serves many connections. `postpones`: methods of hosts, which may take long, leave the
-    /// engine as calls that are run later; they do so anyway when the round has had its time for calls.
+    /// Notes that a round of a lane begins, which serves many connections. `postpones`: methods of hosts,
+    /// which may take long, leave the engine as calls that are run later; they do so anyway once the round's
+    /// time for calls is used up.
     pub fn begin_round(&mut self, postpones: bool) {
         (self.round_ns, self.postpones) = (self.calls_ns, postpones);
     }
 
     /// Calls of objects have taken [`TURN_CALLS_NS`] since the round began: other connections wait for it.
     #[inline]
-    pub fn has_had_calls(&self) -> bool {
+    pub fn is_past_call_time(&self) -> bool {
         self.calls_ns - self.round_ns >= TURN_CALLS_NS
     }
 
     /// Whether a method of a host that could be run now must be run later.
     pub(crate) fn postpones(&self) -> bool {
-        self.postpones || self.has_had_calls()
+        self.postpones || self.is_past_call_time()
     }
 
     pub(crate) fn add_calls_ns(&mut self, ns: u64) {
@@ -158,9 +160,9 @@ impl Effects {
         self.loads.push(order);
     }
 
-    /// Whether no work is left for the engine itself: see `Engine::settle`.
+    /// Whether no work is left for the engine itself: see `Engine::finish_step`.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.herd.admitted.is_empty() && self.deadline_ms == u64::MAX
     }
 
@@ -187,7 +189,7 @@ pub struct Step<'a> {
     pub effects: &'a mut Effects,
 }
 
-/// Who asked: a connection (its number is never reused) and its request.
+/// The origin of a step: a connection (its number is never reused) and its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     /// The connection's number.
@@ -206,7 +208,7 @@ impl Ticket {
 pub struct Context<'a> {
     /// What every step needs.
     pub step: Step<'a>,
-    /// Who asked.
+    /// The connection and its request.
     pub ticket: Ticket,
     /// The connection's state in the herd.
     pub session: &'a mut Session,

@@ -1,5 +1,5 @@
-//! Fills that do not say to which miss they belong, after a delete: what is kept, what is shown for a time, what is dropped. One
-//! scene each, on a simulated clock.
+//! Fills that do not say to which miss they belong, after a delete: what is kept, what is shown for a time,
+//! what is dropped. One scene each, on a simulated clock.
 
 use cattlegrid_engine::RulesConfig;
 use cattlegrid_herd::{AfterStart, Ambiguous, FillWindow, Owner, Policy};
@@ -505,8 +505,9 @@ fn clients_that_ask_twice_before_they_store_lose_no_more_as_time_goes_on() {
     }
 }
 
-/// In the minute after a start it is not known whether a value was missed before an invalidation. It lives as long as it must have been
-/// computed if it was: each time twice as long, so that a key is computed a few times, and not all the time.
+/// In the minute after a start it is not known whether a value was missed before an invalidation. It lives as
+/// long as it must have been computed if it was: each time twice as long, so that a key is computed a few
+/// times, and not all the time.
 #[test]
 fn in_the_minute_after_a_start_a_key_is_computed_a_few_times() {
     for invalidate in ["md page:1 I|", "md page:1 G I|", "delete page:1|"] {

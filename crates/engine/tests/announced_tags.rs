@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::world;
 
-use cattlegrid_engine::Landed;
+use cattlegrid_engine::LoadOutcome;
 use cattlegrid_engine::rules::{Rule, Rules};
 use cattlegrid_herd::{FillWindow, LeaseTime, Policy, TagsInValue};
 use world::{World, config, rule};
@@ -327,7 +327,7 @@ fn a_loaders_values_have_tags_of_their_own() {
     let c = w.connect();
     w.expect(c, "get page:1|", "");
     let token = w.tokens()[0];
-    assert_eq!(w.finish_with(token, "@tags:a\nx"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "@tags:a\nx"), LoadOutcome::Stored);
     assert_eq!(w.replies(c), "VALUE page:1 0 9|@tags:a\nx|END|");
     w.expect(c, "md a G|mg page:1|", "HD|HD|");
     // A client's are looked at.

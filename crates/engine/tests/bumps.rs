@@ -8,7 +8,7 @@ use crate::world;
 use cattlegrid_engine::rules::{Change, Rules};
 use cattlegrid_engine::{BumpLog, BumpWait, BumpWaiter, SentBump};
 use cattlegrid_herd::Policy;
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 use world::{World, cascade, rule};
 
 const NOT_CONFIRMED: &str = "CLIENT_ERROR bump not confirmed|";
@@ -30,7 +30,7 @@ impl BumpLog for Memory {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let line = match *bump {
             SentBump::Tag { prefix, name, kind } => {
-                let kind = if kind == Kind::Soft { "soft" } else { "hard" };
+                let kind = if kind == BumpKind::Soft { "soft" } else { "hard" };
                 format!("{kind} {}{}", text(prefix), text(name))
             }
             SentBump::Gradual { prefix, name, seconds } => {

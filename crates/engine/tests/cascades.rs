@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use cattlegrid_engine::rules::{Cascade, Change, Rules};
 use cattlegrid_herd::{LeaseTime, Owner, Policy};
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 use world::{World, cascade, on_flush, rule};
 
 use crate::script_host::TestHost;
@@ -23,8 +23,8 @@ fn leased() -> Policy {
 
 const CHANGES: [Change; 4] = [Change::Delete, Change::Set, Change::Incr, Change::Touch];
 
-/// Keys without a rule (`n:`), under a rule without leases (`t:`) and under a rule with leases (`l:`). Each change of a
-/// key bumps a tag with the change's name.
+/// Keys without a rule (`n:`), under a rule without leases (`t:`) and under a rule with leases (`l:`). Each
+/// change of a key bumps a tag with the change's name.
 fn world() -> World {
     let cascades = CHANGES.map(|change| cascade(&[change], "{kind}:{id}", change.name()));
     World::under(Rules::new(
@@ -39,7 +39,7 @@ fn bumps(w: &World) -> Vec<(&'static str, u64, u64)> {
     let last = |change: Change, kind| {
         shared.tags().bumps().last_own(shared.tag_hasher().hash(change.name().as_bytes()).unwrap(), kind)
     };
-    CHANGES.map(|change| (change.name(), last(change, Kind::Hard), last(change, Kind::Soft))).into()
+    CHANGES.map(|change| (change.name(), last(change, BumpKind::Hard), last(change, BumpKind::Soft))).into()
 }
 
 /// The cascades of a command: changes by name, `~` before a soft one.
@@ -170,8 +170,8 @@ fn dropped(w: &World) -> u64 {
     state.counters().fills_dropped_old.load(Ordering::Relaxed)
 }
 
-/// A `set` that came too late is answered `STORED`, and may have been an ordinary write that was taken for a late fill:
-/// its cascades run. A client that is told of the failure has changed nothing.
+/// A `set` that came too late is answered `STORED`, and may have been an ordinary write that was taken for a
+/// late fill: its cascades run. A client that is told of the failure has changed nothing.
 #[test]
 fn a_value_that_is_dropped_sets_off_what_its_reply_says() {
     for (fill, reply, expected) in [
@@ -235,7 +235,8 @@ fn a_held_gat_touches_when_it_is_answered() {
     assert_eq!(set_off(&before, &bumps(&w)), "");
 }
 
-/// A cascade that bumps a tag of the item that was changed: that item stays valid, the others of the tag do not.
+/// A cascade that bumps a tag of the item that was changed: that item stays valid, the others of the tag do
+/// not.
 #[test]
 fn a_change_does_not_invalidate_its_own_item() {
     let on = [Change::Set, Change::Incr, Change::Touch];

@@ -31,8 +31,8 @@ fn finished_leases_behind_a_long_one_leave_nothing() {
     w.engine.verify();
 }
 
-/// As many leases as a shard may have, all of which end unfilled: the tables stay within the bytes that a lease is
-/// counted for.
+/// As many leases as a shard may have, all of which end unfilled: the tables stay within the bytes that a
+/// lease is counted for.
 #[test]
 fn the_memory_that_unfilled_leases_leave_is_counted() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };

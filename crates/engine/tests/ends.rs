@@ -31,8 +31,8 @@ fn waiters_under_a_removed_rule_are_answered() {
     }
 }
 
-/// Under other terms the set answers the waiters. Under another pattern an earlier miss may be too old: the set is
-/// dropped, and the first waiter gets the lease.
+/// Under other terms the set answers the waiters. Under another pattern an earlier miss may be too old: the
+/// set is dropped, and the first waiter gets the lease.
 #[test]
 fn waiters_under_a_changed_rule_are_answered_by_the_set() {
     let long = Policy { hold_ms: 30_000, lease: LeaseTime::Fixed(30_000), ..policy() };
@@ -49,8 +49,8 @@ fn waiters_under_a_changed_rule_are_answered_by_the_set() {
     }
 }
 
-/// A value that is always too large cannot be stored: after as many leases as for a key that is never set, its gets are
-/// no longer held.
+/// A value that is always too large cannot be stored: after as many leases as for a key that is never set,
+/// its gets are no longer held.
 #[test]
 fn a_value_that_is_always_refused_is_let_pass() {
     for pooled in [false, true] {
@@ -75,7 +75,8 @@ fn a_value_that_is_always_refused_is_let_pass() {
     }
 }
 
-/// A value that is dropped and leaves nothing to show passes the lease on, also that of another client. It does not count as a lease without a value.
+/// A value that is dropped and leaves nothing to show passes the lease on, also that of another client. It
+/// does not count as a lease without a value.
 #[test]
 fn a_dropped_fill_passes_the_lease_on() {
     let mut w = World::new(&[("page:{id}", policy())]);
@@ -164,7 +165,8 @@ fn each_held_get_ends_in_one_counter() {
     assert_eq!((w.replies(c), w.count("held_failed"), w.count("held")), ("EN Peno|".into(), 1, 2));
 }
 
-/// A client that asks twice before it stores leaves a miss open. After a delete at most one of its sets is dropped.
+/// A client that asks twice before it stores leaves a miss open. After a delete at most one of its sets is
+/// dropped.
 #[test]
 fn a_strict_sequence_on_one_connection_is_stored_again_at_once() {
     for learned in [false, true] {

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, PREFETCH_MAX, Piece, Step,
-    Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PREFETCH_MAX,
+    PieceResult, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_objects::{Registry, Settings};
@@ -108,15 +108,18 @@ impl Client {
                         out: &mut out,
                     };
                     if let Some(get) = &mut rest {
-                        let piece = Piece { progress: begun.into(), bytes: self.most, keys: self.most_keys };
+                        let piece =
+                            GetPiece { progress: begun.into(), bytes: self.most, keys: self.most_keys };
                         let hash = self.engine.hash(&Request::Get(get.clone())).unwrap_or(*hash);
                         match self.engine.get(get, hash, piece, &mut lock, &mut cx) {
-                            Got::Done => {}
-                            Got::More(left) => {
+                            PieceResult::Done => {}
+                            PieceResult::More(left) => {
                                 *get = get.with_keys(left);
                                 (begun, more) = (true, true);
                             }
-                            Got::Parked(_) | Got::ParkedMore(..) => panic!("nothing is held without rules"),
+                            PieceResult::Parked(_) | PieceResult::ParkedMore(..) => {
+                                panic!("nothing is held without rules")
+                            }
                         }
                     } else {
                         assert!(self.engine.execute(request, *hash, &mut lock, &mut cx).is_none());
@@ -156,8 +159,8 @@ fn append(out: &Output, replies: &mut Vec<u8>) {
 
 const MIB: usize = 1 << 20;
 
-/// Workers whose batches use the same shards in opposite orders do not block each other, and a client that sees a write
-/// also sees the writes before it. With 32 shards a batch cannot keep all that it uses.
+/// Workers whose batches use the same shards in opposite orders do not block each other, and a client that
+/// sees a write also sees the writes before it. With 32 shards a batch cannot keep all that it uses.
 #[test]
 fn workers_that_meet_do_not_block_and_keep_the_order_of_their_requests() {
     for (workers, shards) in [(4, 8), (8, 32)] {
@@ -348,7 +351,8 @@ fn without_evictions_a_full_server_says_so_and_forgets_the_old_value() {
     assert_eq!(c.set("huge", &huge), refused);
 }
 
-/// As in memcached: only `set`, and `ms` in any mode, drop the old value; `noreply` silences errors, `q` does not.
+/// As in memcached: only `set`, and `ms` in any mode, drop the old value; `noreply` silences errors, `q` does
+/// not.
 #[test]
 fn refused_writes_answer_and_drop_the_old_value_as_their_form_says() {
     const SAID: &str = "SERVER_ERROR out of memory storing object|";
@@ -438,7 +442,8 @@ fn the_limit_can_be_lowered_and_raised() {
     assert!(c.engine.set_memory_limit(1 << 40, usize::MAX).is_err());
 }
 
-/// The limit is lowered first, and then evicted for. What comes in between is stored, at the old values' cost.
+/// The limit is lowered first, and then evicted for. What comes in between is stored, at the old values'
+/// cost.
 #[test]
 fn a_store_while_the_limit_is_being_lowered_finds_room() {
     for size in [100, 10_000, 300_000, 3_000_000] {
@@ -543,7 +548,8 @@ fn every_item_is_seen_by_a_scan() {
     assert_eq!(seen.len(), 50_000);
 }
 
-/// Items move while they are listed: new keys split buckets, removed ones merge them, and what is written again is elsewhere.
+/// Items move while they are listed: new keys split buckets, removed ones merge them, and what is written
+/// again is elsewhere.
 #[test]
 fn a_list_has_each_key_once_whatever_is_written() {
     let mut c = Client::new(64 * MIB, true);

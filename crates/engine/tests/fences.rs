@@ -1,5 +1,5 @@
-//! A value that was computed before a delete, a flush or another change is not kept: one scene each, on a simulated
-//! clock.
+//! A value that was computed before a delete, a flush or another change is not kept: one scene each, on a
+//! simulated clock.
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -129,8 +129,8 @@ fn changed_rules_do_not_open_a_gap() {
     w.expect(b, "get page:2|", "END|");
 }
 
-/// A rule is added while clients compute: their misses were not recorded. For one fill window after that a value without a
-/// record is kept only if its key was not deleted since.
+/// A rule is added while clients compute: their misses were not recorded. For one fill window after that a
+/// value without a record is kept only if its key was not deleted since.
 #[test]
 fn a_rule_that_is_added_concerns_values_missed_before_it() {
     for owner in [Owner::Key, Owner::Connection] {
@@ -492,8 +492,8 @@ fn a_client_that_takes_a_busy_error_for_misses_may_compute_the_keys_that_were_th
     }
 }
 
-/// Its client is answered when the rule goes; or no worker has looked before it is back, and the client gives up waiting and sets
-/// on another connection or on the same.
+/// Its client is answered when the rule goes; or no worker has looked before it is back, and the client gives
+/// up waiting and sets on another connection or on the same.
 #[test]
 fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
     for owner in [Owner::Key, Owner::Connection] {
@@ -518,7 +518,8 @@ fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
                 if by == c {
                     w.close(b, false);
                 }
-                // The holder's value comes before it or after it, and is known to be old: its miss is off the record.
+                // The holder's value comes before it or after it, and is known to be old: its miss is off the
+                // record.
                 let is_held = then == "on the same connection";
                 if is_held {
                     w.send(by, "set page:1 0 0 3|old|");
@@ -535,7 +536,8 @@ fn a_get_held_while_its_rule_goes_and_comes_back_leaves_no_gap() {
     }
 }
 
-/// A thread gives up waiting on a connection that others use as well, computes, and stores while its get is still held.
+/// A thread gives up waiting on a connection that others use as well, computes, and stores while its get is
+/// still held.
 #[test]
 fn a_set_on_the_connection_of_a_held_get_counts_as_of_its_beginning() {
     for owner in [Owner::Key, Owner::Connection] {

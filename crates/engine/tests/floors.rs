@@ -1,11 +1,12 @@
-//! The source reads downwards: no file uses one that uses it, directly or by way of others, and lists of modules are in that
-//! order.
+//! The source reads downwards: no file uses one that uses it, directly or by way of others, and lists of
+//! modules are in that order.
 //!
-//! The methods of a shard and of the engine are spread over many files, and the language lets each call any other. So the
-//! source is parsed here, and every use of an item, call of a function and call of a method is an arrow from file to file.
-//! Types of receivers are followed through parameters, fields, results and patterns; a receiver whose type is not found
-//! counts if one type only has such a method, and its name is not also one of the standard library's. Methods of traits are
-//! no arrows: who calls them need not know who has them. Tests in the source are left out.
+//! The methods of a shard and of the engine are spread over many files, and the language lets each call any
+//! other. So the source is parsed here, and every use of an item, call of a function and call of a method is
+//! an arrow from file to file. Types of receivers are followed through parameters, fields, results and
+//! patterns; a receiver whose type is not found counts if one type only has such a method, and its name is
+//! not also one of the standard library's. Methods of traits are no arrows: who calls them need not know who
+//! has them. Tests in the source are left out.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test of the source, which shows its floors")]
 
@@ -85,13 +86,13 @@ struct Definitions {
     functions: HashMap<String, Ty>,
 }
 
-/// Methods that the standard library or another crate has, too, so that a receiver of an unknown type says nothing. An arrow
-/// "by its name" that is none shows that a name is missing here.
+/// Methods that the standard library or another crate has, too, so that a receiver of an unknown type says
+/// nothing. An arrow "by its name" that is none shows that a name is missing here.
 const COMMON: &str = "add allow append apply as_slice begin bits by bytes call clear clock count end expire extend find \
     finish finish_job fits flags flush forget get has has_any held insert is_current is_done is_empty \
-    is_plain is_quiet iter key key_state keys last left len line load lock match_key max name named \
+    is_quiet iter key key_state keys last left len line load lock match_key max name named \
     names new next next_timeout_ms note now number of or order park pop position push put read register \
-    release remove request reserve reset rest rules settle shards shown size slices split_off stamp \
+    release remove request reserve reset rest rules shards shown size slices split_off stamp \
     start state store tags take text tick to_owned touch unix_ms usage value wait wake wants with write";
 
 /// Files of the crate with their texts; the list of its modules is not among them.

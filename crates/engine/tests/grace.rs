@@ -1,12 +1,13 @@
-//! For how long an old value is served, and when it is refreshed: after its expiry, a soft invalidation, a touch.
+//! For how long an old value is served, and when it is refreshed: after its expiry, a soft invalidation, a
+//! touch.
 
 use crate::world;
 
 use cattlegrid_herd::{Early, LeaseTime, Owner, Policy};
 use world::World;
 
-/// A value may be served for 5 s after its end. No get is held; the first client that misses has the lease for a
-/// minute.
+/// A value may be served for 5 s after its end. No get is held; the first client that misses has the lease
+/// for a minute.
 fn graced() -> Policy {
     Policy {
         grace_s: 5,
@@ -246,8 +247,8 @@ fn a_stale_value_is_not_touched() {
     w.expect(reader, "get page:1|", "END|");
 }
 
-/// `ms` with `I` and an older CAS: the newer value is marked stale, and the value of the command, which may be from
-/// before a delete, is not served.
+/// `ms` with `I` and an older CAS: the newer value is marked stale, and the value of the command, which may
+/// be from before a delete, is not served.
 #[test]
 fn a_value_for_an_older_cas_marks_the_newer_one() {
     for explicit in ["", " E900000000"] {

@@ -1,4 +1,5 @@
-//! Which client computes, which clients wait, and which values are never served: one scene each, on a simulated clock.
+//! Which client computes, which clients wait, and which values are never served: one scene each, on a
+//! simulated clock.
 
 #![expect(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -433,8 +434,8 @@ fn only_a_connection_that_still_computes_may_nest_under_a_full_rule() {
 }
 
 /// Threads of one process, each of which reads the same cold key once: how long the slowest half waits, in
-/// milliseconds, and how often the key is computed. `packet`: commands that each thread sends before the `get`, in the
-/// same packet, without a reply.
+/// milliseconds, and how often the key is computed. `packet`: commands that each thread sends before the
+/// `get`, in the same packet, without a reply.
 fn pool(threads: usize, connections: usize, takes: u64, protected: bool, packet: &str) -> (u64, usize) {
     let list: &[(&str, Policy)] = if protected { &[("page:{id}", policy())] } else { &[] };
     let mut w = World::new(list);
@@ -520,9 +521,9 @@ fn one_multiplexed_connection_and_many_processes() {
     assert!(all[1..].iter().all(|one| w.replies(*one).starts_with("VALUE")));
 }
 
-/// Keys one after the other, each read by 20 processes within 10 ms, and computed in `takes` ms by each process that
-/// misses it. Returns the waits of the gets that ended as misses, in milliseconds, and the number of computations of
-/// each key.
+/// Keys one after the other, each read by 20 processes within 10 ms, and computed in `takes` ms by each
+/// process that misses it. Returns the waits of the gets that ended as misses, in milliseconds, and the
+/// number of computations of each key.
 fn storm(w: &mut World, first: usize, keys: usize, takes: u64) -> (Vec<u64>, Vec<usize>) {
     let (mut waits, mut computations) = (Vec::new(), Vec::new());
     for key in first..first + keys {
@@ -693,7 +694,8 @@ fn a_shared_connection_is_recognised_by_the_first_repeated_get() {
     w.expect(b, "get page:2|", "END|");
 }
 
-/// An `mg` without `v` asks whether there is a value, or for its time to live: its client does not compute it.
+/// An `mg` without `v` asks whether there is a value, or for its time to live: its client does not compute
+/// it.
 #[test]
 fn a_probe_takes_no_lease_and_does_not_wait() {
     let mut w = World::new(&[("page:{id}", Policy { grace_s: 60, ..Policy::default() })]);

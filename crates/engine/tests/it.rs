@@ -1,6 +1,6 @@
-//! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own, single
-//! requests, and the simulation (`sim`). The scheduler's orders (`shuttle`) are a program of their own, since the engine is
-//! compiled with other locks for it.
+//! The engine's tests as one program, which is compiled and linked once: scenes on a clock of their own,
+//! single requests, and the simulation (`sim`). The scheduler's orders (`shuttle`) are a program of their
+//! own, since the engine is compiled with other locks for it.
 
 mod account;
 mod announced_tags;

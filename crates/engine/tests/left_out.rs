@@ -6,7 +6,7 @@ use crate::world;
 
 use cattlegrid_engine::FollowedLog;
 use cattlegrid_herd::{FillWindow, LeaseTime, Policy, WhenBehind};
-use cattlegrid_tags::{Kind, PrefixId};
+use cattlegrid_tags::{BumpKind, PrefixId};
 use world::World;
 
 const WINDOW_MS: u64 = 5000;
@@ -64,7 +64,7 @@ fn followed(policy: Policy) -> World {
 fn bump(w: &mut World, tag: &str) -> bool {
     let left_out = |w: &World| w.engine.shared().tags().stats().left_out;
     let before = left_out(w);
-    w.engine.bump_followed(PrefixId::NONE, tag.as_bytes(), Kind::Hard, w.now());
+    w.engine.bump_followed(PrefixId::NONE, tag.as_bytes(), BumpKind::Hard, w.now());
     w.pass(1);
     left_out(w) == before
 }

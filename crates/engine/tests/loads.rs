@@ -4,7 +4,7 @@
 
 use crate::world::World;
 use cattlegrid_engine::rules::Urgency;
-use cattlegrid_engine::{Landed, LoadEnd, LoadFailure};
+use cattlegrid_engine::{LoadEnd, LoadFailure, LoadOutcome};
 use cattlegrid_herd::{Early, LeaseTime, OnBusy, Policy};
 
 fn policy() -> Policy {
@@ -34,7 +34,7 @@ fn the_first_to_ask_waits_too() {
     assert!(!w.jobs[0].is_refresh && w.jobs[0].stale.is_none());
     assert_eq!(w.jobs[0].rule.loading.as_ref().unwrap().urgency, Urgency::High);
     let end = LoadEnd::Value { data: b"hi", flags: 7, ttl_s: None, tags: &[b"extra"] };
-    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.finish(token, &end), LoadOutcome::Stored);
     for connection in [a, b] {
         assert_eq!(w.replies(connection), "VALUE page:1 7 2|hi|END|");
     }
@@ -56,7 +56,7 @@ fn a_closed_connection_withdraws_nothing() {
     w.close(a, false);
     w.expect(b, "get page:1|", "");
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(b), HI);
 }
 
@@ -68,7 +68,7 @@ fn many_keys_in_one_get_are_one_order_each() {
     let tokens = w.tokens();
     assert_eq!(tokens.len(), 3);
     for (token, data) in tokens.iter().zip(["a", "b", "c"]).rev() {
-        assert_eq!(w.finish_with(*token, data), Landed::Stored);
+        assert_eq!(w.finish_with(*token, data), LoadOutcome::Stored);
     }
     assert_eq!(w.replies(a), "VALUE page:1 0 1|a|VALUE page:2 0 1|b|VALUE page:3 0 1|c|END|");
 }
@@ -89,10 +89,10 @@ fn a_delete_during_a_job_starts_another() {
         let tokens = w.tokens();
         assert_eq!(tokens.len(), 2, "{event}");
         assert_eq!(w.cancelled, [first], "{event}");
-        assert_eq!(w.finish_with(first, "old"), Landed::Late, "{event}");
+        assert_eq!(w.finish_with(first, "old"), LoadOutcome::Late, "{event}");
         assert_eq!(w.replies(a), "", "{event}");
         w.expect(b, "get page:1|", "");
-        assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored, "{event}");
+        assert_eq!(w.finish_with(tokens[1], "hi"), LoadOutcome::Stored, "{event}");
         assert_eq!((w.replies(a), w.replies(b)), (HI.to_owned(), HI.to_owned()), "{event}");
         assert_eq!(["loads", "loads_again", "loads_late"].map(|name| w.count(name)), [2, 1, 1], "{event}");
     }
@@ -106,11 +106,11 @@ fn further_deletes_share_one_job() {
     (0..5).for_each(|_| drop(w.ask(b, "delete page:1|")));
     let tokens = w.tokens();
     assert_eq!(tokens.len(), 2, "the third is put off");
-    assert_eq!(w.finish_with(tokens[0], "old"), Landed::Late);
+    assert_eq!(w.finish_with(tokens[0], "old"), LoadOutcome::Late);
     let tokens = w.tokens();
     assert_eq!(tokens.len(), 2, "it begins now");
-    assert_eq!(w.finish_with(tokens[0], "old"), Landed::Late);
-    assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(tokens[0], "old"), LoadOutcome::Late);
+    assert_eq!(w.finish_with(tokens[1], "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(a), HI);
     assert_eq!(["loads", "loads_put_off"].map(|name| w.count(name)), [3, 4]);
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
@@ -131,14 +131,14 @@ fn nothing_is_sent_for_nobody() {
     w.pass(500);
     assert_eq!(w.replies(b), "END|", "its time was up");
     assert_eq!(w.tokens().len(), 2);
-    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    assert_eq!(w.finish_with(first, "old"), LoadOutcome::Late);
     assert_eq!(w.tokens().len(), 1, "the job that was put off has no waiter");
     assert_eq!(w.engine.leases(), 0);
     let last = job(&w);
-    assert_eq!(w.finish_with(last, "old"), Landed::Late);
+    assert_eq!(w.finish_with(last, "old"), LoadOutcome::Late);
     w.expect(b, "get page:1|", "");
     let next = job(&w);
-    assert_eq!(w.finish_with(next, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(next, "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(b), HI);
 }
 
@@ -151,7 +151,7 @@ fn a_client_that_stores_ends_the_lease() {
     w.expect(b, "set page:1 0 0 2|hi|", "STORED|");
     assert_eq!(w.replies(a), HI);
     assert_eq!(w.cancelled, [token]);
-    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    assert_eq!(w.finish_with(token, "old"), LoadOutcome::Late);
     w.expect(a, "get page:1|", HI);
     assert_eq!(w.count("loads_late"), 1);
 }
@@ -168,7 +168,7 @@ fn a_write_after_a_delete_is_not_taken_for_the_loaders_fill() {
     w.expect(b, "get page:1|", HI);
     let next = w.tokens()[1];
     for token in [token, next] {
-        assert_eq!(w.finish_with(token, "old"), Landed::Late);
+        assert_eq!(w.finish_with(token, "old"), LoadOutcome::Late);
     }
     w.expect(b, "get page:1|", HI);
 }
@@ -181,24 +181,24 @@ fn a_set_that_is_dropped_counts_as_a_delete() {
         // A miss that is never filled, as far as the server can know.
         w.expect(a, "mg page:1 v N30|", "VA 0 Z||");
         let first = job(&w);
-        assert_eq!(w.finish_with(first, "1"), Landed::Stored);
+        assert_eq!(w.finish_with(first, "1"), LoadOutcome::Stored);
         w.expect(b, "delete page:1|", "DELETED|");
         w.expect(b, "get page:1|", "");
         let second = job(&w);
         if !waits {
             // Its value has been stored already.
-            assert_eq!(w.finish_with(second, "2"), Landed::Stored);
+            assert_eq!(w.finish_with(second, "2"), LoadOutcome::Stored);
             w.expect(b, "get page:1|", "VALUE page:1 0 1|2|END|VALUE page:1 0 1|2|END|");
         }
         w.expect(c, "set page:1 0 0 1|3|", "STORED|");
         assert_eq!(w.count("fills_dropped"), 1, "it is taken for the value of the miss");
         if waits {
-            assert_eq!(w.finish_with(second, "2"), Landed::Late);
+            assert_eq!(w.finish_with(second, "2"), LoadOutcome::Late);
         } else {
             w.expect(b, "get page:1|", "");
         }
         let third = job(&w);
-        assert_eq!(w.finish_with(third, "3"), Landed::Stored);
+        assert_eq!(w.finish_with(third, "3"), LoadOutcome::Stored);
         assert_eq!(w.replies(b), "VALUE page:1 0 1|3|END|");
     }
 }
@@ -215,7 +215,7 @@ fn a_value_that_is_changed_during_its_refresh_stays() {
         w.ask(a, &change.replace("CAS", &cas));
         let changed = w.ask(a, "get page:1|");
         assert!(!changed.contains("|18|"), "{changed}");
-        assert_eq!(w.finish_with(token, "18"), Landed::Late, "{change}");
+        assert_eq!(w.finish_with(token, "18"), LoadOutcome::Late, "{change}");
         w.expect(a, "get page:1|", &changed);
     }
 }
@@ -230,7 +230,7 @@ fn keys_do_not_disturb_each_other() {
         w.expect(*connection, &format!("get page:{n}|"), "");
     }
     for token in w.tokens().into_iter().rev() {
-        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     }
     assert_eq!((w.count("loads"), w.jobs.len()), (200, 0));
 }
@@ -245,13 +245,13 @@ fn asking_for_the_lease_never_wins_it() {
     w.expect(b, "mg page:1 v N30|", "");
     assert_eq!(w.tokens(), [token]);
     let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(10), tags: &[] };
-    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.finish(token, &end), LoadOutcome::Stored);
     assert_eq!(w.replies(b), "VA 2|hi|VA 0 Z||");
     // Due for a refresh by R, then past its time.
     w.expect(a, "mg page:1 v R30|", "VA 2 Z|hi|");
     assert!(w.jobs[0].is_refresh);
     let token = job(&w);
-    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.finish(token, &end), LoadOutcome::Stored);
     w.pass(15_000);
     let reply = w.ask(a, "mg page:1 v N30|");
     assert!(reply.contains(" X") && reply.contains(" Z") && reply.ends_with("|hi|"), "{reply}");
@@ -269,7 +269,7 @@ fn a_hold_that_ends_is_answered_as_on_busy_says() {
         assert_eq!(w.replies(a), reply);
         assert_eq!(w.replies(b), "VA 0 Z||");
         let token = job(&w);
-        assert_eq!(w.finish_with(token, "hi"), Landed::Stored, "it runs on");
+        assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored, "it runs on");
         w.expect(a, "get page:1|", HI);
         assert_eq!(w.count("hold_expired"), 2);
     }
@@ -283,13 +283,13 @@ fn a_long_computation_is_not_waited_for() {
         w.ask(a, &format!("mg page:{n} v N30|"));
         w.pass(2000);
         let token = job(&w);
-        assert_eq!(w.finish_with(token, "x"), Landed::Stored);
+        assert_eq!(w.finish_with(token, "x"), LoadOutcome::Stored);
     }
     w.expect(a, "get page:1000|", "END|");
     assert_eq!(w.count("busy_prediction"), 1);
     assert_eq!(w.jobs.len(), 1, "the value is computed all the same");
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "x"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "x"), LoadOutcome::Stored);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_failure_backs_off() {
             w.expect(a, "get page:1|", "");
             w.expect(b, "mg page:1 v N30 Pw400|", "");
             let token = job(&w);
-            assert_eq!(w.fail(token, "no%20table", LoadFailure::Error), Landed::Failed);
+            assert_eq!(w.fail(token, "no%20table", LoadFailure::Error), LoadOutcome::Failed);
             assert_eq!(w.replies(a), reply);
             assert_eq!(w.replies(b), "EN Peno%20table|");
             w.expect(a, "get page:1|", reply);
@@ -312,18 +312,18 @@ fn a_failure_backs_off() {
         }
         w.expect(a, "get page:1|", "");
         let token = job(&w);
-        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
         assert_eq!(w.replies(a), HI);
         w.ask(a, "delete page:1|");
         w.expect(a, "get page:1|", "");
         let token = job(&w);
-        assert_eq!(w.fail(token, "", LoadFailure::Error), Landed::Failed);
+        assert_eq!(w.fail(token, "", LoadFailure::Error), LoadOutcome::Failed);
         w.replies(a);
         w.pass(1000);
         w.expect(a, "get page:1|", "");
         assert_eq!(w.jobs.len(), 1, "a value has ended the back-off");
         let token = job(&w);
-        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
         assert_eq!([w.count("failures"), w.count("pass_entered")], [4, 0]);
     }
 }
@@ -339,13 +339,13 @@ fn a_failed_refresh_leaves_the_old_value() {
     assert!(load.is_refresh);
     assert_eq!(load.stale.as_ref().unwrap().slices().collect::<Vec<_>>(), [b"hi"]);
     let token = job(&w);
-    assert_eq!(w.fail(token, "no", LoadFailure::Error), Landed::Failed);
+    assert_eq!(w.fail(token, "no", LoadFailure::Error), LoadOutcome::Failed);
     w.expect(b, "get page:1|", HI);
     assert!(w.jobs.is_empty(), "it backs off");
     w.pass(1000);
     w.expect(b, "get page:1|", HI);
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "ho"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "ho"), LoadOutcome::Stored);
     w.expect(b, "get page:1|", "VALUE page:1 0 2|ho|END|");
 }
 
@@ -358,10 +358,10 @@ fn those_who_wait_behind_a_soft_invalidation_get_the_old_value_when_the_job_fail
     // There was no waiter before the invalidation.
     w.close(a, true);
     w.ask(b, "md page:1 I|");
-    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    assert_eq!(w.finish_with(first, "old"), LoadOutcome::Late);
     w.expect(b, "get page:1|", "");
     let next = job(&w);
-    assert_eq!(w.finish_with(next, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(next, "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(b), HI);
 }
 
@@ -371,11 +371,11 @@ fn a_lost_worker_is_tried_again_once() {
     let a = w.connect();
     w.expect(a, "get page:1|", "");
     let first = job(&w);
-    assert_eq!(w.fail(first, "", LoadFailure::Lost), Landed::Failed);
+    assert_eq!(w.fail(first, "", LoadFailure::Lost), LoadOutcome::Failed);
     assert_eq!(w.replies(a), "");
     let second = job(&w);
     assert_ne!(first, second);
-    assert_eq!(w.fail(second, "", LoadFailure::Lost), Landed::Failed);
+    assert_eq!(w.fail(second, "", LoadFailure::Lost), LoadOutcome::Failed);
     assert_eq!(w.replies(a), "END|");
     w.expect(a, "get page:1|", "END|");
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
@@ -388,11 +388,11 @@ fn a_job_that_was_taken_back_while_clients_wait_is_ordered_anew() {
     let a = w.connect();
     w.expect(a, "get page:1|", "");
     let first = job(&w);
-    assert_eq!(w.fail(first, "", LoadFailure::Cancelled), Landed::Failed);
+    assert_eq!(w.fail(first, "", LoadFailure::Cancelled), LoadOutcome::Failed);
     assert_eq!(w.replies(a), "");
     let second = job(&w);
     assert_ne!(first, second);
-    assert_eq!(w.finish_with(second, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(second, "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(a), HI);
 }
 
@@ -404,7 +404,7 @@ fn jobs_that_take_longer_than_the_back_off_are_tried_again_once_as_well() {
     for _ in 0..2 {
         w.pass(2000);
         let token = job(&w);
-        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), Landed::Failed);
+        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), LoadOutcome::Failed);
     }
     assert_eq!(w.replies(a), "EN Pegone|");
     // The next jobs begin after the back-off, and are not tried again at once.
@@ -415,12 +415,13 @@ fn jobs_that_take_longer_than_the_back_off_are_tried_again_once_as_well() {
         w.expect(a, "mg page:1 v N30 Pw30000|", "");
         w.pass(2000);
         let token = job(&w);
-        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), Landed::Failed);
+        assert_eq!(w.fail(token, "gone", LoadFailure::Lost), LoadOutcome::Failed);
         assert_eq!(w.replies(a), "EN Pegone|");
     }
 }
 
-/// A client that says that the data are others, and a reload, bring a computation at once, however often it has failed before.
+/// A client that says that the data are others, and a reload, bring a computation at once, however often it
+/// has failed before.
 #[test]
 fn what_may_help_ends_the_back_off() {
     const ENDS: &[&str] = &[
@@ -451,7 +452,7 @@ fn what_may_help_ends_the_back_off() {
                     told.split(" c").nth(1).unwrap().split([' ', '|']).next().unwrap().parse().unwrap()
                 };
                 if loader {
-                    assert_eq!(w.fail(token, "down", LoadFailure::Error), Landed::Failed);
+                    assert_eq!(w.fail(token, "down", LoadFailure::Error), LoadOutcome::Failed);
                     assert_eq!(w.replies(a), "EN Pedown|");
                 } else {
                     w.expect(a, &format!("md page:1 C{token} Pedown|"), "HD|");
@@ -481,7 +482,7 @@ fn a_loader_that_has_too_much_to_do_does_not_make_the_key_back_off() {
     for _ in 0..3 {
         w.expect(a, "get page:1|", "");
         let token = job(&w);
-        assert_eq!(w.fail(token, "", LoadFailure::Refused), Landed::Failed);
+        assert_eq!(w.fail(token, "", LoadFailure::Refused), LoadOutcome::Failed);
         assert_eq!(w.replies(a), "END|");
     }
     assert_eq!([w.count("loads_refused"), w.count("failures")], [3, 0]);
@@ -499,7 +500,7 @@ fn a_refresh_becomes_urgent() {
     w.expect(b, "get page:1|", "");
     w.expect(a, "get page:1|", "");
     assert_eq!((w.raised.clone(), w.tokens()), (vec![token], vec![token]), "once, and no other job");
-    assert_eq!(w.finish_with(token, "ho"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "ho"), LoadOutcome::Stored);
     assert_eq!(w.replies(b), "VALUE page:1 0 2|ho|END|");
 }
 
@@ -514,7 +515,7 @@ fn one_refresh_for_all_readers() {
         assert_eq!(w.jobs[0].is_refresh, round > 0);
         w.pass(100);
         let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(20), tags: &[] };
-        assert_eq!(w.finish(token, &end), Landed::Stored);
+        assert_eq!(w.finish(token, &end), LoadOutcome::Stored);
         w.replies(a);
         // Nothing was learned when the first value was stored: it is refreshed when it has expired.
         w.pass(if round == 0 { 20_500 } else { 19_500 });
@@ -532,7 +533,7 @@ fn not_found_is_a_negative_answer() {
     w.expect(a, "get page:1|", "");
     w.expect(b, "mg page:1 v N30 Pw400|", "");
     let token = job(&w);
-    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(5) }), Landed::Stored);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(5) }), LoadOutcome::Stored);
     assert_eq!((w.replies(a), w.replies(b)), ("END|".to_owned(), "EN|".to_owned()));
     w.expect(b, "mg page:1 v N30|", "EN|");
     w.pass(4000);
@@ -541,12 +542,12 @@ fn not_found_is_a_negative_answer() {
     w.pass(1000);
     w.expect(a, "get page:1|", "");
     let token = job(&w);
-    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: None }), Landed::Stored);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: None }), LoadOutcome::Stored);
     assert_eq!(w.replies(a), "END|");
     w.pass(1000);
     w.expect(a, "get page:1|", "");
     let token = job(&w);
-    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(0) }), Landed::Stored);
+    assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(0) }), LoadOutcome::Stored);
     assert_eq!(w.replies(a), "END|");
     w.expect(a, "get page:1|", "");
 }
@@ -559,12 +560,12 @@ fn a_soft_invalidation_ends_a_negative_answer() {
             let a = w.connect();
             w.expect(a, "get page:1|", "");
             let token = job(&w);
-            assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(30) }), Landed::Stored);
+            assert_eq!(w.finish(token, &LoadEnd::NotFound { ttl_s: Some(30) }), LoadOutcome::Stored);
             assert_eq!(w.replies(a), "END|");
             w.ask(a, event);
             w.expect(a, "get page:1|", "");
             let token = job(&w);
-            assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+            assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
             assert_eq!(w.replies(a), HI, "{event}");
         }
     }
@@ -577,7 +578,7 @@ fn a_value_can_be_for_those_who_wait_alone() {
     w.expect(a, "get page:1|", "");
     let token = job(&w);
     let end = LoadEnd::Value { data: b"hi", flags: 0, ttl_s: Some(-1), tags: &[] };
-    assert_eq!(w.finish(token, &end), Landed::Stored);
+    assert_eq!(w.finish(token, &end), LoadOutcome::Stored);
     assert_eq!(w.replies(a), HI);
     w.expect(b, "get page:1|", "");
     assert_eq!(w.jobs.len(), 1);
@@ -589,9 +590,9 @@ fn a_value_that_cannot_be_stored_is_a_failure() {
     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
     let large = vec![b'x'; 9 << 20];
     for (data, tags, landed) in [
-        (&large[..], &names[..0], Landed::TooLarge),
-        (b"hi", &names[..8], Landed::TooManyTags),
-        (b"hi", &names[..], Landed::TooManyTags),
+        (&large[..], &names[..0], LoadOutcome::TooLarge),
+        (b"hi", &names[..8], LoadOutcome::TooManyTags),
+        (b"hi", &names[..], LoadOutcome::TooManyTags),
     ] {
         let mut w = world();
         let [a, b] = [(); 2].map(|()| w.connect());
@@ -614,7 +615,7 @@ fn a_large_value_reaches_those_who_wait() {
     w.expect(a, "get page:1|", "");
     let token = job(&w);
     let data = "y".repeat(2 << 20);
-    assert_eq!(w.finish_with(token, &data), Landed::Stored);
+    assert_eq!(w.finish_with(token, &data), LoadOutcome::Stored);
     // Values in their own pages are left out here.
     assert_eq!(w.replies(a), "VALUE page:1 0 2097152||END|");
 }
@@ -635,13 +636,13 @@ fn jobs_of_a_rule_at_once_are_limited() {
         (2, vec![first]),
         "its first job runs on, and has its slot"
     );
-    assert_eq!(w.finish_with(first, "old"), Landed::Late);
+    assert_eq!(w.finish_with(first, "old"), LoadOutcome::Late);
     let pages = |w: &World| w.jobs.iter().map(|load| load.key[5] - b'0').collect::<Vec<_>>();
     assert_eq!(pages(&w), [1, 2], "the others have waited longer");
     for n in 0..4 {
         assert_eq!(w.jobs.len(), 2.min(4 - n), "{n}");
         let token = w.tokens()[0];
-        assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+        assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     }
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
     for connection in &list {
@@ -664,8 +665,8 @@ fn the_lease_lasts_until_its_deadline() {
     let tokens = w.tokens();
     assert_eq!(tokens.len(), 2);
     assert_eq!(w.cancelled, [first]);
-    assert_eq!(w.finish_with(first, "late"), Landed::Late);
-    assert_eq!(w.finish_with(tokens[1], "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(first, "late"), LoadOutcome::Late);
+    assert_eq!(w.finish_with(tokens[1], "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(a), HI);
 }
 
@@ -690,7 +691,7 @@ fn a_wait_is_held_behind_others_as_any() {
     w.pass(60);
     assert_eq!(w.replies(a), "END|VALUE page:2 0 1|x|END|");
     let tokens = w.tokens();
-    assert_eq!(w.finish_with(tokens[1], "z"), Landed::Stored);
+    assert_eq!(w.finish_with(tokens[1], "z"), LoadOutcome::Stored);
     assert_eq!(w.replies(a), "VALUE page:3 0 1|z|END|");
     w.release(a);
 }
@@ -703,7 +704,7 @@ fn many_connections_of_one_client_may_all_wait() {
         w.expect(*connection, "get page:1|", "");
     }
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     for connection in &list {
         assert_eq!(w.replies(*connection), HI);
     }
@@ -716,7 +717,7 @@ fn a_get_that_waits_gives_way_to_a_write_of_its_own_connection() {
     let a = w.connect();
     w.expect(a, "get page:1|set page:1 0 0 2|hi|get page:1|", "END|STORED|VALUE page:1 0 2|hi|END|");
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    assert_eq!(w.finish_with(token, "old"), LoadOutcome::Late);
     w.expect(a, "get page:2|delete page:2|", "END|NOT_FOUND|");
 }
 
@@ -741,9 +742,10 @@ fn a_rule_without_its_loader_answers_those_who_wait() {
     w.set_rules(&[]);
     w.pass(10);
     assert_eq!(w.replies(a), "END|");
-    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    assert_eq!(w.finish_with(token, "old"), LoadOutcome::Late);
     w.expect(b, "get page:1|", "END|");
-    // Another rule for the key, of clients that compute: the loader's lease goes on to its end, and no other job begins.
+    // Another rule for the key, of clients that compute: the loader's lease goes on to its end, and no other
+    // job begins.
     w.set_rules(&[("page:{id}", policy())]);
     w.expect(a, "get page:1|", "");
     let token = job(&w);
@@ -751,7 +753,7 @@ fn a_rule_without_its_loader_answers_those_who_wait() {
     w.pass(10);
     w.ask(b, "delete page:1|");
     assert_eq!(w.replies(a), "END|");
-    assert_eq!(w.finish_with(token, "old"), Landed::Late);
+    assert_eq!(w.finish_with(token, "old"), LoadOutcome::Late);
     assert!(w.jobs.is_empty() && w.engine.is_quiet());
 }
 
@@ -777,7 +779,7 @@ fn a_key_without_time_to_wait_is_computed_for_the_next() {
     let a = w.connect();
     w.expect(a, "get page:1|", "END|");
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     w.expect(a, "get page:1|", HI);
 }
 

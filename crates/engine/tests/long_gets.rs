@@ -1,7 +1,7 @@
 //! Gets of many keys, or behind many values, of which a loader computes some: all parts wait.
 
 use crate::world::World;
-use cattlegrid_engine::Landed;
+use cattlegrid_engine::LoadOutcome;
 use cattlegrid_herd::{LeaseTime, Policy, RECORDS_MAX};
 
 fn world() -> World {
@@ -30,7 +30,7 @@ fn parts_of_a_get_behind_values_that_were_sent_wait_too() {
         w.expect(a, "get other page:1 other|", "VALUE other 0 3|xxx|");
         if comes {
             let token = job(&w);
-            assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+            assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
         } else {
             w.pass(399);
             assert_eq!(w.replies(a), "");
@@ -48,7 +48,7 @@ fn a_get_of_more_keys_than_are_withheld_waits() {
     w.expect(a, &format!("get page:1{}|", keys(RECORDS_MAX)), "");
     w.expect(b, &format!("get{} page:1|", keys(5 * RECORDS_MAX)), "");
     let token = job(&w);
-    assert_eq!(w.finish_with(token, "hi"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "hi"), LoadOutcome::Stored);
     assert_eq!(w.replies(a), HI);
     assert_eq!(w.replies(b), HI);
 }

@@ -495,7 +495,8 @@ fn a_million_bytes_of_members_leave_with_their_object() {
     assert_eq!(after.bytes, free.bytes);
 }
 
-/// Objects that are never evicted and have ended leave their room to the next, in whichever shard they are and whatever has ended them.
+/// Objects that are never evicted and have ended leave their room to the next, in whichever shard they are
+/// and whatever has ended them.
 #[test]
 fn ended_objects_that_are_never_evicted_leave_their_room_at_once() {
     let mut world = World::with(&[("page:{id}", Policy::default())], &config(), 64 << 20, 8);

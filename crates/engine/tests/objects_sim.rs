@@ -1,9 +1,10 @@
-//! Random calls of objects against plain models, on a simulated clock: with long calls that are read step by step
-//! between others, calls of a host's methods with others in the middle of them, times to live, bumps, flushes, eviction, types switched off and on, and clients that go away.
+//! Random calls of objects against plain models, on a simulated clock: with long calls that are read step by
+//! step between others, calls of a host's methods with others in the middle of them, times to live, bumps,
+//! flushes, eviction, types switched off and on, and clients that go away.
 //!
-//! Every request is answered once, and by what its object was at that moment. In histories with little memory an object
-//! may have been evicted at any time, and then begins anew: its state is otherwise never anything but what the calls have
-//! made it. In the end nothing is busy, nothing waits, and nothing is counted.
+//! Every request is answered once, and by what its object was at that moment. In histories with little memory
+//! an object may have been evicted at any time, and then begins anew: its state is otherwise never anything
+//! but what the calls have made it. In the end nothing is busy, nothing waits, and nothing is counted.
 //!
 //! `OBJECTS_SEED=n` runs one history.
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cattlegrid_engine::{Cursor, Landed};
+use cattlegrid_engine::{Cursor, LoadOutcome};
 use cattlegrid_herd::Policy;
 use cattlegrid_objects::Eviction;
 
@@ -124,7 +124,7 @@ fn a_value_of_a_loader_comes_for_a_name_of_a_call() {
     while world.engine.tick(world.now()) {}
     world.expect(b, "mg counter:add:k:1 v|", "VA 1|1|");
     let token = world.tokens()[0];
-    assert!(matches!(world.finish_with(token, "old"), Landed::Failed));
+    assert!(matches!(world.finish_with(token, "old"), LoadOutcome::Failed));
     assert_eq!(world.replies(a), "END|");
     assert_eq!(items(&world), (0, 0));
     world.expect(a, "get counter:add:k:1|", "VALUE counter:add:k:1 0 1|2|END|");

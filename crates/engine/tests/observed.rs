@@ -206,7 +206,8 @@ impl World {
 const HISTORIES: u64 = 6_000;
 const STEPS: u64 = 150;
 
-/// Every request is answered, byte for byte, as by an engine without the rules that observe; and stored, numbered and noted alike.
+/// Every request is answered, byte for byte, as by an engine without the rules that observe; and stored,
+/// numbered and noted alike.
 #[test]
 fn nothing_changes_for_clients() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

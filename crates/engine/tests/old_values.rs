@@ -1,11 +1,11 @@
-//! Old values that are given to clients in place of new ones: after a time (`wait`), and while computing fails
-//! (`grace_on_error`), on a simulated clock.
+//! Old values that are given to clients in place of new ones: after a time (`wait`), and while computing
+//! fails (`grace_on_error`), on a simulated clock.
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
 use crate::world;
 
-use cattlegrid_engine::{Landed, LoadFailure};
+use cattlegrid_engine::{LoadFailure, LoadOutcome};
 use cattlegrid_herd::{Early, LeaseTime, OnBusy, Owner, Policy};
 use world::World;
 
@@ -215,7 +215,7 @@ fn clients_of_a_loader_wait_for_it() {
     w.pass(50);
     assert_eq!((w.replies(a), w.replies(b)), (OLD.to_owned(), OLD.to_owned()));
     w.expect(b, "get page:1|", "");
-    assert_eq!(w.finish_with(token, "new"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "new"), LoadOutcome::Stored);
     assert_eq!(w.replies(b), NEW);
 }
 
@@ -232,7 +232,8 @@ fn failing() -> Policy {
 
 #[test]
 fn an_old_value_is_served_while_computing_fails() {
-    // It has failed within the grace already: after its end all get the old value, until the back-off is over.
+    // It has failed within the grace already: after its end all get the old value, until the back-off is
+    // over.
     let mut w = expired(failing());
     let [a, b, c, d] = [(); 4].map(|()| w.connect());
     w.pass(4_000);
@@ -362,7 +363,7 @@ fn a_loader_that_fails() {
     w.pass(6_000);
     w.expect(a, "get page:1|", "");
     let token = w.tokens()[0];
-    assert_eq!(w.fail(token, "down", LoadFailure::Error), Landed::Failed);
+    assert_eq!(w.fail(token, "down", LoadFailure::Error), LoadOutcome::Failed);
     assert_eq!((w.replies(a), w.count("stale_on_error")), (OLD.to_owned(), 1));
     w.expect(b, "get page:1|", OLD);
     assert!(w.tokens().is_empty(), "it backs off");
@@ -370,7 +371,7 @@ fn a_loader_that_fails() {
     w.expect(a, "get page:1|", OLD);
     let token = w.tokens()[0];
     w.expect(b, "get page:1|", OLD);
-    assert_eq!(w.finish_with(token, "new"), Landed::Stored);
+    assert_eq!(w.finish_with(token, "new"), LoadOutcome::Stored);
     w.expect(b, "get page:1|", NEW);
 }
 

@@ -1,21 +1,21 @@
-//! All orders of the steps of a few clients: which orders end with a value in the cache that is older than the last
-//! invalidation, and that every circle of connections that wait for each other is cut.
+//! All orders of the steps of a few clients: which orders end with a value in the cache that is older than
+//! the last invalidation, and that every circle of connections that wait for each other is cut.
 //!
 //! Orders that cannot differ in anything are tried once ([`Scene::is_first_of_its_kind`]):
 //!
-//! * Reading the source and changing it are no commands: such a step may change places with its neighbour, unless one
-//!   of the two is the change and the other a reading.
+//! * Reading the source and changing it are no commands: such a step may change places with its neighbour,
+//!   unless one of the two is the change and the other a reading.
 //! * Fillers whose connections are used alike may change names, and clients that only read.
 //!
 //! Where gets are held only names are changed: when a client reads the source depends on the commands before.
 //!
-//! Tests whose names end in `end_as_the_ones_tried` run all orders as well and compare how they end. They take minutes and
-//! are run by hand: `cargo nextest run -p cattlegrid-engine --run-ignored only orders::`.
+//! Tests whose names end in `end_as_the_ones_tried` run all orders as well and compare how they end. They
+//! take minutes and are run by hand: `cargo nextest run -p cattlegrid-engine --run-ignored only orders::`.
 
 use std::collections::BTreeSet;
 
 use cattlegrid_engine::RulesConfig;
-use cattlegrid_herd::{Ambiguous, FillWindow, LeaseTime, OnBusy, Owner, Policy, WaitGraph, Walk};
+use cattlegrid_herd::{Ambiguous, CircleSearch, FillWindow, LeaseTime, OnBusy, Owner, Policy, WaitGraph};
 
 use crate::world::{self, World};
 
@@ -54,9 +54,9 @@ struct Habits {
     readers: usize,
 }
 
-/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source, invalidate).
-/// The connections of the first `closes` fillers' gets are closed at some moment, `orderly` or by a reset; if `evicts`, the
-/// key is evicted at some moment.
+/// A scene: each filler takes three steps (get, read the source, set), the writer two (change the source,
+/// invalidate). The connections of the first `closes` fillers' gets are closed at some moment, `orderly` or
+/// by a reset; if `evicts`, the key is evicted at some moment.
 #[derive(Debug)]
 struct Scene {
     owner: Owner,
@@ -213,8 +213,8 @@ impl Scene {
         end.set = w.ask(connection, &line);
     }
 
-    /// Whether an order ends with something old that stays; or gave something old to a get that was sent later, where that is
-    /// promised.
+    /// Whether an order ends with something old that stays; or gave something old to a get that was sent
+    /// later, where that is promised.
     fn is_stale(&self, end: &End) -> bool {
         let is_hard = matches!(self.write, Write::Delete | Write::Flush);
         let shows_nothing = self.owner == Owner::Connection || is_hard && self.ambiguous == Ambiguous::Drop;
@@ -222,8 +222,8 @@ impl Scene {
             || end.shown && shows_nothing && self.habits.hold_ms > 0
     }
 
-    /// How all orders end, or those that [`Self::is_first_of_its_kind`] keeps; the number of those that end stale, and of
-    /// all that were tried.
+    /// How all orders end, or those that [`Self::is_first_of_its_kind`] keeps; the number of those that end
+    /// stale, and of all that were tried.
     fn ends(&self, reduced: bool) -> (BTreeSet<End>, u64, u64) {
         let mut left = vec![3 + usize::from(self.habits.asks_twice); self.fillers.len()];
         left.push(if self.write == Write::SoftTwice { 3 } else { 2 });
@@ -246,10 +246,11 @@ impl Scene {
         (ends, stale, all)
     }
 
-    /// Whether the beginning of an order, without its last step known to be one, is the one that is tried of all those that
-    /// cannot differ. Of two neighbours that may change places the lower number comes first, and fillers that are alike send
-    /// their gets in the order of their numbers. Gets change places with no other get, so the two choices do not meet; and
-    /// of the orders that change into each other the first in lexicographic order has no such neighbours.
+    /// Whether the beginning of an order, without its last step known to be one, is the one that is tried of
+    /// all those that cannot differ. Of two neighbours that may change places the lower number comes first,
+    /// and fillers that are alike send their gets in the order of their numbers. Gets change places with no
+    /// other get, so the two choices do not meet; and of the orders that change into each other the first in
+    /// lexicographic order has no such neighbours.
     fn is_first_of_its_kind(&self, order: &[usize], alike: bool) -> bool {
         let Some((&client, before)) = order.split_last() else { return true };
         let is_begun = |client: &usize| before.contains(client);
@@ -625,19 +626,20 @@ fn orders_of_fillers_with_habits_that_are_left_out_end_as_the_ones_tried() {
 
 // Circles
 
-/// Runs one order of three steps of each connection: to wait, to publish and look, to act on the result. Connection `n`
-/// holds key `n` and waits for the next one's. `passes`: the last key has another holder at first, and passes to its
-/// connection only with the fourth step of that connection, which publishes and looks again when it is told.
+/// Runs one order of three steps of each connection: to wait, to publish and look, to act on the result.
+/// Connection `n` holds key `n` and waits for the next one's. `passes`: the last key has another holder at
+/// first, and passes to its connection only with the fourth step of that connection, which publishes and
+/// looks again when it is told.
 fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
     let graph = WaitGraph::default();
     let last = count - 1;
     let (mut steps, mut waits) = (vec![0; count], vec![false; count]);
-    let mut seen: Vec<Option<Walk>> = vec![None; count];
+    let mut seen: Vec<Option<CircleSearch>> = vec![None; count];
     let mut holds: Vec<bool> = (0..count).map(|n| n != last || !passes).collect();
     let key = |n: usize| 100 + (n % count) as u64;
     let publish = |n: usize, holds: &[bool]| {
         let held = holds[n].then(|| key(n)).into_iter().collect::<Vec<_>>();
-        if held.is_empty() { Walk::Clear } else { graph.publish(n as u64, vec![key(n + 1)], held) }
+        if held.is_empty() { CircleSearch::Clear } else { graph.publish(n as u64, vec![key(n + 1)], held) }
     };
     for n in order.iter().copied() {
         match steps[n] {
@@ -645,7 +647,7 @@ fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
             1 => seen[n] = Some(publish(n, &holds)),
             2 | 4 => match seen[n].take() {
                 // Verified against the present holders.
-                Some(Walk::Circle(circle))
+                Some(CircleSearch::Circle(circle))
                     if circle.iter().all(|step| {
                         holds[step.holder as usize] && step.hash == key(step.holder as usize)
                     }) =>
@@ -653,7 +655,7 @@ fn is_cut(order: &[usize], count: usize, passes: bool) -> bool {
                     waits[n] = false;
                     graph.withdraw(n as u64);
                 }
-                Some(Walk::TooLong) => waits[n] = false,
+                Some(CircleSearch::TooLong) => waits[n] = false,
                 _ => {}
             },
             _ => {

@@ -274,7 +274,8 @@ fn an_error_that_a_client_takes_for_a_miss_stores_nothing_old() {
     }
 }
 
-/// Threads share a connection: one computes a key, and a list of another one waits for it with the lease of that key, after a delete.
+/// Threads share a connection: one computes a key, and a list of another one waits for it with the lease of
+/// that key, after a delete.
 #[test]
 fn what_another_thread_computes_is_as_old_as_it_is() {
     for list in ["get page:1|", "get page:1 page:2|", "mg page:1 k v q|mg page:2 k v q|mn|"] {

@@ -2,7 +2,7 @@
 
 use cattlegrid_engine::rules::Rules;
 use cattlegrid_engine::{Right, RightSet, Rights};
-use cattlegrid_protocol::{BINARY_MAGIC, Cause, Limits, Parsed, opcode, parse, parse_packet};
+use cattlegrid_protocol::{BINARY_MAGIC, Limits, Parsed, RefusalCause, opcode, parse, parse_packet};
 use cattlegrid_tags::Prefixes;
 
 use crate::objects::settings;
@@ -56,7 +56,7 @@ fn a_store_is_refused_before_its_block_has_come() {
             (reply, bytes + line.len() as u64 - 3 + 2)
         );
         assert!(refused.invalidate.is_none() && refused.store.is_none() && !refused.close);
-        assert!(matches!(refused.cause, Cause::NotAllowed("set" | "ms")));
+        assert!(matches!(refused.cause, RefusalCause::NotAllowed("set" | "ms")));
     }
 }
 

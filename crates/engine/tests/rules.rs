@@ -26,7 +26,8 @@ fn text(parts: &[Part]) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// The bytes of the captures, found the slow way: every end is tried, and the first at which the literal stands counts.
+/// The bytes of the captures, found the slow way: every end is tried, and the first at which the literal
+/// stands counts.
 fn reference(parts: &[Part], key: &str) -> Option<Vec<String>> {
     let Some((part, rest)) = parts.split_first() else { return key.is_empty().then(Vec::new) };
     let allowed: fn(char) -> bool = match part {

@@ -146,7 +146,7 @@ fn a_longer_run_is_not_held() {
     w.expect(b, &format!("mg page:1 v q|{}mn|", run(1023)), "");
 }
 
-/// Clients lose step with an error in place of a quiet get's reply.
+/// Clients take an error in place of a quiet get's reply for the reply to another key.
 #[test]
 fn quiet_packets_are_not_told_that_the_server_is_busy() {
     let (mut w, a, b) = scene(Policy { on_busy: OnBusy::Error, max_waiters: 0, ..policy() });
@@ -163,7 +163,8 @@ fn quiet_packets_are_not_told_that_the_server_is_busy() {
     w.expect(b, "get page:1|", "END|");
 }
 
-/// Values behind the missing one that are more than one turn sends: the part before them is held, then the rest is answered.
+/// Values behind the missing one that are more than one turn sends: the part before them is held, then the
+/// rest is answered.
 #[test]
 fn large_values_behind_the_missing_one() {
     for form in ["run", "get", "gets"] {

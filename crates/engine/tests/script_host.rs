@@ -1,4 +1,5 @@
-//! A host of types of users' own whose methods are written in Rust: what the engine does with calls, without scripts.
+//! A host of types of users' own whose methods are written in Rust: what the engine does with calls, without
+//! scripts.
 //!
 //! The type `tally` keeps a number as decimal text, with any letters behind it.
 

@@ -1,4 +1,5 @@
-//! Methods that a host runs: what their calls answer, what they leave, and what happens when others come in between.
+//! Methods that a host runs: what their calls answer, what they leave, and what happens when others come in
+//! between.
 //!
 //! `SCRIPT_CALLS=n` sets the number of calls of each of eight threads.
 

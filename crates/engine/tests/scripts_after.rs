@@ -93,7 +93,7 @@ fn a_load_is_ordered_if_there_is_no_fresh_value() {
     assert_eq!(world.tokens().len(), 1, "it runs");
     world.expect(b, "get page:1|", "");
     let token = world.tokens()[0];
-    assert_eq!(world.finish_with(token, "value"), cattlegrid_engine::Landed::Stored);
+    assert_eq!(world.finish_with(token, "value"), cattlegrid_engine::LoadOutcome::Stored);
     assert_eq!(world.replies(b), "VALUE page:1 0 5|value|END|");
     world.expect(a, "mg tally::k v Aload:page%3A1|", "VA 2|OK|");
     assert_eq!(world.tokens().len(), 0, "its value is fresh");

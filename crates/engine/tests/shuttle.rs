@@ -1,11 +1,12 @@
-//! Threads that meet in one engine. [Shuttle](https://docs.rs/shuttle) runs each scene many times and may switch
-//! threads wherever one locks, unlocks or touches an atomic: half of the runs choose at random, half make few switches
-//! at places that count (PCT: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
-//! Bugs", ASPLOS 2010). Every atomic behaves as if sequentially consistent; weaker orders are tested with loom, in
-//! `crates/tags`.
+//! Threads that meet in one engine. [Shuttle](https://docs.rs/shuttle) runs each scene many times and may
+//! switch threads wherever one locks, unlocks or touches an atomic: half of the runs choose at random, half
+//! make few switches at places that count (PCT: Burckhardt et al., "A Randomized Scheduler with Probabilistic
+//! Guarantees of Finding Bugs", ASPLOS 2010). Every atomic behaves as if sequentially consistent; weaker
+//! orders are tested with loom, in `crates/tags`.
 //!
-//! `cargo xtask test --stage models`. `RUNS=n` sets the number of runs of each scene, `SHUTTLE_SEED=n` tries other
-//! orders than those of every run (1); `SCHEDULE=...` repeats the run that a failure printed, of the test that is named.
+//! `cargo xtask test --stage models`. `RUNS=n` sets the number of runs of each scene, `SHUTTLE_SEED=n` tries
+//! other orders than those of every run (1); `SCHEDULE=...` repeats the run that a failure printed, of the
+//! test that is named.
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -189,7 +190,8 @@ fn circle<const N: usize>() {
     });
     let acts: Vec<Act> = acts.collect();
     let mut all = together(all, acts.try_into().ok().unwrap());
-    // A connection that is not held stores its page; so all are released, one after the other, without time passing.
+    // A connection that is not held stores its page; so all are released, one after the other, without time
+    // passing.
     let mut left: Vec<usize> = (0..N).collect();
     while !left.is_empty() {
         let before = left.len();
@@ -437,8 +439,8 @@ fn peers_come_and_go() {
     });
 }
 
-/// Two clients compute what they miss while the source changes; a third client, which changed it, invalidates the key
-/// with this command and then asks for it.
+/// Two clients compute what they miss while the source changes; a third client, which changed it, invalidates
+/// the key with this command and then asks for it.
 fn no_old_value(invalidate: &'static str) {
     let [mut w0, mut w1, mut w2] = workers(policy());
     let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());
@@ -526,8 +528,8 @@ fn many_keys_in_many_shards() {
     });
 }
 
-/// A loader computes what two clients miss while the source changes; a third client, which changed it, invalidates the key
-/// with this command and then asks for it.
+/// A loader computes what two clients miss while the source changes; a third client, which changed it,
+/// invalidates the key with this command and then asks for it.
 fn no_old_load(invalidate: &'static str) {
     let [mut w0, mut w1, mut w2] = workers(Policy { loader: true, ..policy() });
     let (a, b, c) = (w0.connect(), w1.connect(), w2.connect());

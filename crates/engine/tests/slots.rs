@@ -51,13 +51,14 @@ fn a_nested_lease_that_passes_on_waits_for_a_slot() {
     w.engine.verify();
 }
 
-/// The most keys that the threads of a pool compute at once under a rule with a limit. A thread that gets a busy error
-/// asks again 10 ms later.
+/// The most keys that the threads of a pool compute at once under a rule with a limit. A thread that gets a
+/// busy error asks again 10 ms later.
 fn most_at_once(threads: usize, connections: usize, limit: u32) -> (usize, u64) {
     let policy = Policy { rule_computers: Some(limit), on_busy: OnBusy::Error, hold_ms: 200, ..policy() };
     let mut w = World::new(&[("page:{id}", policy)]);
     let mut free: VecDeque<u64> = (0..connections).map(|_| w.connect_from(PeerKey::Process(1))).collect();
-    // Threads that are idle until this time; threads that wait, with their key; threads that compute until this time.
+    // Threads that are idle until this time; threads that wait, with their key; threads that compute until
+    // this time.
     let mut idle: Vec<(u64, usize)> = (0..threads).map(|n| (0, n)).collect();
     let (mut waiting, mut busy, mut most, mut done) = (Vec::new(), Vec::<(u64, usize)>::new(), 0, 0);
     while done < threads {
@@ -132,7 +133,8 @@ fn the_queue_of_a_rule_is_bounded() {
     w.engine.verify();
 }
 
-/// A limit that is raised or removed admits the leases that wait, and a limit that is lowered applies at once.
+/// A limit that is raised or removed admits the leases that wait, and a limit that is lowered applies at
+/// once.
 #[test]
 fn a_changed_limit_applies_to_waiting_leases() {
     let limited = |limit| Policy { rule_computers: limit, hold_ms: 20_000, ..policy() };
@@ -192,7 +194,8 @@ fn without_a_lease_on_busy_decides() {
     }
 }
 
-/// What computes the first rule's values hangs, and new keys go on being asked for; the other rule's are protected as before.
+/// What computes the first rule's values hangs, and new keys go on being asked for; the other rule's are
+/// protected as before.
 #[test]
 fn a_rule_whose_computations_hang_leaves_leases_to_the_others() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };
@@ -218,7 +221,8 @@ fn a_rule_whose_computations_hang_leaves_leases_to_the_others() {
     w.engine.verify();
 }
 
-/// The keys of one get fall on the shards as they like: all get a lease while the rule's share is not used up.
+/// The keys of one get fall on the shards as they like: all get a lease while the rule's share is not used
+/// up.
 #[test]
 fn which_keys_meet_in_a_shard_does_not_matter() {
     let rules = RulesConfig { ledger_bytes: 1 << 20, ..config() };

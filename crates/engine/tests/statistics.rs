@@ -52,7 +52,8 @@ fn misses_count_at_once_and_leave_by_a_tick_when_they_are_too_old() {
     assert_eq!(outstanding(&w), 0);
 }
 
-/// The shortest of many readings of all that `stats`, `stats items` and `stats cattlegrid` read under shards' locks.
+/// The shortest of many readings of all that `stats`, `stats items` and `stats cattlegrid` read under shards'
+/// locks.
 #[expect(clippy::disallowed_methods, reason = "it is about time taken")]
 fn shortest_reading(w: &World) -> Duration {
     let one = || {

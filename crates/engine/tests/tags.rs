@@ -304,8 +304,8 @@ fn control_keys_by_meta_commands() {
     );
 }
 
-/// A get with a control key does not wait; a key that another client computes is a miss, and its fill counts as of this
-/// miss.
+/// A get with a control key does not wait; a key that another client computes is a miss, and its fill counts
+/// as of this miss.
 #[test]
 fn a_get_with_a_control_key_is_answered_at_once() {
     let mut w = shop();
@@ -374,8 +374,9 @@ fn hash_of(w: &World, key: &str) -> u64 {
     w.engine.hash(&request).unwrap()
 }
 
-/// For ten keys that are computed and waited for, `begin` begins to invalidate them over two seconds, each at a moment of its
-/// own, which `moment` gives. When each waiter was answered, in milliseconds after the moment of its key.
+/// For ten keys that are computed and waited for, `begin` begins to invalidate them over two seconds, each at
+/// a moment of its own, which `moment` gives. When each waiter was answered, in milliseconds after the moment
+/// of its key.
 fn promoted_after(
     pattern: &str,
     begin: impl Fn(&mut World),
@@ -479,7 +480,8 @@ fn a_gradual_purge_reaches_each_item_in_its_time() {
     w.expect(c, "set shelf:young 0 0 1|y|", "STORED|");
     w.pass(15_000);
     assert!((45..=55).contains(&served(&mut w)), "{}", served(&mut w));
-    // Grace counts from the moment of the item, during the period and after it. Times of items are in seconds.
+    // Grace counts from the moment of the item, during the period and after it. Times of items are in
+    // seconds.
     for at_ms in (35_000..=85_000).step_by(10_000) {
         w.pass(start + at_ms - w.ms);
         for (key, moment) in keys.iter().zip(&moments) {
@@ -645,8 +647,8 @@ fn the_reason_why_a_key_is_served_or_not() {
     assert!(w.ask(a, "get @why:nothing|").contains(r#""rule":null"#));
 }
 
-/// Every command that makes an item under a rule, and those that make a new item of an old one: a bump of the rule's tag, or
-/// of a tag that the client has named, invalidates it.
+/// Every command that makes an item under a rule, and those that make a new item of an old one: a bump of the
+/// rule's tag, or of a tag that the client has named, invalidates it.
 #[test]
 fn whatever_makes_an_item_gives_it_its_tags() {
     let made = [
@@ -702,8 +704,8 @@ fn an_old_value_does_not_say_that_it_was_prolonged() {
     w.expect(b, "mg page:1 v t|", "VA 3 t0 Z X|old|");
 }
 
-/// A miss from before a gradual purge is never filled: what is stored after the moment of the key may be its value, and is old after a
-/// time; it is not old at once, again and again.
+/// A miss from before a gradual purge is never filled: what is stored after the moment of the key may be its
+/// value, and is old after a time; it is not old at once, again and again.
 #[test]
 fn a_miss_from_before_a_gradual_purge_does_not_make_all_later_values_old() {
     for purge in ["md page:1 G I T1|", "md page:1 G I|"] {

@@ -1,4 +1,5 @@
-//! Leases that clients ask for by name: tokens, failures, and their replies. One scene each, on a simulated clock.
+//! Leases that clients ask for by name: tokens, failures, and their replies. One scene each, on a simulated
+//! clock.
 
 #![allow(clippy::many_single_char_names, reason = "connections a, b, c")]
 
@@ -186,8 +187,8 @@ fn an_answer_with_a_failure_counts_as_a_miss() {
     }
 }
 
-/// Without a text nothing has failed: the clients that wait are not told, and the one that has waited longest computes, with
-/// the first hint.
+/// Without a text nothing has failed: the clients that wait are not told, and the one that has waited longest
+/// computes, with the first hint.
 #[test]
 fn a_lease_that_is_given_up_without_a_text_passes_on() {
     let mut w = World::new(&[("page:{id}", policy())]);

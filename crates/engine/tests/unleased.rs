@@ -1,5 +1,6 @@
-//! Rules without leases (`tags` alone, or nothing): for a client the keys work as in memcached, with stubs and marks.
-//! The effects of the rule, fences and tags, show only when a value comes too late or a tag is invalidated.
+//! Rules without leases (`tags` alone, or nothing): for a client the keys work as in memcached, with stubs
+//! and marks. The effects of the rule, fences and tags, show only when a value comes too late or a tag is
+//! invalidated.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -68,8 +69,8 @@ fn an_item_marked_stale_is_won_once() {
     w.expect(b, "md k:1 G I|get k:1|", "HD|END|");
 }
 
-/// A client that won, a client that was told that another has won, and a client that was told nothing: their values
-/// count as of their misses.
+/// A client that won, a client that was told that another has won, and a client that was told nothing: their
+/// values count as of their misses.
 #[test]
 fn misses_are_recorded_however_they_are_answered() {
     let events = ["delete k:1|", "md k:1|", "delete @tag:all|", "md k:1 G|", "set k:1 0 0 3|new|"];
@@ -149,7 +150,8 @@ impl Rng {
     }
 }
 
-/// A command about one of few keys. `CAS0` and `CAS1` stand for the last CAS that was shown, and the one before.
+/// A command about one of few keys. `CAS0` and `CAS1` stand for the last CAS that was shown, and the one
+/// before.
 fn command(rng: &mut Rng) -> String {
     let key = format!("k:{}", rng.below(3));
     let data = rng.of(&["", "x", "7", "12"]);
@@ -214,8 +216,8 @@ fn mask(reply: &str) -> (String, Vec<u64>) {
     (masked.collect::<Vec<_>>().join("|"), found)
 }
 
-/// Every miss is forgotten before the next command, so that no value comes too late: then the rule has no visible
-/// effect.
+/// Every miss is forgotten before the next command, so that no value comes too late: then the rule has no
+/// visible effect.
 #[test]
 fn replies_are_those_of_a_server_without_rules() {
     const HISTORIES: u64 = 250;

@@ -1,30 +1,33 @@
 //! The account of a key with open misses: what becomes of a fill that does not say to which miss it belongs.
 //!
-//! Of the open misses of a key it is not known which one a fill belongs to: pools send it on any connection. So the
-//! numbers of the misses and their times are kept apart, and a fill takes the *largest number* and the *earliest time* off.
-//! Then for every number at least as many misses below it are on record as are really open below it, and for every age at least
-//! as many that are younger (*dominance*). A miss is over when it is a fill window old: the earliest time and the smallest
-//! number go together.
+//! A fill does not say which of the key's open misses it belongs to: pools send it on any connection. So the
+//! account keeps the numbers of the misses and their times apart, and a fill removes the *largest number* and
+//! the *earliest time*. The account then errs to one side only (*dominance*): below every number it has at
+//! least as many misses as are really open there, and at least as many that are younger than any age. A miss
+//! ends when it is one fill window old: the earliest time and the smallest number are removed together.
 //!
-//! A *hard event* of the key (a delete, an invalidation, a flush) makes the misses below its number old. A fill is then one of
-//! these ([`Judgement`]), the first that fits:
+//! A *hard event* of the key (a delete, an invalidation, a flush) makes the misses below its number old. A
+//! fill is then one of these ([`Judgement`]), the first that fits:
 //!
 //! 1. *clean*: no number on record is below the event. Stored.
 //! 2. *old*: no miss came after the event. Dropped.
-//! 3. *proved*: more equal values have come since the event than there are old misses, so one of them is new. Stored.
-//! 4. *dropped*: a value is there. If it is certain and another one, it gets a *life*: a genuine write must not be lost until
-//!    the value expires.
-//! 5. *dropped*: it came within the usual computing time (p99) of the last miss before the event, and is one of the first. It is
-//!    probably old.
-//! 6. *provisional*: stored for a life of four times the p99, or for as long as its computation may have taken if that is longer,
-//!    and at most until no old miss is on record any more (the account *closes*).
+//! 3. *proved*: more equal values have come since the event than there are old misses, so one of them is new.
+//!    Stored.
+//! 4. *dropped*: a value is there. If it is certain and another one, it gets a *life*: a genuine write must
+//!    not be lost until the value expires.
+//! 5. *dropped*: it came within the usual computing time (p99) of the last miss before the event, and is one
+//!    of the first. It is probably old.
+//! 6. *provisional*: stored for a life of four times the p99, or for as long as its computation may have
+//!    taken if that is longer, and at most until no old miss is on record any more (the account *closes*).
 //!
-//! A fill window after an event no older miss is open, and what is on record below it stands for younger ones: all is clean again.
+//! One fill window after an event no miss from before it is open. A number on record below the event then
+//! stands for a younger miss, so every fill is clean again.
 //!
-//! So nothing certain is older than an event, and after an event at most nine fills are dropped with nothing to show.
+//! So nothing certain is older than an event, and after an event at most nine fills are dropped with nothing
+//! to show.
 //!
-//! The model that this follows was compared with memcached in 21 loads and tried in all orders of 2 to 5 fillers; the tests in
-//! `tests/it/account.rs` repeat the latter.
+//! The model that this follows was compared with memcached in 21 loads and tried in all orders of 2 to 5
+//! fillers; the tests in `tests/it/account.rs` repeat the latter.
 
 /// Different numbers and different times that are kept of each key; what is more is merged.
 pub(crate) const SLOTS: usize = 8;
@@ -169,14 +172,14 @@ impl Tally {
 
 /// How many more fills of a value could all be old; below 0: it is proved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-struct Room {
+struct OldFillsLeft {
     value: u64,
     left: i32,
 }
 
 /// Misses that are not on record, because there was no room for them or they came before the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostMisses {
     /// The smallest of their numbers.
     pub number: u64,
     /// Until when they count, in milliseconds.
@@ -185,23 +188,23 @@ pub struct Lost {
 
 /// Misses of a key that may be open and are not on record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Missing {
+pub struct UnrecordedMisses {
     /// Those for which there was no room: any of them may be older or newer than an event.
-    pub lost: Option<Lost>,
+    pub lost: Option<LostMisses>,
     /// Those from before the start: all are below its number.
-    pub before: Option<Lost>,
+    pub before: Option<LostMisses>,
     /// When that was, in milliseconds: what belongs to one of them has been computed since then, at least.
     pub before_ms: Option<u64>,
     /// No fill is taken off the record while misses from before the start may be open.
     pub keeps_all: bool,
 }
 
-impl Missing {
+impl UnrecordedMisses {
     fn smallest(&self) -> Option<u64> {
         self.each().map(|lost| lost.number).min()
     }
 
-    fn each(&self) -> impl Iterator<Item = Lost> {
+    fn each(&self) -> impl Iterator<Item = LostMisses> {
         self.lost.into_iter().chain(self.before)
     }
 
@@ -213,24 +216,24 @@ impl Missing {
 
 /// The value that is under the key now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownValue {
     /// The hash of its bytes, flags and tags.
     pub value: u64,
-    /// It was stored as provisional.
+    /// The value was stored as provisional.
     pub provisional: bool,
 }
 
 /// Hashes that are computed only when they are needed.
-pub trait Values {
+pub trait ValueHashes {
     /// The hash of the bytes, flags and tags of the fill.
     fn fill(&self) -> u64;
     /// What a reader would get now; an old value in its grace is none.
-    fn shown(&self) -> Option<Shown>;
+    fn shown(&self) -> Option<ShownValue>;
 }
 
 /// When and under which terms a fill is judged.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct FillMoment {
     /// Milliseconds since the start.
     pub now_ms: u64,
     /// The usual computing time, in milliseconds; at least 1.
@@ -242,37 +245,37 @@ pub struct Moment {
 /// What becomes of a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
-    /// It belongs to no miss: an ordinary write.
+    /// The fill belongs to no miss: an ordinary write.
     Write,
-    /// It belongs to no miss on record, and may be of one from before the start (or a change of rules), after which there was a
-    /// hard event: dropped.
+    /// The fill belongs to no miss on record, and may be of one from before the start (or a change of rules),
+    /// after which there was a hard event: dropped.
     Unrecorded,
-    /// It is stored, and counts as of this number.
+    /// The fill is stored, and counts as of this number.
     Clean {
         /// The number.
         stamp: u64,
     },
-    /// It is older than the last hard event: dropped.
+    /// The fill is older than the last hard event: dropped.
     Old,
-    /// It is stored, and counts as of the last hard event.
+    /// The fill is stored, and counts as of the last hard event.
     Proved {
         /// That event's number.
         stamp: u64,
-        /// It equals the certain value that is there, whose life (if it was doubted) stays.
+        /// The fill equals the certain value that is there, whose life (if it was doubted) stays.
         again: bool,
     },
-    /// It may be old: dropped.
+    /// The fill may be old: dropped.
     Dropped {
         /// The certain value that is there may be the older one: it goes at this time, in milliseconds.
         doubt_ms: Option<u64>,
     },
-    /// It may be old: stored for a time.
+    /// The fill may be old: stored for a time.
     Provisional {
         /// The number of the last hard event.
         stamp: u64,
         /// Until when, in milliseconds.
         until_ms: u64,
-        /// It takes the place of another provisional value, and ends with that at the latest.
+        /// The fill takes the place of another provisional value, and ends with that at the latest.
         instead: bool,
     },
 }
@@ -296,23 +299,23 @@ impl Judgement {
 
 /// How a value that is stored relates to the last soft event of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Softened {
-    /// It is newer.
+pub enum SoftRelation {
+    /// The value is newer than the event.
     No,
-    /// It may be older: it counts as of this event, and becomes stale at this time, in milliseconds.
+    /// The value may be older: it counts as of this event, and becomes stale at this time, in milliseconds.
     Later {
         /// The event's number.
         soft: u64,
         /// The time.
         until_ms: u64,
     },
-    /// It is older, or counts as older.
+    /// The value is older, or counts as older.
     Now,
 }
 
-/// See the module's text.
+/// The open misses of one key, and the judge of its fills.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Account {
+pub struct KeyAccount {
     numbers: Tally,
     times: Tally,
     /// Times at which misses on record began: their newest gives the computing time of a fill.
@@ -335,11 +338,11 @@ pub struct Account {
     softened_ms: Option<u64>,
     /// Fills since `hard` became known of which it is not known whether they are old.
     since: u32,
-    rooms: [Room; ROOMS],
+    rooms: [OldFillsLeft; ROOMS],
     rooms_len: u8,
 }
 
-impl Account {
+impl KeyAccount {
     /// Misses on record.
     pub fn open(&self) -> u32 {
         self.numbers.total()
@@ -375,17 +378,17 @@ impl Account {
         self.since
     }
 
-    fn is_unknown(&self, missing: &Missing) -> bool {
+    fn is_unknown(&self, missing: &UnrecordedMisses) -> bool {
         missing.smallest().is_some_and(|number| number < self.hard)
     }
 
     /// Whether no miss that is older than the last hard event may be open any more: a provisional value goes.
-    pub fn is_closed(&self, missing: &Missing) -> bool {
+    pub fn is_closed(&self, missing: &UnrecordedMisses) -> bool {
         self.old() == 0 && !self.is_unknown(missing)
     }
 
-    /// When [`Account::is_closed`] at the latest, without further misses and events, in milliseconds.
-    pub fn closes_ms(&self, missing: &Missing) -> u64 {
+    /// When [`KeyAccount::is_closed`] at the latest, without further misses and events, in milliseconds.
+    pub fn closes_ms(&self, missing: &UnrecordedMisses) -> u64 {
         let by_window = self.old().checked_sub(1).and_then(|nth| self.times.nth(nth));
         let by_window = by_window.map_or(0, |time| time + self.window_ms);
         let by_event = self.hard_ms.map_or(u64::MAX, |hard_ms| hard_ms + self.window_ms);
@@ -402,8 +405,8 @@ impl Account {
             self.began.take_smallest();
         }
         if now_ms >= *self.hard_ms.get_or_insert(now_ms) + self.window_ms {
-            // The misses from before the event are over. Numbers below it stand for younger misses, whose own numbers were taken
-            // off by fills of older ones.
+            // The misses from before the event are over. Numbers below it stand for younger misses, whose own
+            // numbers were taken off by fills of older ones.
             self.numbers.raise(self.hard);
         }
     }
@@ -413,7 +416,7 @@ impl Account {
         if hard > self.hard {
             (self.hard, self.hard_ms) = (hard, None);
             (self.old_ms, self.since) = (self.newest_before(hard), 0);
-            (self.rooms, self.rooms_len) = ([Room::default(); ROOMS], 0);
+            (self.rooms, self.rooms_len) = ([OldFillsLeft::default(); ROOMS], 0);
         }
     }
 
@@ -434,8 +437,8 @@ impl Account {
         self.last_ms.filter(|_| self.last < event)
     }
 
-    /// A miss that noted this number, after [`Account::pass`] and the events before it. `most`: different numbers and times
-    /// kept, at least 2.
+    /// A miss that noted this number, after [`KeyAccount::pass`] and the events before it. `most`: different
+    /// numbers and times kept, at least 2.
     pub fn record(&mut self, number: u64, now_ms: u64, window_ms: u64, most: usize) {
         self.window_ms = if self.is_empty() { window_ms } else { self.window_ms.max(window_ms) };
         self.numbers.add(number);
@@ -447,9 +450,9 @@ impl Account {
         (self.last, self.last_ms) = (self.last.max(number), Some(now_ms));
     }
 
-    /// A fill came: takes its miss off the record. `number`: the miss, if that is known. While there are lost misses it may
-    /// belong to one of them, and nothing is taken off.
-    pub fn take(&mut self, number: Option<u64>, missing: &Missing) {
+    /// A fill came: takes its miss off the record. `number`: the miss, if that is known. While there are lost
+    /// misses it may belong to one of them, and nothing is taken off.
+    pub fn take(&mut self, number: Option<u64>, missing: &UnrecordedMisses) {
         if missing.keeps() {
             return;
         }
@@ -466,9 +469,14 @@ impl Account {
         self.began.largest().map(|began| now_ms.saturating_sub(began))
     }
 
-    /// Judges a fill that does not say to which miss it belongs, after [`Account::pass`] and the events before it; it is taken off
-    /// the record afterwards ([`Account::take`]).
-    pub fn judge(&mut self, moment: &Moment, missing: &Missing, values: &dyn Values) -> Judgement {
+    /// Judges a fill that does not say to which miss it belongs, after [`KeyAccount::pass`] and the events
+    /// before it; it is taken off the record afterwards ([`KeyAccount::take`]).
+    pub fn judge(
+        &mut self,
+        moment: &FillMoment,
+        missing: &UnrecordedMisses,
+        values: &dyn ValueHashes,
+    ) -> Judgement {
         let (old, unknown) = (self.old(), self.is_unknown(missing));
         if old == 0 && !unknown {
             let smallest = self.numbers.smallest().into_iter().chain(missing.smallest()).min();
@@ -507,20 +515,21 @@ impl Account {
         Judgement::Provisional { stamp: self.hard, until_ms, instead: false }
     }
 
-    /// How a value that counts as of `stamp` relates to the last soft event; before it is taken off the record.
-    pub fn softened(&self, stamp: u64, moment: &Moment, missing: &Missing) -> Softened {
+    /// How a value that counts as of `stamp` relates to the last soft event; before it is taken off the
+    /// record.
+    pub fn softened(&self, stamp: u64, moment: &FillMoment, missing: &UnrecordedMisses) -> SoftRelation {
         if self.soft <= stamp {
-            Softened::No
+            SoftRelation::No
         } else if moment.strict || self.last < self.soft && missing.lost.is_none() {
-            Softened::Now
+            SoftRelation::Now
         } else {
             let old = self.numbers.below(self.soft);
             let until_ms = life_ms(begun_ms(old, self.softened_ms, missing), moment);
-            Softened::Later { soft: self.soft, until_ms }
+            SoftRelation::Later { soft: self.soft, until_ms }
         }
     }
 
-    fn is_too_early(&self, moment: &Moment, old: u32) -> bool {
+    fn is_too_early(&self, moment: &FillMoment, old: u32) -> bool {
         let is_soon = self.old_ms.is_some_and(|old_ms| moment.now_ms.saturating_sub(old_ms) < moment.p99_ms);
         is_soon && self.since <= old.min(DROPS)
     }
@@ -537,24 +546,24 @@ impl Account {
         if let Some(room) = rooms.iter_mut().find(|room| room.value == value) {
             room.left = left;
         } else if len < ROOMS {
-            self.rooms[len] = Room { value, left };
+            self.rooms[len] = OldFillsLeft { value, left };
             self.rooms_len += 1;
         } else if let Some(most) =
             rooms.iter_mut().max_by_key(|room| room.left).filter(|most| most.left >= left)
         {
-            *most = Room { value, left };
+            *most = OldFillsLeft { value, left };
         }
     }
 }
 
-/// The last moment at which the computation of a value that is older than an event can have begun, if that is known. `old`: misses on
-/// record that are older than it, the newest of them at `old_ms`.
-fn begun_ms(old: u32, old_ms: Option<u64>, missing: &Missing) -> Option<u64> {
+/// The last moment at which the computation of a value that is older than an event can have begun, if that is
+/// known. `old`: misses on record that are older than it, the newest of them at `old_ms`.
+fn begun_ms(old: u32, old_ms: Option<u64>, missing: &UnrecordedMisses) -> Option<u64> {
     if old == 0 && missing.lost.is_none() { missing.before_ms } else { old_ms }
 }
 
 /// The end of a value that comes now and may have been computed since before `old_ms`.
-pub(crate) fn life_ms(old_ms: Option<u64>, moment: &Moment) -> u64 {
+pub(crate) fn life_ms(old_ms: Option<u64>, moment: &FillMoment) -> u64 {
     let age_ms = old_ms.map_or(0, |old_ms| moment.now_ms.saturating_sub(old_ms));
     moment.now_ms + age_ms.max(LIFE * moment.p99_ms)
 }

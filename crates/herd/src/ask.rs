@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::effects::OldFor;
+use crate::effects::OldValueReader;
 use crate::fence::Events;
 use crate::grant::Grant;
-use crate::how::How;
-use crate::lease::Kind;
+use crate::how::AskMode;
+use crate::lease::LeaseKind;
 use crate::rule::RuleState;
-use crate::session::Record;
+use crate::session::MissRecord;
 use crate::waiters::WaiterId;
 
 /// A get of a key that has no fresh value, or whose value is due for a refresh.
@@ -16,16 +16,16 @@ use crate::waiters::WaiterId;
 pub struct Ask<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Its hash.
+    /// The key's hash.
     pub hash: u64,
-    /// Its rule.
+    /// The key's rule.
     pub rule: &'a Arc<RuleState>,
     /// The value that the key has.
-    pub found: Kind,
+    pub found: LeaseKind,
     /// How it is asked for.
-    pub how: How,
-    /// Numbers of the last events from outside the shard that concern the key: a flush, a bump of its tags. A lease with a
-    /// smaller token is revoked.
+    pub how: AskMode,
+    /// Numbers of the last events from outside the shard that concern the key: a flush, a bump of its tags. A
+    /// lease with a smaller token is revoked.
     pub outside: Events,
     /// Hashes of the key's tags.
     pub tags: &'a [u64],
@@ -38,8 +38,8 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Whether it waits for the new value though there is an old one that is served. A client that asks for the lease itself has
-    /// said for how long it waits.
+    /// Whether it waits for the new value though there is an old one that is served. A client that asks for
+    /// the lease itself has said for how long it waits.
     pub(crate) fn waits_for_new(&self) -> bool {
         self.wait_ms > 0 && !self.how.is_explicit()
     }
@@ -52,36 +52,36 @@ pub enum Role {
     /// A miss with the lease.
     Compute(Grant),
     /// A miss without a lease.
-    Miss(Record),
+    Miss(MissRecord),
     /// The old value, or the fresh one.
     Old,
-    /// Another client has the lease: wait ([`crate::Herd::wait`]), or answer a miss that says so. If there is an old value that is
-    /// served, it is given when the wait is over.
+    /// Another client has the lease: wait ([`crate::Herd::wait`]), or answer a miss that says so. If there is
+    /// an old value that is served, it is given when the wait is over.
     Leased,
-    /// This connection has the lease. It waits for a short trial, and longer if something else is sent on it meanwhile:
-    /// then several threads share it.
+    /// This connection has the lease. It waits for a short trial, and longer if something else is sent on it
+    /// meanwhile: then several threads share it.
     Trial,
     /// `SERVER_ERROR busy`, as the rule's `on_busy` says: some clients take that for a miss.
-    Busy(Record),
+    Busy(MissRecord),
 }
 
 /// The answer to a client that wants to wait.
 #[derive(Debug)]
 #[must_use]
-pub enum Waited {
+pub enum WaitAnswer {
     /// A place in the queue.
     Waits(WaiterId),
     /// A miss without a lease.
-    Miss(Record),
+    Miss(MissRecord),
     /// The old value: waiting for the new one does not help.
     Old,
     /// `SERVER_ERROR busy`: `on_busy = "error"`. Some clients take that for a miss.
-    Busy(Record),
+    Busy(MissRecord),
 }
 
 /// The terms on which a request wants to wait for one of its keys.
 #[derive(Debug, Clone, Copy)]
-pub struct Hold {
+pub struct HoldTerms {
     /// The request.
     pub request: u64,
     /// Which of its keys.
@@ -96,16 +96,16 @@ pub struct Hold {
 
 /// A value that is older than a soft event of its key when it comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stale {
+pub struct StaleFill {
     /// The number as of which it counts.
     pub stamp: u64,
     /// The event may be of a tag that only the value names, of which waiters did not know.
     pub by_own_tag: bool,
 }
 
-impl Stale {
-    /// Whether it is given to a client that began to wait at number `since`, after a soft event of number `softened`: not if that
-    /// is newer than the value.
+impl StaleFill {
+    /// Whether it is given to a client that began to wait at number `since`, after a soft event of number
+    /// `softened`: not if that is newer than the value.
     pub(crate) fn is_for(self, since: u64, softened: u64) -> bool {
         if self.by_own_tag { since <= self.stamp } else { softened <= self.stamp }
     }
@@ -114,20 +114,20 @@ impl Stale {
 /// A key whose wait was ended before its time.
 #[derive(Debug)]
 #[must_use]
-pub struct Unanswered {
+pub struct UnansweredKey {
     /// The miss that was recorded, unless the old value is given.
-    pub record: Option<Record>,
+    pub record: Option<MissRecord>,
     /// The old value is given if it is there still.
-    pub old: Option<OldFor>,
+    pub old: Option<OldValueReader>,
 }
 
 /// Why a wait is ended before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withdrawn {
+pub enum WithdrawReason {
     /// Connections would wait for each other.
     Circle,
-    /// Its own connection writes the key.
+    /// The waiter's own connection writes the key.
     OwnWrite,
-    /// Its get is answered at once, because of another of its keys.
+    /// The waiter's get is answered at once, because of another of its keys.
     Answered,
 }

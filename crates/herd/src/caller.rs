@@ -1,7 +1,7 @@
 //! Connections as leases refer to them, and the peers they come from.
 //!
-//! A peer is a client process or machine. While it holds a lease, one of its connections must stay free, so that the
-//! value can be sent: [`Peer`] counts the free ones.
+//! A peer is a client process or machine. While it holds a lease, one of its connections must stay free, so
+//! that the value can be sent: [`Peer`] counts the free ones.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, PoisonError
 /// Where a connection comes from: one client process or machine, as far as the server can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerKey {
-    /// Its address.
+    /// The address that the connections come from.
     Address(IpAddr),
     /// The process id, on a Unix socket.
     Process(i32),
@@ -41,7 +41,8 @@ impl Peer {
         self.fills[usize::from(!own)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It has several connections, and has sent many fills, each on the connection of a miss of its key.
+    /// Whether the peer keeps its connections: it has several, and has sent many fills, each on the
+    /// connection of a miss of its key.
     fn keeps_connections(&self) -> bool {
         let [own, crossed] = [0, 1].map(|at| self.fills[at].load(Ordering::Relaxed));
         own >= UNCROSSED && crossed == 0 && self.open.load(Ordering::Relaxed) > 1
@@ -62,8 +63,8 @@ impl Peer {
         self.leases.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the peer must keep a free connection: one of its connections holds a lease, and another must stay free
-    /// to carry the value. A peer with a single connection need not.
+    /// Whether the peer must keep a free connection: one of its connections holds a lease, and another must
+    /// stay free to carry the value. A peer with a single connection need not.
     pub(crate) fn needs_free(&self) -> bool {
         self.has_leases() && self.open.load(Ordering::SeqCst) > 1
     }
@@ -115,8 +116,9 @@ impl Peers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Number of connected peers that have several connections and have sent [`UNCROSSED`] fills or more, each on the connection that
-    /// was answered the miss. That says nothing for certain: a pool may cross once in many fills. Walks all peers.
+    /// Number of connected peers that have several connections and have sent [`UNCROSSED`] fills or more,
+    /// each on the connection that was answered the miss. That says nothing for certain: a pool may cross
+    /// once in many fills. Walks all peers.
     pub fn keep_connections(&self) -> usize {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         peers.values().filter(|peer| peer.keeps_connections()).count()
@@ -135,13 +137,13 @@ pub struct Caller {
     lane: usize,
     token: u64,
     peer: Arc<Peer>,
-    /// Its client has sent something while one of its gets was held.
+    /// The connection's client has sent something while one of its gets was held.
     sends_while_held: AtomicBool,
     /// The request whose reply is the next to be sent and waits; 0: none.
     front: AtomicU64,
     /// Leases that it holds.
     leases: AtomicU32,
-    /// It is closed: its replies have no reader.
+    /// The connection is closed: its replies have no reader.
     gone: AtomicBool,
 }
 
@@ -153,7 +155,7 @@ impl Caller {
         Self { number, lane, token, peer, sends_while_held, front, leases, gone }
     }
 
-    /// Its number.
+    /// The connection's number.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -183,8 +185,8 @@ impl Caller {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Whether its client has ever sent something while one of its gets was held: then it can also send a value that it
-    /// computes while it is held.
+    /// Whether its client has ever sent something while one of its gets was held: then it can also send a
+    /// value that it computes while it is held.
     pub fn sends_while_held(&self) -> bool {
         self.sends_while_held.load(Ordering::Relaxed)
     }
@@ -211,9 +213,9 @@ impl Caller {
 
 /// A connection as the holder of a lease: it is counted as a holder while this value lives.
 #[derive(Debug)]
-pub(crate) struct Holding(Arc<Caller>);
+pub(crate) struct HolderCount(Arc<Caller>);
 
-impl Holding {
+impl HolderCount {
     pub(crate) fn new(caller: Arc<Caller>) -> Self {
         caller.leases.fetch_add(1, Ordering::SeqCst);
         caller.peer.leases.fetch_add(1, Ordering::SeqCst);
@@ -225,7 +227,7 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for HolderCount {
     fn drop(&mut self) {
         self.0.leases.fetch_sub(1, Ordering::SeqCst);
         self.0.peer.leases.fetch_sub(1, Ordering::SeqCst);

@@ -8,7 +8,8 @@ pub const WAIT_BUCKETS_MS: [u32; 7] = [1, 10, 50, 100, 250, 500, 1000];
 
 macro_rules! rule_counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        /// What happened under a rule, named as in `stats rules`. A field's text is the help of its statistic.
+        /// What happened under a rule, named as in `stats rules`. A field's text is the help of its
+        /// statistic.
         #[derive(Debug, Default)]
         pub struct RuleCounters {
             $($(#[doc = $doc])+ pub $name: AtomicU64,)+
@@ -40,11 +41,11 @@ macro_rules! rule_counters {
 }
 
 rule_counters! {
-    /// Keys asked for by gets of any kind, calls and control keys aside. Beyond 1,024 hits a second of one shard hits are counted in
-    /// samples of one in 64, so that a rule costs a hit next to nothing.
+    /// Keys asked for by gets of any kind, calls and control keys aside. Beyond 1,024 hits a second of one
+    /// shard hits are counted in samples of one in 64, so that a rule costs a hit next to nothing.
     gets,
-    /// Keys of these that were answered with a stored value at once, old values included. Held gets that got one count in `held_filled`
-    /// and `held_old` instead; all others are misses.
+    /// Keys of these that were answered with a stored value at once, old values included. Held gets that got
+    /// one count in `held_filled` and `held_old` instead; all others are misses.
     hits,
     /// Leases granted at a miss.
     leases,
@@ -52,10 +53,11 @@ rule_counters! {
     leases_stale,
     /// Leases granted to refresh a value before it expires.
     leases_early,
-    /// Gets held; a get of several keys counts once for each. Each ends in one of the lines `held_old` to `held_unruled`,
-    /// `promoted_close` to `promoted_slot`, `hold_expired`, `released` and `cycles_avoided`.
+    /// Gets held; a get of several keys counts once for each. Each ends in one of the lines `held_old` to
+    /// `held_unruled`, `promoted_close` to `promoted_slot`, `hold_expired`, `released` and `cycles_avoided`.
     held,
-    /// Computations avoided: held gets that got the value, and old values served while a lease refreshed them.
+    /// Computations avoided: held gets that got the value, and old values served while a lease refreshed
+    /// them.
     computes_saved,
     /// Old values served after their expiry or a soft invalidation.
     stale_served,
@@ -73,11 +75,14 @@ rule_counters! {
     promoted_slot,
     /// Held gets whose hold ended without a value.
     hold_expired,
-    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts in `hold_expired` as well.
+    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts
+    /// in `hold_expired` as well.
     hold_expired_many,
-    /// Held gets that got the old value when their `wait` had passed, or because waiting did not help any more.
+    /// Held gets that got the old value when their `wait` had passed, or because waiting did not help any
+    /// more.
     held_old,
-    /// Held gets of the holder itself, answered as misses after 10 ms in which nothing else came on their connection.
+    /// Held gets of the holder itself, answered as misses after 10 ms in which nothing else came on their
+    /// connection.
     held_reentered,
     /// Held gets answered by a fill: with the value, or with the answer that the key is absent.
     held_filled,
@@ -89,8 +94,8 @@ rule_counters! {
     held_gone,
     /// Held gets answered as misses because their key is let pass from now on.
     held_passed,
-    /// Held gets whose computation failed: those that asked for the lease got the error; under a loader the others got the old
-    /// value, or the answer `on_busy`.
+    /// Held gets whose computation failed: those that asked for the lease got the error; under a loader the
+    /// others got the old value, or the answer `on_busy`.
     held_failed,
     /// Held gets answered as misses because no rule with leases covers their key any more.
     held_unruled,
@@ -100,7 +105,8 @@ rule_counters! {
     busy_all_waiters,
     /// Gets not held because the computation is expected to take longer than the hold.
     busy_prediction,
-    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts in `busy_prediction` as well.
+    /// Keys of these that were asked for by a get of several keys, which waits for `hold_many`. Each counts
+    /// in `busy_prediction` as well.
     busy_prediction_many,
     /// Gets not held because the rule's `hold` is 0.
     busy_no_hold,
@@ -110,7 +116,8 @@ rule_counters! {
     busy_failed,
     /// Misses without a lease, and not held, because the rule has its share of the leases.
     busy_leases,
-    /// Leases asked for by name for longer than their rule's `lease` that were ended to make room for another.
+    /// Leases asked for by name for longer than their rule's `lease` that were ended to make room for
+    /// another.
     leases_displaced,
     /// Holds that ended with the answer `on_busy` because `max_computers` clients compute the key already.
     busy_computers,
@@ -132,31 +139,34 @@ rule_counters! {
     pass_entered,
     /// Misses of keys that are let pass.
     pass_misses,
-    /// Leases that ended without a fill: nothing was stored in their time, or the holder's value was refused or dropped.
+    /// Leases that ended without a fill: nothing was stored in their time, or the holder's value was refused
+    /// or dropped.
     unset,
-    /// Computations that failed, as their holder said; of a loader also those whose worker was lost, whose time was up, or
-    /// whose answer could not be used.
+    /// Computations that failed, as their holder said; of a loader also those whose worker was lost, whose
+    /// time was up, or whose answer could not be used.
     failures,
     /// Jobs begun for the rule's loader; each for one key.
     loads,
     /// Jobs of these for a refresh, for which no client waited at the beginning.
     loads_refresh,
-    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, its worker was
-    /// lost, or its loader was replaced before it was begun.
+    /// Jobs of these that took the place of a job without a value: its key was invalidated meanwhile, its
+    /// worker was lost, or its loader was replaced before it was begun.
     loads_again,
-    /// Jobs that were not begun because two of their key ran already; each begins when one of those has ended, if a client
-    /// still waits.
+    /// Jobs that were not begun because two of their key ran already; each begins when one of those has
+    /// ended, if a client still waits.
     loads_put_off,
-    /// Results of jobs that were dropped because their lease had ended: the key was invalidated or stored meanwhile.
+    /// Results of jobs that were dropped because their lease had ended: the key was invalidated or stored
+    /// meanwhile.
     loads_late,
     /// Jobs that the loader could not take: its queue was full, or it could not be started.
     loads_refused,
     /// Fills stored.
     fills_stored,
-    /// Fills of these of which it is certain, by equal values, that they are newer than the last delete or invalidation. Each counts
-    /// in `fills_stored` as well.
+    /// Fills of these of which it is certain, by equal values, that they are newer than the last delete or
+    /// invalidation. Each counts in `fills_stored` as well.
     fills_proved,
-    /// Fills of these that may be older than it, and are served for a limited time. Each counts in `fills_stored` as well.
+    /// Fills of these that may be older than it, and are served for a limited time. Each counts in
+    /// `fills_stored` as well.
     fills_provisional,
     /// Fills dropped because the key was deleted or invalidated after their miss, or may have been.
     fills_dropped,
@@ -164,7 +174,8 @@ rule_counters! {
     fills_dropped_old,
     /// Fills of these that may have been newer: other misses from before it may be open.
     fills_dropped_ambiguous,
-    /// Fills of these whose miss was before the start, or before their key had its rule, with a delete or invalidation since then.
+    /// Fills of these whose miss was before the start, or before their key had its rule, with a delete or
+    /// invalidation since then.
     fills_dropped_unrecorded,
     /// Fills without a token that came on the connection that was answered the miss.
     fills_own,
@@ -172,10 +183,11 @@ rule_counters! {
     fills_crossed,
     /// Values that got a limited life because another value came which may be newer.
     values_doubted,
-    /// Values whose limited life a command has found to be over. If the first one comes a second later or more, the value has
-    /// expired instead, as `get_expired` counts.
+    /// Values whose limited life a command has found to be over. If the first one comes a second later or
+    /// more, the value has expired instead, as `get_expired` counts.
     lives_ended,
-    /// Values of a limited life that ended because all misses from before the last delete or invalidation were filled.
+    /// Values of a limited life that ended because all misses from before the last delete or invalidation
+    /// were filled.
     lives_closed,
     /// Misses for which `ledger_memory` had no room.
     misses_lost,
@@ -191,12 +203,14 @@ rule_counters! {
     stores_unannounced,
     /// Values refused because they do not begin with a line of tags (`tags_in_value`).
     stores_without_tags,
-    /// Values refused because the tags in their first line, or together with those of the rule, the command and the announcements,
-    /// are invalid or more than 8.
+    /// Values refused because the tags in their first line, or together with those of the rule, the command
+    /// and the announcements, are invalid or more than 8.
     stores_tags_invalid,
-    /// Values stored by a command that may be a fill, though no miss of their key was open. Counted by rules that only observe.
+    /// Values stored by a command that may be a fill, though no miss of their key was open. Counted by rules
+    /// that only observe.
     writes_unmissed,
-    /// Misses of which a rule that only observes could not say what it would do: there was no room for their key.
+    /// Misses of which a rule that only observes could not say what it would do: there was no room for their
+    /// key.
     observed_lost,
 }
 
@@ -210,7 +224,8 @@ impl RuleCounters {
         }
     }
 
-    /// Held gets that have ended: each counts in exactly one of these. The difference from `held` still waits.
+    /// Held gets that have ended: each counts in exactly one of these. The difference from `held` still
+    /// waits.
     pub fn held_ended(&self) -> u64 {
         let ends = [
             &self.held_filled,

@@ -1,9 +1,9 @@
 //! A duty that must be discharged: in debug builds a value with an open duty panics when it is dropped.
 //!
-//! A type whose values must not be lost has a field of this type, and discharges it in the methods that pass the value
-//! on. Release builds have neither the field's byte nor the check.
+//! A type whose values must not be lost has a field of this type, and discharges it in the methods that pass
+//! the value on. Release builds have neither the field's byte nor the check.
 
-/// See the module's text.
+/// A duty that must be discharged; a debug build panics when it is dropped open.
 #[derive(Debug)]
 pub(crate) struct Duty {
     #[cfg(debug_assertions)]

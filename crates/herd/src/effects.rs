@@ -1,16 +1,16 @@
 //! What a step of the herd needs, and what it leaves for its caller.
 //!
-//! A step may concern connections of other threads and leases of other shards, which cannot be reached while a shard is
-//! locked. So it does nothing to them: it notes the work in the [`Effects`] of the turn, and its caller does this work
-//! when no shard is locked.
+//! A step may concern connections of other threads and leases of other shards, which cannot be reached while
+//! a shard is locked. So it does nothing to them: it notes the work in the [`Effects`] of the turn, and its
+//! caller does this work when no shard is locked.
 
 use std::sync::Arc;
 
 use crate::caller::Caller;
 use crate::grant::Grant;
-use crate::how::How;
-use crate::rule::Admitted;
-use crate::session::Record;
+use crate::how::AskMode;
+use crate::rule::Admission;
+use crate::session::MissRecord;
 use crate::waiters::Waiter;
 
 /// Gives out the numbers that order all events.
@@ -22,7 +22,7 @@ pub trait Clock {
 }
 
 /// What every step needs.
-pub struct Step<'a, V> {
+pub struct HerdStep<'a, V> {
     /// Milliseconds since the start.
     pub now_ms: u64,
     /// The source of numbers.
@@ -31,14 +31,14 @@ pub struct Step<'a, V> {
     pub effects: &'a mut Effects<V>,
 }
 
-/// The work that remains when no shard is locked. `V`: a value on its way to the waiters; the herd itself never has
-/// one.
+/// The work that remains when no shard is locked. `V`: a value on its way to the waiters; the herd itself
+/// never has one.
 #[derive(Debug)]
 pub struct Effects<V> {
     /// Keys that requests need not wait for any more.
     pub wakes: Vec<Wake<V>>,
     /// Leases of any shard that have got a slot of their rule, for [`crate::Herd::admit`].
-    pub admitted: Vec<Admitted>,
+    pub admitted: Vec<Admission>,
     /// Work for the loaders.
     pub jobs: Vec<JobOrder>,
 }
@@ -50,7 +50,7 @@ pub enum JobOrder {
     Start {
         /// The key.
         key: Box<[u8]>,
-        /// Its hash.
+        /// The key's hash.
         hash: u64,
         /// The lease's token.
         token: u64,
@@ -95,7 +95,7 @@ impl<V> Effects<V> {
 pub struct Wake<V> {
     /// The connection.
     pub caller: Arc<Caller>,
-    /// Its request.
+    /// The connection's request.
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
@@ -108,50 +108,52 @@ pub struct Wake<V> {
 pub enum Verdict<V> {
     /// The value was stored.
     Value(V),
-    /// The old value, if it is there still, and otherwise a miss: to be looked up by the caller before the shard is left.
-    Old(OldFor),
+    /// The old value, if it is there still, and otherwise a miss: to be looked up by the caller before the
+    /// shard is left.
+    Old(OldValueReader),
     /// A miss, with its record; if the record is `leased`, the connection is the holder.
     Miss {
         /// For the connection's records; None: it has the record already.
-        record: Option<Record>,
+        record: Option<MissRecord>,
         /// For the computation of the value.
         hint: Option<Arc<[u8]>>,
     },
     /// The key is known to be absent.
     Negative {
         /// For the connection's records.
-        record: Option<Record>,
+        record: Option<MissRecord>,
     },
-    /// Another client has the lease, and the time of the wait is up: a miss for a client that asked for the lease.
-    Lost(Record),
+    /// Another client has the lease, and the time of the wait is up: a miss for a client that asked for the
+    /// lease.
+    Lost(MissRecord),
     /// `SERVER_ERROR busy`, as the rule's `on_busy` says: some clients take that for a miss.
     Busy {
         /// For the connection's records.
-        record: Option<Record>,
+        record: Option<MissRecord>,
     },
     /// The computation failed, with this text: a miss all the same.
     Failed {
         /// The text of the failed holder; may be empty.
         text: Arc<[u8]>,
         /// For the connection's records.
-        record: Record,
+        record: MissRecord,
     },
 }
 
-/// Who gets the old value of which key.
+/// A waiter that gets the old value of a key.
 #[derive(Debug, Clone)]
-pub struct OldFor {
+pub struct OldValueReader {
     /// The key.
     pub key: Arc<[u8]>,
-    /// Its hash.
+    /// The key's hash.
     pub hash: u64,
     /// How it was asked for.
-    pub how: How,
+    pub how: AskMode,
 }
 
 impl<V> Verdict<V> {
     /// A miss without a lease.
-    pub fn miss(record: Record) -> Self {
+    pub fn miss(record: MissRecord) -> Self {
         Self::Miss { record: Some(record), hint: None }
     }
 
@@ -162,7 +164,7 @@ impl<V> Verdict<V> {
     }
 
     /// The record for the connection, if the verdict has one.
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&MissRecord> {
         match self {
             Self::Miss { record, .. } | Self::Negative { record } | Self::Busy { record } => record.as_ref(),
             Self::Lost(record) | Self::Failed { record, .. } => Some(record),

@@ -1,7 +1,7 @@
 //! The last events of keys: a fixed array of numbers, in which a slot serves many keys.
 //!
-//! A collision makes a fill look older than an event that concerned another key: it costs a recomputation and never
-//! lets an old value in.
+//! A collision makes a fill look older than an event that concerned another key: it costs a recomputation and
+//! never lets an old value in.
 
 /// The last hard and the last soft event of the keys that share a slot. 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,10 +12,11 @@ pub struct Events {
     pub soft: u64,
 }
 
-/// The array. See the module's text.
+/// The numbers of the last events of keys, in an array of fixed size.
 #[derive(Debug, Default)]
 pub struct Fence {
-    /// Deletes, soft invalidations, writes. The zeroed pages are the system's, so slots that are never used take no memory.
+    /// Deletes, soft invalidations, writes. The zeroed pages are the system's, so slots that are never used
+    /// take no memory.
     slots: Box<[[u64; 3]]>,
     /// Expected number of collisions over all fills.
     collisions: f64,
@@ -54,14 +55,15 @@ impl Fence {
         Events { hard, soft }
     }
 
-    /// The same with their writes, as hard events.
+    /// The last events of the keys with this hash, with writes as hard events.
     pub fn events_and_writes(&self, hash: u64) -> Events {
         let [hard, soft, written] = self.slots[slot(hash, self.slots.len())];
         Events { hard: hard.max(written), soft }
     }
 
-    /// Adds to the estimate of collisions: a fill was judged by its slot. `passed`: numbers given out since its miss,
-    /// for all keys of a server with `shards` shards; each could have been an event of another key in this slot.
+    /// Adds to the estimate of collisions: a fill was judged by its slot. `passed`: numbers given out since
+    /// its miss, for all keys of a server with `shards` shards; each could have been an event of another key
+    /// in this slot.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub fn note_fill(&mut self, passed: u64, shards: usize) {
         let slots = (self.slots.len() * shards) as f64;
@@ -79,8 +81,8 @@ impl Fence {
         *hard = (*hard).max(number);
     }
 
-    /// A write took this number. A fill of an earlier miss, if that is known, is dropped for it; but a write that comes after it is
-    /// no less a write.
+    /// A write took this number. A fill of an earlier miss, if that is known, is dropped for it; but a write
+    /// that comes after it is no less a write.
     pub fn raise_written(&mut self, hash: u64, number: u64) {
         let [.., written] = &mut self.slots[slot(hash, self.slots.len())];
         *written = (*written).max(number);
@@ -93,8 +95,8 @@ impl Fence {
     }
 }
 
-/// A key's slot in an array of this length, below 2^32. Not from the bits that choose the shard or the index's bucket: Fibonacci
-/// hashing spreads the remaining bits.
+/// A key's slot in an array of this length, below 2^32. Not from the bits that choose the shard or the
+/// index's bucket: Fibonacci hashing spreads the remaining bits.
 pub(crate) fn slot(hash: u64, slots: usize) -> usize {
     (((hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * slots as u64) >> 32) as usize
 }

@@ -8,7 +8,7 @@ const KEPT: usize = 200;
 /// Fills from which on something is learned.
 const ENOUGH: usize = 8;
 
-/// See the module's text.
+/// How long the last fills of a rule were computed, at least.
 #[derive(Debug, Default)]
 pub(crate) struct FillTimes {
     /// In milliseconds.
@@ -51,7 +51,8 @@ impl FillTimes {
         (!self.samples.is_empty()).then_some(self.top[0])
     }
 
-    /// The sample at rank `len * 99 / 100`, from 0: of up to 100 the largest, of up to 200 the second largest.
+    /// The sample at rank `len * 99 / 100`, from 0: of up to 100 the largest, of up to 200 the second
+    /// largest.
     fn p99(&self) -> Option<u32> {
         (self.samples.len() >= ENOUGH).then(|| self.top[usize::from(self.samples.len() > KEPT / 2)])
     }

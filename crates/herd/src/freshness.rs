@@ -2,10 +2,11 @@
 
 use crate::policy::Early;
 
-/// How many seconds before its expiry one reader is sent to refresh a value with a time to live of `ttl_s` seconds, rounded up to
-/// whole seconds. [`Early::Share`]: that share of the time to live. [`Early::Auto`]: 1.5 times the learned p90 (`p90_ms`, in
-/// milliseconds), jittered by up to 20 % by the key's hash, at most a quarter of the time to live. 0: no early refresh, because
-/// nothing is learned or the time to live is too short.
+/// How many seconds before its expiry one reader is sent to refresh a value with a time to live of `ttl_s`
+/// seconds, rounded up to whole seconds. [`Early::Share`]: that share of the time to live. [`Early::Auto`]:
+/// 1.5 times the learned p90 (`p90_ms`, in milliseconds), jittered by up to 20 % by the key's hash, at most a
+/// quarter of the time to live. 0: no early refresh, because nothing is learned or the time to live is too
+/// short.
 ///
 /// The jitter prevents that keys stored together become due together.
 pub fn refresh_lead_s(early: Early, ttl_s: u32, p90_ms: Option<u32>, hash: u64) -> u32 {
@@ -26,7 +27,8 @@ fn learned_lead_s(ttl_s: u32, p90_ms: Option<u32>, hash: u64) -> u32 {
     // 80 to 120 per cent.
     let percent = 80 + (hash.rotate_left(24) % 41);
     let lead = (p90 * 3 / 2 * percent / 100).max(1).min(ttl / 4);
-    // Items have times in seconds: the lead is at least one second, or the refresh would begin with the expiry.
+    // Items have times in seconds: the lead is at least one second, or the refresh would begin with the
+    // expiry.
     let lead = u32::try_from(lead.div_ceil(1000)).unwrap_or(u32::MAX);
     if u64::from(lead) * 4000 > ttl { 0 } else { lead }
 }

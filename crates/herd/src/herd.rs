@@ -1,11 +1,11 @@
 //! The leases of one shard: the holder and the waiters of each. How a lease ends is in `end`.
 //!
-//! A key without a fresh value is asked for with [`Herd::ask`]. The first client gets the lease and a miss; a client
-//! that asks while the lease lives may take a place in its queue with [`Herd::wait`]. The queue is in order of arrival.
-//! A waiter leaves it when the value is stored, when it becomes the holder, when its time is up ([`Herd::expire`]),
-//! when its wait is withdrawn ([`Herd::withdraw`]) or when its connection is closed ([`Herd::forget_waiter`]). Each
-//! miss is noted in the ledger with the number of the clock at that moment, so that its fill can be compared with later
-//! events of the key.
+//! A key without a fresh value is asked for with [`Herd::ask`]. The first client gets the lease and a miss; a
+//! client that asks while the lease lives may take a place in its queue with [`Herd::wait`]. The queue is in
+//! order of arrival. A waiter leaves it when the value is stored, when it becomes the holder, when its time
+//! is up ([`Herd::expire`]), when its wait is withdrawn ([`Herd::withdraw`]) or when its connection is closed
+//! ([`Herd::forget_waiter`]). Each miss is noted in the ledger with the number of the clock at that moment,
+//! so that its fill can be compared with later events of the key.
 //!
 //! # Invariants (walked by [`Herd::verify`])
 //! * A key has at most one lease; each waiter is in the queue of one lease.
@@ -16,30 +16,30 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, Hold, Role, Unanswered, Waited, Withdrawn};
-use crate::effects::{JobOrder, OldFor, Step, Verdict};
+use crate::ask::{Ask, HoldTerms, Role, UnansweredKey, WaitAnswer, WithdrawReason};
+use crate::effects::{HerdStep, JobOrder, OldValueReader, Verdict};
 use crate::fence::{Events, Fence};
 use crate::grant::Grant;
 use crate::hash::BuildIdentity;
 use crate::holder::{Holder, lease_ms};
-use crate::how::{Filler, How};
-use crate::lease::{Kind, Lease, LeaseView};
+use crate::how::{AskMode, Filler};
+use crate::lease::{Lease, LeaseKind, LeaseView};
 use crate::lease_limit::LeaseLimit;
 use crate::leases::Leases;
 use crate::ledger::{Ledger, Surroundings};
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_AUTO_MS, OnBusy};
 use crate::rule::{Prediction, RuleState, count};
-use crate::session::{Record, Session, Wait, Withheld};
-use crate::slots::Start;
-use crate::waiters::{Queue, Waiter, WaiterId, Waiters};
+use crate::session::{MissRecord, Session, SessionWait, WithheldKey};
+use crate::slots::SlotAnswer;
+use crate::waiters::{Waiter, WaiterId, WaiterQueue, Waiters};
 
 mod end;
 mod load;
 
 pub use load::JobFailure;
 
-/// A shard's herd. See the module's text.
+/// The leases of one shard, with the holder and the waiters of each.
 #[derive(Debug)]
 pub struct Herd {
     leases: Leases,
@@ -47,20 +47,21 @@ pub struct Herd {
     passes: PassList,
     limit: Arc<LeaseLimit>,
     /// Tokens of leases that ended unfilled, at most `ended_max`: the oldest is dropped first.
-    ended: HashMap<u64, Ended, BuildIdentity>,
+    ended: HashMap<u64, EndedLease, BuildIdentity>,
     ended_order: VecDeque<u64>,
     ended_max: usize,
     /// Jobs of loaders that have begun and not ended, by their keys' hashes.
     jobs: HashMap<u64, load::Jobs, BuildIdentity>,
     /// Open misses.
     pub ledger: Ledger,
-    /// The last events of keys, by slots: asked for fills whose miss is known, and where misses are lost.
+    /// The last events of keys, by slots. They are read for fills whose miss is known, and where misses are
+    /// lost.
     pub fence: Fence,
 }
 
 /// The token of a lease that ended unfilled.
 #[derive(Debug, Clone, Copy)]
-struct Ended {
+struct EndedLease {
     /// The hash of its key.
     hash: u64,
     /// Until when a fill that shows the token counts as that lease's, in milliseconds since the start.
@@ -74,7 +75,8 @@ struct Ended {
 pub struct HerdConfig {
     /// Of the leases of all shards together.
     pub leases: Arc<LeaseLimit>,
-    /// Most tokens of leases that ended unfilled, and most keys whose computations do not succeed; at least 1.
+    /// Most tokens of leases that ended unfilled, and most keys whose computations do not succeed; at least
+    /// 1.
     pub ended: usize,
     /// Bytes for outstanding misses.
     pub ledger_bytes: usize,
@@ -96,7 +98,7 @@ impl Herd {
         )
     }
 
-    /// The same with the given tables, for tests of tiny ones.
+    /// A herd with the given tables, for tests of tiny ones.
     pub fn with(leases: Arc<LeaseLimit>, ended: usize, ledger: Ledger, fence: Fence) -> Self {
         Self {
             leases: Leases::new(),
@@ -112,51 +114,54 @@ impl Herd {
         }
     }
 
-    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns their bytes, of all shards together.
+    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns their
+    /// bytes, of all shards together.
     pub fn lend(&self, on: bool) -> usize {
         self.limit.lend(on) * LEASE_BYTES
     }
 
-    /// Records the miss of a client that was to get an old value which has gone: it computes beside the holder, if there is one.
-    pub fn miss_beside<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
+    /// Records the miss of a client that was to get an old value which has gone: it computes beside the
+    /// holder, if there is one.
+    pub fn miss_beside<V>(&mut self, hash: u64, rule: &RuleState, step: &HerdStep<'_, V>) -> MissRecord {
         if let Some(lease) = self.leases.get_mut(hash) {
             lease.join(step.now_ms);
         }
         self.miss(hash, rule, step)
     }
 
-    /// Records a miss without a lease. Events outside the shard that its key's account does not know yet are found at its next
-    /// fill.
-    pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &Step<'_, V>) -> Record {
+    /// Records a miss without a lease. Events outside the shard that its key's account does not know yet are
+    /// found at its next fill.
+    pub fn miss<V>(&mut self, hash: u64, rule: &RuleState, step: &HerdStep<'_, V>) -> MissRecord {
         self.miss_after(hash, Events::default(), rule, step)
     }
 
-    /// The same after these events outside the shard.
+    /// Answers a miss after these events outside the shard.
     pub fn miss_after<V>(
         &mut self,
         hash: u64,
         outside: Events,
         rule: &RuleState,
-        step: &Step<'_, V>,
-    ) -> Record {
+        step: &HerdStep<'_, V>,
+    ) -> MissRecord {
         if rule.policy().leases && !rule.policy().loader {
             rule.begin_unleased();
         }
         self.record(hash, step.clock.last(), false, outside, rule, step)
     }
 
-    /// Records the miss of a client that is answered an error, and may take it for a miss: some client libraries do.
+    /// Records the miss of a client that is answered an error, and may take it for a miss: some client
+    /// libraries do.
     pub fn missed_by_error<V>(
         &mut self,
         hash: u64,
         outside: Events,
         rule: &RuleState,
-        step: &Step<'_, V>,
-    ) -> Record {
+        step: &HerdStep<'_, V>,
+    ) -> MissRecord {
         self.record(hash, step.clock.last(), false, outside, rule, step)
     }
 
-    fn missed<V>(&mut self, ask: &Ask<'_>, step: &Step<'_, V>) -> Record {
+    fn missed<V>(&mut self, ask: &Ask<'_>, step: &HerdStep<'_, V>) -> MissRecord {
         self.miss_after(ask.hash, ask.outside, ask.rule, step)
     }
 
@@ -167,8 +172,8 @@ impl Herd {
         leased: bool,
         outside: Events,
         rule: &RuleState,
-        step: &Step<'_, V>,
-    ) -> Record {
+        step: &HerdStep<'_, V>,
+    ) -> MissRecord {
         let window = self.window_ms(hash, leased, rule, step.now_ms);
         let is_kept = self.ledger.record(hash, number, outside, step.now_ms, window);
         if !is_kept {
@@ -178,18 +183,18 @@ impl Herd {
         if leased && let Some(lease) = self.leases.get_mut(hash).filter(|lease| lease.token == number) {
             lease.missed_until_ms = if is_kept { until_ms } else { 0 };
         }
-        Record { hash, number, until_ms, leased }
+        MissRecord { hash, number, until_ms, leased }
     }
 
-    /// Records the miss of a client that may have computed the key since the clock showed this number: it was not told until now, or gives
-    /// up. Events of the key since then are known by its slot of the fence only.
-    pub fn record_since(&mut self, hash: u64, number: u64, window_ms: u32, now_ms: u64) -> Record {
+    /// Records the miss of a client that may have computed the key since the clock showed this number: it was
+    /// not told until now, or gives up. Events of the key since then are known by its slot of the fence only.
+    pub fn record_since(&mut self, hash: u64, number: u64, window_ms: u32, now_ms: u64) -> MissRecord {
         self.ledger.record(hash, number, Events::default(), now_ms, window_ms);
         let events = self.fence.events_and_writes(hash);
         if events.last() > number {
             self.ledger.note(hash, events);
         }
-        Record { hash, number, until_ms: now_ms + u64::from(window_ms), leased: false }
+        MissRecord { hash, number, until_ms: now_ms + u64::from(window_ms), leased: false }
     }
 
     /// Surroundings of a key, of what is noted in this shard and outside it.
@@ -223,8 +228,8 @@ impl Herd {
         self.passes.restart_all();
     }
 
-    /// How long a miss is remembered: a holder's at least until its deadline. (The deadline may have passed without
-    /// having been handled.)
+    /// How long a miss is remembered: a holder's at least until its deadline. (The deadline may have passed
+    /// without having been handled.)
     fn window_ms(&self, hash: u64, leased: bool, rule: &RuleState, now_ms: u64) -> u32 {
         let window = rule.fill_window_ms();
         match self.leases.get(hash).filter(|_| leased) {
@@ -236,7 +241,7 @@ impl Herd {
     }
 
     /// Answers a get of a key without a fresh value, or whose value is due for a refresh.
-    pub fn ask<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
+    pub fn ask<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut HerdStep<'_, V>) -> Role {
         self.revoke_if_below(ask, step);
         let connection = session.caller().number();
         let counters = ask.rule.counters();
@@ -261,7 +266,7 @@ impl Herd {
                 {
                     return self.take_over(ask, session, step);
                 }
-                let fails = ask.found == Kind::Past && self.passes.is_failing(ask.hash);
+                let fails = ask.found == LeaseKind::Past && self.passes.is_failing(ask.hash);
                 if !ask.how.is_explicit() && lease.holder.is(connection) {
                     if lease.reentries < lease.rule.policy().reentry {
                         lease.reentries += 1;
@@ -269,43 +274,47 @@ impl Herd {
                         return Role::Miss(self.missed(ask, step));
                     }
                     return match ask.found {
-                        Kind::Stale | Kind::Early => Role::Old,
-                        Kind::Past if fails => Role::Old,
-                        Kind::Absent | Kind::Past if session.caller().sends_while_held() => Role::Leased,
-                        // Several threads may share the connection, each waiting for its own reply before it sends
-                        // more.
-                        Kind::Absent | Kind::Past
+                        LeaseKind::Stale | LeaseKind::Early => Role::Old,
+                        LeaseKind::Past if fails => Role::Old,
+                        LeaseKind::Absent | LeaseKind::Past if session.caller().sends_while_held() => {
+                            Role::Leased
+                        }
+                        // Several threads may share the connection, each waiting for its own reply before it
+                        // sends more.
+                        LeaseKind::Absent | LeaseKind::Past
                             if ask.hold_ms > 0 && (!lease.tried || session.waits_for(ask.hash)) =>
                         {
                             lease.tried = true;
                             Role::Trial
                         }
-                        Kind::Absent | Kind::Past => {
+                        LeaseKind::Absent | LeaseKind::Past => {
                             count(&counters.reentries);
                             Role::Miss(self.missed(ask, step))
                         }
                     };
                 }
-                // Of clients the first says what to compute, and the next holder is told the same; a loader's next job is
-                // for the last.
+                // Of clients the first says what to compute, and the next holder is told the same; a loader's
+                // next job is for the last.
                 if let Some(hint) = ask.hint
                     && (lease.hint.is_none() || lease.rule.policy().loader)
                 {
                     lease.hint = Some(hint.into());
                 }
                 match ask.found {
-                    Kind::Stale if ask.waits_for_new() => Role::Leased,
-                    Kind::Stale | Kind::Early => Role::Old,
-                    Kind::Past if fails => Role::Old,
-                    Kind::Absent | Kind::Past if lease.may_wait_for_itself(session.caller()) => Role::Trial,
-                    Kind::Absent | Kind::Past => Role::Leased,
+                    LeaseKind::Stale if ask.waits_for_new() => Role::Leased,
+                    LeaseKind::Stale | LeaseKind::Early => Role::Old,
+                    LeaseKind::Past if fails => Role::Old,
+                    LeaseKind::Absent | LeaseKind::Past if lease.may_wait_for_itself(session.caller()) => {
+                        Role::Trial
+                    }
+                    LeaseKind::Absent | LeaseKind::Past => Role::Leased,
                 }
             }
             None => self.ask_unleased(ask, session, step),
         }
     }
 
-    fn ask_unleased<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
+    fn ask_unleased<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut HerdStep<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
         if rule.policy().loader {
             return self.ask_loader(ask, step);
@@ -314,9 +323,9 @@ impl Herd {
         if self.passes.passes(ask.hash, step.now_ms) {
             count(&counters.pass_misses);
             return match ask.how {
-                How::Plain | How::Quiet if gets_old => Role::Old,
-                How::Plain | How::Quiet => Role::Miss(self.missed(ask, step)),
-                How::Explicit { .. } => {
+                AskMode::Plain | AskMode::Quiet if gets_old => Role::Old,
+                AskMode::Plain | AskMode::Quiet => Role::Miss(self.missed(ask, step)),
+                AskMode::Explicit { .. } => {
                     // The key is not worth a lease, but its fill must be known by its token.
                     rule.begin_unleased();
                     let record = self.record(ask.hash, step.clock.tick(), true, ask.outside, rule, step);
@@ -339,41 +348,41 @@ impl Herd {
         let token = step.clock.tick();
         let may_queue = !gets_old && ask.hold_ms > 0;
         match rule.try_start(Some(session.caller().number()), may_queue.then_some((ask.hash, token))) {
-            Start::Granted | Start::Nested => {}
+            SlotAnswer::Granted | SlotAnswer::Nested => {}
             _ if gets_old => return Role::Old,
-            Start::Queued => {
+            SlotAnswer::Queued => {
                 self.insert(ask, Holder::Queued, token, step);
                 // If only one thread uses the connection, it would wait for itself.
                 let lease = self.leases.get(ask.hash);
                 let is_own = lease.is_some_and(|lease| lease.may_wait_for_itself(session.caller()));
                 return if is_own { Role::Trial } else { Role::Leased };
             }
-            Start::Refused => return Role::Leased,
-            Start::QueueFull => return self.busy(ask, step),
+            SlotAnswer::Refused => return Role::Leased,
+            SlotAnswer::QueueFull => return self.busy(ask, step),
         }
         let holder = Holder::new(session.caller(), ask.how);
         self.insert(ask, holder, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
-            Kind::Absent | Kind::Past => &counters.leases,
-            Kind::Stale => &counters.leases_stale,
-            Kind::Early => &counters.leases_early,
+            LeaseKind::Absent | LeaseKind::Past => &counters.leases,
+            LeaseKind::Stale => &counters.leases_stale,
+            LeaseKind::Early => &counters.leases_early,
         });
         let record = self.record(ask.hash, token, true, ask.outside, rule, step);
         Role::Compute(Grant::new(record, ask.hint.map(Into::into)))
     }
 
-    /// Whether the client gets the old value if it is not to compute a new one: always one that is served, and one whose grace is
-    /// over while computing fails.
+    /// Whether the client gets the old value if it is not to compute a new one: always one that is served,
+    /// and one whose grace is over while computing fails.
     fn gets_old(&self, ask: &Ask<'_>) -> bool {
-        ask.found.is_served() || ask.found == Kind::Past && self.passes.is_failing(ask.hash)
+        ask.found.is_served() || ask.found == LeaseKind::Past && self.passes.is_failing(ask.hash)
     }
 
-    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &Step<'_, V>) {
+    fn insert<V>(&mut self, ask: &Ask<'_>, holder: Holder, token: u64, step: &HerdStep<'_, V>) {
         let rule = ask.rule;
         let queued = !holder.computes();
-        // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the rule's time, whatever
-        // the client would have for itself.
+        // A lease that waits for its slot has no deadline of its own: its waiters have. A loader has the
+        // rule's time, whatever the client would have for itself.
         let lease_ms = if holder.is_loader() { rule.lease_ms() } else { lease_ms(ask.how, rule) };
         let deadline_ms = if queued { u64::MAX } else { step.now_ms + u64::from(lease_ms) };
         let lease = Lease {
@@ -390,7 +399,7 @@ impl Herd {
             joined_ms: None,
             reentries: 0,
             tried: false,
-            queue: Queue::default(),
+            queue: WaiterQueue::default(),
             tags: ask.tags.into(),
             hint: ask.hint.map(Into::into),
             job_out: false,
@@ -400,7 +409,7 @@ impl Herd {
     }
 
     /// The answer to a client for which waiting does not help.
-    fn busy<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
+    fn busy<V>(&mut self, ask: &Ask<'_>, step: &mut HerdStep<'_, V>) -> Role {
         if self.gets_old(ask) {
             return Role::Old;
         }
@@ -410,8 +419,8 @@ impl Herd {
         }
     }
 
-    /// The same, which is counted where no old value is given.
-    fn busy_for<V>(&mut self, ask: &Ask<'_>, counter: &AtomicU64, step: &mut Step<'_, V>) -> Role {
+    /// Answers that the key is busy, which is counted where no old value is given.
+    fn busy_for<V>(&mut self, ask: &Ask<'_>, counter: &AtomicU64, step: &mut HerdStep<'_, V>) -> Role {
         if !self.gets_old(ask) {
             count(counter);
         }
@@ -422,22 +431,23 @@ impl Herd {
     pub fn wait<V>(
         &mut self,
         ask: &Ask<'_>,
-        hold: &Hold,
+        hold: &HoldTerms,
         session: &mut Session,
-        step: &mut Step<'_, V>,
-    ) -> Waited {
+        step: &mut HerdStep<'_, V>,
+    ) -> WaitAnswer {
         let counters = ask.rule.counters();
         let softened = ask.outside.soft.max(self.fence.events(ask.hash).soft);
         let Some(lease) = self.leases.of_key(ask.hash, ask.key) else {
             if ask.found.is_served() {
-                return Waited::Old;
+                return WaitAnswer::Old;
             }
             // The rule's slots are taken, and the client does not wait for one.
             count(&counters.busy_no_hold);
             return self.send_away(ask, step);
         };
         let last = session.caller().peer().needs_free();
-        // A client that does not compute needs no connection for the value: it is counted as held, and never refused.
+        // A client that does not compute needs no connection for the value: it is counted as held, and never
+        // refused.
         let by_loader = lease.rule.policy().loader;
         if by_loader {
             session.take_free(false);
@@ -464,7 +474,7 @@ impl Herd {
         };
         if let Some(counter) = refused {
             if is_served {
-                return Waited::Old;
+                return WaitAnswer::Old;
             }
             count(counter);
             if hold.many && std::ptr::eq(counter, &raw const counters.busy_prediction) {
@@ -477,7 +487,8 @@ impl Herd {
             // A refresh is urgent when clients wait for it.
             step.effects.jobs.push(JobOrder::Raise { token: lease.token });
         }
-        // Counted under the rule of the lease, as its end will be: the lease may have begun under another rule.
+        // Counted under the rule of the lease, as its end will be: the lease may have begun under another
+        // rule.
         count(&lease.rule.counters().held);
         let waiter = Waiter {
             caller: Arc::clone(session.caller()),
@@ -492,40 +503,46 @@ impl Herd {
             many: hold.many,
         };
         let id = self.waiters.push(&mut lease.queue, waiter);
-        session.begin_wait(Wait { hash: ask.hash, request: hold.request, slot: hold.slot, waiter: id });
+        session.begin_wait(SessionWait {
+            hash: ask.hash,
+            request: hold.request,
+            slot: hold.slot,
+            waiter: id,
+        });
         let (number, window_ms) = (step.clock.last(), ask.rule.fill_window_ms());
-        session.withhold(hold.request, Withheld { hash: ask.hash, number, window_ms });
-        Waited::Waits(id)
+        session.withhold(hold.request, WithheldKey { hash: ask.hash, number, window_ms });
+        WaitAnswer::Waits(id)
     }
 
-    fn send_away<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Waited {
+    fn send_away<V>(&mut self, ask: &Ask<'_>, step: &mut HerdStep<'_, V>) -> WaitAnswer {
         match ask.how.on_busy(ask.rule.policy()) {
             OnBusy::Miss => {
                 let record = self.missed(ask, step);
                 if let Some(lease) = self.leases.of_key(ask.hash, ask.key) {
                     lease.join(step.now_ms);
                 }
-                Waited::Miss(record)
+                WaitAnswer::Miss(record)
             }
-            OnBusy::Error => Waited::Busy(self.missed_by_error(ask.hash, ask.outside, ask.rule, step)),
+            OnBusy::Error => WaitAnswer::Busy(self.missed_by_error(ask.hash, ask.outside, ask.rule, step)),
         }
     }
 
     /// The old value for a waiter whose wait has ended without the new one, if it is to get it.
-    fn old_for(&self, waiter: &Waiter, hash: u64, key: &[u8]) -> Option<OldFor> {
-        let fails = || waiter.found == Kind::Past && self.passes.is_failing(hash);
+    fn old_for(&self, waiter: &Waiter, hash: u64, key: &[u8]) -> Option<OldValueReader> {
+        let fails = || waiter.found == LeaseKind::Past && self.passes.is_failing(hash);
         let gets_old = waiter.found.is_served() || fails();
-        gets_old.then(|| OldFor { key: key.into(), hash, how: waiter.how })
+        gets_old.then(|| OldValueReader { key: key.into(), hash, how: waiter.how })
     }
 
-    /// Ends a wait before its time, without a value. None: it was decided already, and its wake is on the way.
+    /// Ends a wait before its time, without a value. None: it was decided already, and its wake is on the
+    /// way.
     pub fn withdraw<V>(
         &mut self,
         hash: u64,
         id: WaiterId,
-        why: Withdrawn,
-        step: &mut Step<'_, V>,
-    ) -> Option<Unanswered> {
+        why: WithdrawReason,
+        step: &mut HerdStep<'_, V>,
+    ) -> Option<UnansweredKey> {
         let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
         let key = lease.key.clone();
@@ -536,29 +553,29 @@ impl Herd {
         let counters = rule.counters();
         counters.waited(step.now_ms.saturating_sub(waiter.since_ms));
         count(match why {
-            Withdrawn::Circle => &counters.cycles_avoided,
-            Withdrawn::OwnWrite => &counters.held_own_write,
-            Withdrawn::Answered => &counters.held_withdrawn,
+            WithdrawReason::Circle => &counters.cycles_avoided,
+            WithdrawReason::OwnWrite => &counters.held_own_write,
+            WithdrawReason::Answered => &counters.held_withdrawn,
         });
         self.drop_if_deserted(hash);
-        if why == Withdrawn::OwnWrite {
+        if why == WithdrawReason::OwnWrite {
             // Its client may have given up before, and may be storing what it has computed since it asked.
             let record = self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms);
-            return Some(Unanswered { record: Some(record), old: self.old_for(&waiter, hash, &key) });
+            return Some(UnansweredKey { record: Some(record), old: self.old_for(&waiter, hash, &key) });
         }
         let old = self.old_for(&waiter, hash, &key);
         let record = old.is_none().then(|| self.miss(hash, &rule, step));
-        Some(Unanswered { record, old })
+        Some(UnansweredKey { record, old })
     }
 
-    /// Ends a wait whose time is up. `released`: its time is not up, but its connection sends no more. None: it was
-    /// decided already, and its wake is on the way.
+    /// Ends a wait whose time is up. `released`: its time is not up, but its connection sends no more. None:
+    /// it was decided already, and its wake is on the way.
     pub fn expire<V>(
         &mut self,
         hash: u64,
         id: WaiterId,
         released: bool,
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) -> Option<Verdict<V>> {
         let lease = self.leases.get_mut(hash)?;
         let waiter = self.waiters.unlink(&mut lease.queue, id)?;
@@ -589,7 +606,8 @@ impl Herd {
             lease.join(step.now_ms);
         }
         self.drop_if_deserted(hash);
-        // A client that sends no more may have given up before, and may store what it has computed since it asked.
+        // A client that sends no more may have given up before, and may store what it has computed since it
+        // asked.
         let record = if released {
             self.record_since(hash, waiter.since, rule.fill_window_ms(), step.now_ms)
         } else if busy {
@@ -608,13 +626,13 @@ impl Herd {
         Some(if busy { Verdict::Busy { record: Some(record) } } else { Verdict::miss(record) })
     }
 
-    /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of `end`): the
-    /// miss of the lease, if the connection has it now, otherwise a miss without a lease.
-    pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut Step<'_, V>) -> Record {
+    /// The miss of a waiter of this connection whose wait was decided while it was given up (history 10 of
+    /// `end`): the miss of the lease, if the connection has it now, otherwise a miss without a lease.
+    pub fn promoted<V>(&mut self, hash: u64, connection: u64, step: &mut HerdStep<'_, V>) -> MissRecord {
         let Some(lease) = self.leases.get(hash) else {
             let (number, window) = (step.clock.last(), FILL_WINDOW_AUTO_MS);
             self.ledger.record(hash, number, Events::default(), step.now_ms, window);
-            return Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
+            return MissRecord { hash, number, until_ms: step.now_ms + u64::from(window), leased: false };
         };
         let rule = Arc::clone(&lease.rule);
         if !lease.holder.is(connection) {
@@ -622,7 +640,7 @@ impl Herd {
         }
         let number = lease.token;
         let window = self.window_ms(hash, true, &rule, step.now_ms);
-        Record { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
+        MissRecord { hash, number, until_ms: step.now_ms + u64::from(window), leased: true }
     }
 
     /// Whether a token is that of the key's lease, or of a lease that ended unfilled within its fill window.
@@ -661,7 +679,8 @@ impl Herd {
         self.passes.is_failing(hash)
     }
 
-    /// Milliseconds until a key whose computation has failed may be computed again; None: it has not failed since it was filled.
+    /// Milliseconds until a key whose computation has failed may be computed again; None: it has not failed
+    /// since it was filled.
     pub fn fails_for_ms(&self, hash: u64, now_ms: u64) -> Option<u64> {
         self.passes.fails_for_ms(hash, now_ms)
     }
@@ -681,28 +700,23 @@ impl Herd {
         self.waiters.len()
     }
 
-    /// Bytes of the waiters' table.
-    pub fn waiters_bytes(&self) -> usize {
-        self.waiters.bytes()
-    }
-
     /// Number of deadlines: one for each lease that has a holder.
     pub fn deadlines(&self) -> usize {
         self.leases.deadlines()
     }
 
-    /// Bytes of everything that leases need, except for their keys, tags and hints: leases, deadlines, keys let pass,
-    /// tokens of leases that have ended. An upper estimate.
+    /// Bytes of everything that leases need, except for their keys, tags and hints: leases, deadlines, keys
+    /// let pass, tokens of leases that have ended. An upper estimate.
     pub fn leases_bytes(&self) -> usize {
         self.leases.bytes()
             + self.passes.bytes()
             // A table has one byte more for each place.
-            + self.ended.capacity() * (size_of::<(u64, Ended)>() + 1) * 8 / 7
+            + self.ended.capacity() * (size_of::<(u64, EndedLease)>() + 1) * 8 / 7
             + self.ended_order.capacity() * size_of::<u64>()
     }
 
-    /// Hashes of the keys that have leases. A list of leases goes on from them with [`Herd::view`], so that no lock is held
-    /// while keys are copied and lines written.
+    /// Hashes of the keys that have leases. A list of leases goes on from them with [`Herd::view`], so that
+    /// no lock is held while keys are copied and lines written.
     pub fn lease_hashes(&self) -> Vec<u64> {
         self.leases.iter().map(|(hash, _)| hash).collect()
     }

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::caller::{Caller, Holding};
-use crate::how::{Filler, How};
+use crate::caller::{Caller, HolderCount};
+use crate::how::{AskMode, Filler};
 use crate::rule::RuleState;
 
-/// See the module's text.
+/// The holder of a lease.
 #[derive(Debug)]
 pub(crate) enum Holder {
     /// A client that was answered a miss: it is known only by its connection.
-    Client(Holding),
+    Client(HolderCount),
     /// A client that asked for the lease and knows its token. `detached`: the lease outlives the connection.
     Named {
         /// The connection.
-        holding: Holding,
+        holding: HolderCount,
         /// The lease outlives the connection.
         detached: bool,
     },
@@ -29,7 +29,8 @@ pub(crate) enum Holder {
 pub(crate) enum Closed {
     /// Nothing: the lease is not this connection's, or outlives it.
     Stays,
-    /// The lease passes on after the rule's `close_grace_ms`: a pool may send the value on another connection.
+    /// The lease passes on after the rule's `close_grace_ms`: a pool may send the value on another
+    /// connection.
     AfterGrace,
     /// The lease passes on.
     AtOnce,
@@ -37,11 +38,11 @@ pub(crate) enum Closed {
 
 impl Holder {
     /// The holder for a connection that has asked for the key in this way.
-    pub(crate) fn new(caller: &Arc<Caller>, how: How) -> Self {
-        let holding = Holding::new(Arc::clone(caller));
+    pub(crate) fn new(caller: &Arc<Caller>, how: AskMode) -> Self {
+        let holding = HolderCount::new(Arc::clone(caller));
         match how {
-            How::Plain | How::Quiet => Self::Client(holding),
-            How::Explicit { detached, .. } => Self::Named { holding, detached },
+            AskMode::Plain | AskMode::Quiet => Self::Client(holding),
+            AskMode::Explicit { detached, .. } => Self::Named { holding, detached },
         }
     }
 
@@ -86,8 +87,8 @@ impl Holder {
         }
     }
 
-    /// Whether a fill may be the holder's. A pool sends it on any free connection: if the holder is the only one of
-    /// `computers` clients that computes the key, such a fill counts as its own.
+    /// Whether a fill may be the holder's. A pool sends it on any free connection: if the holder is the only
+    /// one of `computers` clients that computes the key, such a fill counts as its own.
     pub(crate) fn may_be_filler(&self, token: u64, by: Filler, computers: u32) -> bool {
         match (by.token, self) {
             (_, Self::Queued) => false,
@@ -97,7 +98,8 @@ impl Holder {
         }
     }
 
-    /// What happens when this connection is closed; `orderly`: its client said so (`quit`, or an end of its input).
+    /// What happens when this connection is closed; `orderly`: its client said so (`quit`, or an end of its
+    /// input).
     pub(crate) fn closed(&self, connection: u64, orderly: bool) -> Closed {
         match self {
             _ if !self.is(connection) => Closed::Stays,
@@ -109,9 +111,9 @@ impl Holder {
 }
 
 /// The lease time of a holder that asked in this way, in milliseconds.
-pub(crate) fn lease_ms(how: How, rule: &RuleState) -> u32 {
+pub(crate) fn lease_ms(how: AskMode, rule: &RuleState) -> u32 {
     match how {
-        How::Explicit { lease_ms: Some(ms), .. } => ms,
+        AskMode::Explicit { lease_ms: Some(ms), .. } => ms,
         _ => rule.lease_ms(),
     }
 }

@@ -4,11 +4,11 @@ use crate::policy::{OnBusy, Policy};
 
 /// How a key is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum AskMode {
     /// With a command that does not mention leases.
     Plain,
-    /// The same, with a quiet command of the binary or the meta protocol, whose clients lose step with an error in its place: what
-    /// would be one is a miss.
+    /// With a quiet command of the binary or the meta protocol. Its clients would take an error in place of
+    /// the reply for the reply to another key, so a miss takes its place.
     Quiet,
     /// For the lease itself: `mg` with `N` or `R`.
     Explicit {
@@ -19,7 +19,7 @@ pub enum How {
     },
 }
 
-impl How {
+impl AskMode {
     /// For the lease itself.
     pub fn is_explicit(self) -> bool {
         matches!(self, Self::Explicit { .. })
@@ -34,10 +34,10 @@ impl How {
 /// The client or task that fills a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filler {
-    /// Its connection; None: it is known only by a token.
+    /// The client's connection; None: it is known only by a token.
     pub connection: Option<u64>,
     /// The token that it showed.
     pub token: Option<u64>,
-    /// It fills a miss that another connection was answered, as happens in pools.
+    /// The client fills a miss that another connection was answered, as happens in pools.
     pub pooled: bool,
 }

@@ -1,9 +1,9 @@
 //! How many leases there may be, and how many of them each rule may have.
 //!
-//! A rule may have as many leases as are free: one rule alone takes half of them at most, two that want all take a third each, and
-//! a third is left for the next (Choudhury and Hahne, *Dynamic queue length thresholds for shared-memory packet switches*, 1998, with
-//! α = 1). So a rule whose computations hang does not take the leases of the others. The count is one for all shards: which keys
-//! meet in a shard does not matter.
+//! A rule may have as many leases as are free: one rule alone takes half of them at most, two that want all
+//! take a third each, and a third is left for the next (Choudhury and Hahne, *Dynamic queue length thresholds
+//! for shared-memory packet switches*, 1998, with α = 1). So a rule whose computations hang does not take the
+//! leases of the others. The count is one for all shards: which keys meet in a shard does not matter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -23,7 +23,8 @@ impl LeaseLimit {
         Arc::new(Self { most: most.max(1), lends: AtomicBool::new(false), taken: AtomicUsize::new(0) })
     }
 
-    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns how many leases that is.
+    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns how many
+    /// leases that is.
     pub fn lend(&self, on: bool) -> usize {
         self.lends.store(on, Relaxed);
         self.most / 4
@@ -40,13 +41,14 @@ impl LeaseLimit {
         own.load(Relaxed) < (self.most - lent).saturating_sub(self.taken())
     }
 
-    /// A lease begins, of the rule that has `own`. Of threads that find the last place at once each may take one.
+    /// A lease begins, of the rule that has `own`. Of threads that find the last place at once each may take
+    /// one.
     pub(crate) fn take(&self, own: &AtomicUsize) {
         own.fetch_add(1, Relaxed);
         self.taken.fetch_add(1, Relaxed);
     }
 
-    /// It has ended.
+    /// Gives back the place of a lease that has ended.
     pub(crate) fn give(&self, own: &AtomicUsize) {
         own.fetch_sub(1, Relaxed);
         self.taken.fetch_sub(1, Relaxed);

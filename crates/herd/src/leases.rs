@@ -1,7 +1,7 @@
 //! The leases of a shard by their keys' hashes, and their deadlines.
 //!
-//! The holder, the token and the deadline of a lease are changed only while it is out of the table ([`Removed`]), so
-//! that the table and the deadlines always agree.
+//! The holder, the token and the deadline of a lease are changed only while it is out of the table
+//! ([`RemovedLease`]), so that the table and the deadlines always agree.
 //!
 //! # Invariants
 //! * Exactly the leases in the table that have a holder have a deadline.
@@ -13,7 +13,7 @@ use crate::duty::Duty;
 use crate::hash::BuildIdentity;
 use crate::lease::Lease;
 
-/// See the module's text.
+/// The leases of a shard by their keys' hashes, and their deadlines.
 #[derive(Debug)]
 pub(crate) struct Leases {
     /// Boxed, so that the free places of the table are small.
@@ -25,12 +25,12 @@ pub(crate) struct Leases {
 /// A lease that was taken out of the table.
 #[derive(Debug)]
 #[must_use = "its waiters would wait for nothing"]
-pub(crate) struct Removed {
+pub(crate) struct RemovedLease {
     pub(crate) lease: Box<Lease>,
     duty: Duty,
 }
 
-impl Removed {
+impl RemovedLease {
     /// Ends the lease.
     pub(crate) fn end(self) -> Box<Lease> {
         self.duty.discharge();
@@ -63,14 +63,14 @@ impl Leases {
     }
 
     /// Takes a lease out, with its deadline.
-    pub(crate) fn remove(&mut self, hash: u64) -> Option<Removed> {
+    pub(crate) fn remove(&mut self, hash: u64) -> Option<RemovedLease> {
         let lease = self.by_key.remove(&hash)?;
         self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
-        Some(Removed { lease, duty: Duty::new("put the lease back, or end it") })
+        Some(RemovedLease { lease, duty: Duty::new("put the lease back, or end it") })
     }
 
     /// Puts back a lease that was taken out.
-    pub(crate) fn put_back(&mut self, hash: u64, removed: Removed) {
+    pub(crate) fn put_back(&mut self, hash: u64, removed: RemovedLease) {
         self.put(hash, removed.end());
     }
 

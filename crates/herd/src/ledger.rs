@@ -1,28 +1,31 @@
-//! The accounts of a shard's keys: which misses are open, and what becomes of a fill. See [`Account`].
+//! The accounts of a shard's keys: which misses are open, and what becomes of a fill. See [`KeyAccount`].
 //!
-//! Most keys have one open miss, which takes [`ENTRY_BYTES`]; an account with more lies apart. The table is bounded: a miss that
-//! finds no room leaves its number in a fixed array, in a slot by hash ([`Loss`]). While such a number counts, misses of its
-//! keys may be open that are not on record: a fill may belong to one of them, so it takes nothing off the record, and after an
-//! event it is never certainly new.
+//! Most keys have one open miss, which takes [`ENTRY_BYTES`]; an account with more lies apart. The table is
+//! bounded: a miss that finds no room leaves its number in a fixed array, in a slot by hash ([`Loss`]). While
+//! such a number counts, its keys may have open misses that are not on record. A fill may belong to one of
+//! them: it then removes nothing from the record, and after an event it is never certainly new.
 //!
-//! A closed connection changes nothing here. Pools close a connection while the thread that used it still computes, and
-//! its fill comes on another connection.
+//! A closed connection changes nothing here. Pools close a connection while the thread that used it still
+//! computes, and its fill comes on another connection.
 //!
-//! Before the start, and before a change of rules that gave keys another rule, misses were not recorded as they are now
-//! ([`Start`]). For one fill window they count as lost; a fill of a key without a record is an ordinary write, unless there was a
-//! hard event since.
+//! Before the start, and before a change of rules that gave keys another rule, misses were not recorded as
+//! they are now ([`RecordStart`]). For one fill window they count as lost; a fill of a key without a record
+//! is an ordinary write, unless there was a hard event since.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
 
-use crate::account::{Account, Judgement, Lost, Missing, Moment, SLOTS, Softened, Values, life_ms};
+use crate::account::{
+    FillMoment, Judgement, KeyAccount, LostMisses, SLOTS, SoftRelation, UnrecordedMisses, ValueHashes,
+    life_ms,
+};
 use crate::fence::{Events, slot};
 use crate::hash::BuildIdentity;
 
-/// Open misses of a shard's keys. See the module's text.
+/// The accounts of a shard's keys with open misses.
 #[derive(Debug)]
 pub struct Ledger {
-    entries: HashMap<u64, Entry, BuildIdentity>,
+    entries: HashMap<u64, KeyMisses, BuildIdentity>,
     /// Most keys.
     most: usize,
     /// Bytes that entries and accounts may take.
@@ -30,19 +33,19 @@ pub struct Ledger {
     /// Accounts that lie apart.
     apart: usize,
     lost: Box<[Loss]>,
-    /// Slots of `lost` that count, and those that did at the last [`Ledger::settle`].
+    /// Slots of `lost` that count, and those that did at the last [`Ledger::sweep`].
     lost_slots: usize,
-    /// When the next [`Ledger::settle`] has something to do, in milliseconds.
-    settle_ms: u64,
+    /// When the next [`Ledger::sweep`] has something to do, in milliseconds.
+    sweep_ms: u64,
     /// Misses that found no room.
     losses: u64,
     /// The key of the last fill, and its account before it.
-    undo: Option<(u64, Entry)>,
+    undo: Option<(u64, KeyMisses)>,
 }
 
 /// The misses of a key.
 #[derive(Debug)]
-enum Entry {
+enum KeyMisses {
     /// The only one since the key had none, and the hard event that is known.
     One {
         number: u64,
@@ -50,14 +53,14 @@ enum Entry {
         hard: u64,
         window_ms: u32,
     },
-    Many(Box<Account>),
+    Many(Box<KeyAccount>),
 }
 
-impl Entry {
-    fn to_account(&self) -> Account {
+impl KeyMisses {
+    fn to_account(&self) -> KeyAccount {
         match self {
             Self::One { number, at_ms, hard, window_ms } => {
-                let mut account = Account::default();
+                let mut account = KeyAccount::default();
                 account.record(*number, *at_ms, u64::from(*window_ms), SLOTS);
                 account.harden(*hard);
                 account
@@ -78,8 +81,8 @@ impl Entry {
     }
 }
 
-/// The smallest numbers that found no room. The younger takes them for half a fill window and as long as the older counts; so a
-/// key with losses again and again is not held down for ever.
+/// The smallest numbers that found no room. The younger takes them for half a fill window and as long as the
+/// older counts; so a key with losses again and again is not held down for ever.
 #[derive(Debug, Clone, Copy, Default)]
 struct Loss {
     old: Generation,
@@ -118,17 +121,20 @@ impl Loss {
         self.young.until = self.young.until.max(ticks((now_ms + window_ms).div_ceil(TICK_MS))).max(1);
     }
 
-    fn counting(&self, now_ms: u64) -> Option<Lost> {
+    fn counting(&self, now_ms: u64) -> Option<LostMisses> {
         let counting = [self.old, self.young].into_iter().filter(|generation| generation.counts(now_ms));
         counting
-            .map(|one| Lost { number: one.number, until_ms: u64::from(one.until) * TICK_MS })
-            .reduce(|a, b| Lost { number: a.number.min(b.number), until_ms: a.until_ms.max(b.until_ms) })
+            .map(|one| LostMisses { number: one.number, until_ms: u64::from(one.until) * TICK_MS })
+            .reduce(|a, b| LostMisses {
+                number: a.number.min(b.number),
+                until_ms: a.until_ms.max(b.until_ms),
+            })
     }
 }
 
 /// A moment before which misses were not recorded as they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
+pub struct RecordStart {
     /// The clock's number then.
     pub number: u64,
     /// When that was, in milliseconds.
@@ -144,22 +150,24 @@ pub struct Start {
 pub struct Surroundings {
     /// The last events that concern it and are noted outside the shard.
     pub outside: Events,
-    /// The last events of the keys that share its slot in the fence, without their writes: asked after a start.
+    /// The last events of the keys that share its slot in the fence, without their writes: asked after a
+    /// start.
     pub slot: Events,
-    /// The same with their writes: asked where there are lost misses.
+    /// The key's last events with its writes: asked where there are lost misses.
     pub written: Events,
     /// A start that counts.
-    pub start: Option<Start>,
+    pub start: Option<RecordStart>,
 }
 
 /// What becomes of a fill, and of what is under its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Judged {
+pub struct FillVerdict {
     /// The verdict.
     pub judgement: Judgement,
     /// Whether a soft event is newer.
-    pub softened: Softened,
-    /// No old miss is on record any more: a provisional value under the key goes, and a value that comes now is not kept as provisional.
+    pub softened: SoftRelation,
+    /// No old miss is on record any more: a provisional value under the key goes, and a value that comes now
+    /// is not kept as provisional.
     pub closed: bool,
     /// When that will be at the latest, in milliseconds: a provisional value ends then.
     pub closes_ms: u64,
@@ -167,10 +175,10 @@ pub struct Judged {
     pub sample_ms: Option<u64>,
 }
 
-impl Judged {
+impl FillVerdict {
     /// Of a fill whose miss is known, or that belongs to none.
     pub fn known(judgement: Judgement) -> Self {
-        Self { judgement, softened: Softened::No, closed: true, closes_ms: 0, sample_ms: None }
+        Self { judgement, softened: SoftRelation::No, closed: true, closes_ms: 0, sample_ms: None }
     }
 }
 
@@ -192,14 +200,14 @@ pub struct AccountView {
 }
 
 /// Milliseconds from one look for what is too old to the next.
-const SETTLE_MS: u64 = 900;
+const SWEEP_MS: u64 = 900;
 /// Keys for which that time counts once.
-const SETTLED_KEYS: usize = 16_384;
+const SWEPT_KEYS: usize = 16_384;
 
 /// Bytes that a key with one open miss takes, right after its table has grown to twice its size.
-pub const ENTRY_BYTES: usize = (size_of::<(u64, Entry)>() + 1) * 16 / 7;
+pub const ENTRY_BYTES: usize = (size_of::<(u64, KeyMisses)>() + 1) * 16 / 7;
 /// Bytes that an account takes besides when the key has had more than one.
-pub const ACCOUNT_BYTES: usize = size_of::<Account>() + 16;
+pub const ACCOUNT_BYTES: usize = size_of::<KeyAccount>() + 16;
 
 impl Ledger {
     /// A ledger of at most `bytes` bytes: seven eighths for accounts, the rest for misses that find no room.
@@ -218,7 +226,7 @@ impl Ledger {
             apart: 0,
             lost: vec![Loss::default(); slots].into(),
             lost_slots: 0,
-            settle_ms: 0,
+            sweep_ms: 0,
             losses: 0,
             undo: None,
         }
@@ -233,8 +241,9 @@ impl Ledger {
         self.entries.len() * ENTRY_BYTES + self.apart * ACCOUNT_BYTES + bytes <= self.most_bytes
     }
 
-    /// Records a miss under a rule whose fill window is `window_ms` milliseconds. `events`: those outside the shard, if a miss of
-    /// the key was on record ([`Ledger::has`]). `now_ms`: milliseconds since the start. False: there is no room for it.
+    /// Records a miss under a rule whose fill window is `window_ms` milliseconds. `events`: those outside the
+    /// shard, if a miss of the key was on record ([`Ledger::has`]). `now_ms`: milliseconds since the start.
+    /// False: there is no room for it.
     pub fn record(&mut self, hash: u64, number: u64, events: Events, now_ms: u64, window_ms: u32) -> bool {
         if !self.entries.contains_key(&hash)
             && (self.entries.len() >= self.most || !self.has_room_for(ENTRY_BYTES))
@@ -249,7 +258,7 @@ impl Ledger {
             }
         }
         let has_room = self.has_room_for(ACCOUNT_BYTES);
-        let one = Entry::One { number, at_ms: now_ms, hard: 0, window_ms };
+        let one = KeyMisses::One { number, at_ms: now_ms, hard: 0, window_ms };
         let mut place = match self.entries.entry(hash) {
             MapEntry::Vacant(place) => {
                 place.insert(one);
@@ -258,27 +267,27 @@ impl Ledger {
             MapEntry::Occupied(place) => place,
         };
         if place.get_mut().pass(now_ms) {
-            if matches!(place.insert(one), Entry::Many(_)) {
+            if matches!(place.insert(one), KeyMisses::Many(_)) {
                 self.apart -= 1;
             }
             return true;
         }
         match place.get_mut() {
-            Entry::Many(account) => {
+            KeyMisses::Many(account) => {
                 account.harden(events.hard);
                 account.soften(events.soft);
                 account.record(number, now_ms, u64::from(window_ms), SLOTS);
             }
-            Entry::One { .. } if !has_room => {
+            KeyMisses::One { .. } if !has_room => {
                 self.lose(hash, number, window_ms, now_ms);
                 return false;
             }
-            entry @ Entry::One { .. } => {
+            entry @ KeyMisses::One { .. } => {
                 let mut account = entry.to_account();
                 account.harden(events.hard);
                 account.soften(events.soft);
                 account.record(number, now_ms, u64::from(window_ms), SLOTS);
-                *entry = Entry::Many(Box::new(account));
+                *entry = KeyMisses::Many(Box::new(account));
                 self.apart += 1;
             }
         }
@@ -293,10 +302,10 @@ impl Ledger {
         loss.lose(number, u64::from(window_ms), now_ms);
     }
 
-    fn missing(&self, hash: u64, start: Option<Start>, now_ms: u64) -> Missing {
-        Missing {
+    fn missing(&self, hash: u64, start: Option<RecordStart>, now_ms: u64) -> UnrecordedMisses {
+        UnrecordedMisses {
             lost: self.lost[slot(hash, self.lost.len())].counting(now_ms),
-            before: start.map(|start| Lost { number: start.number, until_ms: start.until_ms }),
+            before: start.map(|start| LostMisses { number: start.number, until_ms: start.until_ms }),
             before_ms: start.map(|start| start.at_ms),
             keeps_all: start.is_some_and(|start| start.drops),
         }
@@ -306,8 +315,8 @@ impl Ledger {
     pub fn harden(&mut self, hash: u64, number: u64) {
         match self.entries.get_mut(&hash) {
             None => {}
-            Some(Entry::One { hard, .. }) => *hard = (*hard).max(number),
-            Some(Entry::Many(account)) => account.harden(number),
+            Some(KeyMisses::One { hard, .. }) => *hard = (*hard).max(number),
+            Some(KeyMisses::Many(account)) => account.harden(number),
         }
     }
 
@@ -324,20 +333,27 @@ impl Ledger {
         let has_room = self.has_room_for(ACCOUNT_BYTES);
         match self.entries.get_mut(&hash) {
             None => {}
-            Some(Entry::Many(account)) => account.soften(number),
+            Some(KeyMisses::Many(account)) => account.soften(number),
             Some(entry) if has_room => {
                 let mut account = entry.to_account();
                 account.soften(number);
-                *entry = Entry::Many(Box::new(account));
+                *entry = KeyMisses::Many(Box::new(account));
                 self.apart += 1;
             }
             // Without room it counts as a hard event: the value is computed again.
-            Some(Entry::One { hard, .. }) => *hard = (*hard).max(number),
+            Some(KeyMisses::One { hard, .. }) => *hard = (*hard).max(number),
         }
     }
 
-    /// Judges a fill that does not say to which miss it belongs, and takes it off the record. [`Ledger::undo`] puts it back.
-    pub fn fill(&mut self, hash: u64, around: &Surroundings, moment: &Moment, values: &dyn Values) -> Judged {
+    /// Judges a fill that does not say to which miss it belongs, and takes it off the record.
+    /// [`Ledger::undo`] puts it back.
+    pub fn fill(
+        &mut self,
+        hash: u64,
+        around: &Surroundings,
+        moment: &FillMoment,
+        values: &dyn ValueHashes,
+    ) -> FillVerdict {
         let missing = self.missing(hash, around.start, moment.now_ms);
         self.undo = None;
         let mut outside = around.outside;
@@ -345,7 +361,8 @@ impl Ledger {
         if missing.lost.is_some() {
             outside = outside.max(around.written);
         } else if missing.before.is_some() {
-            // A value from before the start can overwrite a write, as in memcached; a second write is none the less kept.
+            // A value from before the start can overwrite a write, as in memcached; a second write is none
+            // the less kept.
             outside = outside.max(around.slot);
         }
         let has_room = self.has_room_for(ACCOUNT_BYTES);
@@ -354,41 +371,44 @@ impl Ledger {
             MapEntry::Occupied(place) => place,
         };
         if place.get_mut().pass(moment.now_ms) {
-            self.apart -= usize::from(matches!(place.remove(), Entry::Many(_)));
+            self.apart -= usize::from(matches!(place.remove(), KeyMisses::Many(_)));
             return fill_unrecorded(around, outside, &missing, moment, values);
         }
-        if let Entry::One { number, at_ms, hard, .. } = place.get()
-            && missing == Missing::default()
+        if let KeyMisses::One { number, at_ms, hard, .. } = place.get()
+            && missing == UnrecordedMisses::default()
         {
             let hard = (*hard).max(outside.hard);
             let stamp = *number;
             let judgement = if stamp < hard { Judgement::Old } else { Judgement::Clean { stamp } };
-            let softened = if stamp < outside.soft { Softened::Now } else { Softened::No };
+            let softened = if stamp < outside.soft { SoftRelation::Now } else { SoftRelation::No };
             let sample_ms = Some(moment.now_ms.saturating_sub(*at_ms));
             self.undo = Some((hash, place.remove()));
-            return Judged { softened, sample_ms, ..Judged::known(judgement) };
+            return FillVerdict { softened, sample_ms, ..FillVerdict::known(judgement) };
         }
         let mut account = place.get().to_account();
         account.harden(outside.hard);
         account.soften(outside.soft);
-        if !has_room && matches!(place.get(), Entry::One { .. }) {
+        if !has_room && matches!(place.get(), KeyMisses::One { .. }) {
             account.forget_age();
         }
         let judged = judge(&mut account, moment, &missing, values);
         let old = match (place.get_mut(), account.is_empty()) {
             (_, true) => {
                 let old = place.remove();
-                self.apart -= usize::from(matches!(old, Entry::Many(_)));
+                self.apart -= usize::from(matches!(old, KeyMisses::Many(_)));
                 old
             }
-            (Entry::Many(many), false) => Entry::Many(Box::new(std::mem::replace(&mut **many, account))),
+            (KeyMisses::Many(many), false) => {
+                KeyMisses::Many(Box::new(std::mem::replace(&mut **many, account)))
+            }
             // Lost misses leave its miss on record, with what is counted since the event.
             (one, false) if has_room => {
                 self.apart += 1;
-                std::mem::replace(one, Entry::Many(Box::new(account)))
+                std::mem::replace(one, KeyMisses::Many(Box::new(account)))
             }
-            (Entry::One { number, at_ms, hard, window_ms }, false) => {
-                let old = Entry::One { number: *number, at_ms: *at_ms, hard: *hard, window_ms: *window_ms };
+            (KeyMisses::One { number, at_ms, hard, window_ms }, false) => {
+                let old =
+                    KeyMisses::One { number: *number, at_ms: *at_ms, hard: *hard, window_ms: *window_ms };
                 *hard = (*hard).max(outside.hard);
                 old
             }
@@ -400,21 +420,21 @@ impl Ledger {
     /// The last fill could not be stored, and comes again: its key's account is as before it.
     pub fn undo(&mut self, hash: u64) {
         if let Some((_, entry)) = self.undo.take().filter(|(of, _)| *of == hash) {
-            self.apart += usize::from(matches!(entry, Entry::Many(_)));
-            if let Some(Entry::Many(_)) = self.entries.insert(hash, entry) {
+            self.apart += usize::from(matches!(entry, KeyMisses::Many(_)));
+            if let Some(KeyMisses::Many(_)) = self.entries.insert(hash, entry) {
                 self.apart -= 1;
             }
         }
     }
 
-    /// A fill came for the miss with this number, or for any: takes it off the record. True: no old miss is on record any more, and
-    /// a provisional value of the key goes.
+    /// A fill came for the miss with this number, or for any: takes it off the record. True: no old miss is
+    /// on record any more, and a provisional value of the key goes.
     pub fn take(&mut self, hash: u64, number: Option<u64>, around: &Surroundings, now_ms: u64) -> bool {
         let missing = self.missing(hash, around.start, now_ms);
         let MapEntry::Occupied(mut place) = self.entries.entry(hash) else {
-            return missing == Missing::default();
+            return missing == UnrecordedMisses::default();
         };
-        if missing == Missing::default() && matches!(place.get(), Entry::One { .. }) {
+        if missing == UnrecordedMisses::default() && matches!(place.get(), KeyMisses::One { .. }) {
             place.remove();
             return true;
         }
@@ -425,8 +445,8 @@ impl Ledger {
         account.take(number, &missing);
         let closed = account.is_closed(&missing);
         if account.is_empty() {
-            self.apart -= usize::from(matches!(place.remove(), Entry::Many(_)));
-        } else if let Entry::Many(many) = place.get_mut() {
+            self.apart -= usize::from(matches!(place.remove(), KeyMisses::Many(_)));
+        } else if let KeyMisses::Many(many) = place.get_mut() {
             **many = account;
         }
         closed
@@ -435,7 +455,7 @@ impl Ledger {
     /// What is known of the key.
     pub fn view(&mut self, hash: u64, around: &Surroundings, now_ms: u64) -> AccountView {
         let lost = self.missing(hash, around.start, now_ms).lost;
-        let mut account = self.entries.get(&hash).map(Entry::to_account).unwrap_or_default();
+        let mut account = self.entries.get(&hash).map(KeyMisses::to_account).unwrap_or_default();
         account.pass(now_ms);
         account.harden(around.outside.hard);
         AccountView {
@@ -454,13 +474,14 @@ impl Ledger {
         view.oldest.into_iter().chain(view.lost).min()
     }
 
-    /// About once a second: lets go of what is too old, so that [`Ledger::len`] and [`Ledger::lost_slots`] say what counts. A
-    /// table of more than 16,384 keys is walked less often, so that a second has no more of this than that.
-    pub fn settle(&mut self, now_ms: u64) {
-        if now_ms < self.settle_ms {
+    /// About once a second: lets go of what is too old, so that [`Ledger::len`] and [`Ledger::lost_slots`]
+    /// say what counts. A table of more than 16,384 keys is walked less often, so that a second has no more
+    /// of this than that.
+    pub fn sweep(&mut self, now_ms: u64) {
+        if now_ms < self.sweep_ms {
             return;
         }
-        self.settle_ms = now_ms + SETTLE_MS * (1 + (self.entries.len() / SETTLED_KEYS) as u64);
+        self.sweep_ms = now_ms + SWEEP_MS * (1 + (self.entries.len() / SWEPT_KEYS) as u64);
         self.drop_aged(now_ms);
         if self.lost_slots > 0 {
             for loss in &mut self.lost {
@@ -472,7 +493,8 @@ impl Ledger {
         }
     }
 
-    /// Slots that stand for misses that found no room; those that have ceased to since the last [`Ledger::settle`] as well.
+    /// Slots that stand for misses that found no room; those that have ceased to since the last
+    /// [`Ledger::sweep`] as well.
     pub fn lost_slots(&self) -> usize {
         self.lost_slots
     }
@@ -488,7 +510,7 @@ impl Ledger {
         let apart = &mut self.apart;
         self.entries.retain(|_, entry| {
             let is_over = entry.pass(now_ms);
-            *apart -= usize::from(is_over && matches!(entry, Entry::Many(_)));
+            *apart -= usize::from(is_over && matches!(entry, KeyMisses::Many(_)));
             !is_over
         });
     }
@@ -513,60 +535,68 @@ impl Ledger {
 fn fill_unrecorded(
     around: &Surroundings,
     outside: Events,
-    missing: &Missing,
-    moment: &Moment,
-    values: &dyn Values,
-) -> Judged {
+    missing: &UnrecordedMisses,
+    moment: &FillMoment,
+    values: &dyn ValueHashes,
+) -> FillVerdict {
     // If no miss since the start has found no room, the fill is of one from before it.
-    let is_before = |start: Start| start.drops || outside.hard > start.number && missing.lost.is_none();
+    let is_before = |start: RecordStart| start.drops || outside.hard > start.number && missing.lost.is_none();
     if around.start.is_some_and(is_before) {
-        return Judged { closed: false, ..Judged::known(Judgement::Unrecorded) };
+        return FillVerdict { closed: false, ..FillVerdict::known(Judgement::Unrecorded) };
     }
     if missing.lost.is_none() {
         let start = around.start.filter(|start| outside.soft > start.number);
-        if let Some(Start { number: stamp, .. }) = start.filter(|_| moment.strict) {
-            return Judged { softened: Softened::Now, ..Judged::known(Judgement::Clean { stamp }) };
+        if let Some(RecordStart { number: stamp, .. }) = start.filter(|_| moment.strict) {
+            return FillVerdict {
+                softened: SoftRelation::Now,
+                ..FillVerdict::known(Judgement::Clean { stamp })
+            };
         }
         let soft = start.map(|_| outside.soft);
         let until_ms = life_ms(missing.before_ms, moment);
-        let softened = soft.map_or(Softened::No, |soft| Softened::Later { soft, until_ms });
-        return Judged { softened, ..Judged::known(Judgement::Write) };
+        let softened = soft.map_or(SoftRelation::No, |soft| SoftRelation::Later { soft, until_ms });
+        return FillVerdict { softened, ..FillVerdict::known(Judgement::Write) };
     }
-    let mut account = Account::default();
+    let mut account = KeyAccount::default();
     account.harden(outside.hard);
     account.soften(outside.soft);
     judge(&mut account, moment, missing, values)
 }
 
-fn judge(account: &mut Account, moment: &Moment, missing: &Missing, values: &dyn Values) -> Judged {
+fn judge(
+    account: &mut KeyAccount,
+    moment: &FillMoment,
+    missing: &UnrecordedMisses,
+    values: &dyn ValueHashes,
+) -> FillVerdict {
     let sample_ms = account.sample_ms(moment.now_ms);
     let judgement = account.judge(moment, missing, values);
     let softened = match judgement {
         Judgement::Clean { stamp }
         | Judgement::Proved { stamp, .. }
         | Judgement::Provisional { stamp, .. } => account.softened(stamp, moment, missing),
-        _ => Softened::No,
+        _ => SoftRelation::No,
     };
     account.take(None, missing);
     let (closed, closes_ms) = (account.is_closed(missing), account.closes_ms(missing));
-    Judged { judgement, softened, closed, closes_ms, sample_ms }
+    FillVerdict { judgement, softened, closed, closes_ms, sample_ms }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::Shown;
+    use crate::account::ShownValue;
 
     const WINDOW: u32 = 1000;
 
     struct Same;
 
-    impl Values for Same {
+    impl ValueHashes for Same {
         fn fill(&self) -> u64 {
             7
         }
 
-        fn shown(&self) -> Option<Shown> {
+        fn shown(&self) -> Option<ShownValue> {
             None
         }
     }
@@ -576,7 +606,7 @@ mod tests {
     }
 
     fn fill(ledger: &mut Ledger, hash: u64, now_ms: u64) -> Judgement {
-        let moment = Moment { now_ms, p99_ms: 1, strict: false };
+        let moment = FillMoment { now_ms, p99_ms: 1, strict: false };
         ledger.fill(hash, &Surroundings::default(), &moment, &Same).judgement
     }
 
@@ -602,7 +632,7 @@ mod tests {
             assert!(used <= bytes * 7 / 8 && used > bytes * 7 / 8 - 2 * ACCOUNT_BYTES, "{used} of {bytes}");
             assert_eq!(kept, ledger.len());
             assert!(ledger.lost_slots() > 0 && ledger.apart > 0);
-            ledger.settle(10_000);
+            ledger.sweep(10_000);
             assert_eq!((ledger.len(), ledger.apart, ledger.lost_slots()), (0, 0, 0));
         }
     }
@@ -625,10 +655,10 @@ mod tests {
     #[test]
     fn after_a_start_what_may_be_of_a_lost_miss_is_not_taken_for_one_from_before() {
         let mut ledger = Ledger::with(2, 1);
-        let start = Some(Start { number: 5, at_ms: 0, until_ms: 60_000, drops: false });
+        let start = Some(RecordStart { number: 5, at_ms: 0, until_ms: 60_000, drops: false });
         let hard = |number| Events { hard: number, ..Events::default() };
         let around = Surroundings { start, slot: hard(20), written: hard(20), ..Surroundings::default() };
-        let moment = Moment { now_ms: 500, p99_ms: 100, strict: false };
+        let moment = FillMoment { now_ms: 500, p99_ms: 100, strict: false };
         let judge =
             |ledger: &mut Ledger, around: &Surroundings| ledger.fill(3, around, &moment, &Same).judgement;
         // All misses since the start are on record: it belongs to none of them.
@@ -639,7 +669,7 @@ mod tests {
         assert!(!record(&mut ledger, 3, 21, 450));
         let provisional = Judgement::Provisional { stamp: 20, until_ms: 900, instead: false };
         assert_eq!(judge(&mut ledger, &around), provisional);
-        let drops = Surroundings { start: start.map(|start| Start { drops: true, ..start }), ..around };
+        let drops = Surroundings { start: start.map(|start| RecordStart { drops: true, ..start }), ..around };
         assert_eq!(judge(&mut ledger, &drops), Judgement::Unrecorded);
     }
 

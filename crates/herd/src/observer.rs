@@ -1,17 +1,17 @@
 //! Rules that observe: what they would do, from requests that are answered as if their keys had no rule.
 //!
-//! An [`Observer`] is the part of one shard. It is told of misses, stores, deletes and closed connections of keys whose rule
-//! observes, keeps a lease as the rule would have granted it, and counts in the rule's counters. It answers nobody, takes no number
-//! of the clock and sets no timer: deadlines and ends of holds are noticed at the next request of the key, or by
-//! [`Observer::settle`].
+//! An [`Observer`] is the part of one shard. It is told of misses, stores, deletes and closed connections of
+//! keys whose rule observes, keeps a lease as the rule would have granted it, and counts in the rule's
+//! counters. It answers nobody, takes no number of the clock and sets no timer: deadlines and ends of holds
+//! are noticed at the next request of the key, or by [`Observer::sweep`].
 //!
 //! # How it differs from the rule itself
-//! * A client that would have been held computes today, and stores. So the first store after the miss ends a lease: it is the one
-//!   that the held clients would have waited for. What the others store later is told from ordinary writes by their number only
-//!   ([`Key::echoes`]).
+//! * A client that would have been held computes today, and stores. So the first store after the miss ends a
+//!   lease: it is the one that the held clients would have waited for. What the others store later is told
+//!   from ordinary writes by their number only ([`ObservedKey::echoes`]).
 //! * Computing takes as long as it takes today, beside all others that compute the same.
-//! * `rule_computers`, circles of waiting connections, and the last free connection of a client are not taken into account. Each key
-//!   of a get of several is taken alone.
+//! * `rule_computers`, circles of waiting connections, and the last free connection of a client are not taken
+//!   into account. Each key of a get of several is taken alone.
 //! * Numbers are its own: those of the clock with room for 65,536 of its own between any two.
 
 use std::collections::HashMap;
@@ -19,21 +19,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::account::{Judgement, Moment, Values};
+use crate::account::{FillMoment, Judgement, ValueHashes};
 use crate::counters::RuleCounters;
 use crate::fence::Events;
 use crate::hash::BuildIdentity;
-use crate::lease::Kind;
-use crate::ledger::{Judged, Ledger, Surroundings};
-use crate::pass::{PassList, Troubled};
+use crate::lease::LeaseKind;
+use crate::ledger::{FillVerdict, Ledger, Surroundings};
+use crate::pass::{FailingKey, PassList};
 use crate::policy::Ambiguous;
-use crate::rule::{Begun, Prediction, RuleState, count};
+use crate::rule::{ComputeStart, Prediction, RuleState, count};
 
 /// Numbers of an observer between two of the clock, as a power of two.
 const OWN_BITS: u32 = 16;
 /// Bytes of a key with its places in the tables.
-const KEY_BYTES: usize =
-    size_of::<Key>() + 16 + (size_of::<(u64, Box<Key>)>() + 1 + size_of::<(u64, Troubled)>() + 1) * 16 / 7;
+const KEY_BYTES: usize = size_of::<ObservedKey>()
+    + 16
+    + (size_of::<(u64, Box<ObservedKey>)>() + 1 + size_of::<(u64, FailingKey)>() + 1) * 16 / 7;
 /// Fewest keys of a shard.
 const KEYS_LEAST: usize = 64;
 /// Bytes of a shard's open misses, at least.
@@ -45,17 +46,17 @@ const NOBODY: u64 = u64::MAX;
 
 /// A get of a key under a rule that observes, which was answered as a miss.
 #[derive(Debug, Clone, Copy)]
-pub struct Missed<'a> {
+pub struct ObservedMiss<'a> {
     /// The key's hash.
     pub hash: u64,
-    /// Its rule.
+    /// The key's rule.
     pub rule: &'a Arc<RuleState>,
     /// The connection.
     pub connection: u64,
-    /// It has sent more while it waited: several threads share it.
+    /// The connection has sent more while it waited: several threads share it.
     pub is_shared: bool,
     /// The value that the rule would have found.
-    pub found: Kind,
+    pub found: LeaseKind,
     /// Until when it would have been served, in milliseconds since the start.
     pub old_until_ms: u64,
     /// The clock's last number.
@@ -66,10 +67,10 @@ pub struct Missed<'a> {
 
 /// A value of such a key that is about to be stored.
 #[derive(Debug, Clone, Copy)]
-pub struct Stored<'a> {
+pub struct ObservedStore<'a> {
     /// The key's hash.
     pub hash: u64,
-    /// Its rule.
+    /// The key's rule.
     pub rule: &'a RuleState,
     /// Numbers of the last events from outside the shard that concern the key.
     pub outside: Events,
@@ -81,14 +82,14 @@ pub struct Stored<'a> {
 
 /// Why a lease passes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum PassCause {
     Close,
     Deadline,
     Invalidated,
     GaveUp,
 }
 
-impl Cause {
+impl PassCause {
     fn counter(self, counters: &RuleCounters) -> &AtomicU64 {
         match self {
             Self::Close => &counters.promoted_close,
@@ -101,13 +102,13 @@ impl Cause {
 
 /// Gets that would be held: when they came, oldest first.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldGets {
     times: [(u64, u32); TIMES],
     len: usize,
     count: u32,
 }
 
-impl Held {
+impl HeldGets {
     fn push(&mut self, now_ms: u64, hold_ms: u32) {
         self.count += 1;
         let apart_ms = u64::from(hold_ms / 8).max(1);
@@ -156,10 +157,10 @@ impl Held {
 
 /// A lease that there would be.
 #[derive(Debug)]
-struct Lease {
-    begun: Begun,
+struct LikelyLease {
+    begun: ComputeStart,
     holder: u64,
-    kind: Kind,
+    kind: LeaseKind,
     /// Until when the old value is served.
     old_until_ms: u64,
     deadline_ms: u64,
@@ -168,23 +169,23 @@ struct Lease {
     reentries: u8,
     computers: u32,
     joined_ms: Option<u64>,
-    held: Held,
+    held: HeldGets,
 }
 
 /// A key with a lease, or whose clients still compute though they would have been given the value.
 #[derive(Debug)]
-struct Key {
+struct ObservedKey {
     rule: Arc<RuleState>,
-    lease: Option<Lease>,
+    lease: Option<LikelyLease>,
     /// Clients that compute today and would not have: what they store is not looked at.
     echoes: u32,
     echoes_until_ms: u64,
 }
 
-/// See the module's text.
+/// One shard's part of the rules that observe.
 #[derive(Debug)]
 pub struct Observer {
-    keys: HashMap<u64, Box<Key>, BuildIdentity>,
+    keys: HashMap<u64, Box<ObservedKey>, BuildIdentity>,
     most: usize,
     passes: PassList,
     ledger: Ledger,
@@ -212,7 +213,7 @@ impl Observer {
         self.keys.len()
     }
 
-    /// It keeps no key.
+    /// Whether the observer keeps no key.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -228,11 +229,12 @@ impl Observer {
         self.number
     }
 
-    /// A get was answered as a miss. True: this connection would have the lease, and [`Observer::closed`] must be called when it closes.
-    pub fn missed(&mut self, missed: &Missed<'_>) -> bool {
-        let Missed { hash, rule, now_ms, .. } = *missed;
+    /// A get was answered as a miss. True: this connection would have the lease, and [`Observer::closed`]
+    /// must be called when it closes.
+    pub fn missed(&mut self, missed: &ObservedMiss<'_>) -> bool {
+        let ObservedMiss { hash, rule, now_ms, .. } = *missed;
         let policy = rule.policy();
-        self.settle_key(hash, missed.clock, now_ms);
+        self.sweep_key(hash, missed.clock, now_ms);
         if !policy.leases {
             self.record(hash, rule, missed.clock, now_ms);
             return false;
@@ -243,7 +245,7 @@ impl Observer {
         {
             if lease.kind.is_served() && now_ms < lease.old_until_ms {
                 count(&counters.computes_saved);
-                if lease.kind == Kind::Stale {
+                if lease.kind == LeaseKind::Stale {
                     count(&counters.stale_served);
                 }
                 key.echoes += 1;
@@ -285,8 +287,8 @@ impl Observer {
     }
 
     /// The key has no lease: the client, or the loader, gets it.
-    fn grant(&mut self, missed: &Missed<'_>) -> bool {
-        let Missed { hash, rule, found, now_ms, .. } = *missed;
+    fn grant(&mut self, missed: &ObservedMiss<'_>) -> bool {
+        let ObservedMiss { hash, rule, found, now_ms, .. } = *missed;
         let (policy, counters) = (rule.policy(), rule.counters());
         let has_room = self.keys.len() < self.most || self.keys.contains_key(&hash);
         if !has_room {
@@ -294,11 +296,11 @@ impl Observer {
             return false;
         }
         count(match found {
-            Kind::Absent | Kind::Past => &counters.leases,
-            Kind::Stale => &counters.leases_stale,
-            Kind::Early => &counters.leases_early,
+            LeaseKind::Absent | LeaseKind::Past => &counters.leases,
+            LeaseKind::Stale => &counters.leases_stale,
+            LeaseKind::Early => &counters.leases_early,
         });
-        let mut lease = Lease {
+        let mut lease = LikelyLease {
             begun: rule.begin(now_ms),
             holder: if policy.loader { NOBODY } else { missed.connection },
             kind: found,
@@ -308,13 +310,13 @@ impl Observer {
             reentries: 0,
             computers: 1,
             joined_ms: None,
-            held: Held::default(),
+            held: HeldGets::default(),
         };
         if policy.loader {
             count(&counters.loads);
             if found.is_served() {
                 count(&counters.loads_refresh);
-                if found == Kind::Stale {
+                if found == LeaseKind::Stale {
                     count(&counters.computes_saved);
                     count(&counters.stale_served);
                 }
@@ -325,7 +327,7 @@ impl Observer {
             }
         }
         let key = self.keys.entry(hash).or_insert_with(|| {
-            Box::new(Key { rule: Arc::clone(rule), lease: None, echoes: 0, echoes_until_ms: 0 })
+            Box::new(ObservedKey { rule: Arc::clone(rule), lease: None, echoes: 0, echoes_until_ms: 0 })
         });
         key.rule = Arc::clone(rule);
         key.lease = Some(lease);
@@ -340,16 +342,16 @@ impl Observer {
         }
     }
 
-    /// A value is about to be stored by a command that may be a fill. What the key's account would say of it; None: no miss of the
-    /// key is open. [`Observer::stored`] or [`Observer::not_stored`] must follow.
-    pub fn judge(&mut self, stored: &Stored<'_>, values: &dyn Values) -> Option<Judged> {
-        let Stored { hash, rule, outside, now_ms, .. } = *stored;
+    /// A value is about to be stored by a command that may be a fill. What the key's account would say of it;
+    /// None: no miss of the key is open. [`Observer::stored`] or [`Observer::not_stored`] must follow.
+    pub fn judge(&mut self, stored: &ObservedStore<'_>, values: &dyn ValueHashes) -> Option<FillVerdict> {
+        let ObservedStore { hash, rule, outside, now_ms, .. } = *stored;
         if !self.ledger.has(hash) {
             return None;
         }
         let policy = rule.policy();
         let strict = policy.loader || policy.ambiguous == Ambiguous::Drop;
-        let moment = Moment { now_ms, p99_ms: rule.fill_p99_ms(), strict };
+        let moment = FillMoment { now_ms, p99_ms: rule.fill_p99_ms(), strict };
         let own = |number: u64| number << OWN_BITS;
         let outside = Events { hard: own(outside.hard), soft: own(outside.soft) };
         let around = Surroundings { outside, ..Surroundings::default() };
@@ -362,9 +364,9 @@ impl Observer {
     }
 
     /// The value was stored, of which [`Observer::judge`] has said this.
-    pub fn stored(&mut self, stored: &Stored<'_>, judged: Option<Judged>) {
-        let Stored { hash, rule, clock, now_ms, .. } = *stored;
-        self.settle_key(hash, clock, now_ms);
+    pub fn stored(&mut self, stored: &ObservedStore<'_>, judged: Option<FillVerdict>) {
+        let ObservedStore { hash, rule, clock, now_ms, .. } = *stored;
+        self.sweep_key(hash, clock, now_ms);
         let judged = judged.filter(|judged| judged.judgement != Judgement::Write);
         if let Some(judged) = &judged {
             rule.count_fill(judged.judgement);
@@ -391,7 +393,7 @@ impl Observer {
             self.passes.filled(hash);
             self.end_filled(hash, now_ms);
         } else {
-            self.pass_on(hash, Cause::GaveUp, clock, now_ms);
+            self.pass_on(hash, PassCause::GaveUp, clock, now_ms);
         }
     }
 
@@ -414,25 +416,25 @@ impl Observer {
         }
     }
 
-    /// The key was deleted, or changed by a command that cannot be a fill (`is_value`: it has a value now).
-    pub fn changed(&mut self, hash: u64, is_value: bool, clock: u64, now_ms: u64) {
-        self.settle_key(hash, clock, now_ms);
+    /// The key was deleted, or changed by a command that cannot be a fill (`has_value`: it has a value now).
+    pub fn changed(&mut self, hash: u64, has_value: bool, clock: u64, now_ms: u64) {
+        self.sweep_key(hash, clock, now_ms);
         let number = self.next_number(clock);
         self.ledger.harden(hash, number);
         self.passes.forgive(hash);
-        if is_value {
+        if has_value {
             self.passes.filled(hash);
             self.end_filled(hash, now_ms);
         } else {
-            self.pass_on(hash, Cause::Invalidated, clock, now_ms);
+            self.pass_on(hash, PassCause::Invalidated, clock, now_ms);
         }
     }
 
     /// A value of the key was refused: the computation ends without one.
     pub fn refused(&mut self, hash: u64, clock: u64, now_ms: u64) {
-        self.settle_key(hash, clock, now_ms);
+        self.sweep_key(hash, clock, now_ms);
         self.unset(hash, now_ms);
-        self.pass_on(hash, Cause::GaveUp, clock, now_ms);
+        self.pass_on(hash, PassCause::GaveUp, clock, now_ms);
     }
 
     /// A connection that may have the key's lease was closed.
@@ -443,19 +445,19 @@ impl Observer {
             let close_grace_ms = if orderly { key.rule.policy().close_grace_ms } else { 0 };
             lease.closing = true;
             lease.deadline_ms = lease.deadline_ms.min(now_ms + u64::from(close_grace_ms));
-            self.settle_key(hash, clock, now_ms);
+            self.sweep_key(hash, clock, now_ms);
         }
     }
 
-    /// To be called about once per second: ends what is over, and forgets keys of which nothing is expected.
-    pub fn settle(&mut self, clock: u64, now_ms: u64) {
+    /// Ends what is over, once per second, and forgets keys of which nothing is expected.
+    pub fn sweep(&mut self, clock: u64, now_ms: u64) {
         let due = self.keys.iter().filter(|(_, key)| key.is_due(now_ms));
         let all: Vec<u64> = due.map(|(hash, _)| *hash).collect();
         for hash in all {
-            self.settle_key(hash, clock, now_ms);
+            self.sweep_key(hash, clock, now_ms);
         }
         self.keys.retain(|_, key| key.lease.is_some() || key.echoes_until_ms > now_ms);
-        self.ledger.settle(now_ms);
+        self.ledger.sweep(now_ms);
     }
 
     /// Other rules are in force: what was observed ends.
@@ -470,7 +472,7 @@ impl Observer {
     }
 
     /// Lets the time pass for a key: holds that end, and deadlines.
-    fn settle_key(&mut self, hash: u64, clock: u64, now_ms: u64) {
+    fn sweep_key(&mut self, hash: u64, clock: u64, now_ms: u64) {
         // A lease that passes on again and again has its own time each time.
         for _ in 0..TIMES {
             let Some(key) = self.keys.get_mut(&hash) else { return };
@@ -496,10 +498,10 @@ impl Observer {
                 return;
             }
             if closing {
-                self.pass_on(hash, Cause::Close, clock, deadline_ms);
+                self.pass_on(hash, PassCause::Close, clock, deadline_ms);
             } else {
                 self.unset(hash, deadline_ms);
-                self.pass_on(hash, Cause::Deadline, clock, deadline_ms);
+                self.pass_on(hash, PassCause::Deadline, clock, deadline_ms);
             }
         }
     }
@@ -510,7 +512,7 @@ impl Observer {
         let Some(lease) = &key.lease else { return };
         let (policy, counters) = (key.rule.policy(), key.rule.counters());
         count(&counters.unset);
-        if lease.kind == Kind::Absent
+        if lease.kind == LeaseKind::Absent
             && !policy.loader
             && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, now_ms)
         {
@@ -519,7 +521,7 @@ impl Observer {
     }
 
     /// The lease passes to the next held get; without one it ends.
-    fn pass_on(&mut self, hash: u64, cause: Cause, clock: u64, now_ms: u64) {
+    fn pass_on(&mut self, hash: u64, cause: PassCause, clock: u64, now_ms: u64) {
         let Some(key) = self.keys.get_mut(&hash) else { return };
         let Some(lease) = &mut key.lease else { return };
         let rule = Arc::clone(&key.rule);
@@ -544,8 +546,8 @@ impl Observer {
         lease.begun = rule.begin(now_ms);
         lease.deadline_ms = now_ms + u64::from(rule.lease_ms());
         (lease.closing, lease.reentries, lease.computers, lease.joined_ms) = (false, 0, 1, None);
-        if cause == Cause::Invalidated {
-            lease.kind = Kind::Absent;
+        if cause == PassCause::Invalidated {
+            lease.kind = LeaseKind::Absent;
         }
         if rule.policy().loader {
             // The get goes on waiting, for another job.
@@ -562,7 +564,7 @@ impl Observer {
     }
 }
 
-impl Lease {
+impl LikelyLease {
     /// Clients compute beside the holder.
     fn join(&mut self, clients: u32, now_ms: u64) {
         self.computers = self.computers.saturating_add(clients);
@@ -570,7 +572,7 @@ impl Lease {
     }
 }
 
-impl Key {
+impl ObservedKey {
     fn is_due(&self, now_ms: u64) -> bool {
         let hold_ms = u64::from(self.rule.policy().hold_ms);
         self.lease.as_ref().is_some_and(|lease| {

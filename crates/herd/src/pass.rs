@@ -1,10 +1,11 @@
 //! Keys without a lease for a while: keys that are never filled, and keys whose computation failed recently.
 //!
-//! A key whose leases end unfilled `pass_after` times in a row is let pass: its gets are misses without a lease and are
-//! not held, first for `pass_for_ms`, then for twice as long each time, up to [`PASS_MAX_MS`]. After a failed
-//! computation the next one begins at once; from its beginning on, no further lease is granted for a back-off of
-//! [`BACK_OFF_MS`] to [`BACK_OFF_MAX_MS`]. A fill removes the entry. What says that the next computation may go better ends the
-//! back-off: an event of the key, of its tags or of all keys, or other rules and loaders.
+//! A key whose leases end unfilled `pass_after` times in a row is let pass: its gets are misses without a
+//! lease and are not held, first for `pass_for_ms`, then for twice as long each time, up to [`PASS_MAX_MS`].
+//! After a failed computation the next one begins at once; from its beginning on, no further lease is granted
+//! for a back-off of [`BACK_OFF_MS`] to [`BACK_OFF_MAX_MS`]. A fill removes the entry. What says that the
+//! next computation may go better ends the back-off: an event of the key, of its tags or of all keys, or
+//! other rules and loaders.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ pub(crate) const BACK_OFF_MAX_MS: u64 = 30_000;
 
 /// The state of a key whose computations do not succeed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Troubled {
+pub(crate) struct FailingKey {
     /// Number of leases in a row that ended unfilled.
     unset: u32,
     /// Until then gets pass without a lease and without a hold.
@@ -28,7 +29,8 @@ pub(crate) struct Troubled {
     /// The computation failed: when the next one has begun, no further lease is granted for this time.
     back_off_ms: u64,
     back_off_until_ms: u64,
-    /// A holder or a loader has said that it failed. Otherwise leases ended unfilled, which matters only while there is an old value.
+    /// A holder or a loader has said that it failed. Otherwise leases ended unfilled, which matters only
+    /// while there is an old value.
     said: bool,
     /// The clock's number when a computation failed last.
     failed_at: u64,
@@ -36,7 +38,7 @@ pub(crate) struct Troubled {
     used_ms: u64,
 }
 
-impl Troubled {
+impl FailingKey {
     fn restart(&mut self) {
         // Until it is filled it goes on being one that fails, whose old value is served meanwhile.
         self.back_off_ms = self.back_off_ms.min(1);
@@ -47,7 +49,7 @@ impl Troubled {
 /// Keys that are let pass. Bounded: a key that does not fit is treated as any other key.
 #[derive(Debug)]
 pub(crate) struct PassList {
-    keys: HashMap<u64, Troubled, BuildIdentity>,
+    keys: HashMap<u64, FailingKey, BuildIdentity>,
     most: usize,
 }
 
@@ -60,9 +62,10 @@ impl PassList {
         self.keys.get(&hash).is_some_and(|key| key.pass_until_ms > now_ms)
     }
 
-    /// `has_old`: there is an old value to serve; `event`: the last one outside the shard that concerns the key.
+    /// `has_old`: there is an old value to serve; `event`: the last one outside the shard that concerns the
+    /// key.
     pub(crate) fn backs_off(&self, hash: u64, has_old: bool, event: u64, now_ms: u64) -> bool {
-        let backs_off = |key: &Troubled| {
+        let backs_off = |key: &FailingKey| {
             (key.said || has_old) && key.back_off_until_ms > now_ms && event <= key.failed_at
         };
         self.keys.get(&hash).is_some_and(backs_off)
@@ -84,7 +87,7 @@ impl PassList {
 
     /// The next computation of each key begins at once.
     pub(crate) fn restart_all(&mut self) {
-        self.keys.values_mut().for_each(Troubled::restart);
+        self.keys.values_mut().for_each(FailingKey::restart);
     }
 
     /// Whether a computation has failed since the key was last filled.
@@ -113,8 +116,8 @@ impl PassList {
         true
     }
 
-    /// A computation failed, as its holder or loader `said`, or because its lease ended unfilled: the next one begins at once, and the
-    /// ones after it once per back-off.
+    /// A computation failed, as its holder or loader `said`, or because its lease ended unfilled: the next
+    /// one begins at once, and the ones after it once per back-off.
     ///
     /// `number`: the clock's.
     pub(crate) fn failed(&mut self, hash: u64, said: bool, number: u64, now_ms: u64) {
@@ -139,10 +142,10 @@ impl PassList {
 
     /// Bytes of memory, an upper estimate.
     pub(crate) fn bytes(&self) -> usize {
-        self.keys.capacity() * (size_of::<(u64, Troubled)>() + 1) * 8 / 7
+        self.keys.capacity() * (size_of::<(u64, FailingKey)>() + 1) * 8 / 7
     }
 
-    fn key(&mut self, hash: u64, now_ms: u64) -> Option<&mut Troubled> {
+    fn key(&mut self, hash: u64, now_ms: u64) -> Option<&mut FailingKey> {
         if self.keys.len() >= self.most && !self.keys.contains_key(&hash) {
             self.keys.retain(|_, key| key.used_ms + 2 * PASS_MAX_MS > now_ms);
             if self.keys.len() >= self.most {

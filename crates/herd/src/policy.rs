@@ -3,8 +3,8 @@
 /// How long the holder of a lease may compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeaseTime {
-    /// Four times the learned p99, within [`LEASE_MIN_MS`]..=[`LEASE_MAX_MS`]; [`LEASE_UNLEARNED_MS`] until enough
-    /// computations were seen.
+    /// Four times the learned p99, within [`LEASE_MIN_MS`]..=[`LEASE_MAX_MS`]; [`LEASE_UNLEARNED_MS`] until
+    /// enough computations were seen.
     #[default]
     Auto,
     /// This number of milliseconds.
@@ -18,8 +18,8 @@ pub const LEASE_MAX_MS: u32 = 30_000;
 /// The automatic lease before anything is learned, in milliseconds.
 pub const LEASE_UNLEARNED_MS: u32 = 3_000;
 
-/// The automatic fill window, in milliseconds. Longer than any computation that is worth its value: a miss that is
-/// filled later than its window is not known any more.
+/// The automatic fill window, in milliseconds. Longer than any computation that is worth its value: a miss
+/// that is filled later than its window is not known any more.
 pub const FILL_WINDOW_AUTO_MS: u32 = 60_000;
 
 /// How long a miss is remembered for the fill that belongs to it.
@@ -42,13 +42,14 @@ pub enum OnBusy {
     Error,
 }
 
-/// What becomes of a get of several keys that has the lease of one of them while other clients have those of others.
+/// What becomes of a get of several keys that has the lease of one of them while other clients have those of
+/// others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Partial {
-    /// It is answered at once: the others' keys are misses.
+    /// The get is answered at once: the others' keys are misses.
     #[default]
     Answer,
-    /// It waits for the others' keys first. The time of its own leases begins when it is answered.
+    /// The get waits for the others' keys first. The time of its own leases begins when it is answered.
     Wait,
 }
 
@@ -65,10 +66,10 @@ pub enum Owner {
 /// What becomes of a fill that may be older than a delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ambiguous {
-    /// It may be served for a time ([`crate::Judgement::Provisional`]).
+    /// The value may be served for a time ([`crate::Judgement::Provisional`]).
     #[default]
     Serve,
-    /// It is dropped.
+    /// The value is dropped.
     Drop,
 }
 
@@ -80,14 +81,16 @@ pub enum TagsInValue {
     No,
     /// A line of tags is taken off the value.
     Taken,
-    /// The same, and a value without such a line is refused.
+    /// Tags are taken from the value's first line, and a value without such a line is refused.
     Required,
 }
 
-/// What becomes of items with tags while a log that invalidates is behind, when they are older than its `max_lag`.
+/// What becomes of items with tags while a log that invalidates is behind, when they are older than its
+/// `max_lag`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum WhenBehind {
-    /// They are old values: one client computes, and the others get the old one for as long as its grace allows.
+    /// They are old values: one client computes, and the others get the old one for as long as its grace
+    /// allows.
     #[default]
     Refresh,
     /// They are misses.
@@ -99,10 +102,10 @@ pub enum WhenBehind {
 /// What becomes of a fill without a record, for one fill window after a start or a change of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterStart {
-    /// It is kept, unless its key was deleted or invalidated since the start.
+    /// The fill is kept, unless its key was deleted or invalidated since the start.
     #[default]
     Keep,
-    /// It is dropped.
+    /// The fill is dropped.
     Drop,
 }
 
@@ -122,14 +125,14 @@ pub enum Early {
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in the rule file")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses are
-    /// recorded and fills are fenced, and nothing else is done.
+    /// Whether misses under the rule are leased: it names one of `hold lease grace early`. Otherwise misses
+    /// are recorded and fills are fenced, and nothing else is done.
     pub leases: bool,
     /// The server's own loader computes the values: it holds the leases, and clients wait.
     pub loader: bool,
     /// Longest hold of a get of one key; 0..=60,000.
     pub hold_ms: u32,
-    /// The same for a get of several keys.
+    /// How long a get of several keys is held, in milliseconds.
     pub hold_many_ms: u32,
     /// Whether a get of several keys that computes some of them waits for the others.
     pub partial: Partial,
@@ -177,7 +180,8 @@ pub struct Policy {
     pub needs_announced_tags: bool,
     /// What becomes of old values while a log is behind; None: what the log says.
     pub when_behind: Option<WhenBehind>,
-    /// Nothing changes for clients: its keys are as keys without a rule, and what the rule would do is counted ([`crate::Observer`]).
+    /// Nothing changes for clients: its keys are as keys without a rule, and what the rule would do is
+    /// counted ([`crate::Observer`]).
     pub observe: bool,
 }
 
@@ -187,8 +191,8 @@ impl Policy {
         self.grace_s.max(self.grace_on_error_s)
     }
 
-    /// The seconds by which a time to live of `ttl_s` seconds is shortened: up to `ttl_jitter`, by a number that is `drawn`
-    /// evenly from all numbers.
+    /// The seconds by which a time to live of `ttl_s` seconds is shortened: up to `ttl_jitter`, by a number
+    /// that is `drawn` evenly from all numbers.
     ///
     /// Keys that are stored together would otherwise expire together.
     pub fn shortened_s(&self, ttl_s: u32, drawn: u64) -> u32 {

@@ -1,7 +1,7 @@
 //! What all keys of a rule share: terms, learned times, counters, and the slots of `rule_computers`.
 //!
-//! Each shard reads it under its own lock, so the learned times are kept as atomics, and the locks inside (`times`,
-//! `slots`, `minute`) are held for a few steps and never at the same time as one another.
+//! Each shard reads it under its own lock, so the learned times are kept as atomics, and the locks inside
+//! (`times`, `slots`, `minute`) are held for a few steps and never at the same time as one another.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -13,25 +13,25 @@ use crate::fill_times::FillTimes;
 use crate::policy::{
     FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
 };
-use crate::slots::{Slots, Start};
+use crate::slots::{SlotAnswer, Slots};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::times::{Ran, Times};
+use crate::times::{Overlap, Times};
 
 /// A rule in use. A lease keeps the state under which it was granted.
 #[derive(Debug)]
 pub struct RuleState {
     policy: Policy,
-    /// For how long old values are kept and for how long of that they are served whether computing fails or not, in seconds, under
-    /// the rule's terms and those that it had before; later ones first.
+    /// For how long old values are kept and for how long of that they are served whether computing fails or
+    /// not, in seconds, under the rule's terms and those that it had before; later ones first.
     graces: Vec<(u32, u32)>,
-    running: Arc<Running>,
+    running: Arc<RuleHistory>,
 }
 
 /// What survives a change of the rule's terms.
 #[derive(Debug, Default)]
-struct Running {
+struct RuleHistory {
     times: Mutex<Times>,
-    learned: Learned,
+    learned: LearnedTimes,
     fill_times: Mutex<FillTimes>,
     /// The usual computing time of fills in milliseconds; 0: not known yet.
     fill_p99_ms: AtomicU32,
@@ -47,7 +47,7 @@ struct Running {
     counters: RuleCounters,
     /// The time to live of the value stored last, in seconds, while the rule observes.
     seen_ttl_s: AtomicU32,
-    minute: Mutex<Minute>,
+    minute: Mutex<MinuteCounts>,
     /// A key had the rule.
     matched: AtomicBool,
     /// [`RuleState::note_other_keys`]: milliseconds and 1 (0: never), and the number.
@@ -55,10 +55,10 @@ struct Running {
     covers_from: AtomicU64,
 }
 
-/// The learned times in milliseconds, computed when a time is learned: they are read under the shards' locks, at each
-/// miss. `NONE`: nothing is learned.
+/// The learned times in milliseconds, computed when a time is learned: they are read under the shards' locks,
+/// at each miss. `NONE`: nothing is learned.
 #[derive(Debug)]
-struct Learned {
+struct LearnedTimes {
     p50: AtomicU32,
     /// Of the last computations.
     p90: AtomicU32,
@@ -70,14 +70,14 @@ struct Learned {
 /// Above every learned time.
 const NONE: u32 = u32::MAX;
 
-impl Default for Learned {
+impl Default for LearnedTimes {
     fn default() -> Self {
         let [p50, p90, p99, lease_p99] = [NONE; 4].map(AtomicU32::new);
         Self { p50, p90, p99, lease_p99 }
     }
 }
 
-impl Learned {
+impl LearnedTimes {
     fn publish(&self, times: &Times) {
         let p99 = times.percentile(99);
         let enough = p99.filter(|_| times.len() >= Times::ENOUGH);
@@ -94,29 +94,30 @@ fn learned(ms: &AtomicU32) -> Option<u32> {
 
 /// The counters at the beginning of the current minute, and the result of the minute before.
 #[derive(Debug, Default)]
-struct Minute {
+struct MinuteCounts {
     start_ms: u64,
     fills: u64,
     ambiguous: u64,
     ambiguous_percent: u32,
 }
 
-/// Share of fills, in per cent, above which a warning says that they are dropped though they may have been new.
+/// Share of fills, in per cent, above which a warning says that they are dropped though they may have been
+/// new.
 const AMBIGUOUS_PERCENT: u32 = 10;
 /// Fewer such fills in a minute give no warning.
 const AMBIGUOUS_LEAST: u64 = 5;
 
 /// The usual computing time of fills before anything is learned, in milliseconds.
 pub const FILL_UNLEARNED_MS: u64 = 1000;
-/// A rule whose p99 is above this many times its p50 mixes kinds of work: after a delete its fast values are judged as if they
-/// were slow.
+/// A rule whose p99 is above this many times its p50 mixes kinds of work: after a delete its fast values are
+/// judged as if they were slow.
 const MIXED: u32 = 10;
 
 /// A lease that waited for a slot of its rule and has got one, which must be used or given back
 /// ([`crate::Herd::admit`]).
 #[derive(Debug)]
 #[must_use]
-pub struct Admitted {
+pub struct Admission {
     /// The rule.
     pub rule: Arc<RuleState>,
     /// The key's hash.
@@ -127,7 +128,7 @@ pub struct Admitted {
 
 /// What a lease notes when its computation begins.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Begun {
+pub(crate) struct ComputeStart {
     pub(crate) ms: u64,
     /// The number of the computation among all of the rule.
     nth: u64,
@@ -139,7 +140,7 @@ pub(crate) struct Begun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prediction {
     Fits,
-    /// It will not fit, but this lease was chosen to find out.
+    /// The computation will not fit, but this lease was chosen to find out.
     Probe,
     TooLong,
 }
@@ -155,15 +156,15 @@ impl RuleState {
         state
     }
 
-    /// The same rule under other terms: it keeps what it has learned and counted.
+    /// This rule under other terms: it keeps what it has learned and counted.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         self.slots().set_limit(policy.rule_computers);
         Self { policy, graces: graces(&policy, &self.graces), running: Arc::clone(&self.running) }
     }
 
-    /// For how many seconds of the `kept_s` for which an old value is kept it is served also while computing does not fail: as
-    /// the rule said when the value was stored.
+    /// For how many seconds of the `kept_s` for which an old value is kept it is served also while computing
+    /// does not fail: as the rule said when the value was stored.
     pub fn grace_s(&self, kept_s: u32) -> u32 {
         let stored = self.graces.iter().find(|(kept, _)| *kept == kept_s).map(|(_, grace_s)| *grace_s);
         // It was stored under another rule, or its time was changed since.
@@ -215,8 +216,8 @@ impl RuleState {
         self.running.computing.load(Relaxed)
     }
 
-    /// Slots of the rule that are taken now: by nested computations too, and by leases that are admitted and have not
-    /// begun.
+    /// Slots of the rule that are taken now: by nested computations too, and by leases that are admitted and
+    /// have not begun.
     pub fn slots_taken(&self) -> u32 {
         self.slots().taken()
     }
@@ -231,26 +232,26 @@ impl RuleState {
         self.policy.rule_computers.is_some() && self.slots().has(connection)
     }
 
-    /// Leases that wait for a slot: at most [`crate::QUEUED_MAX`], plus the leases of the rule that had a slot and lost
-    /// their holder.
+    /// Leases that wait for a slot: at most [`crate::QUEUED_MAX`], plus the leases of the rule that had a
+    /// slot and lost their holder.
     pub fn queued(&self) -> usize {
         self.slots().queued()
     }
 
     /// Gives free slots to leases that wait for one: after a change of `rule_computers`.
-    pub fn admit_queued(self: &Arc<Self>) -> Vec<Admitted> {
+    pub fn admit_queued(self: &Arc<Self>) -> Vec<Admission> {
         let admitted = self.slots().admit();
         self.admitted(admitted)
     }
 
-    fn admitted(self: &Arc<Self>, admitted: Vec<(u64, u64)>) -> Vec<Admitted> {
+    fn admitted(self: &Arc<Self>, admitted: Vec<(u64, u64)>) -> Vec<Admission> {
         let each = admitted.into_iter();
-        each.map(|(hash, token)| Admitted { rule: Arc::clone(self), hash, token }).collect()
+        each.map(|(hash, token)| Admission { rule: Arc::clone(self), hash, token }).collect()
     }
 
     /// The learned p50, p90 and p99 in milliseconds; None while nothing is learned.
     pub fn learned_ms(&self) -> Option<[u32; 3]> {
-        let Learned { p50, p90, p99, .. } = &self.running.learned;
+        let LearnedTimes { p50, p90, p99, .. } = &self.running.learned;
         Some([learned(p50)?, learned(p90)?, learned(p99)?])
     }
 
@@ -259,8 +260,8 @@ impl RuleState {
         learned(&self.running.learned.p90)
     }
 
-    /// The time that computations usually do not exceed, in milliseconds: that p90, or as long as none ran undisturbed what the last
-    /// fills took. None: neither is known.
+    /// The time that computations usually do not exceed, in milliseconds: that p90, or as long as none ran
+    /// undisturbed what the last fills took. None: neither is known.
     pub fn usual_ms(&self) -> Option<u32> {
         let of_fills = || self.running.fill_times.lock().unwrap_or_else(PoisonError::into_inner).longest();
         self.p90_ms().or_else(of_fills)
@@ -291,20 +292,20 @@ impl RuleState {
         self.running.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease of this connection (None: of a loader, as below) asks to compute. `queue`: the hash of its key and its token, if it can wait for a
-    /// slot.
-    pub(crate) fn try_start(&self, connection: Option<u64>, queue: Option<(u64, u64)>) -> Start {
+    /// A lease of this connection (None: of a loader, as below) asks to compute. `queue`: the hash of its key
+    /// and its token, if it can wait for a slot.
+    pub(crate) fn try_start(&self, connection: Option<u64>, queue: Option<(u64, u64)>) -> SlotAnswer {
         let start = self.slots().start(connection, queue);
         match start {
-            Start::Nested => count(&self.counters().nested),
-            Start::QueueFull => count(&self.counters().busy_queue),
-            Start::Granted | Start::Queued | Start::Refused => {}
+            SlotAnswer::Nested => count(&self.counters().nested),
+            SlotAnswer::QueueFull => count(&self.counters().busy_queue),
+            SlotAnswer::Granted | SlotAnswer::Queued | SlotAnswer::Refused => {}
         }
         start
     }
 
     /// A lease of this connection has ended. Returns the leases that have a slot now.
-    pub(crate) fn finish_slot(self: &Arc<Self>, connection: Option<u64>) -> Vec<Admitted> {
+    pub(crate) fn finish_slot(self: &Arc<Self>, connection: Option<u64>) -> Vec<Admission> {
         let admitted = self.slots().finish(connection);
         self.admitted(admitted)
     }
@@ -315,25 +316,25 @@ impl RuleState {
     }
 
     /// An admitted lease has ended before it began. Returns the leases that have a slot now.
-    pub(crate) fn give_back_admitted(self: &Arc<Self>) -> Vec<Admitted> {
+    pub(crate) fn give_back_admitted(self: &Arc<Self>) -> Vec<Admission> {
         let admitted = self.slots().give_back_admitted();
         self.admitted(admitted)
     }
 
-    /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease, as (key's
-    /// hash, token), is in the queue.
+    /// A lease passes from one connection to another. False: the new one must wait for a slot, and the lease,
+    /// as (key's hash, token), is in the queue.
     pub(crate) fn pass_slot(&self, from: u64, to: u64, queue: (u64, u64)) -> bool {
         let start = self.slots().pass(from, to, queue);
-        if start == Start::Nested {
+        if start == SlotAnswer::Nested {
             count(&self.counters().nested);
         }
-        start != Start::Queued
+        start != SlotAnswer::Queued
     }
 
-    /// A lease goes on with another job of its loader. False: it must wait for a slot, and is in the queue as (key's hash,
-    /// token).
+    /// A lease goes on with another job of its loader. False: it must wait for a slot, and is in the queue as
+    /// (key's hash, token).
     pub(crate) fn claim_slot(&self, queue: (u64, u64)) -> bool {
-        self.slots().claim(None, queue) != Start::Queued
+        self.slots().claim(None, queue) != SlotAnswer::Queued
     }
 
     /// A lease no longer waits for a slot.
@@ -341,8 +342,8 @@ impl RuleState {
         self.slots().leave(token);
     }
 
-    /// The computing time of fills that only one in a hundred exceeds, in milliseconds, at least 1: of the last 200 fills, as long
-    /// as can be said of each; [`FILL_UNLEARNED_MS`] while fewer than 8 are known.
+    /// The computing time of fills that only one in a hundred exceeds, in milliseconds, at least 1: of the
+    /// last 200 fills, as long as can be said of each; [`FILL_UNLEARNED_MS`] while fewer than 8 are known.
     pub fn fill_p99_ms(&self) -> u64 {
         match self.running.fill_p99_ms.load(Relaxed) {
             0 => FILL_UNLEARNED_MS,
@@ -360,8 +361,8 @@ impl RuleState {
         }
     }
 
-    /// The p50 and the p99 of what [`RuleState::learn_fill`] has learned, if the p99 is more than ten times the p50: the rule mixes
-    /// kinds of work.
+    /// The p50 and the p99 of what [`RuleState::learn_fill`] has learned, if the p99 is more than ten times
+    /// the p50: the rule mixes kinds of work.
     pub fn mixed_ms(&self) -> Option<(u32, u32)> {
         let times = self.running.fill_times.lock().unwrap_or_else(PoisonError::into_inner);
         let (p50, p99) = times.middle_and_p99()?;
@@ -384,14 +385,14 @@ impl RuleState {
         count(all);
     }
 
-    /// Share of the fills of the last whole minute that were dropped though they may have been new, in per cent: 11..=100, None
-    /// below.
+    /// Share of the fills of the last whole minute that were dropped though they may have been new, in per
+    /// cent: 11..=100, None below.
     pub fn ambiguous_percent(&self) -> Option<u32> {
         Some(self.minute().ambiguous_percent).filter(|percent| *percent > AMBIGUOUS_PERCENT)
     }
 
-    /// Ends the minute if it is over, and returns the new [`RuleState::ambiguous_percent`] then. To be called about
-    /// once per second; `now_ms`: milliseconds since the start.
+    /// Ends the minute if it is over, and returns the new [`RuleState::ambiguous_percent`] then. The caller
+    /// calls this about once per second. `now_ms`: milliseconds since the start.
     pub fn end_minute(&self, now_ms: u64) -> Option<u32> {
         let mut minute = self.minute();
         if now_ms < minute.start_ms + 60_000 {
@@ -405,7 +406,7 @@ impl RuleState {
         let since = ambiguous.saturating_sub(minute.ambiguous);
         let percent = since.saturating_mul(100) / fills.saturating_sub(minute.fills).max(1);
         let enough = since >= AMBIGUOUS_LEAST;
-        *minute = Minute {
+        *minute = MinuteCounts {
             start_ms: now_ms,
             fills,
             ambiguous,
@@ -415,16 +416,16 @@ impl RuleState {
         self.ambiguous_percent()
     }
 
-    fn minute(&self) -> MutexGuard<'_, Minute> {
+    fn minute(&self) -> MutexGuard<'_, MinuteCounts> {
         self.running.minute.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A computation begins.
-    pub(crate) fn begin(&self, now_ms: u64) -> Begun {
+    pub(crate) fn begin(&self, now_ms: u64) -> ComputeStart {
         let nth = self.running.begun.fetch_add(1, Relaxed) + 1;
         let others = self.running.computing.fetch_add(1, Relaxed);
         let probe = self.running.granted.fetch_add(1, Relaxed) % PROBE_EVERY == PROBE_EVERY - 1;
-        Begun { ms: now_ms, nth, others, probe }
+        ComputeStart { ms: now_ms, nth, others, probe }
     }
 
     /// A client computes without a lease.
@@ -432,8 +433,9 @@ impl RuleState {
         self.running.begun.fetch_add(1, Relaxed);
     }
 
-    /// The computation ended; `filled`: by its value. `joined_ms`: when other clients began to compute the key as well.
-    /// By a change of rules keys are under this rule that had none, or one with other tags: their misses may not have been recorded.
+    /// The computation ended; `filled`: by its value. `joined_ms`: when other clients began to compute the
+    /// key as well. By a change of rules keys are under this rule that had none, or one with other tags:
+    /// their misses may not have been recorded.
     pub fn note_other_keys(&self, number: u64, now_ms: u64) {
         self.running.covers_from.fetch_max(number, Relaxed);
         self.running.covers_since.store(now_ms + 1, Release);
@@ -445,41 +447,42 @@ impl RuleState {
         (since > 0).then(|| (self.running.covers_from.load(Relaxed), since - 1))
     }
 
-    pub(crate) fn end(&self, begun: &Begun, filled: bool, joined_ms: Option<u64>, now_ms: u64) {
+    pub(crate) fn end(&self, begun: &ComputeStart, filled: bool, joined_ms: Option<u64>, now_ms: u64) {
         self.running.computing.fetch_sub(1, Relaxed);
         if !filled {
             return;
         }
         let ms = u32::try_from(now_ms.saturating_sub(begun.ms)).unwrap_or(u32::MAX);
         let undisturbed = begun.others == 0 && self.running.begun.load(Relaxed) == begun.nth;
-        // Other clients came only after a whole hold: even if they slowed the computation down, it takes longer than a
-        // hold.
+        // Other clients came only after a whole hold: even if they slowed the computation down, it takes
+        // longer than a hold.
         let hold_ms = u64::from(self.policy.hold_ms);
         let outlasted_hold = joined_ms.is_some_and(|joined| joined >= begun.ms + hold_ms) && hold_ms > 0;
         let ran = if outlasted_hold {
-            Ran::Alone
+            Overlap::Alone
         } else if joined_ms.is_some() {
-            Ran::Herd
+            Overlap::Herd
         } else if undisturbed {
-            Ran::Alone
+            Overlap::Alone
         } else {
-            Ran::Beside
+            Overlap::Beside
         };
         let mut times = self.times();
-        if begun.probe && ran != Ran::Herd {
+        if begun.probe && ran != Overlap::Herd {
             let expected = times.recent(90).unwrap_or(0);
             if expected > self.policy.hold_ms && ms <= self.policy.hold_ms {
                 times.forget();
             }
-            times.learn(ms, Ran::Alone);
+            times.learn(ms, Overlap::Alone);
         } else {
             times.learn(ms, ran);
         }
         self.running.learned.publish(&times);
     }
 
-    /// Whether a client that would wait for `left_ms` more milliseconds is likely to get the value of this computation.
-    pub(crate) fn predict(&self, begun: &Begun, now_ms: u64, left_ms: u32) -> Prediction {
+    /// Whether a client that would wait for `left_ms` more milliseconds is likely to get the value of this
+    /// computation.
+    pub(crate) fn predict(&self, begun: &ComputeStart, now_ms: u64, left_ms: u32) -> Prediction {
         let elapsed = now_ms.saturating_sub(begun.ms);
         let expected = self.p90_ms().map_or(0, u64::from).saturating_sub(elapsed);
         if expected <= u64::from(left_ms) {

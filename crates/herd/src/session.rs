@@ -1,6 +1,7 @@
 //! The herd's state of one connection: its open misses, the leases it holds, the keys it waits for.
 //!
-//! It is owned by the thread that serves the connection; other threads reach the connection through its [`Caller`].
+//! It is owned by the thread that serves the connection; other threads reach the connection through its
+//! [`Caller`].
 //!
 //! # Invariants
 //! * A leased record gives way to no other: the end of the connection must pass the lease on.
@@ -9,12 +10,12 @@
 use std::sync::Arc;
 
 use crate::caller::Caller;
-use crate::cycle::{WaitGraph, Walk};
+use crate::cycle::{CircleSearch, WaitGraph};
 use crate::waiters::WaiterId;
 
 /// A miss that this connection was answered and has not filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct MissRecord {
     /// The key's hash.
     pub hash: u64,
     /// The number noted at the miss.
@@ -27,45 +28,45 @@ pub struct Record {
 
 /// A lease of which a request is not told at once, since it waits for other keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Late {
+pub struct LateLease {
     /// The key.
     pub key: Box<[u8]>,
-    /// Its hash.
+    /// The key's hash.
     pub hash: u64,
     /// The lease's token.
     pub token: u64,
     /// What becomes of the request.
-    pub told: Told,
+    pub told: LateNotice,
 }
 
-/// See [`Late`].
+/// See [`LateLease`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// It waits, until this time in milliseconds since the start at most.
+pub enum LateNotice {
+    /// The request waits, until this time in milliseconds since the start at most.
     Waits(u64),
-    /// It is answered: its client computes from now on.
+    /// The request is answered: its client computes from now on.
     Answered,
-    /// It is answered an error: its client hears of no lease.
+    /// The request is answered an error: its client is told of no lease.
     Never,
 }
 
 /// A key that a request of this connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wait {
+pub struct SessionWait {
     /// The key's hash.
     pub hash: u64,
     /// The request.
     pub request: u64,
     /// Which of its keys.
     pub slot: u16,
-    /// Its place in the key's queue.
+    /// The request's place in the key's queue.
     pub waiter: WaiterId,
 }
 
-/// A key whose reply has not been sent to the client yet, because its request waits, for this key or for another. If
-/// the client gives up before, it does not know what became of the key and may compute it.
+/// A key whose reply has not been sent to the client yet, because its request waits, for this key or for
+/// another. If the client gives up before, it does not know what became of the key and may compute it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Withheld {
+pub struct WithheldKey {
     /// The key's hash.
     pub hash: u64,
     /// The clock's last number when the key was asked for.
@@ -74,40 +75,41 @@ pub struct Withheld {
     pub window_ms: u32,
 }
 
-/// The herd's state of one connection. See the module's text.
+/// The herd's state of one connection: open misses, leases, waits.
 #[derive(Debug)]
 pub struct Session {
     caller: Arc<Caller>,
-    records: Vec<Record>,
+    records: Vec<MissRecord>,
     /// Most records kept.
     most: usize,
     /// Until when a record that did not fit may be open, in milliseconds since the start.
     lost_until_ms: u64,
-    pub(crate) waits: Vec<Wait>,
+    pub(crate) waits: Vec<SessionWait>,
     /// Keys that requests have and have not sent yet, because they wait for others, each with its request.
-    withheld: Vec<(u64, Withheld)>,
-    /// Keys that requests had and did not send, because they were answered an error: to be recorded as misses.
-    unseen: Vec<Withheld>,
+    withheld: Vec<(u64, WithheldKey)>,
+    /// Keys that requests had and did not send, because they were answered an error: to be recorded as
+    /// misses.
+    unseen: Vec<WithheldKey>,
     /// Leases of which a request is not told at once.
-    late: Vec<Late>,
+    late: Vec<LateLease>,
     /// One of the peer's free connections was taken for this one.
     counted: bool,
     /// The connection is in the graph of connections that both hold and wait.
     in_graph: bool,
     /// Keys of which it would have the lease under a rule that observes, the last ones; None: there was none.
-    observed: Option<Box<Observed>>,
+    observed: Option<Box<ObservedKeys>>,
 }
 
 /// Keys of a connection that rules observe, and where the next one goes.
 #[derive(Debug, Default)]
-struct Observed([u64; OBSERVED_MAX], usize);
+struct ObservedKeys([u64; OBSERVED_MAX], usize);
 
 /// Keys kept of one connection that it would have the lease of.
 const OBSERVED_MAX: usize = 15;
 
 /// Records kept of one connection.
 pub const RECORDS_MAX: usize = 1024;
-/// As many times the keys of long gets that a connection waits for.
+/// The bound on keys of long gets that a connection waits for, as a multiple of that of other gets.
 const WAITS_FACTOR: usize = 4;
 
 impl Session {
@@ -116,7 +118,7 @@ impl Session {
         Self::with_room(caller, RECORDS_MAX)
     }
 
-    /// The same with room for `most` records, at least 1: for tests.
+    /// A session with room for `most` records, at least 1: for tests.
     pub fn with_room(caller: Arc<Caller>, most: usize) -> Self {
         Self {
             caller,
@@ -143,9 +145,9 @@ impl Session {
         self.caller.front() != 0
     }
 
-    /// A new command has arrived while a get of this connection was held. A command that arrived in the same receive as
-    /// the held get, or the rest of such a command, is no evidence: its client may have sent all of it before it began
-    /// to wait.
+    /// A new command has arrived while a get of this connection was held. A command that arrived in the same
+    /// receive as the held get, or the rest of such a command, is no evidence: its client may have sent all
+    /// of it before it began to wait.
     pub fn set_sends_while_held(&mut self) {
         if self.caller.sends_while_held() {
             return;
@@ -164,9 +166,9 @@ impl Session {
                 && self.take_free(self.caller.peer().needs_free())
     }
 
-    /// It would have the lease of this key under a rule that observes.
+    /// Notes that the connection would have the lease of this key, whose rule observes.
     pub fn note_observed(&mut self, hash: u64) {
-        let Observed(all, at) = &mut **self.observed.get_or_insert_default();
+        let ObservedKeys(all, at) = &mut **self.observed.get_or_insert_default();
         all[*at % OBSERVED_MAX] = hash;
         *at += 1;
     }
@@ -178,7 +180,7 @@ impl Session {
     }
 
     /// Keys that it waits for.
-    pub fn waits(&self) -> &[Wait] {
+    pub fn waits(&self) -> &[SessionWait] {
         &self.waits
     }
 
@@ -187,8 +189,8 @@ impl Session {
         self.waits.iter().any(|wait| wait.hash == hash)
     }
 
-    /// Its open misses.
-    pub fn records(&self) -> &[Record] {
+    /// The connection's open misses.
+    pub fn records(&self) -> &[MissRecord] {
         &self.records
     }
 
@@ -197,7 +199,8 @@ impl Session {
         self.records.iter().filter(|record| record.leased).map(|record| (record.hash, record.number))
     }
 
-    /// Whether the connection may be held: takes one of its peer's free connections. `last`: its peer must keep one.
+    /// Whether the connection may be held: takes one of its peer's free connections. `last`: its peer must
+    /// keep one.
     pub(crate) fn take_free(&mut self, last: bool) -> bool {
         if self.caller.sends_while_held() {
             return true;
@@ -209,9 +212,10 @@ impl Session {
         self.counted
     }
 
-    /// Remembers a miss. A record that finds no room is only in the ledger ([`Session::has_lost`]); a leased record
-    /// takes the place of a record without a lease, since the end of the connection must pass the lease on.
-    pub fn record(&mut self, record: Record, now_ms: u64) {
+    /// Remembers a miss. A record that finds no room is only in the ledger ([`Session::has_lost`]); a leased
+    /// record takes the place of a record without a lease, since the end of the connection must pass the
+    /// lease on.
+    pub fn record(&mut self, record: MissRecord, now_ms: u64) {
         let len = self.records.len();
         if len == self.most || len >= 16 && len.is_power_of_two() {
             self.records.retain(|record| record.until_ms > now_ms);
@@ -239,7 +243,7 @@ impl Session {
     }
 
     /// Takes a record of a key out, the oldest: a fill came on this connection.
-    pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<Record> {
+    pub fn take_oldest(&mut self, hash: u64, now_ms: u64) -> Option<MissRecord> {
         let (at, _) = self
             .records
             .iter()
@@ -249,13 +253,15 @@ impl Session {
         Some(self.records.swap_remove(at))
     }
 
-    /// Takes all records of a key out: its client has stored the key, and has no other computation of it under way.
-    pub fn take_all(&mut self, hash: u64) -> Vec<Record> {
+    /// Takes all records of a key out: its client has stored the key, and has no other computation of it
+    /// under way.
+    pub fn take_all(&mut self, hash: u64) -> Vec<MissRecord> {
         self.records.extract_if(.., |record| record.hash == hash).collect()
     }
 
-    /// Takes the record that came with this token out. (A miss without a token may have noted the same number.)
-    pub fn take_number(&mut self, hash: u64, number: u64) -> Option<Record> {
+    /// Takes the record that came with this token out. (A miss without a token may have noted the same
+    /// number.)
+    pub fn take_number(&mut self, hash: u64, number: u64) -> Option<MissRecord> {
         let at = self.records.iter().position(|r| r.leased && r.hash == hash && r.number == number)?;
         Some(self.records.swap_remove(at))
     }
@@ -265,13 +271,14 @@ impl Session {
         self.withheld.len() + values <= self.most
     }
 
-    /// Whether `keys` more keys may be waited for, or withheld, that a loader computes: the limit is four times that of the records.
+    /// Whether `keys` more keys may be waited for, or withheld, that a loader computes: the limit is four
+    /// times that of the records.
     pub fn can_wait_for(&self, keys: usize) -> bool {
         self.waits.len() + self.withheld.len() + keys <= WAITS_FACTOR * self.most
     }
 
     /// Withholds the result of a key while a request waits.
-    pub fn withhold(&mut self, request: u64, withheld: Withheld) {
+    pub fn withhold(&mut self, request: u64, withheld: WithheldKey) {
         self.withheld.push((request, withheld));
     }
 
@@ -280,20 +287,22 @@ impl Session {
         self.withheld.retain(|(of, _)| *of != request);
     }
 
-    /// Takes out what is withheld from a request, or from all: the connection closes, or its client sends no more.
-    pub fn take_withheld(&mut self, request: Option<u64>) -> Vec<Withheld> {
+    /// Takes out what is withheld from a request, or from all: the connection closes, or its client sends no
+    /// more.
+    pub fn take_withheld(&mut self, request: Option<u64>) -> Vec<WithheldKey> {
         let of_request = |of: u64| request.is_none_or(|request| of == request);
         self.withheld.extract_if(.., |(of, _)| of_request(*of)).map(|(_, withheld)| withheld).collect()
     }
 
-    /// A request is answered an error: what is withheld from it was not seen by its client, which may compute it.
+    /// A request is answered an error: what is withheld from it was not seen by its client, which may compute
+    /// it.
     pub fn note_unseen(&mut self, request: u64) {
         let withheld = self.take_withheld(Some(request));
         self.unseen.extend(withheld);
     }
 
     /// A request was given a lease and is not told of it yet, or is told now.
-    pub fn note_late(&mut self, late: Late) {
+    pub fn note_late(&mut self, late: LateLease) {
         self.late.push(late);
     }
 
@@ -303,24 +312,24 @@ impl Session {
     }
 
     /// Takes the record of the lease of this token out.
-    pub fn take_lease(&mut self, hash: u64, token: u64) -> Option<Record> {
-        let is_it = |record: &Record| record.leased && (record.hash, record.number) == (hash, token);
+    pub fn take_lease(&mut self, hash: u64, token: u64) -> Option<MissRecord> {
+        let is_it = |record: &MissRecord| record.leased && (record.hash, record.number) == (hash, token);
         let at = self.records.iter().position(is_it)?;
         Some(self.records.swap_remove(at))
     }
 
     /// Takes out what [`Session::note_late`] has noted.
-    pub fn take_late(&mut self) -> Vec<Late> {
+    pub fn take_late(&mut self) -> Vec<LateLease> {
         std::mem::take(&mut self.late)
     }
 
     /// Takes out what [`Session::note_unseen`] has noted.
-    pub fn take_unseen(&mut self) -> Vec<Withheld> {
+    pub fn take_unseen(&mut self) -> Vec<WithheldKey> {
         std::mem::take(&mut self.unseen)
     }
 
-    /// Whether there is something to look at after a request was told what became of a key: keys that were not seen, leases whose
-    /// time begins, or a circle that it may be part of.
+    /// Whether there is something to look at after a request was told what became of a key: keys that were
+    /// not seen, leases whose time begins, or a circle that it may be part of.
     pub fn needs_a_look(&self) -> bool {
         !self.waits.is_empty()
             || !self.unseen.is_empty()
@@ -329,12 +338,12 @@ impl Session {
     }
 
     /// Takes all records out: the connection closes.
-    pub fn take_records(&mut self) -> Vec<Record> {
+    pub fn take_records(&mut self) -> Vec<MissRecord> {
         std::mem::take(&mut self.records)
     }
 
     /// Ends the wait for a key. Returns it, if it was there.
-    pub fn end_wait(&mut self, request: u64, slot: u16) -> Option<Wait> {
+    pub fn end_wait(&mut self, request: u64, slot: u16) -> Option<SessionWait> {
         let at = self.waits.iter().position(|wait| wait.request == request && wait.slot == slot)?;
         let wait = self.waits.swap_remove(at);
         if !self.waits.iter().any(|wait| wait.request == request) {
@@ -347,12 +356,12 @@ impl Session {
     }
 
     /// Notes a wait for a key.
-    pub(crate) fn begin_wait(&mut self, wait: Wait) {
+    pub(crate) fn begin_wait(&mut self, wait: SessionWait) {
         self.waits.push(wait);
     }
 
     /// Publishes what it holds and waits for if it does both, and looks for a circle through it.
-    pub fn publish(&mut self, graph: &WaitGraph) -> Walk {
+    pub fn publish(&mut self, graph: &WaitGraph) -> CircleSearch {
         // A lease of the records may have passed on; a lease that it has may be on its way here.
         let holds: Vec<u64> = match self.caller.leases() {
             0 => Vec::new(),
@@ -360,7 +369,7 @@ impl Session {
         };
         if holds.is_empty() || self.waits.is_empty() {
             self.unpublish(graph);
-            return Walk::Clear;
+            return CircleSearch::Clear;
         }
         self.in_graph = true;
         graph.publish(self.caller.number(), self.waits.iter().map(|wait| wait.hash).collect(), holds)
@@ -389,8 +398,8 @@ mod tests {
         Session::with_room(Arc::new(Caller::new(1, 0, 1, peer)), most)
     }
 
-    fn record(hash: u64, number: u64, until_ms: u64, leased: bool) -> Record {
-        Record { hash, number, until_ms, leased }
+    fn record(hash: u64, number: u64, until_ms: u64, leased: bool) -> MissRecord {
+        MissRecord { hash, number, until_ms, leased }
     }
 
     #[test]

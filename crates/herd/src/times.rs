@@ -1,8 +1,8 @@
 //! How long a rule's computations take, learned from the undisturbed ones.
 //!
-//! The times of the last [`Times::KEPT`] computations are kept, in milliseconds. A computation that was slowed down by
-//! others of its rule or its key is left out, unless it was faster than expected or no undisturbed one has been seen
-//! for a while.
+//! The times of the last [`Times::KEPT`] computations are kept, in milliseconds. A computation that was
+//! slowed down by others of its rule or its key is left out, unless it was faster than expected or no
+//! undisturbed one has been seen for a while.
 
 /// Durations of the last [`Times::KEPT`] computations, in milliseconds.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Times {
 
 /// What ran at the same time as a computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ran {
+pub enum Overlap {
     /// No other computation of its rule was under way.
     Alone,
     /// Others of its rule ran, but none of its key.
@@ -25,8 +25,8 @@ pub enum Ran {
     Herd,
 }
 
-/// Disturbed computations in a row after which the next is learned nevertheless: a rule whose keys are always computed
-/// in parallel would never learn otherwise.
+/// Disturbed computations in a row after which the next is learned nevertheless: a rule whose keys are always
+/// computed in parallel would never learn otherwise.
 const DISTURBED_MAX: u32 = 16;
 
 impl Times {
@@ -40,13 +40,13 @@ impl Times {
     /// A computation took `ms` milliseconds.
     ///
     /// A herd slows itself down: its time is learned only if it is less than expected.
-    pub fn learn(&mut self, ms: u32, ran: Ran) {
+    pub fn learn(&mut self, ms: u32, ran: Overlap) {
         let less = self.recent(90).is_some_and(|p90| ms < p90);
         match ran {
-            Ran::Alone => self.disturbed = 0,
+            Overlap::Alone => self.disturbed = 0,
             _ if less => {}
-            Ran::Beside if self.disturbed >= DISTURBED_MAX => {}
-            Ran::Beside | Ran::Herd => {
+            Overlap::Beside if self.disturbed >= DISTURBED_MAX => {}
+            Overlap::Beside | Overlap::Herd => {
                 self.disturbed = self.disturbed.saturating_add(1);
                 return;
             }
@@ -83,7 +83,7 @@ impl Times {
         nearest_rank(samples, percent)
     }
 
-    /// The same of the last [`Times::RECENT`] samples, in milliseconds.
+    /// This percentile of the last [`Times::RECENT`] samples, in milliseconds.
     pub fn recent(&self, percent: usize) -> Option<u32> {
         let count = self.samples.len().min(Self::RECENT);
         let mut last = [0; Self::RECENT];
@@ -110,31 +110,31 @@ mod tests {
     #[test]
     fn a_herd_does_not_teach_that_it_is_slow() {
         let mut times = Times::default();
-        times.learn(900, Ran::Herd);
+        times.learn(900, Overlap::Herd);
         assert!(times.is_empty());
-        times.learn(200, Ran::Alone);
-        times.learn(900, Ran::Herd);
+        times.learn(200, Overlap::Alone);
+        times.learn(900, Overlap::Herd);
         assert_eq!(times.recent(90), Some(200));
-        times.learn(100, Ran::Herd);
+        times.learn(100, Overlap::Herd);
         assert_eq!(times.len(), 2, "it took less although it was disturbed");
     }
 
     #[test]
     fn a_blip_is_forgotten_within_twenty_computations() {
         let mut times = Times::default();
-        (0..30).for_each(|_| times.learn(200, Ran::Alone));
-        (0..20).for_each(|_| times.learn(1000, Ran::Alone));
+        (0..30).for_each(|_| times.learn(200, Overlap::Alone));
+        (0..20).for_each(|_| times.learn(1000, Overlap::Alone));
         assert_eq!(times.recent(90), Some(1000));
-        (0..15).for_each(|_| times.learn(200, Ran::Beside));
+        (0..15).for_each(|_| times.learn(200, Overlap::Beside));
         assert_eq!(times.recent(90), Some(200));
     }
 
     #[test]
     fn a_rule_that_never_computes_alone_learns_too() {
         let mut times = Times::default();
-        (0..16).for_each(|_| times.learn(2000, Ran::Beside));
+        (0..16).for_each(|_| times.learn(2000, Overlap::Beside));
         assert!(times.is_empty());
-        times.learn(2000, Ran::Beside);
+        times.learn(2000, Overlap::Beside);
         assert_eq!(times.recent(90), Some(2000));
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn percentiles_by_nearest_rank() {
         let mut times = Times::default();
         assert_eq!(times.percentile(50), None);
-        (1..=100).for_each(|ms| times.learn(ms, Ran::Alone));
+        (1..=100).for_each(|ms| times.learn(ms, Overlap::Alone));
         assert_eq!(times.percentile(99), Some(100));
         assert_eq!(times.percentile(50), Some(68), "of 37..=100");
         assert_eq!(times.recent(90), Some(99), "of 85..=100");

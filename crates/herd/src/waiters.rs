@@ -1,12 +1,13 @@
-//! The waiters of all keys of a shard: queues in order of arrival; a place is found and left in constant time.
+//! The waiters of all keys of a shard: queues in order of arrival; a place is found and left in constant
+//! time.
 //!
 //! Queues are doubly linked lists through one table of places. Index 0 means none.
 
 use std::sync::Arc;
 
 use crate::caller::Caller;
-use crate::how::How;
-use crate::lease::Kind;
+use crate::how::AskMode;
+use crate::lease::LeaseKind;
 
 /// A waiter's place in its queue. Never reused: an id of a place that was left is not found again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,12 +21,12 @@ pub struct WaiterId {
 pub struct Waiter {
     /// The connection.
     pub caller: Arc<Caller>,
-    /// Its request.
+    /// The connection's request.
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
     /// How the client asked: a client that asked for the lease (`mg` with `Pw`) is told tokens and errors.
-    pub how: How,
+    pub how: AskMode,
     /// The clock's number when the wait began.
     pub since: u64,
     /// When the wait began, in milliseconds since the start.
@@ -33,7 +34,7 @@ pub struct Waiter {
     /// The last soft event of the key before that: a value that is older is not given to this client.
     pub softened: u64,
     /// The value that the key had then: if it is served, it is the answer when the wait is over.
-    pub found: Kind,
+    pub found: LeaseKind,
     /// The exptime of a `gat`: the value of the reply is touched.
     pub touch: Option<i64>,
     /// The request is a get of several keys.
@@ -49,13 +50,13 @@ impl Waiter {
 
 /// The first and the last place of a queue.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Queue {
+pub(crate) struct WaiterQueue {
     head: u32,
     tail: u32,
     len: u32,
 }
 
-impl Queue {
+impl WaiterQueue {
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -65,12 +66,12 @@ impl Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     /// Place 0 is never used.
-    places: Vec<Place>,
+    places: Vec<WaiterPlace>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct WaiterPlace {
     generation: u32,
     prev: u32,
     next: u32,
@@ -78,12 +79,12 @@ struct Place {
 }
 
 impl Waiters {
-    pub(crate) fn push(&mut self, queue: &mut Queue, waiter: Waiter) -> WaiterId {
+    pub(crate) fn push(&mut self, queue: &mut WaiterQueue, waiter: Waiter) -> WaiterId {
         if self.places.is_empty() {
-            self.places.push(Place { generation: 0, prev: 0, next: 0, waiter: None });
+            self.places.push(WaiterPlace { generation: 0, prev: 0, next: 0, waiter: None });
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, prev: 0, next: 0, waiter: None });
+            self.places.push(WaiterPlace { generation: 0, prev: 0, next: 0, waiter: None });
             (self.places.len() - 1) as u32
         });
         let place = &mut self.places[index as usize];
@@ -105,13 +106,13 @@ impl Waiters {
     }
 
     /// Takes a waiter out of its queue.
-    pub(crate) fn unlink(&mut self, queue: &mut Queue, id: WaiterId) -> Option<Waiter> {
+    pub(crate) fn unlink(&mut self, queue: &mut WaiterQueue, id: WaiterId) -> Option<Waiter> {
         self.get(id)?;
         Some(self.take(queue, id.index))
     }
 
     /// Takes the waiter at a place that was found.
-    pub(crate) fn take(&mut self, queue: &mut Queue, index: u32) -> Waiter {
+    pub(crate) fn take(&mut self, queue: &mut WaiterQueue, index: u32) -> Waiter {
         let place = &mut self.places[index as usize];
         let (prev, next) = (place.prev, place.next);
         let waiter = place.waiter.take().expect("a linked place has a waiter");
@@ -134,7 +135,7 @@ impl Waiters {
     /// Takes the first waiter that `fits`, looking at `most` of them.
     pub(crate) fn pop_if(
         &mut self,
-        queue: &mut Queue,
+        queue: &mut WaiterQueue,
         most: usize,
         fits: impl Fn(&Waiter) -> bool,
     ) -> Option<Waiter> {
@@ -145,7 +146,7 @@ impl Waiters {
     /// The place of the first waiter that `fits`, looking at `most` of them, and the waiter.
     pub(crate) fn find(
         &self,
-        queue: &Queue,
+        queue: &WaiterQueue,
         most: usize,
         fits: impl Fn(&Waiter) -> bool,
     ) -> Option<(u32, &Waiter)> {
@@ -161,12 +162,12 @@ impl Waiters {
     }
 
     /// Takes the head.
-    pub(crate) fn pop(&mut self, queue: &mut Queue) -> Option<Waiter> {
+    pub(crate) fn pop(&mut self, queue: &mut WaiterQueue) -> Option<Waiter> {
         self.pop_if(queue, 1, |_| true)
     }
 
     /// The waiters of a queue, in order.
-    pub(crate) fn iter(&self, queue: &Queue) -> impl Iterator<Item = &Waiter> {
+    pub(crate) fn iter(&self, queue: &WaiterQueue) -> impl Iterator<Item = &Waiter> {
         let mut at = queue.head;
         std::iter::from_fn(move || {
             let place = self.places.get(at as usize).filter(|_| at != 0)?;
@@ -178,10 +179,5 @@ impl Waiters {
     /// Waiters in all queues.
     pub(crate) fn len(&self) -> usize {
         (self.places.len().saturating_sub(1)) - self.free.len()
-    }
-
-    /// Bytes of memory.
-    pub(crate) fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>() + self.free.capacity() * 4
     }
 }

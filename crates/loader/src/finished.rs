@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure};
+use cattlegrid_engine::{Load, LoadEnd, LoadFailure, LoadOutcome};
 
 use crate::answer::Answer;
 use crate::counts::BytesInTransit;
@@ -46,17 +46,17 @@ impl Finished {
     }
 
     /// Counts what became of the result.
-    pub fn landed(self, landed: Landed) {
+    pub fn landed(self, landed: LoadOutcome) {
         let Some(program) = &self.program else { return };
         let counts = program.counts();
         match landed {
-            Landed::Stored | Landed::Failed => {}
-            Landed::Late => _ = counts.late.fetch_add(1, Relaxed),
-            Landed::NoRoom | Landed::TooLarge | Landed::TooManyTags => {
+            LoadOutcome::Stored | LoadOutcome::Failed => {}
+            LoadOutcome::Late => _ = counts.late.fetch_add(1, Relaxed),
+            LoadOutcome::NoRoom | LoadOutcome::TooLarge | LoadOutcome::TooManyTags => {
                 counts.not_stored.fetch_add(1, Relaxed);
                 let why = match landed {
-                    Landed::NoRoom => "there is no memory for the value",
-                    Landed::TooLarge => "the value, with its key, is larger than -I allows",
+                    LoadOutcome::NoRoom => "there is no memory for the value",
+                    LoadOutcome::TooLarge => "the value, with its key, is larger than -I allows",
                     _ => "the value and its rule have more tags together than an item may have (8)",
                 };
                 program.report_job(&self.load, why, "");

@@ -168,7 +168,7 @@ impl BudgetState {
         if let Some(wait) = self.member(key).and_then(|member| member.waiting.as_mut())
             && !wait.probe
         {
-            // It has had its turn: otherwise it would get back at once what it gives.
+            // Its turn is over: otherwise it would get back at once what it gives.
             (wait.since, wait.order) = (now, order);
         }
         Debt::Now

@@ -5,8 +5,8 @@ use crate::line::{Limits, Line, close};
 use crate::reply::error;
 use crate::{number, words};
 
-/// Parses such a command. `name` is the text before the first blank, `rest` the text after it, `text` both. Here a name may
-/// follow leading blanks, as in memcached, which looks these commands up separately.
+/// Parses such a command. `name` is the text before the first blank, `rest` the text after it, `text` both.
+/// Here a name may follow leading blanks, as in memcached, which looks these commands up separately.
 pub(crate) fn parse<'a>(
     line: Line<'a>,
     name: &'a [u8],

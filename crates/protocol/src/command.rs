@@ -83,7 +83,7 @@ pub struct PacketGet<'a> {
     pub key: &'a [u8],
     /// `gat gatk`: the new exptime, of 32 bits without a sign.
     pub exptime: Option<i64>,
-    /// Its packet.
+    /// The packet that the get came as.
     pub packet: Packet,
 }
 
@@ -133,8 +133,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// Client flags.
     pub flags: u32,
-    /// 0 never, negative already expired, up to 30 days relative, above that a Unix time. The lower 32 bits of
-    /// what was sent.
+    /// 0 never, negative already expired, up to 30 days relative, above that a Unix time. The lower 32 bits
+    /// of what was sent.
     pub exptime: i64,
     /// The data block.
     pub data: Block<'a>,
@@ -145,7 +145,7 @@ pub struct Store<'a> {
 /// The data block of a store, without its CRLF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block<'a> {
-    /// Its bytes, which follow the line.
+    /// The block's bytes, which follow the line.
     Here(&'a [u8]),
     /// This many bytes, which were received elsewhere: see [`parse_apart`](crate::parse_apart).
     Apart(usize),
@@ -162,7 +162,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Its bytes; `None`: they were received elsewhere.
+    /// The block's bytes; `None`: they were received elsewhere.
     #[inline]
     pub fn here(&self) -> Option<&'a [u8]> {
         if let Self::Here(bytes) = self { Some(bytes) } else { None }
@@ -187,11 +187,11 @@ pub struct Arith<'a> {
 pub struct Touch<'a> {
     /// 1 to 250 bytes.
     pub key: &'a [u8],
-    /// As in [`Store::exptime`], but 32 bits as sent.
+    /// The exptime of [`Store::exptime`], but 32 bits as sent.
     pub exptime: i64,
     /// No reply wanted.
     pub noreply: bool,
-    /// It came as a packet of the binary protocol.
+    /// The packet, if the touch came by the binary protocol.
     pub packet: Option<Packet>,
 }
 
@@ -213,12 +213,13 @@ pub struct Meta<'a> {
     pub flags: FlagTokens<'a>,
     /// Which letters were sent, and the numbers that came with them.
     pub set: MetaFlags,
-    /// It came as a packet of the binary protocol; then `flags` is empty.
+    /// The packet, if the command came by the binary protocol; then `flags` is empty.
     pub packet: Option<Packet>,
 }
 
 impl<'a> Meta<'a> {
-    /// The text behind the letter `A`, which names a method and its arguments, still escaped. None: the flag was not sent.
+    /// The text behind the letter `A`, which names a method and its arguments, still escaped. None: the flag
+    /// was not sent.
     #[inline]
     pub fn method(&self) -> Option<&'a [u8]> {
         if !self.set.has(b'A') {
@@ -283,7 +284,7 @@ impl OwnedMeta {
 /// A meta command's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaKey<'a> {
-    /// As sent (base64 if `binary`); `k` returns it.
+    /// The key as sent (base64 if `binary`); `k` returns it.
     pub sent: &'a [u8],
     /// The decoded bytes of a base64 key; `None` when the key was sent plain.
     pub(crate) decoded: Option<DecodedKey>,
@@ -351,7 +352,7 @@ pub struct MetaFlags {
 }
 
 impl Get<'_> {
-    /// The same command for the remaining keys `keys`.
+    /// This command for the remaining keys `keys`.
     #[must_use]
     pub fn with_keys<'k>(&self, keys: Keys<'k>) -> Get<'k> {
         Get { keys, cas: self.cas, touch: self.touch }
@@ -379,7 +380,8 @@ impl MetaFlags {
     }
 }
 
-/// Commands that are not about a key. Arguments stay unparsed words where only the server knows their meaning.
+/// Commands that are not about a key. Arguments stay unparsed words where only the server knows their
+/// meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admin<'a> {
     /// `version`.
@@ -437,15 +439,15 @@ pub struct Words<'a> {
 /// The result of parsing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not a whole command yet. Parse again with at least `need` bytes: more than the input's length; a lower bound for
-    /// a line, whose end may be anywhere; exact for a data block.
+    /// Not a whole command yet. Parse again with at least `need` bytes: more than the input's length; a lower
+    /// bound for a line, whose end may be anywhere; exact for a data block.
     Incomplete {
         /// Bytes wanted in all, from the start of this input.
         need: usize,
-        /// `None`: the line has not ended, and the command is not known. Otherwise a storing command whose line is
-        /// complete and whose data block is not: this is how to refuse it when there is no memory to wait for the
-        /// rest. The refusal uses all of the input.
-        block: Option<Refused<'a>>,
+        /// `None`: the line has not ended, and the command is not known. Otherwise a storing command whose
+        /// line is complete and whose data block is not: this is how to refuse it when there is no memory to
+        /// wait for the rest. The refusal uses all of the input.
+        block: Option<Refusal<'a>>,
     },
     /// A request, `used` bytes long with its line end and data block.
     Complete {
@@ -455,12 +457,12 @@ pub enum Parsed<'a> {
         used: usize,
     },
     /// Not a request that can be executed.
-    Refused(Refused<'a>),
+    Refused(Refusal<'a>),
 }
 
 /// How to answer a line that is not a valid request, and where the next one starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused<'a> {
+pub struct Refusal<'a> {
     /// The reply, without CRLF; empty: no reply (a quiet or `noreply` command).
     pub reply: &'static str,
     /// Bytes of the input to drop.
@@ -469,25 +471,25 @@ pub struct Refused<'a> {
     pub swallow: u64,
     /// Close the connection after the reply.
     pub close: bool,
-    /// The key of a refused store whose old value must not be served any more, see [`Refused::drops_old`], or whose lease
-    /// has ended. As sent; see [`Refused::invalidated`].
+    /// The key of a refused store whose old value must not be served any more, see [`Refusal::drops_old`], or
+    /// whose lease has ended. As sent; see [`Refusal::invalidated`].
     pub invalidate: Option<&'a [u8]>,
     /// `invalidate` is base64.
     pub invalidate_binary: bool,
     /// A store that is refused for its size or for lack of memory.
-    pub store: Option<RefusedStore<'a>>,
+    pub store: Option<StoreRefusal<'a>>,
     /// `C` of a refused `ms`: its value was computed for the miss with this number.
     pub token: Option<u64>,
-    /// It is a packet of the binary protocol; `reply` is empty then.
+    /// The packet and the status of its reply, if it is one of the binary protocol; `reply` is empty then.
     pub packet: Option<(Packet, PacketStatus)>,
     /// The reason; known also when there is no reply.
-    pub cause: Cause,
+    pub cause: RefusalCause,
 }
 
 /// A store that is refused although its line is valid, for logs and watchers of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RefusedStore<'a> {
-    /// Its key as sent; see [`RefusedStore::key`].
+pub struct StoreRefusal<'a> {
+    /// The store's key as sent; see [`StoreRefusal::key`].
     pub sent_key: &'a [u8],
     /// The key is base64.
     pub is_binary: bool,
@@ -497,7 +499,7 @@ pub struct RefusedStore<'a> {
     pub classic: bool,
 }
 
-impl<'a> RefusedStore<'a> {
+impl<'a> StoreRefusal<'a> {
     /// The key, decoded.
     pub fn key(&self) -> Option<MetaKey<'a>> {
         if self.is_binary { MetaKey::base64(self.sent_key) } else { Some(MetaKey::plain(self.sent_key)) }
@@ -506,18 +508,18 @@ impl<'a> RefusedStore<'a> {
 
 /// Why a line is refused, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    /// It breaks the grammar.
+pub enum RefusalCause {
+    /// The line breaks the grammar.
     Grammar,
-    /// Its value is larger than [`crate::Limits::max_item_bytes`] allows.
+    /// The line's value is larger than [`crate::Limits::max_item_bytes`] allows.
     TooLarge,
     /// There is no memory to wait for its data block.
     NoMemory,
-    /// Its client may not make it. The command's name.
+    /// The client may not send this command, whose name this is.
     NotAllowed(&'static str),
 }
 
-impl Cause {
+impl RefusalCause {
     pub(crate) fn reply(self) -> &'static str {
         match self {
             Self::Grammar => error::BAD_FORMAT,
@@ -528,7 +530,7 @@ impl Cause {
     }
 }
 
-impl<'a> Refused<'a> {
+impl<'a> Refusal<'a> {
     /// A refusal for breaking the grammar, with nothing else set.
     pub(crate) fn with(reply: &'static str, used: usize) -> Self {
         Self {
@@ -541,7 +543,7 @@ impl<'a> Refused<'a> {
             store: None,
             token: None,
             packet: None,
-            cause: Cause::Grammar,
+            cause: RefusalCause::Grammar,
         }
     }
 

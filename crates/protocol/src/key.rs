@@ -1,10 +1,12 @@
 //! Base64 keys: decoded into a buffer of fixed size, encoded again for the reply.
 //!
-//! The decoder accepts what memcached's accepts: characters outside the alphabet are skipped, the rest must be whole groups
-//! of four, and padding ends the key. `k` returns the key encoded again, so that a key has one spelling in replies.
+//! The decoder accepts what memcached's accepts: characters outside the alphabet are skipped, the rest must
+//! be whole groups of four, and padding ends the key. `k` returns the key encoded again, so that a key has
+//! one spelling in replies.
 //!
 //! # Invariant
-//! A decoded key has 1 to 187 bytes, and the unused bytes of its buffer are zero, so that equal keys compare equal.
+//! A decoded key has 1 to 187 bytes, and the unused bytes of its buffer are zero, so that equal keys compare
+//! equal.
 
 use crate::command::{DecodedKey, MetaKey};
 

@@ -1,8 +1,8 @@
-//! The memcached text, meta and binary protocols: for a server, bytes to [`Request`]s and replies to bytes; for a client, requests
-//! to bytes and bytes to [`Response`]s.
+//! The memcached text, meta and binary protocols: for a server, bytes to [`Request`]s and replies to bytes;
+//! for a client, requests to bytes and bytes to [`Response`]s.
 //!
 //! No I/O, no allocation while parsing: a request borrows the input buffer. [`parse`] takes the bytes that
-//! have arrived and returns a [`Request`], a line to refuse ([`Refused`], with the words of memcached
+//! have arrived and returns a [`Request`], a line to refuse ([`Refusal`], with the words of memcached
 //! 1.6.45), or how many bytes are needed. [`reply`] appends replies to a buffer.
 //! [`request`] and [`parse_response`] are the same of the client's side.
 //!

@@ -1,13 +1,13 @@
 //! One line as the grammars get it: its limits, and the ways to end it other than with a request.
 //!
-//! `parse.rs` finds the line and chooses the grammar; `text`, `meta` and `admin` refuse the line or complete it with its data
-//! block through [`Line`].
+//! `parse.rs` finds the line and chooses the grammar; `text`, `meta` and `admin` refuse the line or complete
+//! it with its data block through [`Line`].
 //!
 //! # Invariants
-//! * A refusal uses up at least the line. A refused store also uses up its data block; `swallow` counts the bytes of it that
-//!   have not arrived.
+//! * A refusal uses up at least the line. A refused store also uses up its data block; `swallow` counts the
+//!   bytes of it that have not arrived.
 
-use crate::command::{Block, Cause, Parsed, Refused, Request};
+use crate::command::{Block, Parsed, Refusal, RefusalCause, Request};
 use crate::reply::error;
 
 /// Longest line in bytes, its LF not counted, of any command except `get gets gat gats`.
@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
     /// Refuses the line only.
     #[cold]
     pub(crate) fn refuse(self, reply: &'static str) -> Parsed<'a> {
-        Parsed::Refused(Refused::with(reply, self.used))
+        Parsed::Refused(Refusal::with(reply, self.used))
     }
 
     /// Refuses the line, unless quietly.
@@ -71,10 +71,10 @@ impl<'a> Line<'a> {
 
     /// Refuses a store: its data block of `len` bytes is dropped, too.
     #[cold]
-    pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refused<'a> {
+    pub(crate) fn refuse_store(self, reply: &'static str, len: usize) -> Refusal<'a> {
         let all = self.used as u64 + len as u64 + 2;
         let used = usize::try_from(all).map_or(self.input.len(), |all| all.min(self.input.len()));
-        Refused { swallow: all - used as u64, ..Refused::with(reply, used) }
+        Refusal { swallow: all - used as u64, ..Refusal::with(reply, used) }
     }
 
     /// Completes a store with its data block of `len` bytes. A block that does not end in CRLF is
@@ -85,7 +85,7 @@ impl<'a> Line<'a> {
         self,
         len: usize,
         quiet: bool,
-        refuse: impl FnOnce(Cause) -> Refused<'a>,
+        refuse: impl FnOnce(RefusalCause) -> Refusal<'a>,
         request: impl FnOnce(Block<'a>) -> Request<'a>,
     ) -> Parsed<'a> {
         let bad_end = if quiet { "" } else { error::BAD_DATA_CHUNK };
@@ -93,14 +93,14 @@ impl<'a> Line<'a> {
             return if is_ended {
                 Parsed::Complete { request: request(Block::Apart(len)), used: self.used }
             } else {
-                Parsed::Refused(Refused::with(bad_end, self.used))
+                Parsed::Refused(Refusal::with(bad_end, self.used))
             };
         }
         let need = self.used.saturating_add(len).saturating_add(2);
         match self.input.get(self.used..need).map(|block| block.split_at(len)) {
             Some((data, b"\r\n")) => Parsed::Complete { request: request(Block::Here(data)), used: need },
             Some(_) => Parsed::Refused(self.refuse_store(bad_end, len)),
-            None => Parsed::Incomplete { need, block: Some(refuse(Cause::NoMemory)) },
+            None => Parsed::Incomplete { need, block: Some(refuse(RefusalCause::NoMemory)) },
         }
     }
 }
@@ -108,5 +108,5 @@ impl<'a> Line<'a> {
 /// Not memcached's protocol: drops all input and closes the connection without a reply.
 #[cold]
 pub(crate) fn close(input: &[u8]) -> Parsed<'_> {
-    Parsed::Refused(Refused { close: true, ..Refused::with("", input.len()) })
+    Parsed::Refused(Refusal { close: true, ..Refusal::with("", input.len()) })
 }

@@ -14,7 +14,7 @@
 //! `ma` answers 2 to 4 with one sentence.
 
 use crate::command::{
-    Cause, FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refused, RefusedStore, Request,
+    FlagTokens, KEY_MAX, Meta, MetaFlags, MetaKey, Parsed, Refusal, RefusalCause, Request, StoreRefusal,
 };
 use crate::line::{Limits, Line};
 use crate::reply::error;
@@ -80,10 +80,10 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
         return Parsed::Refused(line.refuse_store(error::OPAQUE_TOO_LONG, len));
     }
     // For every mode, and also under `q`, which leaves out successes only: as memcached.
-    let refuse = |cause: Cause| Refused {
+    let refuse = |cause: RefusalCause| Refusal {
         invalidate: Some(key),
         invalidate_binary: flags.has(b'b'),
-        store: Some(RefusedStore {
+        store: Some(StoreRefusal {
             sent_key: key,
             is_binary: flags.has(b'b'),
             verb: flags.store_verb(),
@@ -94,7 +94,7 @@ pub(crate) fn set<'a>(line: Line<'a>, mut rest: &'a [u8], limits: &Limits) -> Pa
         ..line.refuse_store(cause.reply(), len)
     };
     if !limits.fits(key, flags.client_flags, len) {
-        return Parsed::Refused(refuse(Cause::TooLarge));
+        return Parsed::Refused(refuse(RefusalCause::TooLarge));
     }
     line.with_data(len, false, refuse, |data| {
         let key = whole_key(key, &flags);

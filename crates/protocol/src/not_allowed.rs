@@ -1,6 +1,6 @@
 //! Refusing a request that is whole and right, since its client may not make it.
 
-use crate::command::{Admin, Cause, PacketCommand, Parsed, Refused, Request, StoreVerb};
+use crate::command::{Admin, PacketCommand, Parsed, Refusal, RefusalCause, Request, StoreVerb};
 use crate::packet::{Packet, PacketStatus, opcode};
 use crate::reply::error;
 
@@ -118,7 +118,7 @@ impl Parsed<'_> {
     #[must_use]
     pub fn not_allowed(self) -> Self {
         match self {
-            Self::Complete { ref request, used } => Self::Refused(Refused::not_allowed(request, used)),
+            Self::Complete { ref request, used } => Self::Refused(Refusal::not_allowed(request, used)),
             Self::Incomplete { block: Some(refused), .. } | Self::Refused(refused) => {
                 Self::Refused(refused.as_not_allowed())
             }
@@ -127,9 +127,10 @@ impl Parsed<'_> {
     }
 }
 
-impl<'a> Refused<'a> {
-    /// The refusal of a whole request of `used` bytes. With `noreply` nothing is sent, nor for a quiet get of the binary
-    /// protocol: clients take an error among quiet gets for the reply to another key. Everything else is told, quiet or not.
+impl<'a> Refusal<'a> {
+    /// The refusal of a whole request of `used` bytes. With `noreply` nothing is sent, nor for a quiet get of
+    /// the binary protocol: clients take an error among quiet gets for the reply to another key. Everything
+    /// else is told, quiet or not.
     #[cold]
     pub fn not_allowed(request: &Request<'a>, used: usize) -> Self {
         let packet = request.packet();
@@ -139,12 +140,13 @@ impl<'a> Refused<'a> {
         let is_silent = request.is_silent() || is_quiet_get;
         Self {
             packet: packet.filter(|_| !is_silent).map(|packet| (packet, PacketStatus::NotStored)),
-            cause: Cause::NotAllowed(request.command()),
+            cause: RefusalCause::NotAllowed(request.command()),
             ..Self::with(if is_silent || packet.is_some() { "" } else { error::NOT_ALLOWED }, used)
         }
     }
 
-    /// The same for a store that has not come whole, or is refused for another reason as well: nothing becomes of its key.
+    /// A refusal of a store that has not come whole, or is refused for another reason as well: its key stays
+    /// as it is.
     #[cold]
     #[must_use]
     pub fn as_not_allowed(self) -> Self {
@@ -159,7 +161,7 @@ impl<'a> Refused<'a> {
             store: None,
             token: None,
             packet: self.packet.map(|(packet, _)| (packet, PacketStatus::NotStored)),
-            cause: Cause::NotAllowed(command),
+            cause: RefusalCause::NotAllowed(command),
             ..self
         }
     }

@@ -1,15 +1,16 @@
 //! Decimal numbers as memcached reads them.
 //!
-//! There are two families. The lenient one follows C's `strtol`: an optional sign, digits, then the end of the word,
-//! or white space (a tab) and anything. It reads the client flags and the exptime of a classic store. The strict one, for
-//! every other number, takes digits only, after a `-` where a number may be negative.
+//! There are two families. The lenient one follows C's `strtol`: an optional sign, digits, then the end of
+//! the word, or white space (a tab) and anything. It reads the client flags and the exptime of a classic
+//! store. The strict one, for every other number, takes digits only, after a `-` where a number may be
+//! negative.
 //!
 //! # Invariant
-//! A number out of range is refused, except where memcached takes it: client flags and the exptime of a classic store keep
-//! their lower 32 bits.
+//! A number out of range is refused, except where memcached takes it: client flags and the exptime of a
+//! classic store keep their lower 32 bits.
 
-/// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients rely on that: some send
-/// 4294967295 for -1.
+/// The exptime of a store: `strtol`, of whose 64 bits memcached keeps the lower 32. Clients rely on that:
+/// some send 4294967295 for -1.
 #[inline]
 pub(crate) fn exptime_of_store(word: &[u8]) -> Option<i64> {
     signed(word).map(|n| i64::from(n as i32))
@@ -27,8 +28,8 @@ pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
     digits(word, 22)
 }
 
-/// `strtoull`, which negates after a minus sign. As in memcached the result is refused where it would be negative with a
-/// sign.
+/// `strtoull`, which negates after a minus sign. As in memcached the result is refused where it would be
+/// negative with a sign.
 #[inline]
 fn lenient_unsigned(word: &[u8]) -> Option<u64> {
     match word {
@@ -51,8 +52,8 @@ pub(crate) fn data_len(word: &[u8]) -> Option<usize> {
     if (0..=i32::MAX - 2).contains(&n) { usize::try_from(n).ok() } else { None }
 }
 
-/// A number of 32 bits with a sign, as memcached reads it outside the fields of a classic store: digits with an optional
-/// `-`, at most 11 characters. As there, a `-` alone is 0.
+/// A number of 32 bits with a sign, as memcached reads it outside the fields of a classic store: digits with
+/// an optional `-`, at most 11 characters. As there, a `-` alone is 0.
 #[inline]
 pub fn strict_i32(word: &[u8]) -> Option<i32> {
     let (negative, digits) = match word {
@@ -69,8 +70,8 @@ pub fn strict_i32(word: &[u8]) -> Option<i32> {
     i32::try_from(if negative { -n } else { n }).ok()
 }
 
-/// A number of 32 bits without a sign, as memcached's administrative commands and the flag `F` read it: digits only, at
-/// most 11 characters.
+/// A number of 32 bits without a sign, as memcached's administrative commands and the flag `F` read it:
+/// digits only, at most 11 characters.
 #[inline]
 pub fn strict_u32(word: &[u8]) -> Option<u32> {
     if word.is_empty() || word.len() > 11 {

@@ -3,22 +3,23 @@
 //! ```text
 //!   0x80 | opcode | key length, 2 | extras length | data type | vbucket, 2 | body length, 4 | opaque, 4 | CAS, 8
 //! ```
-//! Numbers are big-endian. The body is extras, key and value. Data type and vbucket are ignored, as memcached does. Packets
-//! become the requests that the other grammars make: a store is an `ms` with its CAS as `C`, `delete` an `md`, `incr` an `ma`
-//! that creates the item unless its exptime is [`NO_VIVIFY`]. [`reply::packet`](crate::reply::packet) writes the replies.
+//! Numbers are big-endian. The body is extras, key and value. Data type and vbucket are ignored, as memcached
+//! does. Packets become the requests that the other grammars make: a store is an `ms` with its CAS as `C`,
+//! `delete` an `md`, `incr` an `ma` that creates the item unless its exptime is [`NO_VIVIFY`].
+//! [`reply::packet`](crate::reply::packet) writes the replies.
 //!
 //! # Refusals
-//! They are those of memcached 1.6.45. After lengths that contradict each other nothing can be trusted: the connection is
-//! closed. Where memcached goes on with the rest of such a packet as if it were the next one, it is closed as well. The body of
-//! an unknown command is dropped.
+//! They are those of memcached 1.6.45. After lengths that contradict each other nothing can be trusted: the
+//! connection is closed. Where memcached goes on with the rest of such a packet as if it were the next one,
+//! it is closed as well. The body of an unknown command is dropped.
 //!
 //! # Invariants
 //! * The result does not depend on how the input is split into reads.
 //! * A packet is refused for its lengths, or is a request; only a store waits for its value.
 
 use crate::command::{
-    Admin, Block, Cause, KEY_MAX, Meta, MetaFlags, MetaKey, PacketCommand, PacketGet, Parsed, Refused,
-    RefusedStore, Request, Touch, Words,
+    Admin, Block, KEY_MAX, Meta, MetaFlags, MetaKey, PacketCommand, PacketGet, Parsed, Refusal, RefusalCause,
+    Request, StoreRefusal, Touch, Words,
 };
 use crate::line::Limits;
 
@@ -218,8 +219,8 @@ pub fn parse_packet<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     parse(input, false, limits)
 }
 
-/// Parses the packet of a store up to its value, which was received elsewhere: this is what [`parse_packet`] returns for all of
-/// it, but that the value is [`Block::Apart`] and that `used` does not count it.
+/// Parses the packet of a store up to its value, which was received elsewhere: this is what [`parse_packet`]
+/// returns for all of it, but that the value is [`Block::Apart`] and that `used` does not count it.
 pub fn parse_packet_apart<'a>(head: &'a [u8], limits: &Limits) -> Parsed<'a> {
     parse(head, true, limits)
 }
@@ -388,16 +389,16 @@ fn store<'a>(
 ) -> Parsed<'a> {
     let (begin, len) = (header.head_len(), header.value_len());
     let all = begin + len;
-    let refuse = |cause: Cause, status| {
+    let refuse = |cause: RefusalCause, status| {
         let verb = set.store_verb();
-        let store = Some(RefusedStore { sent_key: key, is_binary: false, verb, classic: false });
+        let store = Some(StoreRefusal { sent_key: key, is_binary: false, verb, classic: false });
         let token = set.has(b'C').then_some(set.compare_cas);
         let invalidate = (header.packet.is_set() || token.is_some()).then_some(key);
-        Refused { invalidate, store, token, cause, ..dropped(input, all, header.packet, status) }
+        Refusal { invalidate, store, token, cause, ..dropped(input, all, header.packet, status) }
     };
     // An append is refused by what it makes.
     if !limits.fits(key, set.client_flags, len) {
-        return Parsed::Refused(refuse(Cause::TooLarge, PacketStatus::TooLarge));
+        return Parsed::Refused(refuse(RefusalCause::TooLarge, PacketStatus::TooLarge));
     }
     let meta = meta(header.packet, key, set);
     if apart {
@@ -406,22 +407,22 @@ fn store<'a>(
     if let Some(value) = input.get(begin..all) {
         return Parsed::Complete { request: Request::MetaSet(meta, Block::Here(value)), used: all };
     }
-    let block = Some(refuse(Cause::NoMemory, PacketStatus::OutOfMemory));
+    let block = Some(refuse(RefusalCause::NoMemory, PacketStatus::OutOfMemory));
     Parsed::Incomplete { need: all, block }
 }
 
 /// Refuses a packet of `all` bytes.
 #[cold]
-fn dropped(input: &[u8], all: usize, packet: Packet, status: PacketStatus) -> Refused<'_> {
+fn dropped(input: &[u8], all: usize, packet: Packet, status: PacketStatus) -> Refusal<'_> {
     let used = all.min(input.len());
     let packet = Some((packet, status));
-    Refused { swallow: (all - used) as u64, packet, ..Refused::with("", used) }
+    Refusal { swallow: (all - used) as u64, packet, ..Refusal::with("", used) }
 }
 
 /// Refuses a packet whose length cannot be trusted.
 #[cold]
 fn close(input: &[u8], packet: Packet, status: PacketStatus) -> Parsed<'_> {
-    Parsed::Refused(Refused { close: true, ..dropped(input, input.len(), packet, status) })
+    Parsed::Refused(Refusal { close: true, ..dropped(input, input.len(), packet, status) })
 }
 
 #[inline]
@@ -434,5 +435,6 @@ fn eight(bytes: &[u8], at: usize) -> [u8; 8] {
     *bytes[at..].first_chunk().expect("the caller has looked")
 }
 
-/// Most bytes of what is sent to log in: two names and a password, of which each has a line of a password file at most.
+/// Most bytes of what is sent to log in: two names and a password, of which each has a line of a password
+/// file at most.
 const SASL_MAX: usize = 4 << 10;

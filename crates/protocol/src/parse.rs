@@ -1,17 +1,17 @@
 //! Finding the line, telling commands apart, and the data block that follows a store.
 //!
-//! A line ends in LF; one CR before it belongs to the line end. The first word is the text before the first blank: a line
-//! that begins with a blank is not a command. The grammars are in `text` (classic), `meta` and `admin`; they get the line
-//! without its end and return a [`Parsed`].
+//! A line ends in LF; one CR before it belongs to the line end. The first word is the text before the first
+//! blank: a line that begins with a blank is not a command. The grammars are in `text` (classic), `meta` and
+//! `admin`; they get the line without its end and return a [`Parsed`].
 //!
 //! # Refusals
-//! They are those of memcached 1.6.45: the words, which of several errors wins, and whether the data block of
-//! a refused store is dropped. It is dropped if its length is valid; a line with a bad length ends the command,
-//! and its data block is then read as commands.
+//! Refusals are those of memcached 1.6.45: their words, the one of several errors that is answered, and
+//! whether the data block of a refused store is dropped. A block is dropped if its length is valid. After a
+//! line with an invalid length, the block is read as commands.
 //!
 //! # Invariants
 //! * The result does not depend on how a line is split into reads.
-//! * Every command is in [`by_name`]; [`dispatch`] only shortens the way of the most common ones.
+//! * Every command is in [`by_name`]; [`dispatch`] finds the most common ones without it.
 
 use crate::command::{Parsed, Request, StoreVerb};
 use crate::line::{LINE_MAX, Limits, Line, close};
@@ -32,8 +32,8 @@ pub fn parse<'a>(input: &'a [u8], limits: &Limits) -> Parsed<'a> {
     parse_from(input, 0, limits)
 }
 
-/// As [`parse`], for an input that has grown: `scanned` is its length when it was last found
-/// incomplete, or 0. So the long line of a `get` that arrives in many pieces is searched once.
+/// Parses as [`parse`] does, for an input that has grown: `scanned` is its length when it was last found
+/// incomplete, or 0. The long line of a `get` that arrives in many pieces is thus searched once.
 #[inline]
 pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parsed<'a> {
     let window = &input[..input.len().min(LINE_MAX + 1)];
@@ -43,9 +43,11 @@ pub fn parse_from<'a>(input: &'a [u8], scanned: usize, limits: &Limits) -> Parse
     }
 }
 
-/// Parses the line of a store whose data block was received elsewhere: without its block it is
-/// [`Parsed::Incomplete`], and with it this is what [`parse`] returns, but that the block is [`Block::Apart`](crate::Block::Apart)
-/// and that `used` is the line's length. `is_ended`: CRLF follows the block.
+/// Parses the line of a store whose data block was received elsewhere.
+///
+/// For such a line alone [`parse`] returns [`Parsed::Incomplete`]. This returns what [`parse`] returns for
+/// the line and its block, with two differences: the block is [`Block::Apart`](crate::Block::Apart), and
+/// `used` is the line's length. `is_ended`: CRLF follows the block.
 ///
 /// ```
 /// use cattlegrid_protocol::{Block, Limits, Parsed, Request, parse_apart};

@@ -1,11 +1,12 @@
 //! Writing requests, as a client does: everything appends to a buffer.
 //!
-//! The other direction of [`parse`](crate::parse), which the tests hold it to. Keys, flags and verbs are written as they
-//! are: that a key has 1 to 250 bytes without blanks is up to the caller.
+//! The other direction of [`parse`](crate::parse), which the tests hold it to. Keys, flags and verbs are
+//! written as they are: that a key has 1 to 250 bytes without blanks is up to the caller.
 
 use crate::reply::{end_line, number};
 
-/// A classic `get`, `gets` of these keys, of which there is at least one; for `gat` and `gats` the exptime comes first.
+/// A classic `get`, `gets` of these keys, of which there is at least one; for `gat` and `gats` the exptime
+/// comes first.
 pub fn get<'k>(out: &mut Vec<u8>, verb: &str, keys: impl IntoIterator<Item = &'k [u8]>) {
     out.extend_from_slice(verb.as_bytes());
     for key in keys {

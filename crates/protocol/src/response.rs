@@ -1,8 +1,9 @@
 //! Replies as a client reads them: bytes to [`Response`]s.
 //!
-//! The other direction of [`reply`](crate::reply). [`parse_response`] takes what has arrived and gives the first element of
-//! it: a value with its data block, a line, or how many bytes are wanted. A reply to a `get` is several elements, up to
-//! [`Response::End`]; which command an element answers is known to the client that sent it.
+//! The other direction of [`reply`](crate::reply). [`parse_response`] takes what has arrived and gives the
+//! first element of it: a value with its data block, a line, or how many bytes are wanted. A reply to a `get`
+//! is several elements, up to [`Response::End`]; which command an element answers is known to the client that
+//! sent it.
 //!
 //! # Invariants
 //! * No I/O and no allocation: a response borrows the input. Parsing any bytes never panics.
@@ -13,7 +14,8 @@ use crate::command::Words;
 use crate::number::{strict_u32, strict_u64};
 use crate::words::take;
 
-/// Longest line of a reply, in bytes without its end: a statistic of a rule has a pattern of up to 1,000 bytes.
+/// Longest line of a reply, in bytes without its end: a statistic of a rule has a pattern of up to 1,000
+/// bytes.
 pub const RESPONSE_LINE_MAX: usize = 8 << 10;
 /// Longest data block of a reply, in bytes: the largest item of any memcached.
 pub const RESPONSE_DATA_MAX: usize = 1 << 30;
@@ -23,7 +25,7 @@ pub const RESPONSE_DATA_MAX: usize = 1 << 30;
 pub enum Response<'a> {
     /// `VALUE <key> <flags> <bytes> [<cas>]` and its data block.
     Value {
-        /// As the server sent it.
+        /// The key as the server sent it.
         key: &'a [u8],
         /// Client flags.
         flags: u32,
@@ -126,7 +128,7 @@ pub enum ParsedResponse<'a> {
     Complete {
         /// The element.
         response: Response<'a>,
-        /// Its bytes.
+        /// The response's length in bytes.
         used: usize,
     },
     /// The element is not whole: at least `need` bytes of input are wanted.
@@ -134,7 +136,8 @@ pub enum ParsedResponse<'a> {
         /// Above the input's length.
         need: usize,
     },
-    /// No server says this. The connection cannot be used any more: where the next element begins is not known.
+    /// No server says this. The connection cannot be used any more: where the next element begins is not
+    /// known.
     Broken(BrokenResponse),
 }
 

@@ -6,7 +6,8 @@
 //! A request that is returned has a key of 1 to [`KEY_MAX`] bytes and numbers in their ranges.
 
 use crate::command::{
-    Arith, Cause, Delete, Get, KEY_MAX, Keys, Parsed, Refused, RefusedStore, Request, Store, StoreVerb, Touch,
+    Arith, Delete, Get, KEY_MAX, Keys, Parsed, Refusal, RefusalCause, Request, Store, StoreRefusal,
+    StoreVerb, Touch,
 };
 use crate::line::{Limits, Line};
 use crate::reply::error;
@@ -62,13 +63,13 @@ pub(crate) fn store<'a>(
     }
     // As memcached: only after a refused `set` could the old value be taken for the new one.
     let invalidate = (verb == StoreVerb::Set).then_some(key);
-    let refuse = |cause: Cause| {
+    let refuse = |cause: RefusalCause| {
         let reply = if noreply { "" } else { cause.reply() };
-        let store = Some(RefusedStore { sent_key: key, is_binary: false, verb, classic: true });
-        Refused { invalidate, store, cause, ..line.refuse_store(reply, len) }
+        let store = Some(StoreRefusal { sent_key: key, is_binary: false, verb, classic: true });
+        Refusal { invalidate, store, cause, ..line.refuse_store(reply, len) }
     };
     if !limits.fits(key, flags, len) {
-        return Parsed::Refused(refuse(Cause::TooLarge));
+        return Parsed::Refused(refuse(RefusalCause::TooLarge));
     }
     line.with_data(len, noreply, refuse, |data| {
         Request::Store(Store { verb, key, flags, exptime, data, noreply })

@@ -3,7 +3,8 @@
 //! Only the blank (0x20) separates words; a tab or a control character is part of its word.
 //!
 //! # Invariant
-//! Each function looks at each byte of the line at most once, so that a line of a million blanks takes time in proportion.
+//! Each function looks at each byte of the line at most once, so that a line of a million blanks takes time
+//! in proportion.
 
 use crate::command::{FlagTokens, KEY_MAX, KeyTooLong, Keys, Words};
 
@@ -17,7 +18,7 @@ pub(crate) fn trim(line: &[u8]) -> &[u8] {
     }
 }
 
-/// The same for many blanks: a line may have a million of them.
+/// Cuts off many blanks at the start: a line may have a million of them.
 #[cold]
 fn trim_many(mut line: &[u8]) -> &[u8] {
     while let Some((blanks, tail)) = line.split_first_chunk::<32>()
@@ -44,7 +45,7 @@ pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     word
 }
 
-/// As [`take`], faster for long words.
+/// Takes the next word as [`take`] does, faster for long words.
 #[inline]
 pub(crate) fn take_key<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     let line = trim(rest);
@@ -68,7 +69,8 @@ pub(crate) fn noreply(line: &[u8]) -> bool {
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of a part of a line that was parsed before, as [`Keys::rest`] returned it. A key that is too long ends them.
+    /// The keys of a part of a line that was parsed before, as [`Keys::rest`] returned it. A key that is too
+    /// long ends them.
     pub fn of_rest(rest: &'a [u8]) -> Self {
         Self { rest }
     }

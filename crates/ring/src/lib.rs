@@ -10,14 +10,17 @@
 //! assert_ne!(ring.find(b"page:42"), Some(of_key));
 //! # Ok::<(), cattlegrid_ring::RingError>(())
 //! ```
-//! A server has points on a circle of 32-bit numbers: hashes (MD5, mostly) of its name and a counter. A key belongs to the server of the
-//! first [`Point`] at or after the key's own hash, on past zero. A [`Ring`] says for each key which server that is; it opens
-//! no connection. The points can be stored and searched elsewhere ([`Ring::points`], [`Layout::key_hash`]).
+//! A server has points on a circle of 32-bit numbers: hashes (MD5, mostly) of its name and a counter. A key
+//! belongs to the server of the first [`Point`] at or after the key's own hash, on past zero. A [`Ring`] says
+//! for each key which server that is; it opens no connection. The points can be stored and searched elsewhere
+//! ([`Ring::points`], [`Layout::key_hash`]).
 //!
 //! # Invariants
-//! * For the same servers in the same order a key has the same server in this library and in libmemcached 1.0 and 1.1.
+//! * For the same servers in the same order a key has the same server in this library and in libmemcached 1.0
+//!   and 1.1.
 //! * With equal weights, adding a server moves only keys that it takes, and removing one moves only its own.
-//! * A server that is not available keeps its points: only its own keys go elsewhere, and they come back with it.
+//! * A server that is not available keeps its points: only its own keys go elsewhere, and they come back with
+//!   it.
 
 mod ring;
 mod server;

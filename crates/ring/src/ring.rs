@@ -21,11 +21,13 @@ pub enum Layout {
     /// `MEMCACHED_BEHAVIOR_HASH` of MD5.
     Plain,
     /// 160 points for a server of average weight, in proportion to the weights, down to none: libmemcached's
-    /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`. libketama differs in the port 11211, which it hashes as a part of the name.
+    /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`. libketama differs in the port 11211, which it hashes as a part
+    /// of the name.
     Weighted,
-    /// 100 points for each server, of another hash, [`one_at_a_time`]; that is also the hash of keys. As soon as one weight is
-    /// above 1, the points are those of [`Layout::Weighted`], and the hash of keys stays the other one: libmemcached's
-    /// `MEMCACHED_BEHAVIOR_KETAMA` and no other behavior set, pylibmc's `{"ketama": True}`.
+    /// 100 points for each server, of another hash, [`one_at_a_time`]; that is also the hash of keys. As soon
+    /// as one weight is above 1, the points are those of [`Layout::Weighted`], and the hash of keys stays the
+    /// other one: libmemcached's `MEMCACHED_BEHAVIOR_KETAMA` and no other behavior set, pylibmc's
+    /// `{"ketama": True}`.
     OneAtATime,
 }
 
@@ -39,10 +41,11 @@ impl Layout {
     }
 }
 
-/// A point of a server. Points are in order of their hashes, those of the same hash in order of their servers.
+/// A point of a server. Points are in order of their hashes, those of the same hash in order of their
+/// servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// Its place on the circle.
+    /// The point's place on the circle.
     pub hash: u32,
     /// Place of the server in the list of servers.
     pub server: u16,
@@ -98,8 +101,8 @@ impl Ring {
         &self.servers
     }
 
-    /// The points, in order. A key's server is that of the first whose hash is not below [`Layout::key_hash`], or else of the
-    /// first.
+    /// The points, in order. A key's server is that of the first whose hash is not below
+    /// [`Layout::key_hash`], or else of the first.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
@@ -134,8 +137,8 @@ pub fn key_hash(key: &[u8]) -> u32 {
     words(&Md5::digest(key).into())[0]
 }
 
-/// Bob Jenkins's one-at-a-time hash, libmemcached's default. Bytes from 0x80 are negative numbers in it, as `char` is in C on
-/// x86; libmemcached on ARM has other hashes for keys with such bytes.
+/// Bob Jenkins's one-at-a-time hash, libmemcached's default. Bytes from 0x80 are negative numbers in it, as
+/// `char` is in C on x86; libmemcached on ARM has other hashes for keys with such bytes.
 pub fn one_at_a_time(key: &[u8]) -> u32 {
     let mut hash = key.iter().fold(0_u32, |hash, byte| {
         let hash = hash.wrapping_add_signed(i32::from(byte.cast_signed()));
@@ -166,8 +169,8 @@ fn words(digest: &[u8; 16]) -> [u32; 4] {
     std::array::from_fn(|word| u32::from_le_bytes(words[word]))
 }
 
-/// Number of hashes, four points each, of a server of this weight. In single precision and in libmemcached's order of
-/// operations: the rounding decides.
+/// Number of hashes, four points each, of a server of this weight. In single precision and in libmemcached's
+/// order of operations: the rounding decides.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,

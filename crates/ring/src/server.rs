@@ -20,8 +20,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server with this name, 1 to [`NAME_MAX`] bytes, and weight, 1 to [`WEIGHT_MAX`]: its share of the keys is its share
-    /// of the weights.
+    /// A server with this name, 1 to [`NAME_MAX`] bytes, and weight, 1 to [`WEIGHT_MAX`]: its share of the
+    /// keys is its share of the weights.
     ///
     /// # Errors
     /// [`RingError::Name`], [`RingError::Weight`].
@@ -49,12 +49,12 @@ impl Server {
         Self::new(&text[..at], digits.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0')))
     }
 
-    /// Its name.
+    /// The server's name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Its weight.
+    /// The server's weight.
     pub fn weight(&self) -> u32 {
         self.weight
     }

@@ -141,7 +141,8 @@ fn key(n: u32) -> [u8; 5] {
 proptest! {
     #![proptest_config(ProptestConfig { rng_seed: proptest::test_runner::RngSeed::Fixed(15), ..ProptestConfig::with_cases(12) })]
 
-    /// A server that joins takes about its share, from all others; nothing moves between others. Leaving is the reverse.
+    /// A server that joins takes about its share, from all others; nothing moves between others. Leaving is
+    /// the reverse.
     #[test]
     fn joining_moves_only_what_the_new_server_takes(count in 1_usize..12, seed in 0_u32..1000, plain: bool) {
         let layout = if plain { Layout::Plain } else { Layout::Weighted };
@@ -161,8 +162,8 @@ proptest! {
         prop_assert!((0.5..1.7).contains(&share), "{} of the fair share", share);
     }
 
-    /// A server that is down loses all its keys and no other server loses any; with equal weights the ring without it
-    /// gives the same.
+    /// A server that is down loses all its keys and no other server loses any; with equal weights the ring
+    /// without it gives the same.
     #[test]
     fn a_server_that_is_down_loses_only_its_own(count in 2_usize..12, down in 0_usize..12, seed in 0_u32..1000) {
         let down = down % count;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   any lane: turns leave calls ──▶ the home lane's list, by its inbox if it is another ──▶ a step of each, in turn
-//!   a step: Engine::go_on, under the shard's lock for about 100 us ──▶ the last one wakes the request that waits
+//!   a step: Engine::continue_call, under the shard's lock for about 100 us ──▶ the last one wakes the request that waits
 //! ```
 //! A round of a lane has [`ROUND`] for such steps, so that its connections are served between them; the lane does not sleep
 //! while it has any.
@@ -55,7 +55,7 @@ impl Calls {
         let lanes = &shared.lanes;
         let mut others: Vec<Vec<Box<RunningCall>>> = Vec::new();
         for call in calls {
-            let home = if call.stays() { lane } else { call.home(lanes.len()) };
+            let home = if call.is_for_own_lane() { lane } else { call.home(lanes.len()) };
             if home == lane {
                 self.0.push_back(call);
             } else {
@@ -78,7 +78,7 @@ impl Calls {
             let Some(call) = self.0.pop_front() else { break };
             let at = shared.clock.now();
             let mut step = Step { now: shared.now_at(at), counters, interest, effects: &mut *effects };
-            let left = shared.engine.go_on(call, &mut shared.engine.shard_lock(), &mut step);
+            let left = shared.engine.continue_call(call, &mut shared.engine.shard_lock(), &mut step);
             let has_ended = left.is_none();
             if let Some(call) = left {
                 self.0.insert(self.0.len().min(IN_PROGRESS - 1), call);

@@ -13,7 +13,7 @@ use cattlegrid_follow::etcd::{
 };
 use cattlegrid_follow::postgres::{SslMode, TlsError, client_config};
 use cattlegrid_follow::{Name, Settings};
-use cattlegrid_tags::{Kind, PrefixId};
+use cattlegrid_tags::{BumpKind, PrefixId};
 
 use crate::followed::View;
 use crate::follows::{Own, lock};
@@ -124,7 +124,7 @@ impl BumpLog for Fleet {
         writer.sent.fetch_add(1, Relaxed);
         writer.mail.push(&match *bump {
             SentBump::Tag { prefix, name, kind } => {
-                Bump::Tag { is_soft: kind == Kind::Soft, prefix: prefix.to_vec(), name: name.to_vec() }
+                Bump::Tag { is_soft: kind == BumpKind::Soft, prefix: prefix.to_vec(), name: name.to_vec() }
             }
             SentBump::Gradual { prefix, name, seconds } => {
                 Bump::Gradual { seconds, prefix: prefix.to_vec(), name: name.to_vec() }
@@ -227,13 +227,13 @@ impl Own {
         };
         match Bump::parse(line) {
             Some(Bump::Tag { is_soft, prefix, name }) => {
-                let kind = if is_soft || self.settings.soft { Kind::Soft } else { Kind::Hard };
+                let kind = if is_soft || self.settings.soft { BumpKind::Soft } else { BumpKind::Hard };
                 if let Some(prefix) = find(&prefix) {
                     self.shared.engine.bump_followed(prefix, &name, kind, now);
                 }
             }
             Some(Bump::Each { is_soft, name }) => {
-                let kind = if is_soft || self.settings.soft { Kind::Soft } else { Kind::Hard };
+                let kind = if is_soft || self.settings.soft { BumpKind::Soft } else { BumpKind::Hard };
                 let all = shared.prefixes().all().map(|(prefix, _)| prefix);
                 for prefix in std::iter::once(PrefixId::NONE).chain(all) {
                     self.shared.engine.bump_followed(prefix, &name, kind, now);

@@ -14,7 +14,7 @@ use cattlegrid_engine::Now;
 use cattlegrid_follow::postgres::{LeftOut, Missing, TlsError};
 use cattlegrid_follow::{Name, Names, Node, Notice, Order, State, Wish};
 use cattlegrid_herd::WhenBehind;
-use cattlegrid_tags::{Kind, PrefixId};
+use cattlegrid_tags::{BumpKind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::watch;
@@ -431,7 +431,7 @@ impl Own {
             return self.obey(name, now);
         }
         let Name { scope, tag } = name;
-        let kind = if self.settings.soft { Kind::Soft } else { Kind::Hard };
+        let kind = if self.settings.soft { BumpKind::Soft } else { BumpKind::Hard };
         let table = self.settings.tables().get(usize::from(*scope));
         let known = self.shared.engine.shared().prefixes();
         let none = std::iter::once((PrefixId::NONE, &b""[..]));

@@ -199,10 +199,10 @@ impl<'a> Lane<'a> {
         }
         self.handle_deadlines();
         // A round has time for a call that takes long.
-        if !self.calls.is_empty() && !self.effects.has_had_calls() {
+        if !self.calls.is_empty() && !self.effects.is_past_call_time() {
             self.calls.advance(self.shared, self.number, &mut self.effects);
         }
-        self.had_calls = self.effects.has_had_calls();
+        self.had_calls = self.effects.is_past_call_time();
         self.check_idle();
         self.give_up_memory();
         if self.has_unsent {

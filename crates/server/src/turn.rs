@@ -58,7 +58,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The connection has had its share of output, of keys, or of time for calls of objects.
+    /// The connection has used up its share of output, of keys, or of time for calls of objects.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.out.len() >= self.output_bytes

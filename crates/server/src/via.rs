@@ -8,7 +8,7 @@ use cattlegrid_engine::BumpWaiter;
 use cattlegrid_follow::Standing;
 use cattlegrid_follow::etcd::{Bump, Feed, Lead, Mailbox};
 use cattlegrid_follow::postgres::Missing;
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 use tokio::sync::watch;
 
 use crate::followed::View;
@@ -52,8 +52,8 @@ impl Via {
     /// Leaves a bump of the database for the other nodes.
     ///
     /// `prefix`: behind which it is; None: behind all that each of them knows.
-    pub(crate) fn bump(&mut self, kind: Kind, prefix: Option<&[u8]>, name: &[u8]) {
-        let (is_soft, name) = (kind == Kind::Soft, name.to_vec());
+    pub(crate) fn bump(&mut self, kind: BumpKind, prefix: Option<&[u8]>, name: &[u8]) {
+        let (is_soft, name) = (kind == BumpKind::Soft, name.to_vec());
         self.push(&match prefix {
             Some(prefix) => Bump::Tag { is_soft, prefix: prefix.to_vec(), name },
             None => Bump::Each { is_soft, name },

@@ -1,19 +1,19 @@
 //! A value that arrives in pieces, in the pages in which it will stay.
 //!
-//! Its pages are taken as its bytes come: what is announced and has not arrived takes none. They go back when it is
-//! dropped. [`Memory::arriving_bytes`] is the sum of the pages of such values.
+//! Its pages are taken as its bytes come: what is announced and has not arrived takes none. They go back when
+//! it is dropped. [`Memory::arriving_bytes`] is the sum of the pages of such values.
 //!
 //! # Invariants
 //! * Filled bytes <= bytes of its pages; its pages are at most those that the whole value needs.
-//! * Nobody else sees it before [`ArrivingValue::finish`], which needs all of its bytes: what its pages held before is
-//!   never read.
+//! * Nobody else sees it before [`ArrivingValue::finish`], which needs all of its bytes: what its pages held
+//!   before is never read.
 
 use std::sync::Arc;
 
 use crate::huge::HugeValue;
 use crate::memory::{Memory, PAGE_BYTES, Runs};
 
-/// See the module's text.
+/// A value that arrives in pieces, in the pages in which it will stay.
 #[derive(Debug)]
 pub struct ArrivingValue {
     memory: Arc<Memory>,
@@ -52,13 +52,15 @@ impl ArrivingValue {
         self.runs.len()
     }
 
-    /// Bytes of the pages that it lacks to have room for `bytes` bytes, or for all that is missing; 0: it has that room.
+    /// Bytes of the pages that it lacks to have room for `bytes` bytes, or for all that is missing; 0: it has
+    /// that room.
     pub fn lacks(&self, bytes: usize) -> usize {
         let wanted = self.filled + bytes.min(self.missing());
         wanted.next_multiple_of(PAGE_BYTES).saturating_sub(self.held_bytes())
     }
 
-    /// Takes the pages that it lacks to have room for `bytes` bytes; false, and none, when the memory has fewer free.
+    /// Takes the pages that it lacks to have room for `bytes` bytes; false, and none, when the memory has
+    /// fewer free.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let lacks = self.lacks(bytes);

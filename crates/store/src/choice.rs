@@ -1,47 +1,55 @@
-//! What leaves a store first: a segment in which nothing lives, a segment that is half empty, or the coldest head of a queue.
+//! What leaves a store first: a segment in which nothing lives, a segment that is half empty, or the coldest
+//! head of a queue.
 //!
-//! There are three queues ([`Queue`]): the small one for fills, which is kept at its target; the blind one for what was stored without
-//! a miss before; and the main one for what was used in these. Each is the row of its segments, and beside it the lists of its
-//! values outside the log, one an octave of their bytes ([`crate::outside`]). The first of each row and list are its *heads*. A
-//! head is the colder, the longer ago its items were stored and the larger they are: *coldness* is age x size^0.7, of a segment by
-//! the means of its items. A size counts for less than its bytes, since hits are what is counted, but bytes are what is fetched.
+//! There are three queues ([`SegmentQueue`]): the small one for fills, which is kept at its target; the blind
+//! one for items that were stored without a miss before; and the main one for items that were used in these.
+//! A queue has a row of segments, and lists of the values outside the log, one for each octave of their bytes
+//! ([`crate::outside`]). The first of each row and list are its *heads*. *Coldness* is age x size^0.7; for a
+//! segment, the means of its items count. The exponent is below 1, since hits are counted, while bytes are
+//! fetched.
 //!
-//! Where the small queue has no more than its target, the main and the blind queue compete by the ages of their coldest heads. Larger
-//! blind items have no disadvantage, since they can often not be had again; smaller ones have the advantage of their size.
-//! Those that are older than any is when it is first read, lose that, and give way earlier if the main queue keeps much of what its walk
-//! meets; not where many of the evicted ones are asked for.
+//! Where the small queue has no more than its target, the main and the blind queue compete by the ages of
+//! their coldest heads. The size of a large blind item does not count against it, since it can often not be
+//! fetched again; a small one has the advantage of its size. A blind item that is older than the age at which
+//! items are first read loses this advantage. It also gives way earlier if the main queue keeps much of what
+//! its walk meets, unless clients ask for many of the evicted items.
 //!
-//! All this is done among the shares of which something may be evicted ([`crate::shares`]): the heads are the coldest of theirs, and
-//! the bytes of the queues are theirs. Where that takes a head of the main or the blind queue from a share whose own small queue has
-//! more than its target, the head of that one goes instead: a share that was small for long has the balance of a cache of its own.
+//! The choice is made among the shares of which something may be evicted ([`crate::shares`]): only their
+//! heads and the bytes of their queues count. If it falls on the main or the blind queue of a share whose own
+//! small queue exceeds its target, the head of that small queue leaves instead. A share that was small for
+//! long thus has the balance of a cache of its own.
 //!
-//! The small queue is not emptied while the main one is stale: its bytes hit less than a quarter as often as those of the small
-//! one, which has a fifth of all gets. That is a deploy that has changed all keys, or a load that was not there before. Where the main
-//! queue has nothing at all, the small one competes with the blind one by age.
+//! The small queue is not emptied while the main one is stale: its bytes hit less than a quarter as often as
+//! those of the small one, which has a fifth of all gets. This happens after a deploy that has changed all
+//! keys, or under a new load. Where the main queue has nothing at all, the small one competes with the
+//! blind one by age.
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory and ages need no 52 bits")]
 
-use crate::ghost::From;
+use crate::ghost::EvictedFrom;
 use crate::offers::Offer;
-use crate::outside::Head;
+use crate::outside::OutsideHead;
 use crate::policy::ticks;
-use crate::segment::{Queue, Segment, State, TICKS_PER_MS};
+use crate::segment::{Segment, SegmentQueue, SegmentState, TICKS_PER_MS};
 use crate::shares::{self, ShareSet};
 use crate::store::Store;
 
 /// A segment is compacted when less than this share of it is alive, in per cent.
 const COMPACT_PERCENT: usize = 60;
-/// While more than one in this many bytes of the memory is dead, also when more than one in [`COMPACT_DEAD`] of its bytes is.
+/// While more than one in this many bytes of the memory is dead, also when more than one in [`COMPACT_DEAD`]
+/// of its bytes is.
 const DEAD_SHARE: usize = 20;
 /// See [`DEAD_SHARE`].
 const COMPACT_DEAD: usize = 5;
 /// Where nothing is evicted, a segment is compacted when one in this many of its bytes is dead.
 const COMPACT_DEAD_KEPT: usize = 20;
-/// A segment with pinned items or stubs is emptied for its space only if one in this many of its bytes is not theirs.
+/// A segment with pinned items or stubs is emptied for its space only if one in this many of its bytes is not
+/// theirs.
 const WORTH: usize = 8;
 /// Exponent of the size in the coldness.
 const SIZE_EXPONENT: f64 = 0.7;
-/// Above this severity nothing is taken from a main queue of which everything stays, as long as another has something.
+/// Above this severity nothing is taken from a main queue of which everything stays, as long as another has
+/// something.
 const BARREN: u8 = 1;
 
 /// What is emptied or evicted next.
@@ -50,22 +58,23 @@ pub(crate) enum Victim {
     /// A segment; with `compact` its live items stay.
     Segment { index: u32, compact: bool },
     /// A value outside the log, and its queue.
-    Large(Head, Queue),
+    Large(OutsideHead, SegmentQueue),
 }
 
 /// A victim with its coldness in the logarithm, the time as which its items count as stored, and their size.
 #[derive(Debug, Clone, Copy)]
-struct Cold {
+struct ColdVictim {
     degree: f64,
     stored: u64,
     size: usize,
     share: u8,
-    queue: Queue,
+    queue: SegmentQueue,
     victim: Victim,
 }
 
 impl Store {
-    /// What to empty or evict next, `None`: nothing; and what to offer to other stores. Only items of these shares are evicted.
+    /// What to empty or evict next, `None`: nothing; and what to offer to other stores. Only items of these
+    /// shares are evicted.
     pub(crate) fn choose(&self, may_compact: bool, shares: ShareSet) -> (Option<Victim>, Offer) {
         let segment_bytes = self.config.segment_bytes;
         // Live and dead bytes, and the segment.
@@ -80,7 +89,7 @@ impl Store {
             let is_worth = segment.evictable_bytes(segment_bytes) * WORTH >= segment_bytes;
             // Without the spare a pinned item may have no place to move to.
             let may_move = segment.pinned_bytes == 0 || !self.log.is_reserve_gone();
-            if segment.state != State::Sealed {
+            if segment.state != SegmentState::Sealed {
                 continue;
             }
             // Not with what is empty at its end, which compaction would not gain where items are long.
@@ -116,32 +125,33 @@ impl Store {
         (first.map(|head| head.victim), self.offer_of(&log, &outside))
     }
 
-    /// The coldest heads of the queues of these shares: of the segments that are the oldest of each, and outside the log.
+    /// The coldest heads of the queues of these shares: of the segments that are the oldest of each, and
+    /// outside the log.
     fn heads_of(&self, oldest: &Oldest, shares: ShareSet) -> [Heads; 2] {
-        let segments = |queue: Queue| {
+        let segments = |queue: SegmentQueue| {
             let all = shares.iter(self.memory.shares().count());
             let heads =
                 all.filter_map(|share| self.coldest_segment(oldest[usize::from(share)][queue as usize]));
             heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
         };
-        [Queue::ALL.map(segments), Queue::ALL.map(|queue| self.coldest_large(shares, queue))]
+        [SegmentQueue::ALL.map(segments), SegmentQueue::ALL.map(|queue| self.coldest_large(shares, queue))]
     }
 
     /// What goes in the place of this head, which is the first of these shares: see the module's text.
-    fn own_first(&self, oldest: &Oldest, shares: ShareSet, head: Cold) -> Cold {
+    fn own_first(&self, oldest: &Oldest, shares: ShareSet, head: ColdVictim) -> ColdVictim {
         let own = ShareSet::one(head.share);
-        if head.queue == Queue::Small || shares == own || !self.log.has_shares() {
+        if head.queue == SegmentQueue::Small || shares == own || !self.log.has_shares() {
             return head;
         }
         let heads = self.heads_of(oldest, own);
         let place = usize::from(matches!(head.victim, Victim::Large(..)));
         let is_due = self.policy.is_due(place == 1, self.bytes(own)[place]);
-        heads[place][Queue::Small as usize].filter(|_| is_due).unwrap_or(head)
+        heads[place][SegmentQueue::Small as usize].filter(|_| is_due).unwrap_or(head)
     }
 
-    /// Which of these heads goes first. Fills are compared with each other, in the log or outside it, wherever the colder head is; then
-    /// with what is blind.
-    fn first_of(&self, shares: ShareSet, log: &Heads, outside: &Heads) -> Option<Cold> {
+    /// Which of these heads goes first. Fills are compared with each other, in the log or outside it,
+    /// wherever the colder head is; then with what is blind.
+    fn first_of(&self, shares: ShareSet, log: &Heads, outside: &Heads) -> Option<ColdVictim> {
         let severity = self.severity();
         // Where the walk frees nearly nothing, a large value that is not used frees much at once.
         let frees_large = severity > 0 && outside[0].or(outside[2]).is_some();
@@ -163,16 +173,17 @@ impl Store {
         if is_due { small.or(rest) } else { rest.or(small) }
     }
 
-    /// Whether blind items go before these others: by their ages, and while they are not late, by the sizes of those that are larger.
-    fn is_before(&self, blind: &Cold, other: &Cold) -> bool {
+    /// Whether blind items go before these others: by their ages, and while they are not late, by the sizes
+    /// of those that are larger.
+    fn is_before(&self, blind: &ColdVictim, other: &ColdVictim) -> bool {
         let [age, of_other] = [blind.stored, other.stored].map(|stored| self.age(stored));
         let larger = (other.size as f64 / blind.size.max(1) as f64).max(1.0);
         let lead = if self.policy.is_late(age) { 1.0 } else { larger.powf(SIZE_EXPONENT) };
         ticks(age) * self.policy.bias(age) > ticks(of_other) * lead
     }
 
-    /// What to offer to other stores: what the queues other than the small one would lose, since that is what stores have in common;
-    /// or what the small one would lose, where it has most of the memory.
+    /// What to offer to other stores: what the queues other than the small one would lose, since that is what
+    /// stores have in common; or what the small one would lose, where it has most of the memory.
     fn offer_of(&self, log: &Heads, outside: &Heads) -> Offer {
         let [small, main, blind] = [0, 1, 2].map(|queue| colder(log[queue], outside[queue]));
         if let Some(main) = main {
@@ -190,7 +201,8 @@ impl Store {
         })
     }
 
-    /// A segment is compacted when one in this many of its bytes is dead; `dead_bytes` are those of sealed segments. 0: in none.
+    /// A segment is compacted when one in this many of its bytes is dead; `dead_bytes` are those of sealed
+    /// segments. 0: in none.
     fn compact_dead(&self, dead_bytes: usize) -> usize {
         if !self.config.evictions {
             COMPACT_DEAD_KEPT
@@ -207,13 +219,13 @@ impl Store {
     }
 
     /// Bytes of the queues of these shares that are not pinned: in the log and outside it.
-    fn bytes(&self, shares: ShareSet) -> [[usize; Queue::COUNT]; 2] {
-        let queues = Queue::ALL.map(|queue| self.log.queue(shares, queue));
+    fn bytes(&self, shares: ShareSet) -> [[usize; SegmentQueue::COUNT]; 2] {
+        let queues = SegmentQueue::ALL.map(|queue| self.log.queue(shares, queue));
         [queues.map(|queue| queue.bytes - queue.pinned - queue.outside), queues.map(|queue| queue.outside)]
     }
 
     /// Notes that a key comes back that was evicted, for an item of `bytes`.
-    pub(crate) fn signal(&mut self, from: From, bytes: usize) {
+    pub(crate) fn signal(&mut self, from: EvictedFrom, bytes: usize) {
         let share = self.of_memory(bytes);
         self.policy.signal(from, share, self.ghost.counts());
     }
@@ -235,7 +247,7 @@ impl Store {
     }
 
     /// The segment of this sequence and index, with its coldness.
-    fn coldest_segment(&self, oldest: Option<(u64, u32)>) -> Option<Cold> {
+    fn coldest_segment(&self, oldest: Option<(u64, u32)>) -> Option<ColdVictim> {
         let (_, index) = oldest?;
         let segment = self.log.get(index)?;
         let victim = Victim::Segment { index, compact: false };
@@ -243,7 +255,7 @@ impl Store {
     }
 
     /// The coldest head of the lists of a queue of these shares.
-    fn coldest_large(&self, shares: ShareSet, queue: Queue) -> Option<Cold> {
+    fn coldest_large(&self, shares: ShareSet, queue: SegmentQueue) -> Option<ColdVictim> {
         let heads = self.outside.heads(shares, queue).map(|(share, head)| {
             // An object is no value that can be had again: it goes by its age alone.
             let size = if head.is_tree { self.mean_bytes() } else { head.held_bytes };
@@ -252,9 +264,15 @@ impl Store {
         heads.max_by(|a, b| a.degree.total_cmp(&b.degree))
     }
 
-    fn cold(&self, stored: u64, size: usize, (share, queue): (u8, Queue), victim: Victim) -> Cold {
+    fn cold(
+        &self,
+        stored: u64,
+        size: usize,
+        (share, queue): (u8, SegmentQueue),
+        victim: Victim,
+    ) -> ColdVictim {
         let degree = coldness(self.age(stored), (size.max(1) as f64).log2());
-        Cold { degree, stored, size, share, queue, victim }
+        ColdVictim { degree, stored, size, share, queue, victim }
     }
 
     /// Ticks since then.
@@ -277,7 +295,7 @@ impl Store {
     #[cold]
     pub(crate) fn note_first_use(&mut self, location: u64) {
         let segment = self.log.segment_of(location);
-        if segment.queue == Queue::Blind {
+        if segment.queue == SegmentQueue::Blind {
             let number = crate::item::outside_number(self.log.bytes(location));
             let stored = number.map_or_else(|| segment.stored(), |number| self.outside.stored(number));
             self.policy.reached(self.age(stored));
@@ -290,26 +308,29 @@ impl Store {
     }
 
     pub(crate) fn is_dead_segment(&self, segment: &Segment) -> bool {
-        segment.state != State::Collected && segment.filled > 0 && segment.is_dead(self.now, self.floor)
+        segment.state != SegmentState::Collected
+            && segment.filled > 0
+            && segment.is_dead(self.now, self.floor)
     }
 }
 
 /// The first sealed segment of each queue of each share: its sequence and its index.
-type Oldest = [[Option<(u64, u32)>; Queue::COUNT]; shares::COUNT];
+type Oldest = [[Option<(u64, u32)>; SegmentQueue::COUNT]; shares::COUNT];
 
 /// The coldest heads of the queues.
-type Heads = [Option<Cold>; Queue::COUNT];
+type Heads = [Option<ColdVictim>; SegmentQueue::COUNT];
 
 /// The coldness of the coldest of the heads of fills.
 fn fills(heads: &Heads) -> f64 {
     heads[..2].iter().flatten().map(|head| head.degree).fold(f64::NEG_INFINITY, f64::max)
 }
 
-fn colder(one: Option<Cold>, other: Option<Cold>) -> Option<Cold> {
+fn colder(one: Option<ColdVictim>, other: Option<ColdVictim>) -> Option<ColdVictim> {
     one.into_iter().chain(other).max_by(|a, b| a.degree.total_cmp(&b.degree))
 }
 
-/// See the module's text; in the logarithm, as the size.
+/// The coldness of an item or segment, in the logarithm: how long it is unused, and its size (in the
+/// logarithm, too).
 pub(crate) fn coldness(age: u64, size: f64) -> f64 {
     ticks(age).log2() + SIZE_EXPONENT * size
 }

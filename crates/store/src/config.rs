@@ -18,11 +18,12 @@ pub struct StoreConfig {
 impl StoreConfig {
     /// Number of shards and their layout for a server of `memory_bytes` and `threads` workers.
     ///
-    /// Half the square of the workers, up to four for each: the chance that one meets another in a shard then stays about the
-    /// same, and few workers need few locks for a batch (one worker never waits). At least four for each 8 GiB,
-    /// since with many segments the choice of the next to empty would take too long; and each has 8 MiB. A shard
-    /// has 256 segments, so that the four or five that are spare, open or half emptied are 2 % of it, of 16 KiB to
-    /// 1 MiB: fewer in less memory, more in much. TTL classes: up to 23 (one an octave), one for 16 segments.
+    /// Half the square of the workers, up to four for each: the chance that one meets another in a shard then
+    /// stays about the same, and few workers need few locks for a batch (one worker never waits). At least
+    /// four for each 8 GiB, since with many segments the choice of the next to empty would take too long; and
+    /// each has 8 MiB. A shard has 256 segments, so that the four or five that are spare, open or half
+    /// emptied are 2 % of it, of 16 KiB to 1 MiB: fewer in less memory, more in much. TTL classes: up to 23
+    /// (one an octave), one for 16 segments.
     pub fn derive(memory_bytes: usize, threads: usize, evictions: bool) -> (usize, Self) {
         const SEGMENTS: usize = 256;
         let by_workers = (threads * threads / 2).min(threads * 4);
@@ -38,8 +39,8 @@ impl StoreConfig {
         (shards, Self { segment_bytes, shards, ttl_classes, evictions })
     }
 
-    /// The same layout for a memory with this many shares: the TTL classes are divided among them, since each has open
-    /// segments of its own.
+    /// This layout for a memory with this many shares: the TTL classes are divided among them, since each has
+    /// open segments of its own.
     #[must_use]
     pub fn shared_by(self, shares: usize) -> Self {
         let groups = shares.min(SHARES_MAX) + 1;
@@ -48,15 +49,16 @@ impl StoreConfig {
 
     /// Longest value in bytes that goes into the log; longer ones are huge.
     ///
-    /// A sixteenth of a segment, so that a segment's end which is too short for the next one is at most that; 4 KiB at least and
-    /// 32 KiB at most: from there on it costs less to receive and send a value in its pages than to copy it. In its pages a value
-    /// takes 256 bytes more than it has, at most, and what an item has.
+    /// A sixteenth of a segment, so that a segment's end which is too short for the next one is at most that;
+    /// 4 KiB at least and 32 KiB at most: from there on it costs less to receive and send a value in its pages
+    /// than to copy it. In its pages a value takes 256 bytes more than it has, at most, and what an item has.
     pub fn inline_max(&self) -> usize {
         (self.segment_bytes / 16).clamp(SHORTEST_HUGE, LONGEST_INLINE)
     }
 }
 
-/// See [`StoreConfig::inline_max`]. Each huge value has a whole page, so that its eviction makes room for another.
+/// See [`StoreConfig::inline_max`]. Each huge value has a whole page, so that its eviction makes room for
+/// another.
 const SHORTEST_HUGE: usize = 4 << 10;
 /// See [`StoreConfig::inline_max`].
 const LONGEST_INLINE: usize = 32 << 10;

@@ -25,8 +25,8 @@ pub struct StoreStats {
     pub no_free_segment: u64,
 }
 
-/// When an item was evicted last, and for how long it had not been used. Of several stores: of those that have evicted in the last
-/// second in which any has, the item that each evicted last.
+/// When an item was evicted last, and for how long it had not been used. Of several stores: of those that
+/// have evicted in the last second in which any has, the item that each evicted last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastEvicted {
     /// The second; 0: nothing was evicted.

@@ -1,46 +1,52 @@
 //! Making room: a walk through whole segments, whole-segment expiry, compaction, and large values one by one.
 //!
 //! One segment at a time is *walked* from front to back, a bounded piece at each write while memory is low,
-//! so that a fresh segment is ready before the open one is full. Which one is [`crate::policy`]'s matter. Of a segment that is
-//! compacted the live items move to the end of their queue. Otherwise items that were used often enough move to the end of the main
-//! queue (from another queue with their count at 0, within the main queue with one use less), and the rest is evicted. The ghost
-//! queue remembers items evicted from the small and the blind queue. Stubs, whose values are outside the log, move on in their
-//! queue: such a value is evicted when it is the first of its list and colder than any segment.
+//! so that a fresh segment is ready before the open one is full. Which one is [`crate::policy`]'s matter. Of
+//! a segment that is compacted the live items move to the end of their queue. Otherwise items that were used
+//! often enough move to the end of the main queue (from another queue with their count at 0, within the main
+//! queue with one use less), and the rest is evicted. The ghost queue remembers items evicted from the small
+//! and the blind queue. Stubs, whose values are outside the log, move on in their queue: such a value is
+//! evicted when it is the first of its list and colder than any segment.
 //!
-//! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items have aged. So a segment of
-//! the small or the blind queue of whose first items nearly all were used twice becomes the last of the main queue as it is, without
-//! a walk ([`Store::promote`]), as if its items had been moved there, and another victim is chosen. In the main queue, and where
-//! these items say otherwise, the bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the
-//! more uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in seven is
-//! freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of the writers.
+//! Where nearly every item was used, the walk frees nearly nothing, and no write may wait until all items
+//! have aged. So a segment of the small or the blind queue of whose first items nearly all were used twice
+//! becomes the last of the main queue as it is, without a walk ([`Store::promote`]), as if its items had been
+//! moved there, and another victim is chosen. In the main queue, and where these items say otherwise, the
+//! bytes walked without freeing anything are counted ([`Store::barren`]), and the more they are, the more
+//! uses an item must have to stay; after six segments no item stays. So in the long run one walked byte in
+//! seven is freed, and a walk of 8 to 16 times the bytes written (more for the shortest items) stays ahead of
+//! the writers.
 //!
-//! A share that has more than its most ([`crate::shares`]) is walked at its own writes, as long as it has more than its part of that in
-//! the store, whether or not memory is low.
+//! A share that has more than its most ([`crate::shares`]) is walked at its own writes, as long as it has
+//! more than its part of that in the store, whether or not memory is low.
 //!
-//! Pinned items always move on. A segment in which little but them and stubs is alive is left alone: emptying it would move nearly all
-//! of it and free nearly nothing. Those of them that have died in it are buried where they are ([`Store::reclaim_pinned`]).
-//! Trees that leave the store are taken apart before anything is evicted ([`crate::graveyard`]).
+//! Pinned items always move on. A segment in which little but them and stubs is alive is left alone: emptying
+//! it would move nearly all of it and free nearly nothing. Those of them that have died in it are buried
+//! where they are ([`Store::reclaim_pinned`]). Trees that leave the store are taken apart before anything is
+//! evicted ([`crate::graveyard`]).
 //!
-//! Evictions are spread: while the stores of a memory have few items ([`FEW_ITEMS`]), a piece of a walk ends after eight of them, once these
-//! had the bytes that a write needs to stay behind the walk ([`Store::pause_after`]). So where items are about as long as what is
-//! written each write evicts eight at most; a long value in the place of many short ones evicts as many as it replaces.
+//! Evictions are spread: while the stores of a memory have few items ([`FEW_ITEMS`]), a piece of a walk ends
+//! after eight of them, once these had the bytes that a write needs to stay behind the walk
+//! ([`Store::pause_after`]). So where items are about as long as what is written each write evicts eight at
+//! most; a long value in the place of many short ones evicts as many as it replaces.
 //!
 //! # Invariants
 //! * A write walks a bounded number of bytes, unless it finds no room at all.
 //! * The segment that is walked takes no appends, and its survivors have room: the collector's spare.
-//! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk ends before it.
+//! * A pinned item leaves the store only when it is dead, removed or replaced: where it cannot move, the walk
+//!   ends before it.
 
 use crate::choice::Victim;
 use crate::counters::LastEvicted;
-use crate::ghost::From;
+use crate::ghost::EvictedFrom;
 use crate::index::USES_MAX;
 use crate::item::{self, Item, Marks, NEVER};
 use crate::memory::PAGE_BYTES;
 use crate::offers::{Offer, Rank};
-use crate::outside::Head;
-use crate::segment::{Queue, Segment, State};
+use crate::outside::OutsideHead;
+use crate::segment::{Segment, SegmentQueue, SegmentState};
 use crate::shares::ShareSet;
-use crate::store::{Evicted, Found, Full, Store, Walk};
+use crate::store::{Collection, Evicted, Found, Store, StoreFull};
 
 /// Bytes walked for each byte written while memory is low.
 const WALK_RATIO: usize = 16;
@@ -50,11 +56,12 @@ const WALK_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=32 << 10;
 const FEW_ITEMS: usize = 10_000;
 /// Evictions after which a piece of a walk ends then.
 const EVICTIONS: u64 = 8;
-/// Bytes that it must have evicted by then, as a share of what may be walked: of pieces for short writes, and for long ones.
+/// Bytes that it must have evicted by then, as a share of what may be walked: of pieces for short writes, and
+/// for long ones.
 const EVICTED_SHARE: (usize, usize) = (16, 4);
 /// Bytes of a walk for which a value outside the log counts: choosing takes about as long.
 const LARGE_WALK: usize = 2 << 10;
-/// The same for a segment that becomes one of the main queue as it is.
+/// The bytes that are walked at once of a segment that becomes one of the main queue as it is.
 const PROMOTION_WALK: usize = 4 << 10;
 /// Items by which it is told whether nearly all of a segment were used.
 const SAMPLE: usize = 16;
@@ -70,9 +77,11 @@ const LONG_WALK_RATIO: usize = 8;
 const YIELD: usize = 7;
 /// Pages of buried trees that a write gives back at least.
 const WRITE_PAGES: usize = 16;
-/// Segments of which a walk in other stores may be asked for one segment of room, before a store makes it itself.
+/// Segments of which a walk in other stores may be asked for one segment of room, before a store makes it
+/// itself.
 const PATIENCE: usize = 4;
-/// Pages of buried trees that are given back in a second, and between two attempts of a write that waits for room.
+/// Pages of buried trees that are given back in a second, and between two attempts of a write that waits for
+/// room.
 const TICK_PAGES: usize = 256;
 /// Segments walked without freeing anything, after which an item needs one more use to stay.
 const BARREN_SEGMENTS: usize = 2;
@@ -83,10 +92,11 @@ const GHOSTS_PER_ITEMS: (usize, usize) = (3, 2);
 
 /// What becomes of items of shares that have no more than their least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Least {
+pub enum LeastShares {
     /// They stay.
     Kept,
-    /// They are evicted where nothing else is: what all shares have at least may be more than there is room for.
+    /// They are evicted where nothing else is: what all shares have at least may be more than there is room
+    /// for.
     Taken,
 }
 
@@ -96,24 +106,24 @@ enum Purpose {
     /// Segments for this store's writers.
     Writers,
     /// Memory for others.
-    Memory(Least),
+    Memory(LeastShares),
     /// That this share has no more than its most.
     Share(u8),
 }
 
 /// What [`Store::begin_walk`] has chosen.
 #[derive(Debug, PartialEq)]
-enum Begun {
+enum WalkChoice {
     /// A segment, which is walked from now on.
     Walk,
     /// A segment that was made one of the main queue as it was.
     Promoted,
     /// A value outside the log, and its queue.
-    Large(Head, Queue),
+    Large(OutsideHead, SegmentQueue),
 }
 
 /// A step of [`Store::walk_some`].
-struct Walked {
+struct WalkStep {
     /// Bytes of the walk for which it counts.
     bytes: usize,
     /// Bytes of items that were evicted.
@@ -124,13 +134,13 @@ struct Walked {
 
 /// Where a piece of a walk ends before its bytes are walked: both have been evicted.
 #[derive(Debug, Clone, Copy)]
-struct Pause {
+struct WalkPause {
     /// [`Stats::evictions`](crate::counters) at its end.
     evictions: u64,
     bytes: usize,
 }
 
-impl Pause {
+impl WalkPause {
     /// There is none.
     const NEVER: Self = Self { evictions: u64::MAX, bytes: 0 };
 
@@ -141,18 +151,19 @@ impl Pause {
 }
 
 /// What became of an item that the collector has come to.
-enum Collected {
-    /// It was kept, and has moved.
+enum CollectedItem {
+    /// The item was kept, and has moved.
     Moved,
-    /// It has left the store.
+    /// The item has left the store.
     Gone,
-    /// It is pinned, and there is no room to move it to.
+    /// The item is pinned, and there is no room to move it to.
     Stuck,
 }
 
 /// What ends pinned items that the store itself takes for live ones.
-pub struct Ends<'a> {
-    /// The number of the last event that may have ended some. No event ends items with its number as their stamp, or a later one.
+pub struct PinnedEnds<'a> {
+    /// The number of the last event that may have ended some. No event ends items with its number as their
+    /// stamp, or a later one.
     pub event: u64,
     /// Whether the time ends some as well.
     pub by_time: bool,
@@ -162,7 +173,7 @@ pub struct Ends<'a> {
 
 /// What [`Store::reclaim_pinned`] has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reclaimed {
+pub struct ReclaimedItems {
     /// Items that were looked at.
     pub looks: usize,
     /// Items that were dead.
@@ -171,7 +182,12 @@ pub struct Reclaimed {
 
 impl Store {
     /// Room for an item of `bytes`, made by collecting whole segments if there is no other way.
-    pub(crate) fn make_room(&mut self, queue: Queue, class: u8, bytes: usize) -> Result<u64, Full> {
+    pub(crate) fn make_room(
+        &mut self,
+        queue: SegmentQueue,
+        class: u8,
+        bytes: usize,
+    ) -> Result<u64, StoreFull> {
         let mut rounds = self.rounds();
         self.log.set_may_grow(true);
         loop {
@@ -197,7 +213,7 @@ impl Store {
                     return Ok(location);
                 }
                 self.stats.no_free_segment += u64::from(self.config.evictions);
-                return Err(Full);
+                return Err(StoreFull);
             }
             self.stats.collected_in_haste += 1;
             rounds -= 1;
@@ -239,8 +255,8 @@ impl Store {
         self.walk_pieces(piece, Purpose::Writers);
     }
 
-    /// Evicts items of a share that has more than its most: a bounded piece, after `written` bytes were stored for it. Each store
-    /// keeps to its part, so that it does not evict the only large value it has.
+    /// Evicts items of a share that has more than its most: a bounded piece, after `written` bytes were
+    /// stored for it. Each store keeps to its part, so that it does not evict the only large value it has.
     #[inline]
     pub(crate) fn keep_to_share(&mut self, share: u8, written: usize) {
         if share > 0 {
@@ -262,14 +278,15 @@ impl Store {
         most.is_some_and(|most| self.log.share_bytes(share) > most / self.config.shards + bytes)
     }
 
-    /// Takes what is missing from the memory: a page for the index, spare segments. True: nothing is missing any more.
+    /// Takes what is missing from the memory: a page for the index, spare segments. True: nothing is missing
+    /// any more.
     fn is_well(&mut self) -> bool {
         // Both, even if the first is not available.
         self.index.feed() & self.log.refill()
     }
 
-    /// Walks `bytes` or a little more, until the log has its spare segments, one was given back to the memory, or the share has no
-    /// more than its most.
+    /// Walks `bytes` or a little more, until the log has its spare segments, one was given back to the
+    /// memory, or the share has no more than its most.
     fn walk_pieces(&mut self, bytes: usize, purpose: Purpose) {
         let (mut left, before) = (bytes, self.memory.used_bytes());
         let mut pause = self.pause_after(bytes);
@@ -292,19 +309,19 @@ impl Store {
         }
     }
 
-    /// Where a piece of `bytes` pauses. Never where there are many items: then few evictions at a time would only make the walk
-    /// dearer.
-    fn pause_after(&self, bytes: usize) -> Pause {
+    /// Where a piece of `bytes` pauses. Never where there are many items: then few evictions at a time would
+    /// only make the walk dearer.
+    fn pause_after(&self, bytes: usize) -> WalkPause {
         if self.index.len() * self.config.shards >= FEW_ITEMS {
-            return Pause::NEVER;
+            return WalkPause::NEVER;
         }
         let (short, long) = EVICTED_SHARE;
         let share = if bytes > *WALK_BYTES.end() { long } else { short };
-        Pause { evictions: self.stats.evictions + EVICTIONS, bytes: bytes / share }
+        WalkPause { evictions: self.stats.evictions + EVICTIONS, bytes: bytes / share }
     }
 
-    /// A bounded piece of collection for stores that need room and whose items are warmer ([`Memory::take_wanted`]). What it frees
-    /// goes back to the memory.
+    /// A bounded piece of collection for stores that need room and whose items are warmer
+    /// ([`Memory::take_wanted`]). What it frees goes back to the memory.
     ///
     /// [`Memory::take_wanted`]: crate::Memory::take_wanted
     pub fn make_room_for_others(&mut self, bytes: usize) {
@@ -312,12 +329,13 @@ impl Store {
             return;
         }
         if self.is_coldest() {
-            self.walk_pieces(bytes, Purpose::Memory(Least::Kept));
+            self.walk_pieces(bytes, Purpose::Memory(LeastShares::Kept));
         }
     }
 
-    /// Whether no other store of the memory would lose much colder items, as far as is known. A store in which a walk is under way
-    /// says yes; a store that has nothing to lose but what is in open segments, no: these are not closed for others.
+    /// Whether no other store of the memory would lose much colder items, as far as is known. A store in
+    /// which a walk is under way says yes; a store that has nothing to lose but what is in open segments, no:
+    /// these are not closed for others.
     pub fn is_coldest(&mut self) -> bool {
         if self.walk.is_some() {
             return true;
@@ -327,9 +345,9 @@ impl Store {
         victim.is_some() && self.memory.offers().compare(self.number) != Rank::Warmer
     }
 
-    /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before
-    /// it is needed, takes a piece of a large tree apart that has left the store, and notes what [`Store::oldest_use`] shows.
-    /// True: there may be more.
+    /// Once a second: empties a segment in which nothing is alive, so that its memory can go back before it
+    /// is needed, takes a piece of a large tree apart that has left the store, and notes what
+    /// [`Store::oldest_use`] shows. True: there may be more.
     pub fn tick(&mut self) -> bool {
         // What is collected may take several calls in a second.
         if self.oldest_noted != self.now {
@@ -355,14 +373,15 @@ impl Store {
             return !self.graveyard.is_empty();
         }
         let pause = self.pause_after(*WALK_BYTES.start());
-        self.walk_some(*WALK_BYTES.end(), pause, Purpose::Memory(Least::Kept)).is_some()
+        self.walk_some(*WALK_BYTES.end(), pause, Purpose::Memory(LeastShares::Kept)).is_some()
             || !self.graveyard.is_empty()
     }
 
-    /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last looked at. For a
-    /// caller that finds [`Memory::pinned_object_bytes`](crate::Memory::pinned_object_bytes) at its limit; [`Store::tick`] does
-    /// the same once a second, without `ends`. None: there is no such segment.
-    pub fn reclaim_pinned(&mut self, ends: Option<&Ends<'_>>) -> Option<Reclaimed> {
+    /// Buries the dead among the pinned items of one segment, if one may have died since the segment was last
+    /// looked at. For a caller that finds [`Memory::pinned_object_bytes`](crate::Memory::pinned_object_bytes)
+    /// at its limit; [`Store::tick`] does the same once a second, without `ends`. None: there is no such
+    /// segment.
+    pub fn reclaim_pinned(&mut self, ends: Option<&PinnedEnds<'_>>) -> Option<ReclaimedItems> {
         if self.holdings.pinned_bytes() == 0 {
             return None;
         }
@@ -371,11 +390,11 @@ impl Store {
             |s: &Segment| ends.is_some_and(|ends| s.looked < ends.event || ends.by_time && s.looked_at < now);
         let (index, segment) = self.log.iter().find(|(_, s)| {
             let is_due = || s.reap_at <= now || s.is_dead(now, floor) || may_be_over(s);
-            s.state != State::Collected && s.pinned_bytes > 0 && is_due()
+            s.state != SegmentState::Collected && s.pinned_bytes > 0 && is_due()
         })?;
         let filled = segment.filled;
         let (mut at, mut next) = (0, u32::MAX);
-        let mut reclaimed = Reclaimed::default();
+        let mut reclaimed = ReclaimedItems::default();
         while at < filled
             && let Some(location) = self.log.location(index, at)
         {
@@ -386,7 +405,8 @@ impl Store {
                 continue;
             }
             let dead_at = item::dead_at(content);
-            let is_over = |ends: &Ends<'_>| (ends.is_over)(self.hash_at(location), &self.item_of(content));
+            let is_over =
+                |ends: &PinnedEnds<'_>| (ends.is_over)(self.hash_at(location), &self.item_of(content));
             if self.is_dead(content) || ends.is_some_and(is_over) {
                 self.reclaim(location);
                 reclaimed.items += 1;
@@ -403,9 +423,9 @@ impl Store {
         Some(reclaimed)
     }
 
-    /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did. Where nothing may
-    /// be evicted it gives back what is dead.
-    pub fn give_back(&mut self, bytes: usize, least: Least) -> usize {
+    /// Evicts until `bytes` have gone back to the memory, or nothing is left to evict. Returns how many did.
+    /// Where nothing may be evicted it gives back what is dead.
+    pub fn give_back(&mut self, bytes: usize, least: LeastShares) -> usize {
         let before = self.memory.used_bytes();
         self.give_buried_back(before, bytes);
         let mut rounds = self.rounds();
@@ -415,7 +435,8 @@ impl Store {
             if patience == 0 {
                 self.barren = self.most_barren();
             }
-            let Some(walked) = self.walk_some(*WALK_BYTES.end(), Pause::NEVER, Purpose::Memory(least)) else {
+            let Some(walked) = self.walk_some(*WALK_BYTES.end(), WalkPause::NEVER, Purpose::Memory(least))
+            else {
                 break;
             };
             if self.walk.is_none() && !walked.is_promotion {
@@ -433,36 +454,38 @@ impl Store {
         {}
     }
 
-    /// Segments and large values to empty and to evict, after which there is room if there can be any: each round takes one, and
-    /// after two of each there would be room even if all segments' items moved.
+    /// Segments and large values to empty and to evict, after which there is room if there can be any: each
+    /// round takes one, and after two of each there would be room even if all segments' items moved.
     fn rounds(&self) -> usize {
         self.log.iter().count() * 2 + 4 + self.outside.places()
     }
 
-    /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot move.
+    /// Empties one segment whole, or evicts a large value. False: there is none, or a pinned item cannot
+    /// move.
     fn collect_one(&mut self, purpose: Purpose) -> bool {
         loop {
-            let Some(walked) = self.walk_some(usize::MAX, Pause::NEVER, purpose) else { return false };
+            let Some(walked) = self.walk_some(usize::MAX, WalkPause::NEVER, purpose) else { return false };
             if self.walk.is_none() && !walked.is_promotion {
                 return true;
             }
         }
     }
 
-    /// Walks `bytes` or a little more, to the pause or the end of one segment at most; or looks at one large value, or promotes a segment.
-    /// `None`: there is nothing to walk, or the walk has ended before a pinned item that cannot move.
-    fn walk_some(&mut self, bytes: usize, pause: Pause, purpose: Purpose) -> Option<Walked> {
+    /// Walks `bytes` or a little more, to the pause or the end of one segment at most; or looks at one large
+    /// value, or promotes a segment. `None`: there is nothing to walk, or the walk has ended before a pinned
+    /// item that cannot move.
+    fn walk_some(&mut self, bytes: usize, pause: WalkPause, purpose: Purpose) -> Option<WalkStep> {
         if self.walk.is_none() {
             match self.begin_walk(purpose)? {
-                Begun::Walk => (),
-                Begun::Promoted => {
-                    return Some(Walked { bytes: PROMOTION_WALK, evicted: 0, is_promotion: true });
+                WalkChoice::Walk => (),
+                WalkChoice::Promoted => {
+                    return Some(WalkStep { bytes: PROMOTION_WALK, evicted: 0, is_promotion: true });
                 }
-                Begun::Large(head, queue) => {
+                WalkChoice::Large(head, queue) => {
                     let before = self.stats.evictions;
                     self.collect_large(head, queue);
                     let evicted = if self.stats.evictions > before { head.held_bytes } else { 0 };
-                    return Some(Walked { bytes: LARGE_WALK, evicted, is_promotion: false });
+                    return Some(WalkStep { bytes: LARGE_WALK, evicted, is_promotion: false });
                 }
             }
         }
@@ -480,10 +503,10 @@ impl Store {
             if !item::is_dead(content) {
                 let before = self.stats.evictions;
                 match self.collect_item(location, queue, walk.compact, stored) {
-                    Collected::Moved => kept += allotted,
-                    Collected::Gone if self.stats.evictions > before => evicted += allotted,
-                    Collected::Gone => (),
-                    Collected::Stuck => {
+                    CollectedItem::Moved => kept += allotted,
+                    CollectedItem::Gone if self.stats.evictions > before => evicted += allotted,
+                    CollectedItem::Gone => (),
+                    CollectedItem::Stuck => {
                         self.walk = None;
                         self.log.give_up(walk.segment);
                         return None;
@@ -500,7 +523,7 @@ impl Store {
         self.barren = (self.barren + walked).saturating_sub(YIELD * freed).min(self.most_barren());
         if done {
             self.walk = None;
-            if queue == Queue::Blind && !walk.compact {
+            if queue == SegmentQueue::Blind && !walk.compact {
                 self.policy.passed(self.age(stored));
             }
             // A segment that only replaces the collector's own spare is not given away.
@@ -522,7 +545,7 @@ impl Store {
         } else {
             self.walk = Some(walk);
         }
-        Some(Walked { bytes: walked, evicted, is_promotion: false })
+        Some(WalkStep { bytes: walked, evicted, is_promotion: false })
     }
 
     /// The highest value of [`Store::barren`]: then no item stays, however often it was used.
@@ -535,12 +558,19 @@ impl Store {
         (self.barren / (BARREN_SEGMENTS * self.config.segment_bytes)) as u8
     }
 
-    /// Keeps an item of the segment that is walked, or evicts it. `stored`: when the items of that segment were stored.
-    fn collect_item(&mut self, location: u64, queue: Queue, compact: bool, stored: u64) -> Collected {
+    /// Keeps an item of the segment that is walked, or evicts it. `stored`: when the items of that segment
+    /// were stored.
+    fn collect_item(
+        &mut self,
+        location: u64,
+        queue: SegmentQueue,
+        compact: bool,
+        stored: u64,
+    ) -> CollectedItem {
         let content = self.log.bytes(location);
         if self.is_dead(content) {
             self.reclaim(location);
-            return Collected::Gone;
+            return CollectedItem::Gone;
         }
         let (hash, found) = self.found_at(location);
         let weight = self.weigh(location);
@@ -555,7 +585,7 @@ impl Store {
         let stays = compact || weight.is_stub() || {
             let needed = self.policy.needed(queue, false).saturating_add(self.extra_uses(weight.bytes));
             let stays = uses >= needed.min(NEEDED_MAX) + self.severity() || weight.pinned;
-            if queue == Queue::Main {
+            if queue == SegmentQueue::Main {
                 self.met_in_main(location, uses, stays, (weight.bytes, false));
             }
             stays
@@ -563,26 +593,26 @@ impl Store {
         if stays {
             let (to, uses, stored) = match queue {
                 _ if compact || weight.is_stub() => (queue, uses, stored),
-                Queue::Main => (queue, uses.saturating_sub(1), self.moved_at(stored)),
-                Queue::Small | Queue::Blind => (Queue::Main, 0, self.moved_at(stored)),
+                SegmentQueue::Main => (queue, uses.saturating_sub(1), self.moved_at(stored)),
+                SegmentQueue::Small | SegmentQueue::Blind => (SegmentQueue::Main, 0, self.moved_at(stored)),
             };
             if self.relocate(hash, found, (to, class), stored).is_some() {
                 self.index.set_uses(found.slot, uses);
                 self.stats.moved += 1;
-                return Collected::Moved;
+                return CollectedItem::Moved;
             }
         }
         self.stats.no_free_segment += u64::from(stays);
         if weight.pinned || !self.config.evictions {
-            return Collected::Stuck;
+            return CollectedItem::Stuck;
         }
         self.remember(hash, queue);
         self.evict(hash, found);
-        Collected::Gone
+        CollectedItem::Gone
     }
 
     /// Keeps a value outside the log, which is the first of a list of this queue, or evicts it.
-    fn collect_large(&mut self, head: Head, queue: Queue) {
+    fn collect_large(&mut self, head: OutsideHead, queue: SegmentQueue) {
         let log = &self.log;
         let is_its = |location| item::outside_number(log.bytes(location)) == Some(head.number);
         let slot = self.index.find(head.hash, is_its).expect("what is outside the log has its item");
@@ -593,9 +623,10 @@ impl Store {
         }
         let uses = self.index.uses(slot);
         let needed = self.policy.needed(queue, true) + self.severity();
-        // An object in use stays, however little the walk frees: it has used up its uses before it comes round again.
+        // An object in use stays, however little the walk frees: it has used up its uses before it comes
+        // round again.
         let stays = uses >= if head.is_tree { needed.min(USES_MAX) } else { needed };
-        if queue == Queue::Main {
+        if queue == SegmentQueue::Main {
             self.met_in_main(found.location, uses, stays, (head.held_bytes, true));
         }
         if stays {
@@ -603,11 +634,11 @@ impl Store {
             let stored = if head.is_tree { self.log.now() } else { self.moved_at(head.stored) };
             let share = self.log.segment_of(found.location).share;
             let class = self.log.class(share, self.now, item::dead_at(self.log.bytes(found.location)));
-            let moved = queue == Queue::Main
-                || self.relocate(head.hash, found, (Queue::Main, class), stored).is_some();
+            let moved = queue == SegmentQueue::Main
+                || self.relocate(head.hash, found, (SegmentQueue::Main, class), stored).is_some();
             if moved {
-                self.index.set_uses(slot, if queue == Queue::Main { uses - 1 } else { 0 });
-                self.outside.list(head.number, (share, Queue::Main), stored);
+                self.index.set_uses(slot, if queue == SegmentQueue::Main { uses - 1 } else { 0 });
+                self.outside.list(head.number, (share, SegmentQueue::Main), stored);
                 self.barren =
                     (self.barren + head.held_bytes.min(self.config.segment_bytes)).min(self.most_barren());
                 self.stats.moved += 1;
@@ -629,9 +660,9 @@ impl Store {
     }
 
     /// Remembers an item that is evicted.
-    fn remember(&mut self, hash: u64, queue: Queue) {
-        self.ghost.insert(hash, From::queue(queue));
-        if queue == Queue::Blind {
+    fn remember(&mut self, hash: u64, queue: SegmentQueue) {
+        self.ghost.insert(hash, EvictedFrom::queue(queue));
+        if queue == SegmentQueue::Blind {
             self.policy.lost_blind();
         }
     }
@@ -684,7 +715,7 @@ impl Store {
     }
 
     /// Chooses the next segment to empty, or the next large value. `None`: there is neither.
-    fn begin_walk(&mut self, purpose: Purpose) -> Option<Begun> {
+    fn begin_walk(&mut self, purpose: Purpose) -> Option<WalkChoice> {
         let chosen = if let Purpose::Share(share) = purpose {
             self.find_victim(ShareSet::one(share), false)
         } else {
@@ -693,7 +724,7 @@ impl Store {
             let mut chosen = self.find_victim(shares, true);
             self.publish(chosen.1);
             let above = self.memory.shares_above_least();
-            let all = (purpose == Purpose::Memory(Least::Taken)).then_some(ShareSet::ALL);
+            let all = (purpose == Purpose::Memory(LeastShares::Taken)).then_some(ShareSet::ALL);
             for others in std::iter::once(above).chain(all) {
                 if chosen.0.is_none() && others != shares {
                     chosen = self.find_victim(others, true);
@@ -702,32 +733,33 @@ impl Store {
             chosen
         };
         let (segment, compact) = match chosen.0? {
-            Victim::Large(head, queue) => return Some(Begun::Large(head, queue)),
+            Victim::Large(head, queue) => return Some(WalkChoice::Large(head, queue)),
             Victim::Segment { index, compact } => (index, compact),
         };
         if !compact && self.promote(segment) {
-            return Some(Begun::Promoted);
+            return Some(WalkChoice::Promoted);
         }
         self.log.collect(segment);
-        self.walk = Some(Walk { segment, at: 0, compact });
-        Some(Begun::Walk)
+        self.walk = Some(Collection { segment, at: 0, compact });
+        Some(WalkChoice::Walk)
     }
 
     /// What to empty or evict of these shares, or to compact of all; and what to offer to other stores.
     fn find_victim(&mut self, shares: ShareSet, may_compact: bool) -> (Option<Victim>, Offer) {
         match self.choose(may_compact, shares) {
-            // Everything is in open segments: close one and choose again. Compacting it would only open another.
+            // Everything is in open segments: close one and choose again. Compacting it would only open
+            // another.
             (None, _) if self.log.seal_fullest(shares) => self.choose(false, shares),
             chosen => chosen,
         }
     }
 
-    /// Makes a segment of the small or the blind queue one of the main queue as it is, if nearly all of its first items were used often
-    /// enough.
+    /// Makes a segment of the small or the blind queue one of the main queue as it is, if nearly all of its
+    /// first items were used often enough.
     fn promote(&mut self, index: u32) -> bool {
         let Some(segment) = self.log.get(index) else { return false };
-        let may_be = segment.queue != Queue::Main
-            && segment.state == State::Sealed
+        let may_be = segment.queue != SegmentQueue::Main
+            && segment.state == SegmentState::Sealed
             && segment.outside_bytes + segment.pinned_bytes == 0
             && !self.is_dead_segment(segment);
         // At the highest severity nothing stays, since a write waits.

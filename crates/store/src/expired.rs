@@ -4,7 +4,7 @@ use crate::store::Store;
 
 /// An item that has expired. Seconds, as in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Expired {
+pub struct ExpiredItem {
     /// When it expired.
     pub expiry: u32,
     /// When it was used last.
@@ -13,7 +13,7 @@ pub struct Expired {
 
 impl Store {
     /// The item of the last look-up that was answered by [`crate::Lookup::Expired`].
-    pub fn last_expired(&self) -> Expired {
+    pub fn last_expired(&self) -> ExpiredItem {
         self.expired
     }
 }

@@ -1,11 +1,12 @@
 //! Fingerprints of recent keys: the ghost queue, and the recent misses.
 //!
-//! The ghost queue knows keys that were evicted: those that left the small or the blind queue, which go to the main queue when
-//! they come back, and those that left the main queue. What comes back says which of the two was too small. What is stored and is
-//! not among the recent misses is blind.
+//! The ghost queue knows keys that were evicted: those that left the small or the blind queue, which go to
+//! the main queue when they come back, and those that left the main queue. What comes back says which of the
+//! two was too small. What is stored and is not among the recent misses is blind.
 //!
-//! It is a table of cache lines; each line is a ring of the last 31 fingerprints whose hash chose it. Two bytes a key.
-//! Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023 (its queue G).
+//! It is a table of cache lines; each line is a ring of the last 31 fingerprints whose hash chose it. Two
+//! bytes a key. Source: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023 (its
+//! queue G).
 //!
 //! # Invariants
 //! * Insertion and look-up touch one cache line.
@@ -15,7 +16,7 @@
 use std::sync::Arc;
 
 use crate::memory::{Memory, PAGE_BYTES, Run};
-use crate::segment::Queue;
+use crate::segment::SegmentQueue;
 
 /// Fingerprints of recent keys. Empty until the first [`Ghost::grow`].
 pub(crate) struct Ghost {
@@ -27,7 +28,7 @@ pub(crate) struct Ghost {
 
 /// Where a key was evicted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum EvictedFrom {
     /// The small queue.
     Small = 0,
     /// The main queue.
@@ -36,12 +37,12 @@ pub(crate) enum From {
     Blind = 2,
 }
 
-impl From {
-    pub(crate) fn queue(queue: Queue) -> Self {
+impl EvictedFrom {
+    pub(crate) fn queue(queue: SegmentQueue) -> Self {
         match queue {
-            Queue::Small => Self::Small,
-            Queue::Main => Self::Main,
-            Queue::Blind => Self::Blind,
+            SegmentQueue::Small => Self::Small,
+            SegmentQueue::Main => Self::Main,
+            SegmentQueue::Blind => Self::Blind,
         }
     }
 
@@ -56,7 +57,7 @@ const RING: usize = 64;
 const PLACES: usize = RING / 2 - 1;
 /// Bits of a fingerprint: where its key was evicted from.
 const FROM: u16 = 3;
-/// The same: it was told that the key is wanted again.
+/// The bit of a fingerprint whose queue was told that the key is wanted again.
 const IS_TOLD: u16 = 4;
 const MARKS: u16 = FROM | IS_TOLD;
 
@@ -80,7 +81,7 @@ impl Ghost {
     }
 
     /// Remembers a key, as the last of its ring if it was not known.
-    pub(crate) fn insert(&mut self, hash: u64, from: From) {
+    pub(crate) fn insert(&mut self, hash: u64, from: EvictedFrom) {
         let wanted = fingerprint(hash);
         let Some(ring) = self.ring_mut(hash) else { return };
         let place = find(ring, wanted).unwrap_or_else(|| {
@@ -95,7 +96,7 @@ impl Ghost {
     }
 
     /// Where the key was evicted from, if it is remembered and this was not asked before.
-    pub(crate) fn tell(&mut self, hash: u64) -> Option<From> {
+    pub(crate) fn tell(&mut self, hash: u64) -> Option<EvictedFrom> {
         let ring = self.ring_mut(hash)?;
         let place = find(ring, fingerprint(hash))?;
         let known = get(ring, place);
@@ -104,7 +105,7 @@ impl Ghost {
     }
 
     /// Where the key was evicted from, if it is remembered, and whether that was told before; forgets it.
-    pub(crate) fn take(&mut self, hash: u64) -> Option<(From, bool)> {
+    pub(crate) fn take(&mut self, hash: u64) -> Option<(EvictedFrom, bool)> {
         let ring = self.ring_mut(hash)?;
         let place = find(ring, fingerprint(hash))?;
         let known = get(ring, place);
@@ -113,7 +114,7 @@ impl Ghost {
         Some((from(known), known & IS_TOLD != 0))
     }
 
-    /// Fingerprints by where their keys were evicted from, in the order of [`From`].
+    /// Fingerprints by where their keys were evicted from, in the order of [`EvictedFrom`].
     pub(crate) fn counts(&self) -> [usize; 2] {
         self.counts
     }
@@ -144,11 +145,11 @@ impl Ghost {
     }
 }
 
-fn from(known: u16) -> From {
+fn from(known: u16) -> EvictedFrom {
     match known & FROM {
-        1 => From::Main,
-        2 => From::Blind,
-        _ => From::Small,
+        1 => EvictedFrom::Main,
+        2 => EvictedFrom::Blind,
+        _ => EvictedFrom::Small,
     }
 }
 
@@ -188,7 +189,7 @@ mod tests {
         }
         assert_eq!(ghost.bytes(), 3 * 4 * PAGE_BYTES);
         for n in 0..60_000 {
-            ghost.insert(hash(n), From::Small);
+            ghost.insert(hash(n), EvictedFrom::Small);
         }
         let mut taken =
             |from: u64, until: u64| (from..until).filter(|n| ghost.take(hash(*n)).is_some()).count();
@@ -204,13 +205,13 @@ mod tests {
         let memory = Memory::new(1 << 20).unwrap();
         let mut ghost = Ghost::new(1);
         ghost.grow(&memory);
-        ghost.insert(hash(1), From::Small);
-        ghost.insert(hash(2), From::Main);
+        ghost.insert(hash(1), EvictedFrom::Small);
+        ghost.insert(hash(2), EvictedFrom::Main);
         assert_eq!((ghost.counts(), ghost.tell(hash(3))), ([1, 1], None));
-        assert_eq!((ghost.tell(hash(2)), ghost.tell(hash(2))), (Some(From::Main), None));
-        ghost.insert(hash(1), From::Main);
-        assert_eq!((ghost.counts(), ghost.tell(hash(1))), ([0, 2], Some(From::Main)), "evicted again");
-        assert_eq!(ghost.take(hash(2)), Some((From::Main, true)));
+        assert_eq!((ghost.tell(hash(2)), ghost.tell(hash(2))), (Some(EvictedFrom::Main), None));
+        ghost.insert(hash(1), EvictedFrom::Main);
+        assert_eq!((ghost.counts(), ghost.tell(hash(1))), ([0, 2], Some(EvictedFrom::Main)), "evicted again");
+        assert_eq!(ghost.take(hash(2)), Some((EvictedFrom::Main, true)));
         assert_eq!((ghost.take(hash(2)), ghost.counts()), (None, [0, 1]));
     }
 }

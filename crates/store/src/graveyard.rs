@@ -1,9 +1,12 @@
-//! Trees that have left the store and still hold pages: they are taken apart in pieces, so that no call waits for a large one.
+//! Trees that have left the store and still hold pages: they are taken apart in pieces, so that no call waits
+//! for a large one.
 //!
-//! Each second and each write take a piece apart; a caller that needs memory at once takes as many as it needs.
+//! Each second and each write take a piece apart; a caller that needs memory at once takes as many as it
+//! needs.
 //!
 //! # Invariants
-//! * `held` is the sum of the bytes that the trees hold; the store counts them as its own until they are given back.
+//! * `held` is the sum of the bytes that the trees hold; the store counts them as its own until they are
+//!   given back.
 //! * Small trees are never here: they are given back at once.
 
 use std::collections::VecDeque;
@@ -14,7 +17,7 @@ use crate::tree::Tree;
 /// Pages of a tree that is given back at once.
 const AT_ONCE_PAGES: usize = 4;
 
-/// The trees of a store that are taken apart. See the module's text.
+/// Trees that have left the store and are taken apart in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct Graveyard {
     trees: VecDeque<Box<Tree>>,

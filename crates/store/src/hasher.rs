@@ -36,6 +36,7 @@ impl KeyHasher {
     }
 }
 
-/// Tells the hashes of objects from those of plain items: differs from 0 in each part of a hash that the index uses, and in
-/// its upper half, which chooses a shard. A hash is as good with it as without: the seed is secret.
+/// Tells the hashes of objects from those of plain items: differs from 0 in each part of a hash that the
+/// index uses, and in its upper half, which chooses a shard. A hash is as good with it as without: the seed
+/// is secret.
 const OBJECT_DOMAIN: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -45,16 +45,16 @@ impl ObjectUsage {
 
 /// What one object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Holding {
-    /// Its type.
+pub(crate) struct ObjectHolding {
+    /// The object's type.
     pub(crate) type_id: u16,
-    /// It counts as pinned.
+    /// The object counts as pinned.
     pub(crate) is_pinned: bool,
     /// What it holds, as one item.
     pub(crate) usage: ObjectUsage,
 }
 
-/// The sums of a store. See the module's text.
+/// What the objects of a store hold, by type.
 pub(crate) struct Holdings {
     memory: Arc<Memory>,
     /// By type, in order; types without objects are not among them.
@@ -70,7 +70,7 @@ impl Holdings {
     }
 
     /// Notes that an object is in the store now.
-    pub(crate) fn enter(&mut self, holding: &Holding) {
+    pub(crate) fn enter(&mut self, holding: &ObjectHolding) {
         self.total.add(&holding.usage);
         match self.types.binary_search_by_key(&holding.type_id, |(id, _)| *id) {
             Ok(at) => self.types[at].1.add(&holding.usage),
@@ -84,7 +84,7 @@ impl Holdings {
     }
 
     /// Notes that an object has left the store, or will [`enter`](Holdings::enter) again with other figures.
-    pub(crate) fn leave(&mut self, holding: &Holding) {
+    pub(crate) fn leave(&mut self, holding: &ObjectHolding) {
         self.total.sub(&holding.usage);
         let at = self.types.binary_search_by_key(&holding.type_id, |(id, _)| *id);
         let at = at.expect("an object that leaves has entered");
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn sums_by_type_and_of_the_pinned() {
         let memory = Memory::new(1 << 20).unwrap();
-        let holding = |type_id, is_pinned, bytes, tree_bytes| Holding {
+        let holding = |type_id, is_pinned, bytes, tree_bytes| ObjectHolding {
             type_id,
             is_pinned,
             usage: ObjectUsage { items: 1, bytes, tree_bytes, huge_bytes: 0 },

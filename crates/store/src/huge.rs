@@ -1,19 +1,22 @@
-//! Values too large for the log: they have pages of their own, shared by the store and all connections that send them.
+//! Values too large for the log: they have pages of their own, shared by the store and all connections that
+//! send them.
 //!
-//! A value that leaves the store while it is being sent is pinned: its pages stay in use until the last connection has sent it.
-//! [`Memory::pinned_bytes`] is the sum of such values.
+//! A value that leaves the store while it is being sent is pinned: its pages stay in use until the last
+//! connection has sent it. [`Memory::pinned_bytes`] is the sum of such values.
 //!
 //! # Invariants
 //! * A value counts as pinned at most once, only while no item has it, and no longer than it lives.
-//! * `items` and `pinned` change under the lock of the shard that has the value; the last `Arc` reads them alone.
+//! * `items` and `pinned` change under the lock of the shard that has the value; the last `Arc` reads them
+//!   alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::memory::{Memory, Runs};
 
-/// A value in pages of its own, its last part perhaps in one that others share. Never changed; its pages go back when the last `Arc` does, so a value
-/// that is replaced or evicted while it is being sent stays whole until it has been.
+/// A value in pages of its own, its last part perhaps in one that others share. Never changed; its pages go
+/// back when the last `Arc` does, so a value that is replaced or evicted while it is being sent stays whole
+/// until it has been.
 #[derive(Debug)]
 pub struct HugeValue {
     runs: Runs,
@@ -23,7 +26,7 @@ pub struct HugeValue {
     memory: Arc<Memory>,
     /// Items of the store that have it; two for the moment in which an item is written again.
     items: AtomicUsize,
-    /// It is part of [`Memory::pinned_bytes`].
+    /// The value is part of [`Memory::pinned_bytes`].
     pinned: AtomicBool,
 }
 
@@ -56,7 +59,7 @@ impl HugeValue {
 
     /// The value of `len` bytes that lies at the beginning of `runs`.
     pub fn of(memory: &Arc<Memory>, mut runs: Runs, len: usize) -> Arc<Self> {
-        runs.settle(len);
+        runs.shrink_to(len);
         debug_assert!(runs.len() >= len, "the runs hold the value");
         let memory = Arc::clone(memory);
         Arc::new(Self {

@@ -6,14 +6,15 @@
 //!  | tag 16   | uses | next 6  | location 40   |      location 0: empty
 //! ```
 //! `tag` are hash bits 40..56 and are compared before any key is. `next` are the hash bits that the next
-//! splits need, so that a split reads no key, except in one doubling out of six. A key lives in its home chain
-//! only. The table grows by one bucket at a time, before it reaches [`FULL`], and shrinks the same way, so it never
-//! stops to rehash.
+//! splits need, so that a split reads no key, except in one doubling out of six. A key lives in its home
+//! chain only. The table grows by one bucket at a time, before it reaches [`FULL`], and shrinks the same way,
+//! so it never stops to rehash.
 //!
 //! Source of the scheme: W. Litwin, "Linear hashing: a new tool for file and table addressing", 1980.
 //!
 //! # Invariants
-//! * Buckets `0..2^level + split` exist; those below `split` and from `2^level` up are split at `level + 1` bits.
+//! * Buckets `0..2^level + split` exist; those below `split` and from `2^level` up are split at `level + 1`
+//!   bits.
 //! * In a chain, empty slots are only in the last bucket, and an overflow bucket is never empty.
 //! * `len` is the number of slots in use.
 #![expect(unsafe_code, reason = "buckets lie in pages of `Memory`, reached by pointer; prefetch")]
@@ -23,11 +24,11 @@ use std::sync::Arc;
 
 use crate::memory::{Memory, Run};
 
-/// A shard's index. See the module's text.
+/// A shard's index: a linear hash table of item locations.
 pub(crate) struct Index {
     memory: Arc<Memory>,
-    home: Pages,
-    overflow: Pages,
+    home: BucketPages,
+    overflow: BucketPages,
     /// First of the unused overflow buckets, linked by their word 0: number + 1, or 0 for none.
     free_overflow: u64,
     free_overflow_count: usize,
@@ -49,7 +50,7 @@ pub(crate) struct Index {
 
 /// The place of an entry. Valid until the index is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct EntrySlot {
     bucket: BucketId,
     lane: u8,
 }
@@ -93,8 +94,8 @@ impl Index {
     pub(crate) fn new(memory: Arc<Memory>) -> Option<Self> {
         let mut index = Self {
             memory,
-            home: Pages::default(),
-            overflow: Pages::default(),
+            home: BucketPages::default(),
+            overflow: BucketPages::default(),
             free_overflow: 0,
             free_overflow_count: 0,
             level: FIRST_LEVEL,
@@ -158,7 +159,7 @@ impl Index {
 
     /// The entry with this hash for whose location `same` returns true.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, mut same: impl FnMut(u64) -> bool) -> Option<Slot> {
+    pub(crate) fn find(&self, hash: u64, mut same: impl FnMut(u64) -> bool) -> Option<EntrySlot> {
         let tag = tag(hash);
         let mut id = BucketId::Home(self.home_of(hash));
         loop {
@@ -172,7 +173,7 @@ impl Index {
                 hits &= hits - 1;
                 let location = bucket[usize::from(lane) + 1] & LOCATION;
                 if location != 0 && same(location) {
-                    return Some(Slot { bucket: id, lane });
+                    return Some(EntrySlot { bucket: id, lane });
                 }
             }
             id = Self::next(bucket)?;
@@ -187,7 +188,7 @@ impl Index {
 
     /// The location that a slot names.
     #[inline]
-    pub(crate) fn location(&self, slot: Slot) -> u64 {
+    pub(crate) fn location(&self, slot: EntrySlot) -> u64 {
         self.word(slot) & LOCATION
     }
 
@@ -202,27 +203,27 @@ impl Index {
 
     /// How often the entry was used since it was inserted or aged, 0..=[`USES_MAX`].
     #[inline]
-    pub(crate) fn uses(&self, slot: Slot) -> u8 {
+    pub(crate) fn uses(&self, slot: EntrySlot) -> u8 {
         (self.word(slot) >> USES_SHIFT & 3) as u8
     }
 
     /// Counts a use; writes only below [`USES_MAX`].
     #[inline]
-    pub(crate) fn count_use(&mut self, slot: Slot) {
+    pub(crate) fn count_use(&mut self, slot: EntrySlot) {
         if self.uses(slot) < USES_MAX {
             *self.word_mut(slot) += 1 << USES_SHIFT;
         }
     }
 
     /// Sets the count of uses.
-    pub(crate) fn set_uses(&mut self, slot: Slot, uses: u8) {
+    pub(crate) fn set_uses(&mut self, slot: EntrySlot, uses: u8) {
         debug_assert!(uses <= USES_MAX);
         let word = self.word_mut(slot);
         *word = *word & !(3 << USES_SHIFT) | u64::from(uses) << USES_SHIFT;
     }
 
     /// Notes that the entry's item has moved.
-    pub(crate) fn set_location(&mut self, slot: Slot, location: u64) {
+    pub(crate) fn set_location(&mut self, slot: EntrySlot, location: u64) {
         debug_assert!(location != 0 && location <= LOCATION);
         let word = self.word_mut(slot);
         *word = *word & !LOCATION | location;
@@ -250,7 +251,7 @@ impl Index {
     }
 
     /// Removes an entry; `hash` must be its key's.
-    pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
+    pub(crate) fn remove(&mut self, hash: u64, slot: EntrySlot) {
         let mut last = BucketId::Home(self.home_of(hash));
         let mut before = None;
         while let Some(next) = Self::next(self.bucket(last)) {
@@ -260,7 +261,7 @@ impl Index {
         // Fill the hole with the chain's last entry.
         let lane =
             self.bucket(last)[1..].iter().rposition(|w| *w != 0).expect("a chain's last bucket has an entry");
-        let tail = Slot { bucket: last, lane: lane as u8 };
+        let tail = EntrySlot { bucket: last, lane: lane as u8 };
         *self.word_mut(slot) = self.word(tail);
         *self.word_mut(tail) = 0;
         if lane == 0
@@ -275,15 +276,19 @@ impl Index {
         }
         if self.free_overflow_count > 0 && self.overflow.runs.len() * PAGE_BUCKETS == self.free_overflow_count
         {
-            self.overflow = Pages::default();
+            self.overflow = BucketPages::default();
             (self.free_overflow, self.free_overflow_count) = (0, 0);
         }
     }
 
-    /// The entry of the hash's chain with the fewest uses, and of several the one with the earliest `time` of its location; not
-    /// one without.
-    pub(crate) fn least_used_of_chain(&self, hash: u64, time: impl Fn(u64) -> Option<u64>) -> Option<Slot> {
-        let mut best: Option<((u8, u64), Slot)> = None;
+    /// The entry of the hash's chain with the fewest uses, and of several the one with the earliest `time` of
+    /// its location; not one without.
+    pub(crate) fn least_used_of_chain(
+        &self,
+        hash: u64,
+        time: impl Fn(u64) -> Option<u64>,
+    ) -> Option<EntrySlot> {
+        let mut best: Option<((u8, u64), EntrySlot)> = None;
         self.each_of_chain(self.home_of(hash), |slot, word| {
             let Some(time) = time(word & LOCATION) else { return };
             let worth = (self.uses(slot), time);
@@ -294,9 +299,10 @@ impl Index {
         best.map(|(_, slot)| slot)
     }
 
-    /// The home bucket that a walk in the order of reversed hashes meets at `position`: the bucket, the first position of its
-    /// chain, and that of the next one, `None` at the end. All positions of a chain are neighbours, however often the table
-    /// has grown or shrunk, so that a key is before or behind a position for good.
+    /// The home bucket that a walk in the order of reversed hashes meets at `position`: the bucket, the first
+    /// position of its chain, and that of the next one, `None` at the end. All positions of a chain are
+    /// neighbours, however often the table has grown or shrunk, so that a key is before or behind a position
+    /// for good.
     pub(crate) fn part_at(&self, position: u64) -> (usize, u64, Option<u64>) {
         let home = self.home_of(position.reverse_bits());
         let bits = self.level + u32::from(self.is_split(home));
@@ -310,13 +316,13 @@ impl Index {
         self.each_of_chain(bucket, |_, word| each(word & LOCATION));
     }
 
-    fn each_of_chain(&self, home: usize, mut each: impl FnMut(Slot, u64)) {
+    fn each_of_chain(&self, home: usize, mut each: impl FnMut(EntrySlot, u64)) {
         let mut id = Some(BucketId::Home(home));
         while let Some(bucket) = id {
             let words = self.bucket(bucket);
             for lane in 0..LANES {
                 if words[lane + 1] & LOCATION != 0 {
-                    each(Slot { bucket, lane: lane as u8 }, words[lane + 1]);
+                    each(EntrySlot { bucket, lane: lane as u8 }, words[lane + 1]);
                 }
             }
             id = Self::next(words);
@@ -457,12 +463,12 @@ impl Index {
     }
 
     #[inline]
-    fn word(&self, slot: Slot) -> u64 {
+    fn word(&self, slot: EntrySlot) -> u64 {
         self.bucket(slot.bucket)[usize::from(slot.lane) + 1]
     }
 
     #[inline]
-    fn word_mut(&mut self, slot: Slot) -> &mut u64 {
+    fn word_mut(&mut self, slot: EntrySlot) -> &mut u64 {
         &mut self.bucket_mut(slot.bucket)[usize::from(slot.lane) + 1]
     }
 
@@ -470,7 +476,7 @@ impl Index {
     fn bucket(&self, id: BucketId) -> &Bucket {
         let address = self.address(id);
         // SAFETY: `address` lies in a page of ours (bounds checked there), aligned to 64 bytes and
-        // initialised by `Pages::push`; `self` is borrowed for as long as the reference lives.
+        // initialised by `BucketPages::push`; `self` is borrowed for as long as the reference lives.
         unsafe { address.as_ref() }
     }
 
@@ -524,16 +530,16 @@ impl Index {
 
 /// Buckets by number, in pages that never move.
 #[derive(Default)]
-struct Pages {
+struct BucketPages {
     runs: Vec<Run>,
     /// First bucket of each run: one load less than through the run.
     first: Vec<NonNull<Bucket>>,
 }
 
 // SAFETY: the pointers lead into `runs`, which this owns alone.
-unsafe impl Send for Pages {}
+unsafe impl Send for BucketPages {}
 
-impl Pages {
+impl BucketPages {
     fn push(&mut self, mut run: Run) {
         run.bytes_mut().fill(0);
         self.first.push(run.address().cast());
@@ -572,7 +578,7 @@ fn window(level: u32) -> u32 {
     level / NEXT_BITS * NEXT_BITS
 }
 
-/// As [`window`], of both levels that a table at `level` has.
+/// The windows ([`window`]) of both levels that a table at `level` has.
 fn windows(level: u32) -> [u32; 2] {
     [window(level), window(level + 1)]
 }
@@ -651,7 +657,8 @@ mod tests {
         assert_eq!(index.location(slot), 1);
     }
 
-    /// Lengths of chains without an attack, at any fill: without knowing the seed no choice of keys gives longer ones.
+    /// Lengths of chains without an attack, at any fill: without knowing the seed no choice of keys gives
+    /// longer ones.
     #[test]
     fn chains_are_short() {
         for seed in 1..=4 {

@@ -4,13 +4,13 @@
 //!  0   1     2     4            8       12        16      24
 //! | kl | sl | state | value len | expiry | accessed | cas | flags? stamp? grace? refresh? tags? | key | value |
 //! ```
-//! An item with a life has no grace and is never due: `refresh` then has its highest bit set and holds the end of the life, by
-//! which the expiry is bounded too ([`Life`]).
+//! An item with a life has no grace and is never due: `refresh` then has its highest bit set and holds the
+//! end of the life, by which the expiry is bounded too ([`Life`]).
 //!
 //! Little-endian, 8-byte aligned, padded to a multiple of 8. `kl` is the key's length. Optional fields are
-//! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value,
-//! in units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value or a tree the item has its number
-//! in the store's table of what is outside the log.
+//! there when their bit in `state` is. `sl` and the top bits of `state` count the slack behind the value, in
+//! units of 8 bytes, so that a value can be rewritten in place. Instead of a huge value or a tree the item
+//! has its number in the store's table of what is outside the log.
 //!
 //! The mark object is part of an item's name: it says in which domain the key is.
 //!
@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use crate::huge::HugeValue;
-use crate::outside::Outside;
+use crate::outside::OutsideValue;
 use crate::tree::Tree;
 
 mod life;
@@ -52,8 +52,8 @@ impl Marks {
     pub const WON: Self = Self(1 << 8);
     /// A negative answer: known to be absent.
     pub const NEGATIVE: Self = Self(1 << 9);
-    /// An object's state. Its key is in another domain than those of plain items; its first two bytes are the number of the
-    /// object's type, little-endian.
+    /// An object's state. Its key is in another domain than those of plain items; its first two bytes are the
+    /// number of the object's type, little-endian.
     pub const OBJECT: Self = Self(1 << 10);
     /// Of an object: never evicted. Shares its bit with [`Marks::WON`], which objects do not have.
     pub const PINNED: Self = Self::WON;
@@ -127,7 +127,7 @@ pub struct Attributes<'a> {
     pub expiry: u32,
     /// Second of the last access.
     pub accessed: u32,
-    /// Its CAS.
+    /// The CAS.
     pub cas: u64,
     /// The number it counts as of, when that is not its CAS.
     pub stamp: Option<u64>,
@@ -137,7 +137,7 @@ pub struct Attributes<'a> {
     pub refresh: Refresh,
     /// Hashes of its tags, [`TAGS_MAX`] at most.
     pub tags: &'a [u64],
-    /// Its marks.
+    /// The marks.
     pub marks: Marks,
 }
 
@@ -147,13 +147,13 @@ impl Attributes<'_> {
         end_of_grace(self.expiry, self.grace_s)
     }
 
-    /// Its limited life.
+    /// The limited life, if the item has one.
     pub fn life(&self) -> Option<Life> {
         self.refresh.life(self.expiry)
     }
 
-    /// The same with this limited life, with which it has neither grace nor refresh, and expires in the second of its end at the
-    /// latest.
+    /// These attributes with a limited life: the item has neither grace nor refresh, and expires in the
+    /// second of its end at the latest.
     #[must_use]
     pub fn with_life(self, life: Option<Life>) -> Self {
         let Some(life) = life else { return self };
@@ -165,11 +165,22 @@ impl Attributes<'_> {
     }
 }
 
+/// What must be checked before an item's value is sent to a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadCheck {
+    /// Nothing: every reader may get the value, and nothing is due.
+    Nothing,
+    /// The item's tags: every reader may get the value if none of them was bumped.
+    Tags,
+    /// The rule of the item's key: the item is old, negative, or due for a refresh.
+    Rule,
+}
+
 /// A stored item.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
     bytes: &'a [u8],
-    outside: Option<&'a Outside>,
+    outside: Option<&'a OutsideValue>,
 }
 
 /// An item's value.
@@ -207,7 +218,7 @@ impl Value<'_> {
 impl<'a> Item<'a> {
     /// `bytes` begin with an item's header and hold all of it.
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8], outside: Option<&'a Outside>) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], outside: Option<&'a OutsideValue>) -> Self {
         Self { bytes, outside }
     }
 
@@ -233,19 +244,19 @@ impl<'a> Item<'a> {
     /// Bytes of the budget that its value holds outside the log.
     #[inline]
     pub(crate) fn outside_bytes(&self) -> usize {
-        self.outside.map_or(0, Outside::held_bytes)
+        self.outside.map_or(0, OutsideValue::held_bytes)
     }
 
     /// Whether its value is a tree.
     #[inline]
     pub fn is_tree(&self) -> bool {
-        matches!(self.outside, Some(Outside::Tree(_)))
+        matches!(self.outside, Some(OutsideValue::Tree(_)))
     }
 
     /// The tree that it has as its value.
     pub fn tree(&self) -> Option<&'a Tree> {
         match self.outside {
-            Some(Outside::Tree(tree)) => Some(tree),
+            Some(OutsideValue::Tree(tree)) => Some(tree),
             _ => None,
         }
     }
@@ -254,8 +265,8 @@ impl<'a> Item<'a> {
     #[inline]
     pub fn value(&self) -> Value<'a> {
         match self.outside {
-            Some(Outside::Huge(huge)) => return Value::Huge(huge),
-            Some(Outside::Tree(_)) => return Value::Inline(&[]),
+            Some(OutsideValue::Huge(huge)) => return Value::Huge(huge),
+            Some(OutsideValue::Tree(_)) => return Value::Inline(&[]),
             None => (),
         }
         let at = key_offset(self.bytes) + usize::from(self.bytes[0]);
@@ -274,7 +285,7 @@ impl<'a> Item<'a> {
         if state(self.bytes) & HAS_FLAGS == 0 { 0 } else { u32_at(self.bytes, HEADER) }
     }
 
-    /// Its CAS.
+    /// The item's CAS.
     #[inline]
     pub fn cas(&self) -> u64 {
         u64_at(self.bytes, 16)
@@ -298,16 +309,10 @@ impl<'a> Item<'a> {
         u32_at(self.bytes, 12)
     }
 
-    /// Its marks.
+    /// The item's marks.
     #[inline]
     pub fn marks(&self) -> Marks {
         marks(self.bytes)
-    }
-
-    /// Whether it is a plain value at second `now`: every reader may get it, and nothing is due.
-    #[inline]
-    pub fn is_plain(&self, now: u32) -> bool {
-        !self.has_tags() && self.is_plain_but_for_tags(now)
     }
 
     /// Whether it has a tag.
@@ -316,12 +321,18 @@ impl<'a> Item<'a> {
         state(self.bytes) & HAS_TAGS != 0
     }
 
-    /// Whether it is a plain value at second `now` as long as none of its tags was bumped.
+    /// What must be checked at second `now` before the item's value is sent to a reader.
     #[inline]
-    pub fn is_plain_but_for_tags(&self, now: u32) -> bool {
+    pub fn read_check(&self, now: u32) -> ReadCheck {
         const SPECIAL: u16 = Marks::STALE.0 | Marks::NEGATIVE.0;
         let state = state(self.bytes);
-        state & SPECIAL == 0 && (state & (HAS_GRACE | HAS_REFRESH) == 0 || !self.is_over_or_due(now))
+        if state & SPECIAL != 0 || state & (HAS_GRACE | HAS_REFRESH) != 0 && self.is_over_or_due(now) {
+            ReadCheck::Rule
+        } else if state & HAS_TAGS != 0 {
+            ReadCheck::Tags
+        } else {
+            ReadCheck::Nothing
+        }
     }
 
     /// Whether it has expired or should be refreshed.
@@ -362,7 +373,7 @@ impl<'a> Item<'a> {
         if refresh & HAS_LIFE == 0 { refresh } else { 0 }
     }
 
-    /// Its limited life, if it has one.
+    /// The item's limited life, if it has one.
     #[inline]
     pub fn life(&self) -> Option<Life> {
         Refresh(refresh(self.bytes)).life(self.expiry())
@@ -388,9 +399,10 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Bytes it takes in the log and outside it, without slack: memcached's `size`. Of a tree all pages that it holds.
+    /// Bytes it takes in the log and outside it, without slack: memcached's `size`. Of a tree all pages that
+    /// it holds.
     pub fn size(&self) -> usize {
-        let tree_bytes = self.outside.map_or(0, Outside::tree_bytes);
+        let tree_bytes = self.outside.map_or(0, OutsideValue::tree_bytes);
         key_offset(self.bytes) + usize::from(self.bytes[0]) + self.value_len() + tree_bytes
     }
 }
@@ -589,7 +601,7 @@ pub(crate) fn has_stamp(bytes: &[u8]) -> bool {
     state(bytes) & HAS_STAMP != 0
 }
 
-/// Its CAS.
+/// The CAS of the item in `bytes`.
 #[inline]
 pub(crate) fn cas(bytes: &[u8]) -> u64 {
     u64_at(bytes, 16)
@@ -692,7 +704,9 @@ mod tests {
             Attributes { expiry: 100, grace_s: 5, refresh: Refresh::lead(10), ..Attributes::default() };
         let mut bytes = vec![0; needed(&attributes, 1, 1)];
         write(&mut bytes, b"k", &attributes, 1, false, [b"v", b""]);
-        let item = |bytes: &[u8], now| (dead_at(bytes), Item::new(bytes, None).is_plain(now));
+        let item = |bytes: &[u8], now| {
+            (dead_at(bytes), Item::new(bytes, None).read_check(now) == ReadCheck::Nothing)
+        };
         assert_eq!(item(&bytes, 89), (105, true));
         assert_eq!(item(&bytes, 90), (105, false));
         set_expiry(&mut bytes, 50);
@@ -759,7 +773,7 @@ mod tests {
                 prop_assert_eq!(item.life(), Some(Life { ends_ms, ..life }));
                 prop_assert_eq!((item.grace_s(), item.refresh_at()), (0, None));
             }
-            prop_assert!(life.is_none() || !item.is_plain_but_for_tags(0));
+            prop_assert!(life.is_none() || item.read_check(0) == ReadCheck::Rule);
             prop_assert_eq!(item.stamp(), stamp.unwrap_or(cas));
             prop_assert_eq!(item.dead_at(), attributes.dead_at());
             set_dead(&mut bytes);

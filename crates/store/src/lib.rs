@@ -1,8 +1,8 @@
 //! Items in bounded memory: a bucketed index over a log of segments, with S3-FIFO eviction.
 //!
 //! [`Memory`] is the one budget, shared by all shards. A [`Store`] is one shard: an index, a log of segments
-//! in three queues, a ghost queue, and outside the log huge values and the trees of objects, in pages of their own. A store
-//! does no I/O, reads no clock and takes no lock except the short one of the memory.
+//! in three queues, a ghost queue, and outside the log huge values and the trees of objects, in pages of
+//! their own. A store does no I/O, reads no clock and takes no lock except the short one of the memory.
 //!
 //! Keys are in two domains: a plain item and an object whose keys have the same bytes are two items.
 //!
@@ -40,16 +40,16 @@ mod verify;
 pub use arriving::ArrivingValue;
 pub use config::StoreConfig;
 pub use counters::{LastEvicted, StoreStats, StoreUsage};
-pub use evict::{Ends, Least, Reclaimed};
-pub use expired::Expired;
+pub use evict::{LeastShares, PinnedEnds, ReclaimedItems};
+pub use expired::ExpiredItem;
 pub use hasher::KeyHasher;
 pub use holdings::ObjectUsage;
 pub use huge::HugeValue;
 pub use index::prefetch_line;
-pub use item::{Attributes, Item, Life, Marks, NEVER, Refresh, TAGS_MAX, Value};
+pub use item::{Attributes, Item, Life, Marks, NEVER, ReadCheck, Refresh, TAGS_MAX, Value};
 pub use memory::{Memory, PAGE_BYTES, Run, Runs};
 pub use object::PinnedFull;
 pub use shares::{ObjectNames, SHARES_MAX, Share, ShareBounds, ShareUsage};
 pub use stats::StoreHeld;
-pub use store::{Evicted, Found, Full, Lookup, NewValue, Store};
+pub use store::{Evicted, Found, Lookup, NewValue, Store, StoreFull};
 pub use tree::{Tree, TreeFull};

@@ -1,10 +1,11 @@
 //! The one budget: a reservation of address space from which index pages, segments, huge values,
 //! trees and ghost tables are taken, page by page.
 //!
-//! [`Memory`] is shared by all shards. It hands out [`Run`]s, [`Runs`] and [`PageSet`]s, each the sole owner of its pages until
-//! it is dropped; a page never moves. Which pages are free is in `pages.rs`. No more pages than the limit are handed out, or resident, so the limit is
-//! a promise about resident memory. Where the free pages lie in pieces, runs are taken from parts of the reservation that were not in use, and as
-//! many free pages are given back to the system: so no memory is stranded.
+//! [`Memory`] is shared by all shards. It hands out [`Run`]s, [`Runs`] and [`PageSet`]s, each the sole owner
+//! of its pages until it is dropped; a page never moves. Which pages are free is in `pages.rs`. No more pages
+//! than the limit are handed out, or resident, so the limit is a promise about resident memory. Where the
+//! free pages lie in pieces, runs are taken from parts of the reservation that were not in use, and as many
+//! free pages are given back to the system: so no memory is stranded.
 //!
 //! # Invariants
 //! * A page belongs to at most one live [`Run`], [`Runs`] or [`PageSet`], and is then not free.
@@ -17,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::offers::Offers;
 use crate::pages::Pages;
-use crate::policy::Common;
-use crate::shares::{ObjectNames, Room, Share, ShareBounds, ShareSet, Shares};
+use crate::policy::CommonNotes;
+use crate::shares::{ObjectNames, PinnedRoom, Share, ShareBounds, ShareSet, Shares};
 
 mod divided;
 mod page_set;
@@ -26,21 +27,21 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use divided::{Divided, Units};
+use divided::{DividedPages, Units};
 pub(crate) use page_set::{Page, PageSet};
 pub use runs::Runs;
 
 /// Bytes of a page, the unit of allocation.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A reservation of address space, and which of its pages are in use. See the module's text.
+/// The budget of all stores: pages from one reservation of address space.
 pub struct Memory {
     base: NonNull<u8>,
     reserved_pages: usize,
     /// Held for a short search, and by [`Memory::purge`] for a walk over the bitmaps.
     pages: Mutex<Pages>,
     /// Pages that several values share.
-    divided: Mutex<Divided>,
+    divided: Mutex<DividedPages>,
     used: AtomicUsize,
     limit: AtomicUsize,
     /// Bytes of large values that have left the store and are still being sent.
@@ -50,7 +51,7 @@ pub struct Memory {
     /// Bytes of the objects of all stores that are never evicted.
     pinned_objects: AtomicUsize,
     offers: Offers,
-    common: Arc<Common>,
+    common: Arc<CommonNotes>,
     shares: Shares,
     /// The system keeps all mapped pages resident.
     is_locked: AtomicBool,
@@ -88,8 +89,8 @@ fn reserve(limit: usize) -> std::io::Result<(NonNull<u8>, usize)> {
 }
 
 impl Memory {
-    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; less if the
-    /// process may not have that much and 96 MiB more.
+    /// Reserves address space for up to four times `limit_bytes`, so that the limit can be raised later; less
+    /// if the process may not have that much and 96 MiB more.
     ///
     /// # Errors
     /// The system's, when it does not have the address space.
@@ -97,7 +98,7 @@ impl Memory {
         Self::shared(limit_bytes, &[], ObjectNames::default())
     }
 
-    /// The same with shares, [`SHARES_MAX`](crate::SHARES_MAX) at most.
+    /// A memory of `limit_bytes` with shares, [`SHARES_MAX`](crate::SHARES_MAX) at most.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -115,7 +116,7 @@ impl Memory {
             arriving: AtomicUsize::new(0),
             pinned_objects: AtomicUsize::new(0),
             offers: Offers::new(),
-            common: Arc::new(Common::new()),
+            common: Arc::new(CommonNotes::new()),
             shares: Shares::new(shares, objects, limit * PAGE_BYTES),
             is_locked: AtomicBool::new(false),
             evicted: AtomicBool::new(false),
@@ -136,7 +137,8 @@ impl Memory {
     /// Raises or lowers the limit. Lowering frees nothing by itself: the owners of pages must give them back.
     ///
     /// # Errors
-    /// `InvalidInput` above the reservation, usually four times the first limit; the system's error when it refuses the memory.
+    /// `InvalidInput` above the reservation, usually four times the first limit; the system's error when it
+    /// refuses the memory.
     pub fn set_limit(&self, limit_bytes: usize) -> std::io::Result<()> {
         let limit = limit_bytes.div_ceil(PAGE_BYTES).max(1);
         if limit > self.reserved_pages {
@@ -156,7 +158,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Changes the bounds of those of its shares that have these prefixes. Other prefixes are not added, and none is taken away.
+    /// Changes the bounds of those of its shares that have these prefixes. Other prefixes are not added, and
+    /// none is taken away.
     pub fn set_shares(&self, shares: &[Share]) {
         self.shares.set(shares, self.limit_bytes());
     }
@@ -171,14 +174,14 @@ impl Memory {
         self.shares.bounds()
     }
 
-    /// Which part of what its shares have at least is kept now, 0.0..=1.0: less than all where they have promised more than there is
-    /// room for.
+    /// Which part of what its shares have at least is kept now, 0.0..=1.0: less than all where they have
+    /// promised more than there is room for.
     pub fn kept_of_least(&self) -> f64 {
         self.shares.kept(self.room())
     }
 
-    fn room(&self) -> Room {
-        Room { free: self.free_bytes(), pinned: self.pinned_object_bytes() }
+    fn room(&self) -> PinnedRoom {
+        PinnedRoom { free: self.free_bytes(), pinned: self.pinned_object_bytes() }
     }
 
     /// From which shares something may be evicted.
@@ -205,7 +208,8 @@ impl Memory {
         self.used.load(Relaxed) * PAGE_BYTES
     }
 
-    /// Bytes that must be given back before `bytes` more may be handed out, above a limit that was lowered as well.
+    /// Bytes that must be given back before `bytes` more may be handed out, above a limit that was lowered as
+    /// well.
     pub fn lacking_bytes(&self, bytes: usize) -> usize {
         (self.used_bytes() + bytes).saturating_sub(self.limit_bytes())
     }
@@ -254,7 +258,7 @@ impl Memory {
     }
 
     /// What its stores have in common.
-    pub(crate) fn common(&self) -> &Arc<Common> {
+    pub(crate) fn common(&self) -> &Arc<CommonNotes> {
         &self.common
     }
 
@@ -274,8 +278,8 @@ impl Memory {
         self.offers.take_wanted()
     }
 
-    /// The number, by the order of their creation, of the store whose items are the coldest, among those for which `may` returns
-    /// true. `None`: they have nothing to lose, as far as is known.
+    /// The number, by the order of their creation, of the store whose items are the coldest, among those for
+    /// which `may` returns true. `None`: they have nothing to lose, as far as is known.
     pub fn coldest_store(&self, may: impl Fn(usize) -> bool) -> Option<usize> {
         self.offers.coldest(may)
     }
@@ -286,8 +290,9 @@ impl Memory {
         self.pinned_objects.load(Relaxed)
     }
 
-    /// Counts bytes as those of pinned objects, unless these would have more than `most` then. For what is about to be stored:
-    /// the caller gives them back with [`Memory::give_pinned`] once the store has counted it.
+    /// Counts bytes as those of pinned objects, unless these would have more than `most` then. For what is
+    /// about to be stored: the caller gives them back with [`Memory::give_pinned`] once the store has counted
+    /// it.
     #[must_use]
     pub fn take_pinned(&self, bytes: usize, most: usize) -> bool {
         let taken = |now: usize| now.checked_add(bytes).filter(|all| bytes == 0 || *all <= most);
@@ -337,8 +342,8 @@ impl Memory {
         Some(run)
     }
 
-    /// Free pages lie in pieces: maps more of the reservation, which takes no memory until it is used. Returns where a run of `count`
-    /// pages is free now.
+    /// Free pages lie in pieces: maps more of the reservation, which takes no memory until it is used.
+    /// Returns where a run of `count` pages is free now.
     #[cold]
     fn extend(&self, pages: &mut Pages, count: usize) -> Option<usize> {
         let mapped = (pages.mapped().next_multiple_of(count) + count).next_multiple_of(64);
@@ -350,8 +355,8 @@ impl Memory {
         pages.find_aligned(count)
     }
 
-    /// Gives free pages back to the system while more are resident than may be handed out: those that were handed out of what
-    /// [`Memory::extend`] has mapped were never used before.
+    /// Gives free pages back to the system while more are resident than may be handed out: those that were
+    /// handed out of what [`Memory::extend`] has mapped were never used before.
     #[inline]
     fn hold_limit(&self, pages: &mut Pages) {
         let limit = self.limit.load(Relaxed);
@@ -367,13 +372,14 @@ impl Memory {
         self.hold_limit(&mut self.lock());
     }
 
-    /// Notes that the system keeps all pages resident that are mapped: then none is given back, and no more are mapped than may be
-    /// handed out.
+    /// Notes that the system keeps all pages resident that are mapped: then none is given back, and no more
+    /// are mapped than may be handed out.
     pub fn set_locked(&self) {
         self.is_locked.store(true, Relaxed);
     }
 
-    /// Free bytes that cannot be had as a run of `bytes`: they lie in pieces, and all of the reservation is in use.
+    /// Free bytes that cannot be had as a run of `bytes`: they lie in pieces, and all of the reservation is
+    /// in use.
     pub fn stranded_bytes(&self, bytes: usize) -> usize {
         let count = bytes / PAGE_BYTES;
         let pages = self.lock();
@@ -388,7 +394,8 @@ impl Memory {
         runs.grow(bytes).then_some(runs)
     }
 
-    /// Adds the places of `count` pages by `add`, highest first, in few runs; false, and none, when fewer are free.
+    /// Adds the places of `count` pages by `add`, highest first, in few runs; false, and none, when fewer are
+    /// free.
     fn take_runs(&self, count: usize, mut add: impl FnMut(u32, usize)) -> bool {
         let mut pages = self.lock();
         // A place beyond 16 TiB does not fit.
@@ -429,7 +436,7 @@ impl Memory {
         true
     }
 
-    fn divided(&self) -> MutexGuard<'_, Divided> {
+    fn divided(&self) -> MutexGuard<'_, DividedPages> {
         self.divided.lock().expect("nobody panics with the lock of divided pages held")
     }
 
@@ -593,7 +600,7 @@ mod os {
 
 #[cfg(miri)]
 mod os {
-    //! The same from the allocator, which Miri can watch.
+    //! Pages from the allocator, which Miri can watch.
     use std::alloc::{Layout, alloc_zeroed, dealloc};
     use std::ptr::NonNull;
 

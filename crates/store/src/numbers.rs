@@ -1,17 +1,18 @@
-//! A set of numbers below a bound, which finds the next member upwards or downwards in a few steps however many there are.
+//! A set of numbers below a bound, which finds the next member upwards or downwards in a few steps however
+//! many there are.
 //!
 //! A tree of bits: a word of a level says which of 64 words of the level below have a bit set.
 //!
 //! # Invariant
 //! * A bit of a level is set if and only if its word in the level below is not 0.
 
-/// See the module's text.
-pub(crate) struct Numbers {
+/// A set of numbers below a bound.
+pub(crate) struct NumberSet {
     /// The members first, then each level that summarises the one before, down to one word.
     levels: Vec<Vec<u64>>,
 }
 
-impl Numbers {
+impl NumberSet {
     /// An empty set of numbers below `bound`.
     pub(crate) fn new(bound: usize) -> Self {
         let mut levels = Vec::new();
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn finds_what_an_ordered_set_finds() {
         for bound in [1, 63, 64, 65, 4_096, 4_097, 300_000] {
-            let (mut numbers, mut model) = (Numbers::new(bound), BTreeSet::new());
+            let (mut numbers, mut model) = (NumberSet::new(bound), BTreeSet::new());
             let mut seed = 1_u64;
             let mut random = move || {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,18 +1,20 @@
 //! Objects in a store: items in a domain of their own, whose state is changed in place.
 //!
-//! An object is an item with the mark [`Marks::OBJECT`]. Its key is its type's number, two bytes, little-endian, and its own
-//! key. Its state is bytes in the log, a huge value if it is too long for that, or a [`Tree`]. Expiry, flushes, eviction and
-//! CAS are those of any item; with [`Marks::PINNED`] it is never evicted.
+//! An object is an item with the mark [`Marks::OBJECT`]. Its key is its type's number, two bytes,
+//! little-endian, and its own key. Its state is bytes in the log, a huge value if it is too long for that, or
+//! a [`Tree`]. Expiry, flushes, eviction and CAS are those of any item; with [`Marks::PINNED`] it is never
+//! evicted.
 //!
 //! # Invariants
 //! * No key of a plain item names an object: the mark is part of the hash and of the comparison.
-//! * A tree changes only in [`Store::tree_mut`], which settles what its segment, its queue and its type hold.
+//! * A tree changes only in [`Store::tree_mut`], which accounts for what its segment, its queue and its type
+//!   hold.
 
 use std::sync::Arc;
 
-use crate::holdings::{Holding, ObjectUsage};
+use crate::holdings::{ObjectHolding, ObjectUsage};
 use crate::item::{self, Attributes, Marks, OUTSIDE_REF};
-use crate::store::{Found, Full, Lookup, Store};
+use crate::store::{Found, Lookup, Store, StoreFull};
 use crate::tree::Tree;
 
 /// Pinned objects would hold more than they may.
@@ -34,10 +36,10 @@ impl Store {
         item::value_mut(self.log.bytes_mut(found.location))
     }
 
-    /// Puts other bytes in the place of an object's value in the log and counts a use: what a call of a method does most
-    /// often. `cas`: gives the number for the changed item, which has a stamp of its own; it is asked for only if the bytes
-    /// differ. `None`: the value has another length, or lies outside the log, and nothing was done. Returns the item's CAS
-    /// and expiry.
+    /// Puts other bytes in the place of an object's value in the log and counts a use: what a call of a
+    /// method does most often. `cas`: gives the number for the changed item, which has a stamp of its own; it
+    /// is asked for only if the bytes differ. `None`: the value has another length, or lies outside the log,
+    /// and nothing was done. Returns the item's CAS and expiry.
     #[inline]
     pub fn use_and_change(
         &mut self,
@@ -68,7 +70,8 @@ impl Store {
         self.item(found).tree()
     }
 
-    /// Changes the tree of an item, and settles by how much it has grown or shrunk. `None`: its value is no tree.
+    /// Changes the tree of an item, and accounts for how much it has grown or shrunk. `None`: its value is no
+    /// tree.
     pub fn tree_mut<R>(&mut self, found: Found, change: impl FnOnce(&mut Tree) -> R) -> Option<R> {
         let bytes = self.log.bytes(found.location);
         let tree = self.outside.tree_mut(item::outside_number(bytes)?)?;
@@ -76,16 +79,18 @@ impl Store {
         let result = change(tree);
         let after = tree.held_bytes();
         if before != after {
-            self.settle_tree(found.location, before);
+            self.account_tree(found.location, before);
         }
         Some(result)
     }
 
-    /// The same for a method, within a bound: what pinned objects of the budget hold does not come to more than `most` bytes if it
-    /// is pinned. A change that leaves it no larger than it was is made however much they hold. `has_failed`: the change has not
-    /// been made, perhaps because of the bound.
+    /// Changes the tree of an object for a method, within a bound: what pinned objects of the budget hold
+    /// does not come to more than `most` bytes if it is pinned. A change that leaves it no larger than it was
+    /// is made however much they hold. `has_failed`: the change has not been made, perhaps because of the
+    /// bound.
     ///
-    /// The change may be made twice: where its reserves do not fit, it is attempted, and taken back if it has grown too much.
+    /// The change may be made twice: where its reserves do not fit, it is attempted, and taken back if it has
+    /// grown too much.
     ///
     /// # Errors
     /// [`PinnedFull`]: nothing has changed.
@@ -130,8 +135,8 @@ impl Store {
         result
     }
 
-    /// Bytes by which pinned objects will hold more when [`Store::put`] has stored this. The value's bytes in the log and outside it
-    /// are [`crate::NewValue::weighs`].
+    /// Bytes by which pinned objects will hold more when [`Store::put`] has stored this. The value's bytes in
+    /// the log and outside it are [`crate::NewValue::weighs`].
     pub fn pinned_growth(
         &mut self,
         hash: u64,
@@ -153,7 +158,7 @@ impl Store {
         (in_log + held).saturating_sub(before)
     }
 
-    /// The same of [`Store::set_attributes`].
+    /// The bytes by which [`Store::set_attributes`] would make the item grow.
     pub fn attributes_growth(&self, found: Found, attributes: &Attributes<'_>) -> usize {
         if !self.item(found).marks().is_pinned() {
             return 0;
@@ -170,17 +175,17 @@ impl Store {
         self.holding(found.location).map_or(0, |holding| holding.usage.held_bytes() as usize)
     }
 
-    /// Gives an object whose value is outside the log other attributes; the value stays. Returns its place, which may be a new
-    /// one.
+    /// Gives an object whose value is outside the log other attributes; the value stays. Returns its place,
+    /// which may be a new one.
     ///
     /// # Errors
     /// There is no room for longer attributes; nothing has changed. No other item is evicted for them.
-    pub fn set_attributes(&mut self, found: Found, attributes: &Attributes<'_>) -> Result<Found, Full> {
+    pub fn set_attributes(&mut self, found: Found, attributes: &Attributes<'_>) -> Result<Found, StoreFull> {
         let item = self.item(found);
         let (key, value_len): (Box<[u8]>, _) = (item.key().into(), item.value_len());
         let bytes = self.log.bytes(found.location);
         let allotted = item::allotted(bytes);
-        let number = item::outside_number(bytes).ok_or(Full)?.to_le_bytes();
+        let number = item::outside_number(bytes).ok_or(StoreFull)?.to_le_bytes();
         let needed = item::needed(attributes, key.len(), number.len());
         let (dead_at, stamp) = (attributes.dead_at(), attributes.stamp.unwrap_or(attributes.cas));
         let (queue, share) = {
@@ -192,9 +197,9 @@ impl Store {
         let (location, bytes) = if fits {
             (found.location, allotted)
         } else if self.log.has_room(queue, class, needed) {
-            (self.log.append(queue, class, needed).ok_or(Full)?, needed)
+            (self.log.append(queue, class, needed).ok_or(StoreFull)?, needed)
         } else {
-            return Err(Full);
+            return Err(StoreFull);
         };
         let before = self.weigh(found.location);
         self.forget_object(found.location);
@@ -214,14 +219,14 @@ impl Store {
         Ok(Found { location, ..found })
     }
 
-    /// What the objects of each type hold, by the types' numbers in their order; types without objects are left out.
-    /// Dead objects not yet removed are counted.
+    /// What the objects of each type hold, by the types' numbers in their order; types without objects are
+    /// left out. Dead objects not yet removed are counted.
     pub fn object_usage(&self) -> &[(u16, ObjectUsage)] {
         self.holdings.types()
     }
 
     /// The tree of the object at `location` holds other pages than before.
-    fn settle_tree(&mut self, location: u64, before: usize) {
+    fn account_tree(&mut self, location: u64, before: usize) {
         let new = self.weigh(location);
         let old = crate::segment::Weight { outside: before, ..new };
         self.log.reweigh(location, old, new, item::dead_at(self.log.bytes(location)));
@@ -232,7 +237,7 @@ impl Store {
         }
         if let Some(holding) = self.holding(location) {
             let usage = ObjectUsage { tree_bytes: before as u64, ..holding.usage };
-            self.holdings.leave(&Holding { usage, ..holding });
+            self.holdings.leave(&ObjectHolding { usage, ..holding });
             self.holdings.enter(&holding);
         }
     }
@@ -268,7 +273,7 @@ impl Store {
     }
 
     /// What the object at `location` holds; `None` of a plain item.
-    pub(crate) fn holding(&self, location: u64) -> Option<Holding> {
+    pub(crate) fn holding(&self, location: u64) -> Option<ObjectHolding> {
         let bytes = self.log.bytes(location);
         let item = self.item_of(bytes);
         if !item.is_object() {
@@ -280,6 +285,6 @@ impl Store {
         let huge_bytes = item.outside_bytes() as u64 - tree_bytes;
         let bytes = item::allotted(bytes) as u64;
         let usage = ObjectUsage { items: 1, bytes, tree_bytes, huge_bytes };
-        Some(Holding { type_id, is_pinned: item.marks().is_pinned(), usage })
+        Some(ObjectHolding { type_id, is_pinned: item.marks().is_pinned(), usage })
     }
 }

@@ -1,7 +1,8 @@
 //! What each store of a memory would lose next, so that room is made where the coldest items are.
 //!
-//! A store that needs room and finds another one colder asks for it ([`Offers::want`]); the caller, when it holds no store, lets the coldest one walk
-//! ([`crate::Store::make_room_for_others`]). So an idle store never takes a step by itself, and no one needs two at a time.
+//! A store that needs room and finds another one colder asks for it ([`Offers::want`]); the caller, when it
+//! holds no store, lets the coldest one walk ([`crate::Store::make_room_for_others`]). So an idle store never
+//! takes a step by itself, and no one needs two at a time.
 //!
 //! # Invariants
 //! * A number belongs to one store at a time, as long as a memory has [`STORES`] stores at most.
@@ -23,7 +24,7 @@ const SIZE_BITS: u32 = 16;
 /// What a store would lose next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// It must be asked: it comes before all others.
+    /// The store must be asked: it comes before all others.
     Unknown,
     /// Nothing.
     Nothing,
@@ -31,11 +32,12 @@ pub(crate) enum Offer {
     Dead,
     /// Items of this mean size in bytes, which count as stored at this time in milliseconds.
     Items { stored_ms: u64, size: usize },
-    /// Blind items that count as stored then. Between these and main ones no sizes count, so they have the size of main ones.
+    /// Blind items that count as stored then. Between these and main ones no sizes count, so they have the
+    /// size of main ones.
     Blind { stored_ms: u64 },
 }
 
-/// The offers of all stores. See the module's text.
+/// What each store of a memory would lose next.
 pub(crate) struct Offers {
     enlisted: AtomicUsize,
     words: [AtomicU64; STORES],
@@ -157,7 +159,7 @@ pub(crate) enum Rank {
     Warmer,
     /// About as cold.
     Alike,
-    /// It is the coldest.
+    /// The store is the coldest.
     Colder,
 }
 

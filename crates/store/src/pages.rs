@@ -1,23 +1,23 @@
 //! Which pages of the budget are free, and where the next ones are taken.
 //!
-//! Aligned runs, for segments and the index, are searched upwards, large values' pages downwards from the top, so that both
-//! stay together. No search looks at pages that are not free. A search for a large value looks at few words of the bitmap: it
-//! takes several runs rather than search for a run of the whole length.
+//! Aligned runs, for segments and the index, are searched upwards, large values' pages downwards from the
+//! top, so that both stay together. No search looks at pages that are not free. A search for a large value
+//! looks at few words of the bitmap: it takes several runs rather than search for a run of the whole length.
 //!
 //! # Invariants
 //! * `some` has the words of `free` that are not 0, `full` those that are all ones.
 //! * Pages from `mapped` on are not free.
 
-use crate::numbers::Numbers;
+use crate::numbers::NumberSet;
 
-/// See the module's text.
+/// The free pages of the budget.
 pub(crate) struct Pages {
     /// Bit set: the page is free.
     free: Vec<u64>,
     /// Words of `free` with free pages.
-    some: Numbers,
+    some: NumberSet,
     /// Words of `free` with free pages only.
-    full: Numbers,
+    full: NumberSet,
     /// Bit set: the page was handed out since its memory was last given back to the system.
     touched: Vec<u64>,
     /// Bit set: free and touched at the last [`Pages::purge`]; cleared when handed out.
@@ -42,8 +42,8 @@ impl Pages {
         let words = reserved / 64;
         Self {
             free: vec![0; words],
-            some: Numbers::new(words),
-            full: Numbers::new(words),
+            some: NumberSet::new(words),
+            full: NumberSet::new(words),
             touched: vec![0; words],
             aged: vec![0; words],
             resident: 0,
@@ -58,7 +58,8 @@ impl Pages {
         self.mapped
     }
 
-    /// The pages below `mapped`, a multiple of 64 and no less than before, can be read and written. New ones are free.
+    /// The pages below `mapped`, a multiple of 64 and no less than before, can be read and written. New ones
+    /// are free.
     pub(crate) fn map_up_to(&mut self, mapped: usize) {
         for word in self.mapped / 64..mapped / 64 {
             self.set_word(word, u64::MAX);
@@ -77,7 +78,8 @@ impl Pages {
         }
     }
 
-    /// First free run of `count` pages, a power of two, at a multiple of `count`, searched from the last find onwards.
+    /// First free run of `count` pages, a power of two, at a multiple of `count`, searched from the last find
+    /// onwards.
     pub(crate) fn find_aligned(&mut self, count: usize) -> Option<usize> {
         let cursor = count.trailing_zeros() as usize;
         let span = count.div_ceil(64);
@@ -89,7 +91,7 @@ impl Pages {
         Some(at)
     }
 
-    /// As [`Pages::find_aligned`], in the words [from, until).
+    /// [`Pages::find_aligned`] in the words [from, until).
     fn find_aligned_in(&self, count: usize, from: usize, until: usize) -> Option<usize> {
         let mut from = from;
         if count < 64 {
@@ -132,8 +134,8 @@ impl Pages {
         Some(word * 64 + self.free[word].trailing_zeros() as usize)
     }
 
-    /// A free run of 1 to `count` pages, of `count` if one that long is among the highest free pages: where it begins, and
-    /// its pages.
+    /// A free run of 1 to `count` pages, of `count` if one that long is among the highest free pages: where
+    /// it begins, and its pages.
     pub(crate) fn run_from_top(&self, count: usize) -> Option<(usize, usize)> {
         let highest = self.some.last_below(usize::MAX)?;
         let (mut word, mut run) = (highest, 0);
@@ -161,7 +163,8 @@ impl Pages {
         Some((highest * 64 + top + 1 - length, length))
     }
 
-    /// Marks single pages as free. The next search for one begins at the lowest of them, so that they stay together.
+    /// Marks single pages as free. The next search for one begins at the lowest of them, so that they stay
+    /// together.
     pub(crate) fn put_back(&mut self, pages: impl Iterator<Item = u32>) {
         for page in pages {
             self.mark(page as usize, 1, true);
@@ -191,8 +194,8 @@ impl Pages {
         }
     }
 
-    /// Calls `discard` with runs of pages that were free and touched at the last call and still are: first page and number.
-    /// Returns the number of all of them.
+    /// Calls `discard` with runs of pages that were free and touched at the last call and still are: first
+    /// page and number. Returns the number of all of them.
     pub(crate) fn purge(&mut self, mut discard: impl FnMut(usize, usize)) -> usize {
         let mut purged = 0;
         for word in 0..self.mapped / 64 {
@@ -220,8 +223,8 @@ impl Pages {
         self.resident
     }
 
-    /// Calls `discard` with runs of free pages that were touched, first page and number, until `count` pages or a few more were given back,
-    /// or there are none.
+    /// Calls `discard` with runs of free pages that were touched, first page and number, until `count` pages
+    /// or a few more were given back, or there are none.
     #[cold]
     pub(crate) fn discard(&mut self, count: usize, mut discard: impl FnMut(usize, usize)) {
         let mut done = 0;
@@ -279,7 +282,7 @@ mod tests {
 
     fn verify(pages: &Pages) {
         for (word, bits) in pages.free.iter().enumerate() {
-            let is_in = |set: &Numbers| set.words()[word / 64] >> (word % 64) & 1 == 1;
+            let is_in = |set: &NumberSet| set.words()[word / 64] >> (word % 64) & 1 == 1;
             assert_eq!((is_in(&pages.some), is_in(&pages.full)), (*bits != 0, *bits == u64::MAX), "{word}");
         }
     }

@@ -1,29 +1,32 @@
-//! What a store notes about its queues, and how large the small one may be: what the choice of a victim ([`crate::choice`]) goes by.
+//! What a store notes about its queues, and how large the small one may be: what the choice of a victim
+//! ([`crate::choice`]) goes by.
 //!
-//! The target of the small queue is a tenth of the memory at first. It grows where keys come back that were evicted from it, and
-//! shrinks where keys come back that were evicted from the main queue ([`crate::ghost`]), and with what the main queue's walk
-//! keeps: the more, the fewer uses an item has, since one with many would stay in a shorter queue too. That does not count while the
-//! small queue's bytes hit more often than the main one's. While hardly any key that came back is used again in the main queue,
-//! the target grows faster: those are values that are filled, read once and no more. It is one for all stores of a memory
-//! ([`Common`]), which learn the sooner.
+//! The target of the small queue is a tenth of the memory at first. It grows where keys come back that were
+//! evicted from it, and shrinks where keys come back that were evicted from the main queue
+//! ([`crate::ghost`]), and with what the main queue's walk keeps: the more, the fewer uses an item has, since
+//! one with many would stay in a shorter queue too. That does not count while the small queue's bytes hit
+//! more often than the main one's. While hardly any key that came back is used again in the main queue, the
+//! target grows faster: those are values that are filled, read once and no more. It is one for all stores of
+//! a memory ([`CommonNotes`]), which learn the sooner.
 //!
-//! The constants were found with a model in bytes at the level of segments, and then with the store itself under some fifty loads
-//! (`cattlegrid-store-bench work`).
+//! The constants were found with a model in bytes at the level of segments, and then with the store itself
+//! under some fifty loads (`cattlegrid-store-bench work`).
 //!
-//! Source of the small and the main queue: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
+//! Source of the small and the main queue: J. Yang et al., "FIFO queues are all you need for cache eviction",
+//! SOSP 2023.
 
 #![expect(clippy::cast_precision_loss, reason = "shares of the memory, ages and counts need no 52 bits")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::ghost::From;
+use crate::ghost::EvictedFrom;
 use crate::index::USES_MAX;
-use crate::segment::Queue;
+use crate::segment::SegmentQueue;
 
 /// The target of the small queue, as a share of the memory, at first.
 const SMALL_SHARE: f64 = 0.1;
-/// Its bounds.
+/// The bounds of the small queue's share of the memory.
 const SMALL_SHARES: (f64, f64) = (0.05, 0.8);
 /// Above this share it grows at half the pace.
 const SMALL_HIGH: f64 = 0.6;
@@ -32,14 +35,16 @@ const MOSTLY_SMALL: f64 = 0.7;
 /// The target is told to all stores when it has moved by this much.
 const TOLD: f64 = 0.0005;
 /// Steps of the target.
-const STEPS: Steps = Steps { others: 4.0, main: 8.0, kept: 1.0 };
-/// The same while less than [`RETURNS`] of what came back is used.
-const STEPS_UP: Steps = Steps { others: 8.0, main: 4.0, kept: 0.5 };
+const STEPS: TargetSteps = TargetSteps { others: 4.0, main: 8.0, kept: 1.0 };
+/// The steps while less than [`RETURNS`] of what came back is used.
+const STEPS_UP: TargetSteps = TargetSteps { others: 8.0, main: 4.0, kept: 0.5 };
 /// See [`STEPS_UP`].
 const RETURNS: f64 = 0.06;
-/// The share of what came back and is used is a mean of this many, of all stores of a memory, and of one at least.
+/// The share of what came back and is used is a mean of this many, of all stores of a memory, and of one at
+/// least.
 const RETURNS_WINDOW: (f64, f64) = (8192.0, 1024.0);
-/// Above this multiple of its target one use is enough to leave the small queue for the main one, unless it is [`BUSY`].
+/// Above this multiple of its target one use is enough to leave the small queue for the main one, unless it
+/// is [`BUSY`].
 const EAGER: f64 = 1.5;
 /// Blind items are late from this multiple of the age at which others are first read.
 const REACH: f64 = 1.25;
@@ -57,33 +62,34 @@ const STALE: f64 = 4.0;
 const BUSY_HITS: f64 = 0.2;
 /// And no more than this share of all bytes.
 const STALE_BYTES: f64 = 0.8;
-/// The small queue is busy with this multiple of the main one's hits for each byte, and with [`BUSY_HITS`]. What the main one keeps
-/// does not count then.
+/// The small queue is busy with this multiple of the main one's hits for each byte, and with [`BUSY_HITS`].
+/// What the main one keeps does not count then.
 const BUSY: f64 = 1.3;
 /// The share of what main's walk keeps is a mean over one in this many bytes of the memory.
 const KEPT_WINDOW: f64 = 16.0;
 
 /// How far the target of the small queue moves, in sizes of the item.
-struct Steps {
-    /// Up, where a key comes back that was evicted from the small or the blind queue; times the number of those from the main
-    /// queue for one of these, if that is more than one.
+struct TargetSteps {
+    /// Up, where a key comes back that was evicted from the small or the blind queue; times the number of
+    /// those from the main queue for one of these, if that is more than one.
     others: f64,
     /// Down, where a key comes back that was evicted from the main queue; the other way round.
     main: f64,
-    /// Down, for an item that the walk of the main queue keeps; as many times as it has uses less than [`USES_MAX`] + 1.
+    /// Down, for an item that the walk of the main queue keeps; as many times as it has uses less than
+    /// [`USES_MAX`] + 1.
     kept: f64,
 }
 
 /// What a store has noted about its queues.
 #[derive(Debug)]
-pub(crate) struct Policy {
+pub(crate) struct QueueNotes {
     /// The age in ticks at which blind items are first read, at most; infinite until one was read or evicted.
     reach: f64,
     /// Of the bytes that main's walk meets, the share that stays.
     kept: f64,
-    /// What is not told yet of the steps of [`Common::target`].
+    /// What is not told yet of the steps of [`CommonNotes::target`].
     untold: f64,
-    common: Arc<Common>,
+    common: Arc<CommonNotes>,
     /// Stores of the memory.
     shards: f64,
     /// The share of those that came back which are used until the walk of the main queue meets them.
@@ -91,7 +97,7 @@ pub(crate) struct Policy {
     /// Bytes of the small queue as a multiple of its target, at the last choice: in the log and outside it.
     small: [f64; 2],
     /// Bytes of the queues at the last choice, in the log and outside it.
-    bytes: [[usize; Queue::COUNT]; 2],
+    bytes: [[usize; SegmentQueue::COUNT]; 2],
     /// Blind items that were evicted, and of these those that a client has asked for: decaying counts.
     blind_gone: f64,
     /// See there.
@@ -111,7 +117,7 @@ struct Rates {
     /// Hits and fills.
     gets: f64,
     /// Hits by queue.
-    hits: [f64; Queue::COUNT],
+    hits: [f64; SegmentQueue::COUNT],
 }
 
 impl Rates {
@@ -123,18 +129,18 @@ impl Rates {
         }
     }
 
-    /// Whether each byte of the small queue hits that many times as often as one of the main queue, and the small one has its share
-    /// of all gets; `bytes` are those of the queues.
-    fn is_busy(&self, times: f64, bytes: [usize; Queue::COUNT]) -> bool {
+    /// Whether each byte of the small queue hits that many times as often as one of the main queue, and the
+    /// small one has its share of all gets; `bytes` are those of the queues.
+    fn is_busy(&self, times: f64, bytes: [usize; SegmentQueue::COUNT]) -> bool {
         let [small, main, _] = bytes.map(|bytes| bytes as f64);
         let [small_hits, main_hits, _] = self.hits;
         small_hits > BUSY_HITS * self.gets && main_hits * times * small < small_hits * main
     }
 }
 
-impl Policy {
+impl QueueNotes {
     /// For one of this many stores of a memory, which have this in common.
-    pub(crate) fn new(shards: usize, common: Arc<Common>) -> Self {
+    pub(crate) fn new(shards: usize, common: Arc<CommonNotes>) -> Self {
         let window = |(all, least): (f64, f64)| (all / shards as f64).max(least);
         Self {
             reach: f64::INFINITY,
@@ -144,7 +150,7 @@ impl Policy {
             shards: shards as f64,
             returns: 0.5,
             small: [0.0; 2],
-            bytes: [[0; Queue::COUNT]; 2],
+            bytes: [[0; SegmentQueue::COUNT]; 2],
             blind_gone: 0.0,
             blind_lacked: 0.0,
             reads: 0,
@@ -154,7 +160,7 @@ impl Policy {
         }
     }
 
-    /// Counts a hit. True: it should be counted by its queue, with [`Policy::sample_hit`].
+    /// Counts a hit. True: it should be counted by its queue, with [`QueueNotes::sample_hit`].
     #[inline]
     pub(crate) fn count_hit(&mut self) -> bool {
         self.reads = self.reads.wrapping_add(1);
@@ -163,7 +169,7 @@ impl Policy {
 
     /// Counts a hit by its queue; `is_outside`: of a value outside the log.
     #[cold]
-    pub(crate) fn sample_hit(&mut self, queue: Queue, is_outside: bool) {
+    pub(crate) fn sample_hit(&mut self, queue: SegmentQueue, is_outside: bool) {
         let rates = &mut self.rates[usize::from(is_outside)];
         rates.hits[queue as usize] += 1.0;
         rates.count(1.0, self.samples);
@@ -209,19 +215,20 @@ impl Policy {
         self.returns += (f64::from(u8::from(was_used)) - self.returns) / self.returns_window;
     }
 
-    /// Notes that a key comes back, for which this share of the memory is wanted. `counts`: of the ghost queue.
-    pub(crate) fn signal(&mut self, from: From, share: f64, counts: [usize; 2]) {
+    /// Notes that a key comes back, for which this share of the memory is wanted. `counts`: of the ghost
+    /// queue.
+    pub(crate) fn signal(&mut self, from: EvictedFrom, share: f64, counts: [usize; 2]) {
         let [others, main] = counts.map(|count| count.max(1) as f64);
         let steps = self.steps();
         let pace = if self.common.target() > SMALL_HIGH { 0.5 } else { 1.0 };
-        self.blind_lacked += f64::from(u8::from(from == From::Blind));
+        self.blind_lacked += f64::from(u8::from(from == EvictedFrom::Blind));
         self.move_target(match from {
-            From::Small | From::Blind => steps.others * pace * (main / others).max(1.0) * share,
-            From::Main => -steps.main * (others / main).max(1.0) * share,
+            EvictedFrom::Small | EvictedFrom::Blind => steps.others * pace * (main / others).max(1.0) * share,
+            EvictedFrom::Main => -steps.main * (others / main).max(1.0) * share,
         });
     }
 
-    fn steps(&self) -> &'static Steps {
+    fn steps(&self) -> &'static TargetSteps {
         if self.returns < RETURNS { &STEPS_UP } else { &STEPS }
     }
 
@@ -233,34 +240,35 @@ impl Policy {
     }
 
     /// The bytes of the small queue as a multiple of its target; `bytes` are those of the queues.
-    fn of_target(&self, bytes: [usize; Queue::COUNT]) -> f64 {
+    fn of_target(&self, bytes: [usize; SegmentQueue::COUNT]) -> f64 {
         let target = self.common.target() * bytes.iter().sum::<usize>() as f64;
-        bytes[Queue::Small as usize] as f64 / target.max(1.0)
+        bytes[SegmentQueue::Small as usize] as f64 / target.max(1.0)
     }
 
     /// Whether the small queue should be emptied, which has the first of these `bytes` of the queues.
-    pub(crate) fn is_due(&self, is_outside: bool, bytes: [usize; Queue::COUNT]) -> bool {
+    pub(crate) fn is_due(&self, is_outside: bool, bytes: [usize; SegmentQueue::COUNT]) -> bool {
         let all = bytes.iter().sum::<usize>() as f64;
-        let is_all = bytes[Queue::Small as usize] as f64 >= STALE_BYTES * all;
+        let is_all = bytes[SegmentQueue::Small as usize] as f64 >= STALE_BYTES * all;
         let is_stale = self.rates[usize::from(is_outside)].is_busy(STALE, bytes) && !is_all;
         self.of_target(bytes) > 1.0 && !is_stale
     }
 
     /// Notes the bytes of the queues in the log and outside it.
-    pub(crate) fn note_bytes(&mut self, bytes: [[usize; Queue::COUNT]; 2]) {
+    pub(crate) fn note_bytes(&mut self, bytes: [[usize; SegmentQueue::COUNT]; 2]) {
         self.bytes = bytes;
         self.small = bytes.map(|bytes| self.of_target(bytes));
     }
 
-    /// Uses that an item of this queue needs to leave it for the main one, or to stay in that; `is_outside`: its value is outside
-    /// the log.
-    pub(crate) fn needed(&self, queue: Queue, is_outside: bool) -> u8 {
+    /// Uses that an item of this queue needs to leave it for the main one, or to stay in that; `is_outside`:
+    /// its value is outside the log.
+    pub(crate) fn needed(&self, queue: SegmentQueue, is_outside: bool) -> u8 {
         let place = usize::from(is_outside);
         match queue {
-            // Where the small queue is used more than the main one, it is large for what is read once more, and no more then.
-            Queue::Small if self.small[place] > EAGER && !self.is_busy(place) => 1,
-            Queue::Small | Queue::Blind => 2,
-            Queue::Main => 1,
+            // Where the small queue is used more than the main one, it is large for what is read once more,
+            // and no more then.
+            SegmentQueue::Small if self.small[place] > EAGER && !self.is_busy(place) => 1,
+            SegmentQueue::Small | SegmentQueue::Blind => 2,
+            SegmentQueue::Main => 1,
         }
     }
 
@@ -269,7 +277,8 @@ impl Policy {
         self.rates[place].is_busy(BUSY, self.bytes[place])
     }
 
-    /// Whether blind items of this age are older than any is when it is first read, and few that were evicted are asked for.
+    /// Whether blind items of this age are older than any is when it is first read, and few that were evicted
+    /// are asked for.
     pub(crate) fn is_late(&self, age: u64) -> bool {
         self.late(age) > 1.0 && self.lacked() < 1.0
     }
@@ -292,12 +301,12 @@ impl Policy {
 
 /// What the stores of a memory have in common.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommonNotes {
     /// The target of the small queue as a share of the memory: the bits of an `f64`.
     target: AtomicU64,
 }
 
-impl Common {
+impl CommonNotes {
     pub(crate) fn new() -> Self {
         Self { target: AtomicU64::new(SMALL_SHARE.to_bits()) }
     }

@@ -1,15 +1,16 @@
 //! The log of a shard: segments that are filled from front to back and emptied whole.
 //!
 //! An item is known by its *location*: its offset in the reservation in units of 8 bytes, plus 1. A segment
-//! is in one of three queues and one class: of the share of its items ([`crate::shares`]) and of their TTL. One segment of each pair is
-//! *open* and takes appends, the others are *sealed*. The log knows how many live bytes a segment holds; the index knows which.
+//! is in one of three queues and one class: of the share of its items ([`crate::shares`]) and of their TTL.
+//! One segment of each pair is *open* and takes appends, the others are *sealed*. The log knows how many live
+//! bytes a segment holds; the index knows which.
 //!
 //! # Invariants
 //! * Locations handed out lie in segments of this log, never across a segment's end.
-//! * A segment's `live_bytes`, `live_items`, `outside_bytes`, and the bytes of its pinned items and of its stubs, are the sums of
-//!   the calls of [`Log::add`], [`Log::remove`] and [`Log::reweigh`].
-//! * The pinned items of the segment that is collected have room in the collector's spare, or in the segment that was
-//!   opened from it: at the end of that one, `kept` bytes are for them alone.
+//! * A segment's `live_bytes`, `live_items`, `outside_bytes`, and the bytes of its pinned items and of its
+//!   stubs, are the sums of the calls of [`Log::add`], [`Log::remove`] and [`Log::reweigh`].
+//! * The pinned items of the segment that is collected have room in the collector's spare, or in the segment
+//!   that was opened from it: at the end of that one, `kept` bytes are for them alone.
 #![expect(unsafe_code, reason = "items lie in segments, reached by location")]
 
 use std::ptr::NonNull;
@@ -21,9 +22,9 @@ use crate::shares::{self, ShareSet};
 
 mod account;
 
-pub(crate) use account::{Account, Queue, Segment, State, Weight};
+pub(crate) use account::{QueueAccount, Segment, SegmentQueue, SegmentState, Weight};
 
-/// A shard's segments. See the module's text.
+/// The log of a shard: segments of items, filled from front to back and emptied whole.
 pub(crate) struct Log {
     memory: Arc<Memory>,
     base: NonNull<u8>,
@@ -33,10 +34,10 @@ pub(crate) struct Log {
     by_number: Vec<u32>,
     /// Spare segments: the collector's, and one for the writers.
     spare: Vec<Run>,
-    open: [Vec<u32>; Queue::COUNT],
+    open: [Vec<u32>; SegmentQueue::COUNT],
     sequence: u64,
     /// What each queue of each share has.
-    accounts: [[Account; Queue::COUNT]; shares::COUNT],
+    accounts: [[QueueAccount; SegmentQueue::COUNT]; shares::COUNT],
     /// Bytes of the live items of each share, in the log and outside it, where there are shares with bounds.
     share_bytes: [usize; shares::COUNT],
     /// By how much these have changed since the memory was told.
@@ -66,7 +67,8 @@ pub(crate) struct Log {
 // SAFETY: `base` leads into the reservation, of which the log touches only the segments it owns.
 unsafe impl Send for Log {}
 
-/// Ages of items are compared in ticks. Each item that is stored takes one, so that what is stored in one millisecond has an order.
+/// Ages of items are compared in ticks. Each item that is stored takes one, so that what is stored in one
+/// millisecond has an order.
 pub(crate) const TICKS_PER_MS: u64 = 1024;
 
 const NONE: u32 = u32::MAX;
@@ -82,8 +84,8 @@ const SPARES: usize = 2;
 const OCTAVES: u32 = 22;
 
 impl Log {
-    /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least) for each share of the memory.
-    /// `None` when the memory does not even have the reserve.
+    /// A log of segments of `segment_bytes` (a power of two) in `classes` TTL classes (1 at least) for each
+    /// share of the memory. `None` when the memory does not even have the reserve.
     pub(crate) fn new(memory: Arc<Memory>, segment_bytes: usize, classes: u8) -> Option<Self> {
         let shares = memory.shares().count() as u8;
         let spare = (0..SPARES).map(|_| memory.aligned(segment_bytes)).collect::<Option<Vec<_>>>()?;
@@ -93,9 +95,9 @@ impl Log {
             segments: Vec::new(),
             by_number: Vec::new(),
             spare,
-            open: [(); Queue::COUNT].map(|()| vec![NONE; usize::from(classes) * usize::from(shares)]),
+            open: [(); SegmentQueue::COUNT].map(|()| vec![NONE; usize::from(classes) * usize::from(shares)]),
             sequence: 0,
-            accounts: [[Account::default(); Queue::COUNT]; shares::COUNT],
+            accounts: [[QueueAccount::default(); SegmentQueue::COUNT]; shares::COUNT],
             share_bytes: [0; shares::COUNT],
             untold: [0; shares::COUNT],
             live_bytes: 0,
@@ -154,9 +156,9 @@ impl Log {
         (class as u8).min(self.classes - 2)
     }
 
-    /// Room for `bytes` in the open segment of `queue` and `class`, or in a new one. The last spare segment is
-    /// the collector's. `None`: no segment is available.
-    pub(crate) fn append(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+    /// Room for `bytes` in the open segment of `queue` and `class`, or in a new one. The last spare segment
+    /// is the collector's. `None`: no segment is available.
+    pub(crate) fn append(&mut self, queue: SegmentQueue, class: u8, bytes: usize) -> Option<u64> {
         if !self.has_room(queue, class, bytes) {
             let run = self.new_segment()?;
             self.open(queue, class, run);
@@ -164,20 +166,21 @@ impl Log {
         self.take(queue, class, bytes)
     }
 
-    /// Room for `bytes` in any open segment of the queue and of the share of this class: the TTL is a preference.
-    pub(crate) fn append_anywhere(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+    /// Room for `bytes` in any open segment of the queue and of the share of this class, whatever its TTLs.
+    pub(crate) fn append_anywhere(&mut self, queue: SegmentQueue, class: u8, bytes: usize) -> Option<u64> {
         let first = self.share_of(class) * self.classes;
         let mut classes = first..first + self.classes;
         let class = classes.find(|class| self.has_room(queue, *class, bytes))?;
         self.take(queue, class, bytes)
     }
 
-    /// Room for an item that the collector keeps. The last spare is taken when nothing else of the queue has room; all later
-    /// survivors fit there, whatever their class, since it holds as much as one segment. The other queues are the last
-    /// resort, in case a writer has used some of the spare; no writer uses the part of it that is kept for `pinned` items.
+    /// Room for an item that the collector keeps. The last spare is taken when nothing else of the queue has
+    /// room; all later survivors fit there, whatever their class, since it holds as much as one segment. The
+    /// other queues are the last resort, in case a writer has used some of the spare; no writer uses the part
+    /// of it that is kept for `pinned` items.
     pub(crate) fn append_survivor(
         &mut self,
-        queue: Queue,
+        queue: SegmentQueue,
         class: u8,
         bytes: usize,
         pinned: bool,
@@ -204,7 +207,7 @@ impl Log {
         queue.others().find_map(|queue| self.append_anywhere(queue, class, bytes))
     }
 
-    fn take(&mut self, queue: Queue, class: u8, bytes: usize) -> Option<u64> {
+    fn take(&mut self, queue: SegmentQueue, class: u8, bytes: usize) -> Option<u64> {
         debug_assert!(bytes.is_multiple_of(8) && self.has_room(queue, class, bytes));
         self.take_in(self.open[queue as usize][usize::from(class)], bytes)
     }
@@ -221,7 +224,7 @@ impl Log {
         Some(offset as u64 / 8 + 1)
     }
 
-    /// Bytes of the items of the segment that is collected that must move: the pinned ones, or all if nothing is evicted.
+    /// Bytes of items of the collected segment that must move: the pinned ones, or all if nothing is evicted.
     fn must_move_bytes(&self) -> usize {
         let collected = self.collected.and_then(|index| self.get(index));
         collected.map_or(0, |segment| if self.keeps_all { segment.live_bytes } else { segment.pinned_bytes })
@@ -239,7 +242,7 @@ impl Log {
 
     /// Whether an append needs no new segment.
     #[inline]
-    pub(crate) fn has_room(&self, queue: Queue, class: u8, bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, queue: SegmentQueue, class: u8, bytes: usize) -> bool {
         let open = self.open[queue as usize][usize::from(class)];
         open != NONE
             && self.segments[open as usize]
@@ -320,7 +323,7 @@ impl Log {
         self.may_grow = may_grow;
     }
 
-    fn open(&mut self, queue: Queue, class: u8, run: Run) -> u32 {
+    fn open(&mut self, queue: SegmentQueue, class: u8, run: Run) -> u32 {
         let previous = self.open[queue as usize][usize::from(class)];
         if previous != NONE {
             self.seal(previous);
@@ -332,7 +335,7 @@ impl Log {
             queue,
             class,
             share,
-            state: State::Open,
+            state: SegmentState::Open,
             filled: 0,
             live_bytes: 0,
             live_items: 0,
@@ -370,7 +373,7 @@ impl Log {
     fn seal(&mut self, index: u32) {
         self.sequence += 1;
         let segment = self.segments[index as usize].as_mut().expect("an open segment exists");
-        segment.state = State::Sealed;
+        segment.state = SegmentState::Sealed;
         segment.sequence = self.sequence;
         self.open[segment.queue as usize][usize::from(segment.class)] = NONE;
         if self.refuge == Some(index) {
@@ -378,13 +381,13 @@ impl Log {
         }
     }
 
-    /// Seals the fullest open segment of these shares, for a collector that finds no sealed one. False: nothing is open that holds
-    /// more than pinned items and stubs.
+    /// Seals the fullest open segment of these shares, for a collector that finds no sealed one. False:
+    /// nothing is open that holds more than pinned items and stubs.
     pub(crate) fn seal_fullest(&mut self, shares: ShareSet) -> bool {
         let fullest = self
             .iter()
             .filter(|(_, s)| {
-                s.state == State::Open && s.filled > s.pinned_bytes + s.stubs.1 && shares.has(s.share)
+                s.state == SegmentState::Open && s.filled > s.pinned_bytes + s.stubs.1 && shares.has(s.share)
             })
             .max_by_key(|(_, s)| s.filled)
             .map(|(index, _)| index);
@@ -455,7 +458,7 @@ impl Log {
         segment.pinned_outside -= outside;
         let (share, queue, state) = (segment.share, segment.queue, segment.state);
         self.account(share, queue).pinned -= bytes + outside;
-        if state == State::Collected {
+        if state == SegmentState::Collected {
             self.keep_room();
         }
     }
@@ -474,7 +477,7 @@ impl Log {
         self.account(share, queue).items -= 1;
         self.live_bytes -= weight.bytes;
         self.note(share, 0, weight.bytes);
-        if state == State::Collected && self.keeps_all {
+        if state == SegmentState::Collected && self.keeps_all {
             self.keep_room();
         }
     }
@@ -492,7 +495,7 @@ impl Log {
     pub(crate) fn free(&mut self, index: u32, to_memory: bool) {
         let segment = self.segments[index as usize].take().expect("a collected segment exists");
         debug_assert!(
-            segment.state == State::Collected && segment.live_items == 0 && segment.outside_bytes == 0
+            segment.state == SegmentState::Collected && segment.live_items == 0 && segment.outside_bytes == 0
         );
         self.end_collection();
         self.by_number[segment.run.offset() >> self.shift] = NONE;
@@ -520,37 +523,41 @@ impl Log {
 
     /// Marks the segment as being emptied: it takes no appends from now on.
     pub(crate) fn collect(&mut self, index: u32) {
-        if self.get(index).is_some_and(|s| s.state == State::Open) {
+        if self.get(index).is_some_and(|s| s.state == SegmentState::Open) {
             self.seal(index);
         }
         if let Some(segment) = self.segments[index as usize].as_mut() {
-            segment.state = State::Collected;
+            segment.state = SegmentState::Collected;
             self.collected = Some(index);
         }
     }
 
-    /// Whether few segments were filled since this one was, compared with all that there are, or it is not full yet.
+    /// Whether few segments were filled since this one was, compared with all that there are, or it is not
+    /// full yet.
     #[inline]
     pub(crate) fn is_new(&self, segment: &Segment) -> bool {
         // That of an open segment is the highest.
         self.sequence.saturating_sub(segment.sequence) <= (self.used / NEW) as u64
     }
 
-    /// Makes a sealed segment the last of the main queue as it is, whose items count as stored at `stored` on average from now on,
-    /// and as many of whose uses count no more as `spent` says. It has no pinned items and no stubs.
+    /// Makes a sealed segment the last of the main queue as it is, whose items count as stored at `stored` on
+    /// average from now on, and as many of whose uses count no more as `spent` says. It has no pinned items
+    /// and no stubs.
     pub(crate) fn promote(&mut self, index: u32, stored: u64, spent: u8) {
         let bytes = self.segment_bytes();
         let Some(segment) = self.segments[index as usize].as_mut() else { return };
-        debug_assert!(segment.state == State::Sealed && segment.outside_bytes + segment.pinned_bytes == 0);
+        debug_assert!(
+            segment.state == SegmentState::Sealed && segment.outside_bytes + segment.pinned_bytes == 0
+        );
         self.sequence += 1;
         (segment.sequence, segment.spent) = (self.sequence, spent);
         segment.opened =
             segment.opened.saturating_add_signed(stored.cast_signed() - segment.stored().cast_signed());
         let (from, share, items) = (segment.queue, segment.share, segment.live_items);
-        segment.queue = Queue::Main;
+        segment.queue = SegmentQueue::Main;
         let account = self.account(share, from);
         (account.bytes, account.items) = (account.bytes - bytes, account.items - items);
-        let account = self.account(share, Queue::Main);
+        let account = self.account(share, SegmentQueue::Main);
         (account.bytes, account.items) = (account.bytes + bytes, account.items + items);
     }
 
@@ -558,7 +565,7 @@ impl Log {
     pub(crate) fn give_up(&mut self, index: u32) {
         self.sequence += 1;
         if let Some(segment) = self.segments[index as usize].as_mut() {
-            segment.state = State::Sealed;
+            segment.state = SegmentState::Sealed;
             segment.sequence = self.sequence;
         }
         self.end_collection();
@@ -591,13 +598,13 @@ impl Log {
     }
 
     #[inline]
-    fn account(&mut self, share: u8, queue: Queue) -> &mut Account {
+    fn account(&mut self, share: u8, queue: SegmentQueue) -> &mut QueueAccount {
         &mut self.accounts[usize::from(share)][queue as usize]
     }
 
     /// What a queue has of these shares.
-    pub(crate) fn queue(&self, shares: ShareSet, queue: Queue) -> Account {
-        let mut sum = Account::default();
+    pub(crate) fn queue(&self, shares: ShareSet, queue: SegmentQueue) -> QueueAccount {
+        let mut sum = QueueAccount::default();
         for share in shares.iter(usize::from(self.shares)) {
             sum.add(&self.accounts[usize::from(share)][queue as usize]);
         }
@@ -647,7 +654,7 @@ impl Log {
     }
 
     /// Live items of a queue.
-    pub(crate) fn queue_items(&self, queue: Queue) -> usize {
+    pub(crate) fn queue_items(&self, queue: SegmentQueue) -> usize {
         self.queue(ShareSet::ALL, queue).items
     }
 
@@ -667,9 +674,9 @@ impl Log {
     }
 
     /// What all queues have.
-    fn sum(&self) -> Account {
-        let mut sum = Account::default();
-        for queue in Queue::ALL {
+    fn sum(&self) -> QueueAccount {
+        let mut sum = QueueAccount::default();
+        for queue in SegmentQueue::ALL {
             sum.add(&self.queue(ShareSet::ALL, queue));
         }
         sum
@@ -699,7 +706,7 @@ impl Log {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), len) }
     }
 
-    /// The same, to write.
+    /// The bytes of an item, to write.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, location: u64) -> &mut [u8] {
         let (offset, len) = self.check(location);
@@ -754,9 +761,9 @@ impl Log {
         let pinned = self.must_move_bytes();
         for (index, segment) in self.iter() {
             assert!(segment.filled + segment.kept <= self.segment_bytes());
-            assert_eq!(self.collected == Some(index), segment.state == State::Collected);
+            assert_eq!(self.collected == Some(index), segment.state == SegmentState::Collected);
             if self.refuge == Some(index) {
-                assert!(segment.state == State::Open && segment.kept <= pinned);
+                assert!(segment.state == SegmentState::Open && segment.kept <= pinned);
             } else {
                 assert_eq!(segment.kept, 0, "room is kept for nothing");
             }

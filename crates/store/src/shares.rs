@@ -1,18 +1,20 @@
 //! Memory by prefix: how much the items have whose keys begin alike, at least and at most.
 //!
-//! A *share* is such a prefix with its two bounds. Each key counts for the longest prefix with which it begins; what begins with
-//! none is share 0, which has no bounds. An object counts by its own key and what stands before it ([`ObjectNames`]). The items of a share lie in segments and lists of their own ([`crate::segment`],
-//! [`crate::outside`]), so that what is evicted for the sake of one share is never another's: a walk meets the items of one
-//! share only.
+//! A *share* is such a prefix with its two bounds. Each key counts for the longest prefix with which it
+//! begins; what begins with none is share 0, which has no bounds. An object counts by its own key and what
+//! stands before it ([`ObjectNames`]). The items of a share lie in segments and lists of their own
+//! ([`crate::segment`], [`crate::outside`]), so that what is evicted for the sake of one share is never
+//! another's: a walk meets the items of one share only.
 //!
-//! What all have at least may be more than there is room for: beside items that are never evicted, or where items are so short that
-//! the index takes much. Then each keeps the same part of its least, so that a tenth of what is held is left to all
-//! ([`Shares::kept`]).
+//! What all have at least may be more than there is room for: beside items that are never evicted, or where
+//! items are so short that the index takes much. Then each keeps the same part of its least, so that a tenth
+//! of what is held is left to all ([`Shares::kept`]).
 //!
-//! What is evicted is chosen among the shares that have more than their least ([`Shares::evictable`]); while one has more than
-//! its most, from it alone. Among several the coldest items go, wherever they are, as without shares. The bytes of a share are
-//! those of its live items with header and key, and of its values outside the log, in all stores of a memory. A read does not
-//! look at shares: the segment of an item has the number of its share.
+//! What is evicted is chosen among the shares that have more than their least ([`Shares::evictable`]); while
+//! one has more than its most, from it alone. Among several the coldest items go, wherever they are, as
+//! without shares. The bytes of a share are those of its live items with header and key, and of its values
+//! outside the log, in all stores of a memory. A read does not look at shares: the segment of an item has the
+//! number of its share.
 //!
 //! # Invariants
 //! * All items of a segment and of a list are of its share.
@@ -34,9 +36,11 @@ pub(crate) const TOLD: usize = 4 << 10;
 pub struct Share {
     /// With which its keys begin; not empty.
     pub prefix: Box<[u8]>,
-    /// Its items are not evicted for other shares while they have less than this part of the memory, 0.0..=1.0.
+    /// The share's items are not evicted for other shares while they have less than this part of the memory,
+    /// 0.0..=1.0.
     pub at_least: f64,
-    /// They never have more than this part, 0.0..=1.0; a write that would exceed it evicts others of the share.
+    /// They never have more than this part, 0.0..=1.0; a write that would exceed it evicts others of the
+    /// share.
     pub at_most: f64,
 }
 
@@ -51,8 +55,8 @@ pub struct ShareBounds {
     pub most: usize,
 }
 
-/// What stands before an object's key where it is compared with prefixes: the text of the number that its type's has above these
-/// bits.
+/// What stands before an object's key where it is compared with prefixes: the text of the number that its
+/// type's has above these bits.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectNames {
     /// Bits of a type's number below that, 0..=15.
@@ -99,7 +103,7 @@ impl ShareSet {
         self.0 >> share & 1 == 1
     }
 
-    /// Its shares, where a memory has this many.
+    /// The members, where a memory has this many.
     pub(crate) fn iter(self, count: usize) -> impl Iterator<Item = u8> {
         (0..count as u8).filter(move |share| self.has(*share))
     }
@@ -107,7 +111,7 @@ impl ShareSet {
 
 /// What a memory has beside the items that may be evicted.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Room {
+pub(crate) struct PinnedRoom {
     /// Bytes that are free.
     pub(crate) free: usize,
     /// Bytes of items that are never evicted.
@@ -116,7 +120,7 @@ pub(crate) struct Room {
 
 /// The bounds of a share in bytes, and what it has.
 #[derive(Debug)]
-struct Account {
+struct ShareAccount {
     prefix: Box<[u8]>,
     /// In millionths of the memory.
     parts: [AtomicUsize; 2],
@@ -125,11 +129,11 @@ struct Account {
     bytes: AtomicIsize,
 }
 
-/// The shares of a memory. See the module's text.
+/// The shares of a memory.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// By their numbers. The first has no prefix.
-    accounts: Vec<Account>,
+    accounts: Vec<ShareAccount>,
     /// The numbers of those with a prefix, the longest prefix first.
     by_length: Vec<u8>,
     objects: ObjectNames,
@@ -142,7 +146,7 @@ const KEPT_MAX: f64 = 0.9;
 impl Shares {
     /// These, of a memory of `limit` bytes; more than [`SHARES_MAX`] are left out.
     pub(crate) fn new(shares: &[Share], objects: ObjectNames, limit: usize) -> Self {
-        let account = |prefix: &[u8]| Account {
+        let account = |prefix: &[u8]| ShareAccount {
             prefix: prefix.into(),
             parts: [const { AtomicUsize::new(0) }; 2],
             least: AtomicUsize::new(0),
@@ -151,7 +155,7 @@ impl Shares {
         };
         let shares = &shares[..shares.len().min(SHARES_MAX)];
         let prefixes = std::iter::once(&[][..]).chain(shares.iter().map(|share| &*share.prefix));
-        let accounts: Vec<Account> = prefixes.map(account).collect();
+        let accounts: Vec<ShareAccount> = prefixes.map(account).collect();
         let mut by_length: Vec<u8> = (1..accounts.len() as u8).collect();
         by_length.sort_by_key(|share| std::cmp::Reverse(accounts[usize::from(*share)].prefix.len()));
         let all = Self { accounts, by_length, objects };
@@ -189,7 +193,7 @@ impl Shares {
 
     /// The bounds in force, in the order of the shares.
     pub(crate) fn bounds(&self) -> Vec<ShareBounds> {
-        let bounds = |account: &Account| ShareBounds {
+        let bounds = |account: &ShareAccount| ShareBounds {
             prefix: account.prefix.clone(),
             least: account.least.load(Relaxed),
             most: account.most.load(Relaxed),
@@ -226,7 +230,7 @@ impl Shares {
         self.accounts[usize::from(share)].bytes.fetch_add(bytes, Relaxed);
     }
 
-    fn bytes(account: &Account) -> usize {
+    fn bytes(account: &ShareAccount) -> usize {
         account.bytes.load(Relaxed).max(0).unsigned_abs()
     }
 
@@ -238,9 +242,9 @@ impl Shares {
         (Self::bytes(account) > most).then_some(most)
     }
 
-    /// From which shares something may be evicted: those that have more than their most; without such, those that have more than
-    /// their least.
-    pub(crate) fn evictable(&self, room: Room) -> ShareSet {
+    /// From which shares something may be evicted: those that have more than their most; without such, those
+    /// that have more than their least.
+    pub(crate) fn evictable(&self, room: PinnedRoom) -> ShareSet {
         let above = self.above_least(room);
         if above == ShareSet::ALL {
             return above;
@@ -250,7 +254,7 @@ impl Shares {
     }
 
     /// Those that have more than their least. All others always have.
-    pub(crate) fn above_least(&self, room: Room) -> ShareSet {
+    pub(crate) fn above_least(&self, room: PinnedRoom) -> ShareSet {
         if self.accounts.len() == 1 {
             return ShareSet::ALL;
         }
@@ -258,9 +262,10 @@ impl Shares {
         ShareSet(self.those(|account, bytes| bytes as f64 > account.least.load(Relaxed) as f64 * kept).0 | 1)
     }
 
-    /// Which part of its least each share keeps, 0.0..=1.0: the largest with which all together keep no more than [`KEPT_MAX`] of what
-    /// may be evicted. Those that have less than that part leave more to the others.
-    pub(crate) fn kept(&self, Room { free, pinned }: Room) -> f64 {
+    /// Which part of its least each share keeps, 0.0..=1.0: the largest with which all together keep no more
+    /// than [`KEPT_MAX`] of what may be evicted. Those that have less than that part leave more to the
+    /// others.
+    pub(crate) fn kept(&self, PinnedRoom { free, pinned }: PinnedRoom) -> f64 {
         let all: usize = self.accounts.iter().map(Self::bytes).sum();
         let mut left = (all + free).saturating_sub(pinned) as f64 * KEPT_MAX;
         let mut shares = [(0.0, 0.0); SHARES_MAX];
@@ -279,7 +284,7 @@ impl Shares {
         1.0
     }
 
-    fn those(&self, are: impl Fn(&Account, usize) -> bool) -> ShareSet {
+    fn those(&self, are: impl Fn(&ShareAccount, usize) -> bool) -> ShareSet {
         let accounts = self.accounts.iter().enumerate().skip(1);
         let those = accounts.filter(|(_, account)| are(account, Self::bytes(account)));
         ShareSet(those.fold(0, |set, (share, _)| set | 1 << share))
@@ -313,7 +318,7 @@ mod tests {
     fn each_keeps_the_same_part_where_more_is_promised_than_there_is() {
         let all = [share("a", 0.4, 1.0), share("b", 0.4, 1.0), share("c", 0.0, 1.0)];
         let shares = Shares::new(&all, ObjectNames::default(), 1_000);
-        let none = Room::default();
+        let none = PinnedRoom::default();
         let is =
             |part: f64, expected: f64| assert!((part - expected).abs() < 1e-6, "{part}, {expected} expected");
         is(shares.kept(none), 1.0);
@@ -330,9 +335,9 @@ mod tests {
         is(shares.kept(none), 0.85);
         assert_eq!(shares.evictable(none).0, 0b101, "the one with more than its part gives");
         // Pinned items take room, free memory is room.
-        is(shares.kept(Room { free: 0, pinned: 300 }), 0.3375);
-        is(shares.kept(Room { free: 600, pinned: 300 }), 1.0);
-        is(shares.kept(Room { free: 0, pinned: 900 }), 0.0);
+        is(shares.kept(PinnedRoom { free: 0, pinned: 300 }), 0.3375);
+        is(shares.kept(PinnedRoom { free: 600, pinned: 300 }), 1.0);
+        is(shares.kept(PinnedRoom { free: 0, pinned: 900 }), 0.0);
     }
 
     #[test]
@@ -352,24 +357,31 @@ mod tests {
     fn what_has_more_than_its_most_goes_first() {
         let shares =
             Shares::new(&[share("a", 0.2, 0.5), share("b", 0.1, 1.0)], ObjectNames::default(), 1_000);
-        assert_eq!(shares.evictable(Room::default()).0, 0b1, "the others have not what they have at least");
+        assert_eq!(
+            shares.evictable(PinnedRoom::default()).0,
+            0b1,
+            "the others have not what they have at least"
+        );
         // Of all others, so that there is room for what is promised.
         shares.note(0, 2_000);
         shares.note(1, 201);
         shares.note(2, 100);
-        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b11, None));
+        assert_eq!((shares.evictable(PinnedRoom::default()).0, shares.over(1)), (0b11, None));
         shares.note(1, 300);
-        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b10, Some(500)));
+        assert_eq!((shares.evictable(PinnedRoom::default()).0, shares.over(1)), (0b10, Some(500)));
         shares.set(&[share("a", 0.6, 0.7)], 1_000);
-        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b1, None));
+        assert_eq!((shares.evictable(PinnedRoom::default()).0, shares.over(1)), (0b1, None));
         shares.resize(500);
-        assert_eq!((shares.evictable(Room::default()).0, shares.over(1)), (0b10, Some(350)));
+        assert_eq!((shares.evictable(PinnedRoom::default()).0, shares.over(1)), (0b10, Some(350)));
         shares.note(1, -1_000);
         assert_eq!(
-            shares.evictable(Room::default()).0,
+            shares.evictable(PinnedRoom::default()).0,
             0b101,
             "told by different threads it may be below nothing for a moment"
         );
-        assert_eq!(Shares::new(&[], ObjectNames::default(), 10).evictable(Room::default()), ShareSet::ALL);
+        assert_eq!(
+            Shares::new(&[], ObjectNames::default(), 10).evictable(PinnedRoom::default()),
+            ShareSet::ALL
+        );
     }
 }

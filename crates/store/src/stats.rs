@@ -2,13 +2,13 @@
 
 use crate::counters::{StoreStats, StoreUsage};
 use crate::item::{self, Item};
-use crate::segment::Queue;
+use crate::segment::SegmentQueue;
 use crate::shares::{self, ShareSet, ShareUsage};
 use crate::store::Store;
 
 /// Bytes of the oldest sealed segment that are looked at for the item that has been unused longest.
 const LOOK_SEALED_BYTES: usize = 32 << 10;
-/// The same of an open segment.
+/// The bytes that are looked at of an open segment.
 const LOOK_OPEN_BYTES: usize = 4 << 10;
 
 /// Bytes of the budget that a store holds.
@@ -44,7 +44,7 @@ impl Store {
             ghost_bytes: (self.ghost.bytes() + self.misses.bytes()) as u64,
             segments: self.log.used() as u64,
             hash_power: self.index.level(),
-            queue_items: Queue::ALL.map(|queue| self.log.queue_items(queue) as u64),
+            queue_items: SegmentQueue::ALL.map(|queue| self.log.queue_items(queue) as u64),
             objects: objects.items,
             object_bytes: objects.held_bytes(),
             pinned_bytes: self.holdings.pinned_bytes() as u64,
@@ -55,7 +55,7 @@ impl Store {
     /// [`Memory::shared`](crate::Memory::shared); of 0, all others. Only where there are shares.
     pub fn share_usage(&self, share: usize) -> ShareUsage {
         let of_share = ShareSet::one(share as u8);
-        let items: usize = Queue::ALL.iter().map(|queue| self.log.queue(of_share, *queue).items).sum();
+        let items: usize = SegmentQueue::ALL.iter().map(|queue| self.log.queue(of_share, *queue).items).sum();
         ShareUsage {
             items: items as u64,
             bytes: self.log.share_bytes(share as u8) as u64,
@@ -65,7 +65,8 @@ impl Store {
 
     /// The second of the last use of an item that has been unused long; `None` without items.
     ///
-    /// Looks at the oldest segment as [`Store::tick`] has seen it; until one is sealed, at the open ones, some KiB of each.
+    /// Looks at the oldest segment as [`Store::tick`] has seen it; until one is sealed, at the open ones,
+    /// some KiB of each.
     pub fn oldest_use(&self) -> Option<u32> {
         if self.oldest_use.is_some() {
             return self.oldest_use;
@@ -81,8 +82,9 @@ impl Store {
         self.oldest_use = oldest.and_then(|index| self.oldest_use_in(index, LOOK_SEALED_BYTES));
     }
 
-    /// The second of the last use of the item that has been unused longest, of those in the segment's first `bytes`, and of
-    /// the first one behind them if nothing lives there. `None`: nothing lives in the segment.
+    /// The second of the last use of the item that has been unused longest, of those in the segment's first
+    /// `bytes`, and of the first one behind them if nothing lives there. `None`: nothing lives in the
+    /// segment.
     fn oldest_use_in(&self, index: u32, bytes: usize) -> Option<u32> {
         let segment = self.log.get(index).filter(|segment| segment.live_items > 0)?;
         let mut oldest: Option<u32> = None;
@@ -107,7 +109,7 @@ impl Store {
         held.log + held.index + held.ghost
     }
 
-    /// The same by what they are held for.
+    /// The bytes that the store holds, by what they are held for.
     pub fn held(&self) -> StoreHeld {
         StoreHeld {
             log: self.log.held_bytes() + self.graveyard.held_bytes(),

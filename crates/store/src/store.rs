@@ -1,8 +1,8 @@
 //! A shard's items: look up, write, change in place, remove.
 //!
 //! The store knows when an item is dead (expired, or below the flush floor) and makes room by collecting
-//! segments ([`crate::evict`]); the meaning of commands is the engine's matter. The store reads no clock: the
-//! caller sets its time with [`Store::advance`]. What is special to objects is in `object.rs`.
+//! segments ([`crate::evict`]). The engine gives commands their meaning. The store reads no clock: the caller
+//! sets its time with [`Store::advance`]. `object.rs` has what only objects need.
 //!
 //! # Invariants (walked by [`Store::verify`])
 //! * Each index entry names one item that is not marked dead, in a segment of this store, whose key hashes
@@ -13,19 +13,19 @@ use std::sync::Arc;
 
 use crate::config::StoreConfig;
 use crate::counters::StoreStats;
-use crate::evict::Least;
-use crate::expired::Expired;
-use crate::ghost::{From, Ghost};
+use crate::evict::LeastShares;
+use crate::expired::ExpiredItem;
+use crate::ghost::{EvictedFrom, Ghost};
 use crate::graveyard::Graveyard;
 use crate::hasher::KeyHasher;
 use crate::holdings::Holdings;
 use crate::huge::HugeValue;
-use crate::index::{Index, Slot};
-use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, SLACK_MAX};
+use crate::index::{EntrySlot, Index};
+use crate::item::{self, Attributes, Item, Marks, NEVER, OUTSIDE_REF, ReadCheck, SLACK_MAX};
 use crate::memory::Memory;
-use crate::outside::{Outside, OutsideTable};
-use crate::policy::Policy;
-use crate::segment::{Log, Queue, Weight};
+use crate::outside::{OutsideTable, OutsideValue};
+use crate::policy::QueueNotes;
+use crate::segment::{Log, SegmentQueue, Weight};
 use crate::shares;
 use crate::tree::Tree;
 
@@ -45,7 +45,7 @@ pub enum Lookup {
 /// A live item's place. Valid until the store is changed; in-place changes of the item itself keep it valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    pub(crate) slot: Slot,
+    pub(crate) slot: EntrySlot,
     pub(crate) location: u64,
 }
 
@@ -85,11 +85,11 @@ const GHOST_PAGES: usize = 4;
 
 /// No room, and none could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub struct StoreFull;
 
 /// A collection under way.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Walk {
+pub(crate) struct Collection {
     pub(crate) segment: u32,
     /// Offset of the next item in the segment.
     pub(crate) at: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Walk {
 /// An item that was evicted, for watchers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// Its key; of an object its own key, without its type.
+    /// The item's key; of an object its own key, without its type.
     pub key: Box<[u8]>,
     /// The number of its type, if it is an object.
     pub object: Option<u16>,
@@ -114,7 +114,7 @@ pub struct Evicted {
     pub value_len: usize,
 }
 
-/// A shard's items. See the module's text.
+/// A shard's items.
 pub struct Store {
     pub(crate) config: StoreConfig,
     pub(crate) memory: Arc<Memory>,
@@ -123,14 +123,14 @@ pub struct Store {
     pub(crate) ghost: Ghost,
     /// Keys that were missed of late: what is stored for one of them is a fill.
     pub(crate) misses: Ghost,
-    pub(crate) policy: Policy,
-    pub(crate) walk: Option<Walk>,
+    pub(crate) policy: QueueNotes,
+    pub(crate) walk: Option<Collection>,
     /// Bytes walked without freeing anything: the bytes walked, less a multiple of those freed. From 0 to
     /// [`Store::most_barren`].
     pub(crate) barren: usize,
-    /// Its number among the stores of the memory.
+    /// The store's number among the stores of the memory.
     pub(crate) number: usize,
-    /// It has offered nothing to others.
+    /// The store has offered nothing to others.
     pub(crate) is_empty: bool,
     /// Bytes of walks that other stores have been asked for since there was room.
     pub(crate) waited: usize,
@@ -147,7 +147,7 @@ pub struct Store {
     pub(crate) holdings: Holdings,
     hasher: KeyHasher,
     /// See [`Store::last_expired`].
-    pub(crate) expired: Expired,
+    pub(crate) expired: ExpiredItem,
     pub(crate) now: u32,
     pub(crate) floor: u64,
 }
@@ -165,9 +165,9 @@ impl Store {
             log,
             ghost: Ghost::new(GHOST_PAGES),
             misses,
-            policy: Policy::new(config.shards, Arc::clone(memory.common())),
+            policy: QueueNotes::new(config.shards, Arc::clone(memory.common())),
             walk: None,
-            expired: Expired::default(),
+            expired: ExpiredItem::default(),
             barren: 0,
             number: memory.offers().enlist(),
             is_empty: false,
@@ -188,8 +188,9 @@ impl Store {
         })
     }
 
-    /// Moves the store on to second `now`, and to `now_ms` milliseconds, by which it compares the ages of items; items whose stamp
-    /// is below `floor` are dead. None of them goes back. All stores of a memory have one clock.
+    /// Moves the store on to second `now`, and to `now_ms` milliseconds, by which it compares the ages of
+    /// items; items whose stamp is below `floor` are dead. None of them goes back. All stores of a memory
+    /// have one clock.
     #[inline]
     pub fn advance(&mut self, now: u32, now_ms: u64, floor: u64) {
         // Written only when it changes: with several workers a write takes the line from the other's cache.
@@ -230,7 +231,7 @@ impl Store {
         let lookup = if item::stamp(bytes) < self.floor {
             Lookup::Flushed
         } else if dead_at != NEVER && dead_at <= self.now {
-            self.expired = Expired { expiry: item::expiry(bytes), accessed: item::accessed(bytes) };
+            self.expired = ExpiredItem { expiry: item::expiry(bytes), accessed: item::accessed(bytes) };
             Lookup::Expired
         } else {
             return Lookup::Found(found);
@@ -245,12 +246,13 @@ impl Store {
         self.memory.limit_bytes()
     }
 
-    /// Pages with a value that is too long for the log, in parts; evicts items to make room if there is no other way.
+    /// Pages with a value that is too long for the log, in parts; evicts items to make room if there is no
+    /// other way.
     pub fn huge_value(&mut self, parts: &[&[u8]]) -> Option<Arc<HugeValue>> {
         HugeValue::new(&self.memory, parts).or_else(|| {
             let wanted = parts.iter().map(|part| part.len()).sum::<usize>() + crate::memory::PAGE_BYTES;
             if self.config.evictions {
-                self.give_back(wanted, Least::Kept);
+                self.give_back(wanted, LeastShares::Kept);
             } else {
                 self.give_buried_back(self.memory.used_bytes(), wanted);
             }
@@ -269,18 +271,16 @@ impl Store {
         self.hasher.hash(bytes)
     }
 
-    /// Whether the item is a plain value now: see [`Item::is_plain`].
+    /// The item without a value that lies outside the log.
     #[inline]
-    pub fn is_plain(&self, found: Found) -> bool {
-        // Wherever its value lies.
-        Item::new(self.log.bytes(found.location), None).is_plain(self.now)
+    pub fn header(&self, found: Found) -> Item<'_> {
+        Item::new(self.log.bytes(found.location), None)
     }
 
-    /// The item, if it is a plain value now as long as none of its tags was bumped; without a huge value.
+    /// What must be checked now before the item's value is sent to a reader.
     #[inline]
-    pub fn plain_but_for_tags(&self, found: Found) -> Option<Item<'_>> {
-        let item = Item::new(self.log.bytes(found.location), None);
-        item.is_plain_but_for_tags(self.now).then_some(item)
+    pub fn read_check(&self, found: Found) -> ReadCheck {
+        self.header(found).read_check(self.now)
     }
 
     /// What is probably the key's item, without a huge value: a hint for prefetching.
@@ -296,10 +296,11 @@ impl Store {
         Item::new(bytes, item::outside_number(bytes).and_then(|n| self.outside.get(n)))
     }
 
-    /// Notes that a client has asked for a key that is not there: what is stored for it soon is a fill, anything else is blind.
+    /// Notes that a client has asked for a key that is not there: what is stored for it soon is a fill,
+    /// anything else is blind.
     #[inline]
     pub fn note_miss(&mut self, hash: u64) {
-        self.misses.insert(hash, From::Small);
+        self.misses.insert(hash, EvictedFrom::Small);
         if let Some(from) = self.ghost.tell(hash) {
             self.signal(from, self.mean_size());
         }
@@ -362,18 +363,18 @@ impl Store {
         found
     }
 
-    /// Stores an item; replaces the key's old one if there is one. With [`Marks::OBJECT`] it is an object, `key` begins
-    /// with its type, and `hash` is of [`KeyHasher::hash_object`].
+    /// Stores an item; replaces the key's old one if there is one. With [`Marks::OBJECT`] it is an object,
+    /// `key` begins with its type, and `hash` is of [`KeyHasher::hash_object`].
     ///
     /// # Errors
-    /// [`Full`]: no room. The old item, if any, is unchanged; a tree that should have replaced its value is lost.
+    /// [`StoreFull`]: no room. The old item, if any, is unchanged; a tree that should have replaced its value is lost.
     pub fn put(
         &mut self,
         hash: u64,
         key: &[u8],
         attributes: &Attributes<'_>,
         value: NewValue<'_>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), StoreFull> {
         let (stored, held) = value.weighs();
         let objects = attributes.marks.has(Marks::OBJECT);
         let needed = item::needed(attributes, key.len(), stored);
@@ -385,9 +386,11 @@ impl Store {
         if let Some(found) = old {
             let segment = self.log.segment_of(found.location);
             queue = Some(segment.queue);
-            // A blind item that is written again soon, and was not read yet, is being made: the write does not count as a use.
-            let is_made =
-                segment.queue == Queue::Blind && self.index.uses(found.slot) == 0 && self.log.is_new(segment);
+            // A blind item that is written again soon, and was not read yet, is being made: the write does
+            // not count as a use.
+            let is_made = segment.queue == SegmentQueue::Blind
+                && self.index.uses(found.slot) == 0
+                && self.log.is_new(segment);
             if !is_made {
                 self.index.count_use(found.slot);
             }
@@ -402,17 +405,18 @@ impl Store {
             }
         }
         let pinned = attributes.marks.is_pinned();
-        // A key that is rewritten once will probably be rewritten again: leave it some room. Pinned items have a bound.
+        // A key that is rewritten once will probably be rewritten again: leave it some room. Pinned items
+        // have a bound.
         let slack = if old.is_some() && !pinned { (needed / 8).min(SLACK_MAX) / 8 * 8 } else { 0 };
         // A pinned item would leave the small queue only to be moved to the main one.
         let (queue, returned) = match queue {
             Some(queue) => (queue, false),
-            None if pinned => (Queue::Main, false),
+            None if pinned => (SegmentQueue::Main, false),
             None => self.queue_of_new(hash, needed, held),
         };
         let bytes = (needed + slack).min(self.config.segment_bytes);
         let location = if self.log.has_room(queue, class, bytes) {
-            self.log.append(queue, class, bytes).ok_or(Full)?
+            self.log.append(queue, class, bytes).ok_or(StoreFull)?
         } else {
             match self.make_room(queue, class, bytes) {
                 Ok(location) => {
@@ -461,26 +465,27 @@ impl Store {
         Ok(())
     }
 
-    /// The queue of a key that is not there yet, for an item that takes `needed` bytes of the log and `held` outside it, and whether
-    /// the ghost queue has sent it there.
-    fn queue_of_new(&mut self, hash: u64, needed: usize, held: usize) -> (Queue, bool) {
+    /// The queue of a key that is not there yet, for an item that takes `needed` bytes of the log and `held`
+    /// outside it, and whether the ghost queue has sent it there.
+    fn queue_of_new(&mut self, hash: u64, needed: usize, held: usize) -> (SegmentQueue, bool) {
         if self.misses.take(hash).is_none() {
-            return (Queue::Blind, false);
+            return (SegmentQueue::Blind, false);
         }
         self.policy.count_fill(held > 0);
-        let Some((from, is_told)) = self.ghost.take(hash) else { return (Queue::Small, false) };
+        let Some((from, is_told)) = self.ghost.take(hash) else { return (SegmentQueue::Small, false) };
         if !is_told {
             self.signal(from, needed + held);
         }
         match from {
-            From::Small | From::Blind => (Queue::Main, true),
-            // It was in the main queue once, and was not used there: that it comes back does not make it better.
-            From::Main => (Queue::Small, false),
+            EvictedFrom::Small | EvictedFrom::Blind => (SegmentQueue::Main, true),
+            // It was in the main queue once, and was not used there: that it comes back does not make it
+            // better.
+            EvictedFrom::Main => (SegmentQueue::Small, false),
         }
     }
 
-    /// Puts what the item at `location` has outside the log into the list of its queue, as stored at this time; of a pinned item
-    /// into none.
+    /// Puts what the item at `location` has outside the log into the list of its queue, as stored at this
+    /// time; of a pinned item into none.
     pub(crate) fn file(&mut self, location: u64, stored: u64) {
         let Some(number) = item::outside_number(self.log.bytes(location)) else { return };
         if self.weigh(location).is_stub() {
@@ -528,24 +533,20 @@ impl Store {
         self.now
     }
 
-    /// Its layout.
+    /// The store's layout.
     pub fn config(&self) -> StoreConfig {
         self.config
     }
 
-    /// Forbids or allows the eviction of live items.
-    pub fn set_evictions(&mut self, on: bool) {
-        self.config.evictions = on;
-        self.log.set_keeps_all(!on);
-    }
-
-    /// Times that the index has shrunk by a bucket: a scan that must miss nothing begins anew when this has changed.
+    /// Times that the index has shrunk by a bucket: a scan that must miss nothing begins anew when this has
+    /// changed.
     pub fn index_shrinks(&self) -> u64 {
         self.index.merges()
     }
 
-    /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen, or that many
-    /// buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out; objects are among the items.
+    /// Calls `each` with the items of the index's buckets from `cursor` on, until about `most` were seen, or
+    /// that many buckets. Returns the cursor to go on from; `None` at the end. Dead items are left out;
+    /// objects are among the items.
     ///
     /// The index may grow or shrink in between: an item that stays in the store all the time can then be
     /// reported twice, and in a shrinking index be left out.
@@ -566,8 +567,9 @@ impl Store {
         None
     }
 
-    /// As [`Store::scan`], but each key is reported once at most, and if its item stays all the time exactly once, however
-    /// the index grows or shrinks and wherever items are moved in between. `position`: 0, then what was returned.
+    /// Walks over the items as [`Store::scan`] does, but reports each key once at most, and exactly once if
+    /// its item stays all the time, however the index grows or shrinks and wherever items are moved in
+    /// between. `position`: 0, then what was returned.
     pub fn list(&self, mut position: u64, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<u64> {
         let mut seen = 0;
         for _ in 0..most {
@@ -604,13 +606,13 @@ impl Store {
         item::stamp(bytes) < self.floor || dead_at != NEVER && dead_at <= self.now
     }
 
-    /// Moves an item to the end of a queue, where it counts as stored at `stored`; `None`: no room there. What it has outside
-    /// the log stays in its list.
+    /// Moves an item to the end of a queue, where it counts as stored at `stored`; `None`: no room there.
+    /// What it has outside the log stays in its list.
     pub(crate) fn relocate(
         &mut self,
         hash: u64,
         found: Found,
-        (queue, class): (Queue, u8),
+        (queue, class): (SegmentQueue, u8),
         stored: u64,
     ) -> Option<Found> {
         let weight = self.weigh(found.location);
@@ -639,14 +641,14 @@ impl Store {
     }
 
     /// Takes what the item at `location` has outside the log.
-    fn take_outside(&mut self, location: u64) -> Option<Outside> {
+    fn take_outside(&mut self, location: u64) -> Option<OutsideValue> {
         item::outside_number(self.log.bytes(location)).and_then(|number| self.outside.take(number))
     }
 
-    fn drop_outside(&mut self, outside: Option<Outside>) {
+    fn drop_outside(&mut self, outside: Option<OutsideValue>) {
         match outside {
-            Some(Outside::Huge(huge)) => huge.leave(),
-            Some(Outside::Tree(tree)) => self.graveyard.bury(tree),
+            Some(OutsideValue::Huge(huge)) => huge.leave(),
+            Some(OutsideValue::Tree(tree)) => self.graveyard.bury(tree),
             None => (),
         }
     }
@@ -667,9 +669,10 @@ impl Store {
         Weight { outside: item.outside_bytes(), pinned: item.marks().is_pinned(), ..weight }
     }
 
-    /// Adds an index entry; if there is no page for it, it replaces the least used entry of its chain. The spare segment is
-    /// used for a page only where nothing may be evicted; otherwise a writer would soon have to wait for another spare.
-    fn insert(&mut self, hash: u64, location: u64) -> Result<(), Full> {
+    /// Adds an index entry; if there is no page for it, it replaces the least used entry of its chain. The
+    /// spare segment is used for a page only where nothing may be evicted; otherwise a writer would soon have
+    /// to wait for another spare.
+    fn insert(&mut self, hash: u64, location: u64) -> Result<(), StoreFull> {
         let try_insert = |store: &mut Self| {
             let (hasher, log) = (&store.hasher, &store.log);
             store.index.insert(hash, location, |l| hasher.hash_item(log.bytes(l)))
@@ -694,7 +697,7 @@ impl Store {
             return Ok(());
         }
         self.bury(location);
-        Err(Full)
+        Err(StoreFull)
     }
 
     #[expect(clippy::too_many_arguments, reason = "what is written, and where")]
@@ -752,9 +755,9 @@ impl Store {
             NewValue::Inline(parts) => return self.write_inline(location, allotted, key, attributes, parts),
             NewValue::Huge(huge) => {
                 huge.enter();
-                Outside::Huge(huge)
+                OutsideValue::Huge(huge)
             }
-            NewValue::Tree(tree) => Outside::Tree(tree),
+            NewValue::Tree(tree) => OutsideValue::Tree(tree),
         };
         let len = outside.value_len();
         let number = self.outside.insert(outside, hash);

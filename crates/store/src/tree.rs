@@ -1,17 +1,20 @@
 //! A map from bytes to bytes, in order of the keys, in pages of the budget: a B+ tree that counts.
 //!
-//! Entries are in the leaves. A page above them has, for each page below it, the smallest key that belongs there (cut to the
-//! bytes that are needed) and the number of entries, so that an entry is found by its key or by its place with as many pages
-//! read as the tree has levels. Pages have numbers of this tree ([`crate::memory::PageSet`]): those in use come first, spare ones
-//! follow. A page that falls below half joins a neighbour where both fit in one, and is given back; the page with the highest
-//! number then takes its number. Values that are too long for a page have pages of their own, as huge values of the store.
+//! Entries are in the leaves. A page above them has, for each page below it, the smallest key that belongs
+//! there (cut to the bytes that are needed) and the number of entries, so that an entry is found by its key
+//! or by its place with as many pages read as the tree has levels. Pages have numbers of this tree
+//! ([`crate::memory::PageSet`]): those in use come first, spare ones follow. A page that falls below half
+//! joins a neighbour where both fit in one, and is given back; the page with the highest number then takes
+//! its number. Values that are too long for a page have pages of their own, as huge values of the store.
 //!
 //! Each change is made at once or not at all: the pages that an insert can need are there before it writes.
 //!
 //! # Invariants (walked by [`Tree::verify`])
-//! * All leaves have the same depth; only a root has no entries, and a root above the leaves has two at least.
+//! * All leaves have the same depth; only a root has no entries, and a root above the leaves has two at
+//!   least.
 //! * The counts of entries are right. A key lies between its page's key and the next one's.
-//! * Pages 0..`used` are reachable from the root, once each; an entry with a value elsewhere has that value alone.
+//! * Pages 0..`used` are reachable from the root, once each; an entry with a value elsewhere has that value
+//!   alone.
 
 mod attempt;
 mod change;
@@ -25,11 +28,11 @@ use std::sync::Arc;
 
 use crate::item::Value;
 use crate::memory::{Memory, PAGE_BYTES, PageSet};
-use attempt::{Before, Bound as PinnedBound};
-use node::{Content, Node, NodeMut};
-use values::Values;
+use attempt::{PinnedBound, TreeBefore};
+use node::{EntryContent, TreePage, TreePageMut};
+use values::ValueTable;
 
-/// A map from bytes to bytes in order of the keys; keys and values may be empty. See the module's text.
+/// An ordered map from bytes to bytes, in pages of the budget. Keys and values may be empty.
 pub struct Tree {
     pages: PageSet,
     /// Pages in use; 0 once the tree is being taken apart.
@@ -44,10 +47,10 @@ pub struct Tree {
     largest_entry: usize,
     /// Spare pages stay until [`Tree::release_reserve`].
     holds_reserve: bool,
-    values: Values,
+    values: ValueTable,
     bound: Option<PinnedBound>,
     /// There while changes are an attempt.
-    before: Option<Box<Before>>,
+    before: Option<Box<TreeBefore>>,
 }
 
 /// The budget does not have as many bytes as a change needs; nothing has changed.
@@ -60,8 +63,9 @@ pub struct TreeFull {
 impl Tree {
     /// Longest key in bytes.
     pub const KEY_MAX: usize = 1024;
-    /// Longest value in bytes that is kept beside any key. A longer one is kept there where both take half a page at most (2,033
-    /// bytes); otherwise it has pages of its own. Two of the largest entries fit in a page: that is enough to divide any page.
+    /// Longest value in bytes that is kept beside any key. A longer one is kept there where both take half a
+    /// page at most (2,033 bytes); otherwise it has pages of its own. Two of the largest entries fit in a
+    /// page: that is enough to divide any page.
     pub const VALUE_INLINE_MAX: usize = 1000;
 
     /// An empty map, of one page.
@@ -79,7 +83,7 @@ impl Tree {
             longest_key: 0,
             largest_entry: 0,
             holds_reserve: false,
-            values: Values::default(),
+            values: ValueTable::default(),
             bound: None,
             before: None,
         };
@@ -174,7 +178,7 @@ impl Tree {
         }
     }
 
-    /// The same in descending order, from `from` downwards.
+    /// Reads the entries in descending order, from `from` downwards.
     pub fn scan_back(&self, from: Bound<&[u8]>, mut each: impl FnMut(&[u8], Value<'_>) -> bool) {
         if self.len > 0 {
             self.scan_page_back(self.root, from, &mut each);
@@ -251,25 +255,25 @@ impl Tree {
     }
 
     #[inline]
-    fn value<'a>(&'a self, node: Node<'a>, index: usize) -> Value<'a> {
+    fn value<'a>(&'a self, node: TreePage<'a>, index: usize) -> Value<'a> {
         match node.content(index) {
-            Content::Here(value) => Value::Inline(value),
-            Content::Elsewhere(number) => Value::Huge(self.values.get(number)),
-            Content::Child(..) => Value::Inline(&[]),
+            EntryContent::Here(value) => Value::Inline(value),
+            EntryContent::Elsewhere(number) => Value::Huge(self.values.get(number)),
+            EntryContent::Child(..) => Value::Inline(&[]),
         }
     }
 
     #[inline]
-    fn node(&self, page: u32) -> Node<'_> {
-        Node(self.pages.page(page as usize))
+    fn node(&self, page: u32) -> TreePage<'_> {
+        TreePage(self.pages.page(page as usize))
     }
 
     #[inline]
-    fn node_mut(&mut self, page: u32) -> NodeMut<'_> {
+    fn node_mut(&mut self, page: u32) -> TreePageMut<'_> {
         if self.before.is_some() {
             self.note_change(page);
         }
-        NodeMut(self.pages.page_mut(page as usize))
+        TreePageMut(self.pages.page_mut(page as usize))
     }
 }
 

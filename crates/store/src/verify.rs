@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use crate::counters::StoreUsage;
 use crate::holdings::ObjectUsage;
 use crate::item;
-use crate::segment::{Queue, State};
+use crate::segment::{SegmentQueue, SegmentState};
 use crate::shares::{COUNT, ShareSet};
 use crate::store::Store;
 
 /// The sums of a walk.
 #[derive(Default)]
-struct Sums {
+struct WalkSums {
     items: usize,
     bytes: usize,
     outside: usize,
@@ -31,7 +31,7 @@ impl Store {
         assert!(named.windows(2).all(|w| w[0] != w[1]), "two entries name one item");
         let mut found = Vec::new();
         let (mut outside_count, mut queues, mut share_bytes) =
-            (0, [[(0_usize, 0_usize, 0_usize); Queue::COUNT]; COUNT], [0_usize; COUNT]);
+            (0, [[(0_usize, 0_usize, 0_usize); SegmentQueue::COUNT]; COUNT], [0_usize; COUNT]);
         let mut counted = StoreUsage { queue_items: [0; 3], ..self.usage() };
         (counted.items, counted.bytes, counted.huge_bytes, counted.segments) = (0, 0, 0, 0);
         (counted.objects, counted.object_bytes, counted.pinned_bytes) = (0, 0, 0);
@@ -39,7 +39,7 @@ impl Store {
         let mut types = BTreeMap::<u16, ObjectUsage>::new();
         for (index, segment) in self.log.iter() {
             let from = self.walk.as_ref().map_or(0, |w| if w.segment == index { w.at } else { 0 });
-            let (mut sums, mut at) = (Sums::default(), 0);
+            let (mut sums, mut at) = (WalkSums::default(), 0);
             crate::segment::walk(&self.log, index, |location, allotted| {
                 let content = self.log.bytes(location);
                 if !item::is_dead(content) {
@@ -95,7 +95,10 @@ impl Store {
             assert_eq!(sums.stubs, segment.stubs, "stubs of a segment");
             let mean = segment.stored();
             assert!(mean <= self.log.now(), "stored in the future");
-            assert_eq!(segment.state == State::Collected, self.walk.is_some_and(|w| w.segment == index));
+            assert_eq!(
+                segment.state == SegmentState::Collected,
+                self.walk.is_some_and(|w| w.segment == index)
+            );
             assert_eq!(segment.share, self.log.share_of(segment.class));
             let queue = &mut queues[usize::from(segment.share)][segment.queue as usize];
             queue.0 += self.log.segment_bytes() + sums.outside;
@@ -113,7 +116,7 @@ impl Store {
         assert_eq!(found, named, "the index and the log name different items");
         assert_eq!(outside_count, self.outside.verify(), "what is outside the log and its items");
         for share in ShareSet::ALL.iter(self.memory.shares().count()) {
-            let accounts = Queue::ALL.map(|queue| self.log.queue(ShareSet::one(share), queue));
+            let accounts = SegmentQueue::ALL.map(|queue| self.log.queue(ShareSet::one(share), queue));
             let counted = accounts.map(|account| (account.bytes, account.pinned, account.items));
             assert_eq!(counted, queues[usize::from(share)], "queues of a share");
             if self.log.has_shares() {

@@ -1,4 +1,4 @@
-//! When each tag was last bumped: two arrays of numbers, hard and soft.
+//! The last bump of each tag: two arrays of numbers, hard and soft.
 //!
 //! Both have two rows of `2^k` slots, and a tag has one slot in each row. Hard and soft numbers of a place
 //! are adjacent, so that a look-up of both kinds reaches one cache line for each row:
@@ -6,22 +6,23 @@
 //!   row 0   | hard soft | hard soft | ... 2^k          row 1   | hard soft | hard soft | ... 2^k
 //! ```
 //! # Order
-//! Bumps are serialised by one lock: take the number, raise the slots, publish it as `last_bump` (release).
-//! A thread that loads `last_bump` (acquire) and then slots sees all slots that were raised up to it. Slots are read without
-//! the lock: a slot that a bump is just raising is seen old or new, and that bump has not been answered yet.
+//! Bumps are serialised by one lock: take the number, raise the slots, publish it as `last_bump` (release). A
+//! thread that loads `last_bump` (acquire) and then slots sees all slots that were raised up to that bump.
+//! Slots are read without the lock. A thread may see the old or the new number of a slot that a bump is
+//! raising: that bump has not been answered yet.
 //!
 //! # Invariants
 //! * A slot never goes down, so a bump is never forgotten.
 //! * Numbers of bumps rise in the order of the lock.
 
-use crate::class::{CLASSES, Class};
+use crate::class::{CLASSES, FloorClass};
 use crate::occupancy::{Occupancy, ROWS};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, zeros};
 use crate::tag::TagHash;
 
 /// How a bump invalidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum BumpKind {
     /// Items of the tag are misses.
     Hard,
     /// Items of the tag are stale: one client recomputes, the others get the old value for as long as its
@@ -33,14 +34,14 @@ const KINDS: usize = 2;
 
 /// A place of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place(usize);
+pub(crate) struct BumpPlace(usize);
 
 /// Bytes of the rows' slots at one place, both kinds.
 const PLACE_BYTES: usize = ROWS * KINDS * size_of::<u64>();
 /// The two halves of a tag's hash choose its places.
 const BITS_MAX: u32 = 32;
 
-/// Last bumps of all tags, in memory of fixed size. See the module's text.
+/// The numbers of the last bumps of all tags, in two arrays of fixed size.
 #[derive(Debug)]
 pub struct Bumps {
     slots: Box<[AtomicU64]>,
@@ -48,18 +49,19 @@ pub struct Bumps {
     bits: u32,
     /// The highest number of any bump, 0 before the first.
     last_bump: AtomicU64,
-    /// To items of each class all tags count as bumped with these numbers, hard and soft; 0: never.
+    /// The floors of all tags, hard and soft, for items of each class: all tags count as bumped with these
+    /// numbers. 0: none.
     floors: [[AtomicU64; KINDS]; CLASSES],
-    /// The highest of all classes: most items are above it, and their class is not asked for.
+    /// The highest floor of all classes. Most items are above it, so that their class need not be computed.
     highest_floors: [AtomicU64; KINDS],
     /// [`DENSE`] or [`SPARSE`].
     sampling: AtomicU64,
     /// Held while a bump takes its number and raises slots. Also guards the ages of the slots.
-    writer: Mutex<Writer>,
+    writer: Mutex<BumpWriter>,
 }
 
 #[derive(Debug)]
-struct Writer {
+struct BumpWriter {
     last_bump: u64,
     occupancy: [Occupancy; KINDS],
     /// Running mean of [`Bumps::estimate`] over sampled look-ups, and how many there were.
@@ -76,10 +78,10 @@ struct Writer {
 /// Samples in the running mean; with fewer samples it is not reliable and not shown.
 pub(crate) const SAMPLES_MIN: u64 = 64;
 
-/// One in 16 look-ups is sampled, until the running mean consists of samples of this time; minus 1. From the start, and again
-/// when there was a bump for each [`SLOTS_PER_DENSE`]th slot.
+/// One in 16 look-ups is sampled (minus 1) after the start, and again after a bump for each
+/// [`SLOTS_PER_DENSE`]th slot, until the running mean consists of such samples.
 const DENSE: u64 = 15;
-/// One in 4096, otherwise; minus 1.
+/// One in 4096 look-ups is sampled otherwise (minus 1).
 const SPARSE: u64 = 4095;
 const SLOTS_PER_DENSE: usize = 64;
 
@@ -107,7 +109,7 @@ impl Bumps {
             floors: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
             highest_floors: std::array::from_fn(|_| AtomicU64::new(0)),
             sampling: AtomicU64::new(DENSE),
-            writer: Mutex::new(Writer {
+            writer: Mutex::new(BumpWriter {
                 last_bump: 0,
                 occupancy: [Occupancy::new(per_row), Occupancy::new(per_row)],
                 sampled: 0.0,
@@ -138,29 +140,30 @@ impl Bumps {
     ///
     /// `take_number` is called once, under the lock that orders bumps; it gives the clock's next number,
     /// higher than that of any bump before. A check that begins after this has returned obeys it.
-    pub fn bump(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> u64 {
+    pub fn bump(&self, tag: TagHash, kind: BumpKind, take_number: impl FnOnce() -> u64) -> u64 {
         self.replace(tag, kind, take_number).0
     }
 
-    /// The same; also returns the previous contents of the tag's slots.
+    /// Records a bump, and returns the previous contents of the tag's slots.
     pub(crate) fn replace(
         &self,
         tag: TagHash,
-        kind: Kind,
+        kind: BumpKind,
         take_number: impl FnOnce() -> u64,
-    ) -> (u64, [(Place, u64); ROWS]) {
+    ) -> (u64, [(BumpPlace, u64); ROWS]) {
         self.raise(&mut self.lock(), tag, kind, take_number())
     }
 
-    /// Bumps several tags hard on behalf of a change of an item that carries some of them, with no other bump in between.
-    /// Returns the last number, as of which the changed item counts; `None` if a bump before these had invalidated it.
+    /// Bumps several tags hard on behalf of a change of an item that carries some of them, with no other bump
+    /// in between. Returns the last number, as of which the changed item counts; `None` if a bump before
+    /// these had invalidated it.
     ///
     /// `stamp`, `carried` and `class` are the item's; there is at least one tag in `bumped`.
     pub(crate) fn bump_carried(
         &self,
         bumped: &[TagHash],
         stamp: u64,
-        (carried, class): (impl IntoIterator<Item = u64>, Class),
+        (carried, class): (impl IntoIterator<Item = u64>, FloorClass),
         mut take_number: impl FnMut() -> u64,
     ) -> Option<u64> {
         let mut writer = self.lock();
@@ -168,12 +171,13 @@ impl Bumps {
         let invalid = self.invalidates(stamp, carried, Some(class));
         let mut last = 0;
         for tag in bumped {
-            last = self.raise(&mut writer, *tag, Kind::Hard, take_number()).0;
+            last = self.raise(&mut writer, *tag, BumpKind::Hard, take_number()).0;
         }
         (!invalid).then_some(last)
     }
 
-    /// Takes a number between two bumps. `None` if a bump before it has invalidated an original with this stamp and these tags.
+    /// Takes a number between two bumps. `None` if a bump before it has invalidated an original with this
+    /// stamp and these tags.
     pub(crate) fn restamp(
         &self,
         stamp: u64,
@@ -185,17 +189,23 @@ impl Bumps {
         (!invalid).then(take_number)
     }
 
-    /// Whether a bump or a floor of all tags has invalidated an item with this stamp and these tags. `None`: an original. Under the
-    /// lock.
-    fn invalidates(&self, stamp: u64, carried: impl IntoIterator<Item = u64>, class: Option<Class>) -> bool {
+    /// Whether a bump or a floor of all tags has invalidated an item with this stamp and these tags. `None`:
+    /// an original. Under the lock.
+    fn invalidates(
+        &self,
+        stamp: u64,
+        carried: impl IntoIterator<Item = u64>,
+        class: Option<FloorClass>,
+    ) -> bool {
         let is_below = class.is_some_and(|class| self.are_floors_above(stamp, || class) != (false, false));
         let is_above = |tag| self.are_above(stamp, TagHash::from_stored(tag)) != (false, false);
         carried.into_iter().any(|tag| is_below || is_above(tag))
     }
 
-    /// To items of this class all tags count as bumped with this number from now on, which was given out before, or is the next.
-    /// Returns whether that is new. A check that begins after this has returned obeys it.
-    pub(crate) fn raise_floor(&self, class: Class, kind: Kind, number: u64) -> bool {
+    /// Raises the floor of all tags for items of this class to this number, which was given out before or is
+    /// the next. Returns whether the floor was below it. A check that begins after this has returned obeys
+    /// it.
+    pub(crate) fn raise_floor(&self, class: FloorClass, kind: BumpKind, number: u64) -> bool {
         let mut writer = self.lock();
         if self.floor(class, kind) >= number {
             return false;
@@ -210,30 +220,32 @@ impl Bumps {
         true
     }
 
-    /// The number with which all tags count as bumped to items of this class, 0: never. After [`Bumps::last_bump`].
+    /// The number with which all tags count as bumped to items of this class, 0: never. After
+    /// [`Bumps::last_bump`].
     #[inline]
-    pub fn floor(&self, class: Class, kind: Kind) -> u64 {
+    pub fn floor(&self, class: FloorClass, kind: BumpKind) -> u64 {
         self.floors[class.index()][kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether all tags count as bumped above `stamp` to items of this class: hard, soft. After [`Bumps::last_bump`].
+    /// Whether all tags count as bumped above `stamp` to items of this class: hard, soft. After
+    /// [`Bumps::last_bump`].
     #[inline]
-    pub(crate) fn are_floors_above(&self, stamp: u64, class: impl FnOnce() -> Class) -> (bool, bool) {
+    pub(crate) fn are_floors_above(&self, stamp: u64, class: impl FnOnce() -> FloorClass) -> (bool, bool) {
         let [hard, soft] = &self.highest_floors;
         if hard.load(Ordering::Relaxed) <= stamp && soft.load(Ordering::Relaxed) <= stamp {
             return (false, false);
         }
         let class = class();
-        (self.floor(class, Kind::Hard) > stamp, self.floor(class, Kind::Soft) > stamp)
+        (self.floor(class, BumpKind::Hard) > stamp, self.floor(class, BumpKind::Soft) > stamp)
     }
 
     fn raise(
         &self,
-        writer: &mut Writer,
+        writer: &mut BumpWriter,
         tag: TagHash,
-        kind: Kind,
+        kind: BumpKind,
         number: u64,
-    ) -> (u64, [(Place, u64); ROWS]) {
+    ) -> (u64, [(BumpPlace, u64); ROWS]) {
         // Equal: that of the floor of all tags was the next one.
         debug_assert!(number >= writer.last_bump, "numbers rise");
         let places = self.places(tag);
@@ -251,10 +263,11 @@ impl Bumps {
         }
         writer.last_bump = number;
         self.last_bump.store(number, Ordering::Release);
-        (number, [(Place(places[0]), old[0]), (Place(places[1]), old[1])])
+        (number, [(BumpPlace(places[0]), old[0]), (BumpPlace(places[1]), old[1])])
     }
 
-    /// Takes a number, which is the last bump's from then on, without raising a slot: what is invalidated by it is noted elsewhere.
+    /// Takes a number, which is the last bump's from then on, without raising a slot: what is invalidated by
+    /// it is noted elsewhere.
     pub(crate) fn mark(&self, take_number: impl FnOnce() -> u64) -> u64 {
         let mut writer = self.lock();
         let number = take_number();
@@ -266,15 +279,15 @@ impl Bumps {
     }
 
     /// The tag's places.
-    pub(crate) fn places_of(&self, tag: TagHash) -> [Place; ROWS] {
-        self.places(tag).map(Place)
+    pub(crate) fn places_of(&self, tag: TagHash) -> [BumpPlace; ROWS] {
+        self.places(tag).map(BumpPlace)
     }
 
-    /// The tag was bumped with this number before, which was not recorded. A check that begins after this has returned obeys it.
-    /// Returns the previous contents of the slots that were raised.
-    pub(crate) fn raise_late(&self, tag: TagHash, kind: Kind, number: u64) -> [(Place, u64); ROWS] {
+    /// The tag was bumped with this number before, which was not recorded. A check that begins after this has
+    /// returned obeys it. Returns the previous contents of the slots that were raised.
+    pub(crate) fn raise_late(&self, tag: TagHash, kind: BumpKind, number: u64) -> [(BumpPlace, u64); ROWS] {
         let mut writer = self.lock();
-        let mut replaced = self.places(tag).map(|place| (Place(place), 0));
+        let mut replaced = self.places(tag).map(|place| (BumpPlace(place), 0));
         for (row, (place, before)) in replaced.iter_mut().enumerate() {
             let slot = self.slot(place.0, kind);
             let old = slot.load(Ordering::Relaxed);
@@ -289,16 +302,16 @@ impl Bumps {
         replaced
     }
 
-    /// Items that a soft bump of this number made stale in this place are dead from now on. The number was bumped before, so
-    /// `last_bump` is not below it.
-    pub(crate) fn harden(&self, place: Place, number: u64) {
+    /// Items that a soft bump of this number made stale in this place are dead from now on. The number was
+    /// bumped before, so `last_bump` is not below it.
+    pub(crate) fn harden(&self, place: BumpPlace, number: u64) {
         let mut writer = self.lock();
-        let slot = self.slot(place.0, Kind::Hard);
+        let slot = self.slot(place.0, BumpKind::Hard);
         let old = slot.load(Ordering::Relaxed);
         if old < number {
             slot.store(number, Ordering::Relaxed);
             let row = usize::from(place.0 >= self.slots_per_row());
-            writer.occupancy[Kind::Hard as usize].note_late(row, number, old);
+            writer.occupancy[BumpKind::Hard as usize].note_late(row, number, old);
         }
     }
 
@@ -308,16 +321,17 @@ impl Bumps {
         self.last_bump.load(Ordering::Acquire)
     }
 
-    /// The tag's last bump of that kind, or the floor of all tags for items of this class; 0 if there was none. By collision it can be
-    /// too high, never too low.
+    /// The tag's last bump of that kind, or the floor of all tags for items of this class; 0 if there was
+    /// none. By collision it can be too high, never too low.
     #[inline]
-    pub fn last(&self, tag: TagHash, kind: Kind, class: Class) -> u64 {
+    pub fn last(&self, tag: TagHash, kind: BumpKind, class: FloorClass) -> u64 {
         self.last_own(tag, kind).max(self.floor(class, kind))
     }
 
-    /// The same without the floors of all tags: of originals.
+    /// The number of a tag's last bump of this kind, without the floors of all tags: as it concerns
+    /// originals.
     #[inline]
-    pub fn last_own(&self, tag: TagHash, kind: Kind) -> u64 {
+    pub fn last_own(&self, tag: TagHash, kind: BumpKind) -> u64 {
         self.last_bump();
         let [a, b] = self.places(tag).map(|place| self.slot(place, kind).load(Ordering::Relaxed));
         a.min(b)
@@ -330,17 +344,17 @@ impl Bumps {
     pub(crate) fn are_above(&self, stamp: u64, tag: TagHash) -> (bool, bool) {
         let above = |place, kind| self.slot(place, kind).load(Ordering::Relaxed) > stamp;
         let [a, b] = self.places(tag);
-        let (hard, soft) = (above(a, Kind::Hard), above(a, Kind::Soft));
+        let (hard, soft) = (above(a, BumpKind::Hard), above(a, BumpKind::Soft));
         if !(hard | soft) {
             return (false, false);
         }
-        (hard && above(b, Kind::Hard), soft && above(b, Kind::Soft))
+        (hard && above(b, BumpKind::Hard), soft && above(b, BumpKind::Soft))
     }
 
     /// The place that a check of an item with this tag reads first, for a prefetch.
     #[inline]
     pub fn first_place(&self, tag: TagHash) -> &impl Sized {
-        self.slot(self.places(tag)[0], Kind::Hard)
+        self.slot(self.places(tag)[0], BumpKind::Hard)
     }
 
     /// Share of tags, 0.0..=1.0, that look bumped above `since` although they were not: the probability, per
@@ -392,24 +406,24 @@ impl Bumps {
     }
 
     #[inline]
-    fn slot(&self, place: usize, kind: Kind) -> &AtomicU64 {
+    fn slot(&self, place: usize, kind: BumpKind) -> &AtomicU64 {
         &self.slots[place * KINDS + kind as usize]
     }
 
-    fn lock(&self) -> MutexGuard<'_, Writer> {
+    fn lock(&self) -> MutexGuard<'_, BumpWriter> {
         lock(&self.writer)
     }
 }
 
-impl Writer {
+impl BumpWriter {
     fn estimate(&self, since: u64) -> f64 {
         let [hard, soft] = [0, 1].map(|kind| self.occupancy[kind].false_share(since));
         1.0 - (1.0 - hard) * (1.0 - soft)
     }
 }
 
-/// Share of tags, 0.0..=1.0, that look bumped although they were not, after `bumped` distinct other tags were, with
-/// `slots_per_row` slots in each of two rows: `(1 - (1 - 1/m)^n)^2`.
+/// Share of tags, 0.0..=1.0, that look bumped although they were not, after `bumped` distinct other tags
+/// were, with `slots_per_row` slots in each of two rows: `(1 - (1 - 1/m)^n)^2`.
 ///
 /// 2 Mi slots and 100,000 bumps give 0.002, 1,000,000 give 0.14.
 pub fn false_stale_share(bumped: u64, slots_per_row: usize) -> f64 {
@@ -444,15 +458,15 @@ mod tests {
     #[test]
     fn kinds_are_apart_and_numbers_only_rise() {
         let bumps = Bumps::new(1 << 20);
-        assert_eq!((bumps.last_bump(), bumps.last_own(tag(1), Kind::Hard)), (0, 0));
-        assert_eq!(bumps.bump(tag(1), Kind::Hard, || 5), 5);
-        assert_eq!(bumps.bump(tag(1), Kind::Soft, || 8), 8);
-        assert_eq!((bumps.last_own(tag(1), Kind::Hard), bumps.last_own(tag(1), Kind::Soft)), (5, 8));
+        assert_eq!((bumps.last_bump(), bumps.last_own(tag(1), BumpKind::Hard)), (0, 0));
+        assert_eq!(bumps.bump(tag(1), BumpKind::Hard, || 5), 5);
+        assert_eq!(bumps.bump(tag(1), BumpKind::Soft, || 8), 8);
+        assert_eq!((bumps.last_own(tag(1), BumpKind::Hard), bumps.last_own(tag(1), BumpKind::Soft)), (5, 8));
         assert_eq!(
             [4, 5, 8].map(|stamp| bumps.are_above(stamp, tag(1))),
             [(true, true), (false, true), (false, false)]
         );
-        assert_eq!((bumps.last_own(tag(2), Kind::Hard), bumps.last_own(tag(2), Kind::Soft)), (0, 0));
+        assert_eq!((bumps.last_own(tag(2), BumpKind::Hard), bumps.last_own(tag(2), BumpKind::Soft)), (0, 0));
         assert_eq!(bumps.last_bump(), 8);
     }
 
@@ -460,7 +474,7 @@ mod tests {
     fn collisions_only_raise() {
         let bumps = Bumps::new(128);
         for number in 1..=1_000 {
-            let kind = if number % 3 == 0 { Kind::Soft } else { Kind::Hard };
+            let kind = if number % 3 == 0 { BumpKind::Soft } else { BumpKind::Hard };
             bumps.bump(tag(number % 50), kind, || number);
             assert!(bumps.last_own(tag(number % 50), kind) >= number);
         }
@@ -479,11 +493,12 @@ mod tests {
         let bumps = Bumps::new(32 << 13);
         let (m, n) = (bumps.slots_per_row(), 4_000_u64);
         for number in 1..=n {
-            bumps.bump(tag(number), Kind::Hard, || number);
+            bumps.bump(tag(number), BumpKind::Hard, || number);
         }
         for since in [0, 1_000, 2_000] {
             let others = 100_000;
-            let looks = (n + 1..=n + others).filter(|&t| bumps.last_own(tag(t), Kind::Hard) > since).count();
+            let looks =
+                (n + 1..=n + others).filter(|&t| bumps.last_own(tag(t), BumpKind::Hard) > since).count();
             let measured = looks as f64 / others as f64;
             let (estimate, formula) = (bumps.estimate(since), false_stale_share(n - since, m));
             assert!((estimate / formula - 1.0).abs() < 0.1, "since {since}: {estimate}, formula {formula}");
@@ -496,7 +511,7 @@ mod tests {
         let bumps = Bumps::new(32 << 10);
         let shown = || bumps.stats().false_stale;
         for number in 1..=2_000 {
-            bumps.bump(tag(number), Kind::Soft, || number);
+            bumps.bump(tag(number), BumpKind::Soft, || number);
         }
         // The plain mean of the first.
         (1..SAMPLES_MIN / 2).for_each(|_| bumps.sample(2_000));

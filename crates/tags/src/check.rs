@@ -7,14 +7,14 @@
 
 use std::sync::OnceLock;
 
-use crate::bumps::{BumpStats, Bumps, Kind, Place};
-use crate::class::{CLASSES, Class};
-use crate::gradual::{Purge, PurgeStats, Purged, Purges};
+use crate::bumps::{BumpKind, BumpPlace, BumpStats, Bumps};
+use crate::class::{CLASSES, FloorClass};
+use crate::gradual::{Purge, PurgeOutcome, PurgeStats, Purges};
 use crate::occupancy::ROWS;
 use crate::presence::Presence;
 use crate::rises::Rises;
 use crate::rolling::{Floors, ROLLING_MAX, RollingFloor, Snapshot};
-use crate::superseded::Superseded;
+use crate::superseded::SupersededBumps;
 use crate::sync::{Mutex, lock};
 use crate::tag::{TagHash, TagList};
 use crate::validity::Validity;
@@ -27,7 +27,7 @@ use crate::validity::Validity;
 pub struct Tags {
     bumps: Bumps,
     floors: Floors,
-    superseded: Mutex<Superseded>,
+    superseded: Mutex<SupersededBumps>,
     purges: Purges,
     /// When the soft floor of all tags rose, for each class.
     rises: Mutex<[Rises; CLASSES]>,
@@ -44,19 +44,20 @@ impl Tags {
         Self {
             bumps: Bumps::new(memory_bytes),
             floors: Floors::new(),
-            superseded: Mutex::new(Superseded::default()),
+            superseded: Mutex::new(SupersededBumps::default()),
             purges: Purges::new(),
             rises: Mutex::new(std::array::from_fn(|_| Rises::default())),
             presence: OnceLock::new(),
         }
     }
 
-    /// Bumps a tag softly: items that carry it are stale from now on, and dead `grace_ms` later, however often the tag is
-    /// bumped in that time. Returns the bump's number, which `take_number` gives (see [`Bumps::bump`]).
+    /// Bumps a tag softly: items that carry it are stale from now on, and dead `grace_ms` later, however
+    /// often the tag is bumped in that time. Returns the bump's number, which `take_number` gives (see
+    /// [`Bumps::bump`]).
     ///
-    /// `grace_ms`: the longest grace of any item; 0: stale items are not served, and there is no grace to end.
-    /// `time_of`: when a number was given out, in milliseconds, or earlier. The caller must call [`Tags::settle`] about once
-    /// a second.
+    /// `grace_ms`: the longest grace of any item; 0: stale items are not served, and there is no grace to
+    /// end. `time_of`: when a number was given out, in milliseconds, or earlier. The caller must call
+    /// [`Tags::sweep`] about once a second.
     pub fn bump_softly(
         &self,
         tag: TagHash,
@@ -65,24 +66,24 @@ impl Tags {
         time_of: impl Fn(u64) -> u64,
         take_number: impl FnOnce() -> u64,
     ) -> u64 {
-        let (number, replaced) = self.bumps.replace(tag, Kind::Soft, take_number);
+        let (number, replaced) = self.bumps.replace(tag, BumpKind::Soft, take_number);
         self.supersede(replaced, now_ms, grace_ms, time_of);
         number
     }
 
-    /// A tag was bumped with this number before, which was left out, and is recorded now. The arguments are those of
-    /// [`Tags::bump_softly`].
+    /// A tag was bumped with this number before, which was left out, and is recorded now. The arguments are
+    /// those of [`Tags::bump_softly`].
     pub(crate) fn raise_late(
         &self,
         tag: TagHash,
-        kind: Kind,
+        kind: BumpKind,
         number: u64,
         now_ms: u64,
         grace_ms: u64,
         time_of: impl Fn(u64) -> u64,
     ) {
         let replaced = self.bumps.raise_late(tag, kind, number);
-        if kind == Kind::Soft {
+        if kind == BumpKind::Soft {
             self.supersede(replaced, now_ms, grace_ms, time_of);
         }
     }
@@ -90,7 +91,7 @@ impl Tags {
     /// Soft bumps have raised slots: what was in them goes on ending the grace of its items.
     fn supersede(
         &self,
-        replaced: [(Place, u64); ROWS],
+        replaced: [(BumpPlace, u64); ROWS],
         now_ms: u64,
         grace_ms: u64,
         time_of: impl Fn(u64) -> u64,
@@ -101,15 +102,16 @@ impl Tags {
                 let due_ms = time_of(before).saturating_add(grace_ms);
                 superseded.add(place, before, due_ms, &self.bumps);
             }
-            superseded.settle(now_ms, &self.bumps);
+            superseded.sweep(now_ms, &self.bumps);
         }
     }
 
-    /// Purges a tag gradually: items that carry it become stale one after the other, each at its own moment within `period_ms`
-    /// ([`Purge::moment_ms`]), and are dead `grace_ms` after the end of the period. Their grace counts from their own moments.
+    /// Purges a tag gradually: items that carry it become stale one after the other, each at its own moment
+    /// within `period_ms` ([`Purge::moment_ms`]), and are dead `grace_ms` after the end of the period. Their
+    /// grace counts from their own moments.
     ///
-    /// When [`GRADUAL_MAX`] are running, it is an ordinary soft bump. The arguments are those of [`Tags::bump_softly`], and the
-    /// caller must call [`Tags::settle`] about once a second.
+    /// When [`GRADUAL_MAX`] are running, it is an ordinary soft bump. The arguments are those of
+    /// [`Tags::bump_softly`], and the caller must call [`Tags::sweep`] about once a second.
     ///
     /// [`GRADUAL_MAX`]: crate::GRADUAL_MAX
     pub fn purge(
@@ -119,25 +121,27 @@ impl Tags {
         grace_ms: u64,
         time_of: impl Fn(u64) -> u64,
         take_number: impl FnOnce() -> u64,
-    ) -> Purged {
+    ) -> PurgeOutcome {
         let purge = Purge { tag, number: 0, start_ms: now_ms, period_ms };
         match self.purges.start(purge, grace_ms, &self.bumps, take_number) {
-            Ok(number) => Purged::Gradually(number),
-            Err(take_number) => Purged::AtOnce(self.bump_softly(tag, now_ms, grace_ms, time_of, take_number)),
+            Ok(number) => PurgeOutcome::Gradually(number),
+            Err(take_number) => {
+                PurgeOutcome::AtOnce(self.bump_softly(tag, now_ms, grace_ms, time_of, take_number))
+            }
         }
     }
 
-    /// Bumps tags hard on behalf of a change of an item that carries some of them, so that the change does not invalidate the
-    /// item itself. Returns the item's new stamp; `None` if an earlier bump, purge or floor invalidates it, so that no later
-    /// stamp is right.
+    /// Bumps tags hard on behalf of a change of an item that carries some of them, so that the change does
+    /// not invalidate the item itself. Returns the item's new stamp; `None` if an earlier bump, purge or
+    /// floor invalidates it, so that no later stamp is right.
     ///
-    /// `bumped`: at least one tag, each once. `stamp`, `carried` and `class`: the item's. `take_number`: see [`Bumps::bump`], called
-    /// once for each tag.
+    /// `bumped`: at least one tag, each once. `stamp`, `carried` and `class`: the item's. `take_number`: see
+    /// [`Bumps::bump`], called once for each tag.
     pub fn bump_carried(
         &self,
         bumped: &[TagHash],
         stamp: u64,
-        (carried, class): (impl IntoIterator<Item = u64>, Class),
+        (carried, class): (impl IntoIterator<Item = u64>, FloorClass),
         take_number: impl FnMut() -> u64,
     ) -> Option<u64> {
         let carried = TagList::of_item(carried);
@@ -146,9 +150,9 @@ impl Tags {
         self.is_above_all(stamp, &carried).then_some(number)
     }
 
-    /// A later stamp for an original that is valid, on behalf of a change that gives it tags: bumps of these from before do not
-    /// concern it. `None` if a bump or a floor invalidates it now, or a rolling floor or a gradual purge may do so later; its
-    /// stamp must stay.
+    /// A later stamp for an original that is valid, on behalf of a change that gives it tags: bumps of these
+    /// from before do not concern it. `None` if a bump or a floor invalidates it now, or a rolling floor or a
+    /// gradual purge may do so later; its stamp must stay.
     ///
     /// `stamp` and `carried`: the original's. `take_number`: see [`Bumps::bump`].
     pub fn restamp(
@@ -162,26 +166,27 @@ impl Tags {
         self.is_above_all(stamp, &carried).then_some(number)
     }
 
-    /// Whether no floor and no purge of these tags concerns the stamp, now or later. A floor or purge that took its number before
-    /// is seen.
+    /// Whether no floor and no purge of these tags concerns the stamp, now or later. A floor or purge that
+    /// took its number before is seen.
     fn is_above_all(&self, stamp: u64, tags: &TagList) -> bool {
         stamp >= self.floors.highest_raised() && stamp >= self.purges.last_begun(tags.hashes())
     }
 
-    /// Ends rolling floors whose period is over, and the grace of items that soft bumps or gradual purges made stale.
-    pub fn settle(&self, now_ms: u64) {
-        self.floors.settle(now_ms);
-        self.purges.settle(now_ms, &self.bumps);
-        lock(&self.superseded).settle(now_ms, &self.bumps);
+    /// Ends rolling floors whose period is over, and the grace of items that soft bumps or gradual purges
+    /// made stale.
+    pub fn sweep(&self, now_ms: u64) {
+        self.floors.sweep(now_ms);
+        self.purges.sweep(now_ms, &self.bumps);
+        lock(&self.superseded).sweep(now_ms, &self.bumps);
     }
 
-    /// When an item of this class with this stamp and these tags became stale, in milliseconds, or earlier; `None`: it is not stale.
-    /// The first of: the first soft bumps of its tags above the stamp, its fall below the floor of all tags, and its moments of
-    /// rolling floors and gradual purges.
+    /// When an item of this class with this stamp and these tags became stale, in milliseconds, or earlier;
+    /// `None`: it is not stale. The first of: the first soft bumps of its tags above the stamp, its fall
+    /// below the floor of all tags, and its moments of rolling floors and gradual purges.
     pub fn stale_since_ms(
         &self,
         stamp: u64,
-        (tags, class): (impl IntoIterator<Item = u64>, Class),
+        (tags, class): (impl IntoIterator<Item = u64>, FloorClass),
         key_hash: u64,
         now_ms: u64,
         time_of: impl Fn(u64) -> u64,
@@ -199,8 +204,8 @@ impl Tags {
         bumped.chain(moments.filter(|ms| *ms < now_ms)).min()
     }
 
-    /// When a rolling floor or a gradual purge will make an item with this stamp and these tags stale, in milliseconds; `None`:
-    /// none will. What makes it stale now does not count.
+    /// When a rolling floor or a gradual purge will make an item with this stamp and these tags stale, in
+    /// milliseconds; `None`: none will. What makes it stale now does not count.
     pub fn next_moment_ms(&self, stamp: u64, tags: &[u64], key_hash: u64, now_ms: u64) -> Option<u64> {
         let purged = tags.iter().map(|tag| self.purges.first_moment_ms(*tag, stamp, key_hash, now_ms, false));
         let first = purged.min().unwrap_or(u64::MAX);
@@ -222,13 +227,13 @@ impl Tags {
         tags.iter().map(|tag| self.purges.last(*tag)).max().unwrap_or(0)
     }
 
-    /// Number of the tag's last bump of any kind, those that were left out included, or of its last gradual purge; 0: none. Without
-    /// floors of all tags.
+    /// Number of the tag's last bump of any kind, those that were left out included, or of its last gradual
+    /// purge; 0: none. Without floors of all tags.
     pub fn last(&self, tag: TagHash) -> u64 {
         // A purge that retires in between is found in the slots.
         let purge = self.purges.last(tag.get());
         let left_out = self.presence.get().map_or([0; 2], |presence| presence.left_out(tag));
-        let bumps = [Kind::Hard, Kind::Soft].map(|kind| self.bumps.last_own(tag, kind));
+        let bumps = [BumpKind::Hard, BumpKind::Soft].map(|kind| self.bumps.last_own(tag, kind));
         left_out.into_iter().chain(bumps).fold(purge, u64::max)
     }
 
@@ -242,45 +247,60 @@ impl Tags {
         self.purges.running(now_ms)
     }
 
-    /// Invalidates all items that carry a tag and have a stamp below the number taken: those of each class hard or softly, as `kinds`
-    /// says. Returns that number.
+    /// Invalidates all items that carry a tag and have a stamp below the number taken: those of each class
+    /// hard or softly, as `kinds` says. Returns that number.
     ///
-    /// The caller must call [`Tags::settle`] about once a second.
+    /// The caller must call [`Tags::sweep`] about once a second.
     pub fn flush_tagged(
         &self,
-        kinds: [Kind; CLASSES],
+        kinds: [BumpKind; CLASSES],
         now_ms: u64,
         take_number: impl FnOnce() -> u64,
     ) -> u64 {
         let mut rises = lock(&self.rises);
         let number = self.bumps.mark(take_number);
-        for (class, kind) in Class::ALL.into_iter().zip(kinds) {
+        for (class, kind) in FloorClass::ALL.into_iter().zip(kinds) {
             self.bumps.raise_floor(class, kind, number);
-            if kind == Kind::Soft {
+            if kind == BumpKind::Soft {
                 self.note_rise(&mut rises, class, number, now_ms, 0);
             }
         }
         number
     }
 
-    /// Invalidates all items of a class that carry a tag and have a stamp below `number`: what was given out `age_ms` ago, while this
-    /// is called again and again with the number that is that old then. Returns whether it is a new number.
+    /// Invalidates all items of a class that carry a tag and have a stamp below `number`: what was given out
+    /// `age_ms` ago, while this is called again and again with the number that is that old then. Returns
+    /// whether it is a new number.
     ///
-    /// Softly, an item's grace counts from the moment at which it reached that age, or from the first of these calls. The caller
-    /// must call [`Tags::settle`] about once a second.
-    pub fn age_tagged(&self, class: Class, kind: Kind, number: u64, now_ms: u64, age_ms: u64) -> bool {
+    /// Softly, an item's grace counts from the moment at which it reached that age, or from the first of
+    /// these calls. The caller must call [`Tags::sweep`] about once a second.
+    pub fn age_tagged(
+        &self,
+        class: FloorClass,
+        kind: BumpKind,
+        number: u64,
+        now_ms: u64,
+        age_ms: u64,
+    ) -> bool {
         let mut rises = lock(&self.rises);
         let is_new = self.bumps.raise_floor(class, kind, number);
-        if is_new && kind == Kind::Soft {
+        if is_new && kind == BumpKind::Soft {
             self.note_rise(&mut rises, class, number, now_ms, age_ms);
         }
         is_new
     }
 
     /// The soft floor of a class has risen. Items whose rise is forgotten are dead.
-    fn note_rise(&self, rises: &mut [Rises; CLASSES], class: Class, number: u64, now_ms: u64, age_ms: u64) {
+    fn note_rise(
+        &self,
+        rises: &mut [Rises; CLASSES],
+        class: FloorClass,
+        number: u64,
+        now_ms: u64,
+        age_ms: u64,
+    ) {
         if let Some(number) = rises[class.index()].add(number, now_ms, age_ms) {
-            self.bumps.raise_floor(class, Kind::Hard, number);
+            self.bumps.raise_floor(class, BumpKind::Hard, number);
         }
     }
 
@@ -296,9 +316,10 @@ impl Tags {
 
     /// The tag's first soft bump above `stamp`, or an earlier number; not above `stamp`: there was none.
     ///
-    /// A bump of the tag was in both of its slots: it is not before the first number above the stamp of either.
-    fn first_soft(&self, tag: TagHash, stamp: u64, superseded: &Superseded) -> u64 {
-        let last = self.bumps.last_own(tag, Kind::Soft);
+    /// A bump of the tag was in both of its slots: it is not before the first number above the stamp of
+    /// either.
+    fn first_soft(&self, tag: TagHash, stamp: u64, superseded: &SupersededBumps) -> u64 {
+        let last = self.bumps.last_own(tag, BumpKind::Soft);
         if last <= stamp || superseded.is_empty() {
             return last;
         }
@@ -316,11 +337,12 @@ impl Tags {
     /// them.
     ///
     /// In this order: the hard floor; rolling floors; without tags, or with a stamp not below the last bump
-    /// of any tag, no more; the tags' gradual purges; their own last bumps, hard and soft; the floors of all tags. The greatest answer holds: a hard bump of
-    /// one tag is never softened by a soft bump of another tag, or by a later soft bump of the same tag.
+    /// of any tag, no more; the tags' gradual purges; their own last bumps, hard and soft; the floors of all
+    /// tags. The greatest answer holds: a hard bump of one tag is never softened by a soft bump of another
+    /// tag, or by a later soft bump of the same tag.
     ///
-    /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be stored
-    /// or kept; a stale value may be stored with that stamp and is stale at once.
+    /// For a fill or a lease: `stamp` is the number of its miss, or the token. A dead value must not be
+    /// stored or kept; a stale value may be stored with that stamp and is stale at once.
     ///
     /// The item is of the first class; see [`Tags::check_of`].
     #[inline]
@@ -331,10 +353,11 @@ impl Tags {
         key_hash: u64,
         now_ms: u64,
     ) -> Validity {
-        self.check_of(stamp, tags, key_hash, now_ms, Class::default)
+        self.check_of(stamp, tags, key_hash, now_ms, FloorClass::default)
     }
 
-    /// The same for an item of a class, which is asked for only if a floor of all tags of some class is above the stamp.
+    /// Checks an item of a class; `class` is called only if a floor of all tags of some class is above the
+    /// stamp.
     #[inline]
     pub fn check_of(
         &self,
@@ -342,12 +365,12 @@ impl Tags {
         tags: impl IntoIterator<Item = u64>,
         key_hash: u64,
         now_ms: u64,
-        class: impl FnOnce() -> Class,
+        class: impl FnOnce() -> FloorClass,
     ) -> Validity {
         self.check_with(stamp, tags, key_hash, now_ms, Some(class))
     }
 
-    /// The same for an original, an item that is not a copy of anything, which the floors of all tags do not concern.
+    /// Checks an original, an item that is not a copy of anything: the floors of all tags do not concern it.
     #[inline]
     pub fn check_original(
         &self,
@@ -356,7 +379,7 @@ impl Tags {
         key_hash: u64,
         now_ms: u64,
     ) -> Validity {
-        self.check_with(stamp, tags, key_hash, now_ms, None::<fn() -> Class>)
+        self.check_with(stamp, tags, key_hash, now_ms, None::<fn() -> FloorClass>)
     }
 
     #[inline]
@@ -366,7 +389,7 @@ impl Tags {
         tags: impl IntoIterator<Item = u64>,
         key_hash: u64,
         now_ms: u64,
-        class: Option<impl FnOnce() -> Class>,
+        class: Option<impl FnOnce() -> FloorClass>,
     ) -> Validity {
         let floors = self.floors.check(stamp, key_hash, now_ms);
         if floors == Validity::Dead {
@@ -457,9 +480,9 @@ pub struct TagStats {
     pub hard_slots_used: u64,
     /// Slots that soft bumps have used, in the fuller row.
     pub soft_slots_used: u64,
-    /// Share of tags, 0.0..=1.0, that look bumped although they were not: the running mean over a sample of the
-    /// items looked up that carry tags and are older than the last bump. `None` before 64 samples, which are one in 16 of
-    /// such look-ups, later one in 4,096: fewer are not reliable.
+    /// Share of tags, 0.0..=1.0, that look bumped although they were not: the running mean over a sample of
+    /// the items looked up that carry tags and are older than the last bump. `None` before 64 samples, which
+    /// are one in 16 of such look-ups, later one in 4,096: fewer are not reliable.
     pub false_stale: Option<f64>,
     /// Items with a stamp below this are dead.
     pub hard_floor: u64,
@@ -481,7 +504,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::bumps::Kind::{self, Hard, Soft};
+    use crate::bumps::BumpKind::{self, Hard, Soft};
     use crate::bumps::SAMPLES_MIN;
     use crate::tag::TagHasher;
     use Validity::{Dead, Stale, Valid};
@@ -504,7 +527,7 @@ mod tests {
             self.clock.get()
         }
 
-        fn bump(&self, tag: &str, kind: Kind) -> u64 {
+        fn bump(&self, tag: &str, kind: BumpKind) -> u64 {
             self.tags.bumps().bump(self.hasher.hash(tag.as_bytes()).unwrap(), kind, || self.tick())
         }
 
@@ -555,7 +578,8 @@ mod tests {
         let tag = |name: &str| all.hasher.hash(name.as_bytes()).unwrap();
         let carried = || [tag("a").get(), tag("b").get()];
         let bump = |stamp| {
-            all.tags.bump_carried(&[tag("a"), tag("c")], stamp, (carried(), Class::default()), || all.tick())
+            all.tags
+                .bump_carried(&[tag("a"), tag("c")], stamp, (carried(), FloorClass::default()), || all.tick())
         };
         let item = all.tick();
         let stamp = bump(item).unwrap();
@@ -619,8 +643,8 @@ mod tests {
         assert_eq!(at_end(), Dead);
     }
 
-    /// Bumps softly every `every_ms` for `ms`, settling once a second; when an item of the tag that was stored before the
-    /// first bump died.
+    /// Bumps softly every `every_ms` for `ms`, settling once a second; when an item of the tag that was
+    /// stored before the first bump died.
     fn dies_at(all: &Fixture, every_ms: u64, ms: u64, grace_ms: u64) -> Option<u64> {
         let (item, tag) = (all.tick(), all.hasher.hash(b"a").unwrap());
         let times = std::cell::RefCell::new(Vec::new());
@@ -634,7 +658,7 @@ mod tests {
                 times.borrow_mut().push((number, now));
             }
             if now % 1000 == 0 {
-                all.tags.settle(now);
+                all.tags.sweep(now);
             }
             if died.is_none() && all.tags.check(item, [tag.get()], KEY, now) == Dead {
                 died = Some(now);
@@ -662,7 +686,7 @@ mod tests {
         }
         let dead = (0..MANY).filter(|n| all.tags.check(item, [tag(*n).get()], KEY, 1) == Dead).count();
         assert!((MANY / 4..MANY).contains(&dead), "{dead}");
-        all.tags.settle(1_000_000);
+        all.tags.sweep(1_000_000);
         assert_eq!(all.tags.check(item, [tag(0).get()], KEY, 1), Dead);
     }
 
@@ -671,8 +695,9 @@ mod tests {
         let all = Fixture::new();
         let item = all.tick();
         let tags = [b"a", b"b"].map(|name| all.hasher.hash(name).unwrap().get());
-        let since =
-            |now| all.tags.stale_since_ms(item, (tags, Class::default()), KEY, now, |number| number * 10);
+        let since = |now| {
+            all.tags.stale_since_ms(item, (tags, FloorClass::default()), KEY, now, |number| number * 10)
+        };
         assert_eq!(since(0), None);
         let bump = |name: &str| {
             let tag = all.hasher.hash(name.as_bytes()).unwrap();
@@ -686,12 +711,12 @@ mod tests {
         let between = all.tick();
         let last = bump("b");
         let since_between =
-            all.tags.stale_since_ms(between, (tags, Class::default()), KEY, 500, |number| number * 10);
+            all.tags.stale_since_ms(between, (tags, FloorClass::default()), KEY, 500, |number| number * 10);
         assert_eq!(since_between, Some(last * 10));
         let start = 100;
         all.tags.floors().start_rolling(start, 1_000, || all.tick());
         let moment = start + all.tags.floors().rolling().next().unwrap().phase_ms(KEY);
-        let only_floor = |now| all.tags.stale_since_ms(item, ([], Class::default()), KEY, now, |_| 0);
+        let only_floor = |now| all.tags.stale_since_ms(item, ([], FloorClass::default()), KEY, now, |_| 0);
         assert_eq!((only_floor(moment), only_floor(moment + 1)), (None, Some(moment)));
     }
 

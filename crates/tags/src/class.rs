@@ -5,9 +5,9 @@ pub const CLASSES: usize = 4;
 
 /// Which floors of all tags concern an item: those of its class. What a class means is the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Class(u8);
+pub struct FloorClass(u8);
 
-impl Class {
+impl FloorClass {
     /// All of them.
     pub const ALL: [Self; CLASSES] = [Self(0), Self(1), Self(2), Self(3)];
 

@@ -1,24 +1,26 @@
 //! Gradual purges: the items of one tag become stale one after the other, spread over a period.
 //!
-//! A purge has a tag, a number, a start and a period. An item that carries the tag and is below the number is stale once its own
-//! phase, that of a rolling floor ([`RollingFloor::phase_ms`]), has passed since the start. The purge raises no slots: it is
-//! kept in a list until the longest grace has passed since the end of its period, so that each item's grace counts from the
-//! moment of the item. Then it retires: the tag's *hard* slots are raised to its number.
+//! A purge has a tag, a number, a start and a period. An item that carries the tag and is below the number is
+//! stale once its own phase, that of a rolling floor ([`RollingFloor::phase_ms`]), has passed since the
+//! start. The purge raises no slots: it is kept in a list until the longest grace has passed since the end of
+//! its period, so that each item's grace counts from the moment of the item. Then it retires: the tag's
+//! *hard* slots are raised to its number.
 //!
 //! # How it is read
-//! While the list is empty, one load says so. Otherwise a filter, one bit for each tag's hash modulo its size, answers for most
-//! tags that are not in the list. What is left reads the list under a sequence lock, as [`Floors`] do.
+//! While the list is empty, one load says so. Otherwise a filter, one bit for each tag's hash modulo its
+//! size, answers for most tags that are not in the list. What is left reads the list under a sequence lock,
+//! as [`Floors`] do.
 //!
 //! # Invariants
 //! * A purge is in the list, or the hard slots of its tag are not below its number.
-//! * At most [`GRADUAL_MAX`] purges run, and at most [`KEPT_MAX`] are in the list: one more makes the first that has ended retire
-//!   early.
+//! * At most [`GRADUAL_MAX`] purges run, and at most [`KEPT_MAX`] are in the list: one more makes the first
+//!   that has ended retire early.
 //! * A check that begins after a purge has been begun obeys it.
 //!
 //! [`Floors`]: crate::rolling::Floors
 //! [`RollingFloor::phase_ms`]: crate::rolling::RollingFloor::phase_ms
 
-use crate::bumps::{Bumps, Kind};
+use crate::bumps::{BumpKind, Bumps};
 use crate::rolling::phase_ms;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock, zeros};
 use crate::tag::TagHash;
@@ -41,7 +43,7 @@ const ATTEMPTS: usize = 8;
 /// A purge of a tag that is spread over a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purge {
-    /// Its tag.
+    /// The tag that is purged.
     pub tag: TagHash,
     /// Items with a stamp below this are purged.
     pub number: u64,
@@ -52,7 +54,8 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// When a key's old item becomes stale, in milliseconds of the caller's clock: not after the end of the period.
+    /// When a key's old item becomes stale, in milliseconds of the caller's clock: not after the end of the
+    /// period.
     pub fn moment_ms(&self, key_hash: u64) -> u64 {
         self.start_ms.saturating_add(phase_ms(key_hash, self.period_ms)).saturating_add(1)
     }
@@ -64,14 +67,14 @@ impl Purge {
 
 /// What became of a gradual purge, with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purged {
-    /// It has begun.
+pub enum PurgeOutcome {
+    /// The purge has begun.
     Gradually(u64),
     /// Too many were running: it was an ordinary soft bump.
     AtOnce(u64),
 }
 
-impl Purged {
+impl PurgeOutcome {
     /// Items of the tag with a stamp below this are purged.
     pub fn number(self) -> u64 {
         let (Self::Gradually(number) | Self::AtOnce(number)) = self;
@@ -79,7 +82,7 @@ impl Purged {
     }
 }
 
-/// See the module's text.
+/// The gradual purges, of which at most [`GRADUAL_MAX`] run.
 #[derive(Debug)]
 pub(crate) struct Purges {
     /// Purges in the list.
@@ -91,19 +94,19 @@ pub(crate) struct Purges {
     /// [`FIELDS`] for each.
     entries: Box<[AtomicU64]>,
     /// Held by a thread that changes any of this; readers see a copy of the guarded list.
-    writer: Mutex<Writer>,
+    writer: Mutex<PurgeWriter>,
 }
 
 #[derive(Debug, Default)]
-struct Writer {
-    kept: Vec<Kept>,
+struct PurgeWriter {
+    kept: Vec<KeptPurge>,
     version: u64,
     begun: u64,
     at_once: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct KeptPurge {
     purge: Purge,
     /// When it retires: the grace of its last item is over.
     due_ms: u64,
@@ -124,12 +127,12 @@ impl Purges {
             filter: std::array::from_fn(|_| AtomicU64::new(0)),
             version: AtomicU64::new(0),
             entries: zeros(KEPT_MAX * FIELDS),
-            writer: Mutex::new(Writer::default()),
+            writer: Mutex::new(PurgeWriter::default()),
         }
     }
 
-    /// Begins a purge and returns its number. `grace_ms`: the longest grace of any item. Gives `take_number` back when too many are
-    /// running.
+    /// Begins a purge and returns its number. `grace_ms`: the longest grace of any item. Gives `take_number`
+    /// back when too many are running.
     pub(crate) fn start<T: FnOnce() -> u64>(
         &self,
         purge: Purge,
@@ -148,7 +151,7 @@ impl Purges {
             // Under this lock: who has taken a later number and waits for the lock sees the purge.
             let number = bumps.mark(take_number);
             let due_ms = purge.end_ms().saturating_add(grace_ms);
-            writer.kept.push(Kept { purge: Purge { number, ..purge }, due_ms });
+            writer.kept.push(KeptPurge { purge: Purge { number, ..purge }, due_ms });
             writer.begun += 1;
             Ok(number)
         } else {
@@ -160,7 +163,7 @@ impl Purges {
     }
 
     /// Makes the purges retire that are due.
-    pub(crate) fn settle(&self, now_ms: u64, bumps: &Bumps) {
+    pub(crate) fn sweep(&self, now_ms: u64, bumps: &Bumps) {
         let mut writer = lock(&self.writer);
         if writer.retire(now_ms, bumps) {
             self.publish(&mut writer);
@@ -190,15 +193,15 @@ impl Purges {
         self.fold(tag, 0, |last, purge| last.max(purge.number))
     }
 
-    /// The same of several, once a purge that is being begun now has begun.
+    /// The last purge of several tags, once a purge that is being begun now has begun.
     pub(crate) fn last_begun(&self, tags: &[u64]) -> u64 {
         let writer = lock(&self.writer);
         let these = writer.kept.iter().filter(|kept| tags.contains(&kept.purge.tag.get()));
         these.map(|kept| kept.purge.number).max().unwrap_or(0)
     }
 
-    /// The first moment of a key by the purges of this tag above `stamp`, of those up to `now_ms` (`passed`) or of those after it;
-    /// `u64::MAX`: none.
+    /// The first moment of a key by the purges of this tag above `stamp`, of those up to `now_ms` (`passed`)
+    /// or of those after it; `u64::MAX`: none.
     pub(crate) fn first_moment_ms(
         &self,
         tag: u64,
@@ -272,12 +275,12 @@ impl Purges {
     }
 
     /// Publishes the writer's list to readers.
-    fn publish(&self, writer: &mut Writer) {
+    fn publish(&self, writer: &mut PurgeWriter) {
         self.version.store(writer.version + 1, Ordering::Relaxed);
         // A thread that sees one of the stores below sees the odd version, too.
         fence(Ordering::Release);
         let mut filter = [0; FILTER_WORDS];
-        for (fields, Kept { purge, .. }) in self.entries.chunks_exact(FIELDS).zip(&writer.kept) {
+        for (fields, KeptPurge { purge, .. }) in self.entries.chunks_exact(FIELDS).zip(&writer.kept) {
             let Purge { tag, number, start_ms, period_ms } = *purge;
             let values = [tag.get(), number, start_ms, period_ms];
             fields.iter().zip(values).for_each(|(field, value)| field.store(value, Ordering::Relaxed));
@@ -292,7 +295,7 @@ impl Purges {
     }
 }
 
-impl Writer {
+impl PurgeWriter {
     fn running(&self, now_ms: u64) -> usize {
         self.kept.iter().filter(|kept| now_ms < kept.purge.end_ms()).count()
     }
@@ -324,7 +327,7 @@ fn harden(purge: &Purge, bumps: &Bumps) {
     for place in bumps.places_of(purge.tag) {
         bumps.harden(place, purge.number);
     }
-    debug_assert!(bumps.last_own(purge.tag, Kind::Hard) >= purge.number, "both slots were raised");
+    debug_assert!(bumps.last_own(purge.tag, BumpKind::Hard) >= purge.number, "both slots were raised");
 }
 
 /// A tag's word in the filter, and its bit there.
@@ -338,9 +341,9 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::bumps::Kind::{Hard, Soft};
+    use crate::bumps::BumpKind::{Hard, Soft};
     use crate::check::Tags;
-    use crate::class::Class;
+    use crate::class::FloorClass;
     use crate::tag::TagHasher;
     use crate::validity::Validity::{self, Dead, Stale, Valid};
 
@@ -366,12 +369,12 @@ mod tests {
             self.clock.get()
         }
 
-        fn purge_at(&self, name: &str, now_ms: u64, period_ms: u64, grace_ms: u64) -> Purged {
+        fn purge_at(&self, name: &str, now_ms: u64, period_ms: u64, grace_ms: u64) -> PurgeOutcome {
             // Numbers are given out each at its own number of milliseconds.
             self.tags.purge(tag(name), (now_ms, period_ms), grace_ms, |number| number, || self.tick())
         }
 
-        fn purge(&self, name: &str, grace_ms: u64) -> Purged {
+        fn purge(&self, name: &str, grace_ms: u64) -> PurgeOutcome {
             self.purge_at(name, START_MS, PERIOD_MS, grace_ms)
         }
 
@@ -383,7 +386,7 @@ mod tests {
         fn since(&self, name: &str, key_hash: u64, now_ms: u64) -> Option<u64> {
             self.tags.stale_since_ms(
                 self.stamp,
-                ([tag(name).get()], Class::default()),
+                ([tag(name).get()], FloorClass::default()),
                 key_hash,
                 now_ms,
                 |number| number,
@@ -402,7 +405,7 @@ mod tests {
     #[test]
     fn the_share_that_is_stale_grows_evenly() {
         let all = Fixture::new();
-        assert!(matches!(all.purge("a", 0), Purged::Gradually(_)));
+        assert!(matches!(all.purge("a", 0), PurgeOutcome::Gradually(_)));
         let share = |name, part| {
             let now_ms = START_MS + PERIOD_MS * part / 100;
             (0..KEYS).filter(|key| all.check(name, *key, now_ms) == Stale).count() as f64 / KEYS as f64
@@ -435,12 +438,12 @@ mod tests {
             let moment = all.moment("a", key);
             assert_eq!((all.check("a", key, moment - 1), all.since("a", key, moment - 1)), (Valid, None));
             for now_ms in [moment, END_MS.max(moment + 1), END_MS + GRACE_MS - 1] {
-                all.tags.settle(now_ms.min(END_MS + GRACE_MS - 1));
+                all.tags.sweep(now_ms.min(END_MS + GRACE_MS - 1));
                 assert_eq!((all.check("a", key, now_ms), all.since("a", key, now_ms)), (Stale, Some(moment)));
             }
         }
         assert_eq!(all.tags.bumps().last_own(tag("a"), Hard), 0);
-        all.tags.settle(END_MS + GRACE_MS);
+        all.tags.sweep(END_MS + GRACE_MS);
         assert_eq!((all.check("a", 1, END_MS), all.tags.purges_of(tag("a")).len()), (Dead, 0));
         assert_eq!((all.tags.bumps().last_own(tag("a"), Hard), all.tags.last(tag("a"))), (number, number));
         assert_eq!(all.tags.bumps().last_own(tag("b"), Hard), 0);
@@ -450,9 +453,9 @@ mod tests {
     fn without_grace_it_retires_at_the_end_of_its_period() {
         let all = Fixture::new();
         all.purge("a", 0);
-        all.tags.settle(END_MS - 1);
+        all.tags.sweep(END_MS - 1);
         assert_eq!((all.check("a", 1, END_MS), all.tags.purges_running(END_MS - 1)), (Stale, 1));
-        all.tags.settle(END_MS);
+        all.tags.sweep(END_MS);
         assert_eq!((all.check("a", 1, END_MS), all.tags.purges_running(END_MS)), (Dead, 0));
     }
 
@@ -460,18 +463,18 @@ mod tests {
     fn one_more_than_may_run_takes_effect_at_once() {
         let all = Fixture::new();
         for n in 0..GRADUAL_MAX {
-            assert!(matches!(all.purge(&n.to_string(), 0), Purged::Gradually(_)), "{n}");
+            assert!(matches!(all.purge(&n.to_string(), 0), PurgeOutcome::Gradually(_)), "{n}");
         }
         let last = all.purge("last", 0);
         assert_eq!(
             (last, all.tags.bumps().last_own(tag("last"), Soft)),
-            (Purged::AtOnce(last.number()), last.number())
+            (PurgeOutcome::AtOnce(last.number()), last.number())
         );
         assert_eq!((all.check("last", 1, START_MS), all.check("0", 1, START_MS)), (Stale, Valid));
         let stats = all.tags.stats();
         assert_eq!((stats.gradual_purges, stats.gradual_at_once), (GRADUAL_MAX as u64, 1));
         // The number of those that run counts, not of those whose items still have grace.
-        assert!(matches!(all.purge_at("next", END_MS, 1, 0), Purged::Gradually(_)));
+        assert!(matches!(all.purge_at("next", END_MS, 1, 0), PurgeOutcome::Gradually(_)));
     }
 
     #[test]
@@ -480,7 +483,7 @@ mod tests {
         let name = |n: usize| format!("t{n}");
         for n in 0..=KEPT_MAX {
             let now_ms = START_MS + n as u64 * 10;
-            assert!(matches!(all.purge_at(&name(n), now_ms, 10, 1_000_000), Purged::Gradually(_)));
+            assert!(matches!(all.purge_at(&name(n), now_ms, 10, 1_000_000), PurgeOutcome::Gradually(_)));
         }
         let now_ms = START_MS + KEPT_MAX as u64 * 10 + 10;
         let states: Vec<_> = (0..=KEPT_MAX).map(|n| all.check(&name(n), 1, now_ms)).collect();
@@ -541,8 +544,9 @@ mod tests {
         let all = Fixture::new();
         let carried = || [tag("a").get(), tag("b").get()];
         let restamp = |stamp| all.tags.restamp(stamp, carried(), || all.tick());
-        let bump =
-            |stamp| all.tags.bump_carried(&[tag("c")], stamp, (carried(), Class::default()), || all.tick());
+        let bump = |stamp| {
+            all.tags.bump_carried(&[tag("c")], stamp, (carried(), FloorClass::default()), || all.tick())
+        };
         all.purge("other", 0);
         assert!(restamp(all.stamp).is_some() && bump(all.stamp).is_some());
         all.purge("b", 0);
@@ -563,7 +567,7 @@ mod tests {
                     // Each is over at once, and its grace in 50 ms.
                     tags.purge(name(n), (n, 1), 50, |_| 0, tick);
                     answered.store(n, Ordering::Release);
-                    tags.settle(n);
+                    tags.sweep(n);
                 }
             });
             for _ in 0..2 {

@@ -1,14 +1,15 @@
 //! Invalidation in O(1): tags, bumps and flushes as numbers of one clock.
 //!
 //! A *tag* is a name to invalidate by: every item of one user, one product, one template. An item carries the
-//! hashes of its tags and a *stamp*, the number of the server's clock that it counts as of. An
-//! invalidation takes the next number and notes it: for one tag ([`Bumps`]) or for everything ([`Floors`]). A look-up
+//! hashes of its tags and a *stamp*, the number of the server's clock that it counts as of. An invalidation
+//! takes the next number and notes it: for one tag ([`Bumps`]) or for everything ([`Floors`]). A look-up
 //! compares numbers ([`Tags::check`]):
 //!
 //! > An item is served iff its stamp is not below the last bump of any of its tags, nor below any floor that
 //! > applies to it.
 //!
-//! A tag can also be purged gradually ([`Tags::purge`]): then its number applies to each item from the item's own moment on.
+//! A tag can also be purged gradually ([`Tags::purge`]): then its number applies to each item from the item's
+//! own moment on.
 //!
 //! # Why there is no index from tags to keys
 //! Such an index grows with the items, must be kept in step with evictions, blocks while a large tag is
@@ -30,11 +31,11 @@
 //! sketch and its applications", Journal of Algorithms 55 (2005).
 //!
 //! # What the caller does
-//! The caller owns the clock and gives out its numbers, rising and each only once, through the `take_number` arguments.
-//! It decides what an item counts as of: a value computed after a miss counts as of that miss, so that a value
-//! computed before a bump and stored after it is below the bump. It looks up after it has received a request, so
-//! that a request sent after the answer to a bump sees the bump. Everything is used concurrently behind
-//! `&self`; nothing here reads a clock or does I/O.
+//! The caller owns the clock and gives out its numbers, rising and each only once, through the `take_number`
+//! arguments. It decides what an item counts as of: a value computed after a miss counts as of that miss, so
+//! that a value computed before a bump and stored after it is below the bump. It looks up after it has
+//! received a request, so that a request sent after the answer to a bump sees the bump. Everything is used
+//! concurrently behind `&self`; nothing here reads a clock or does I/O.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,10 +77,10 @@ mod sync;
 mod tag;
 mod validity;
 
-pub use bumps::{Bumps, Kind, false_stale_share};
+pub use bumps::{BumpKind, Bumps, false_stale_share};
 pub use check::{CROWDED, TagStats, Tags};
-pub use class::{CLASSES, Class};
-pub use gradual::{GRADUAL_MAX, Purge, Purged};
+pub use class::{CLASSES, FloorClass};
+pub use gradual::{GRADUAL_MAX, Purge, PurgeOutcome};
 pub use prefix::{PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{

@@ -1,9 +1,10 @@
-//! The number of slots that hold a number above a given one, from which the share of false stale answers is estimated.
+//! The number of slots that hold a number above a given one, from which the share of false stale answers is
+//! estimated.
 //!
-//! It would be enough to count bumps if each were of another tag. But a tag that is bumped a million times raises the same
-//! two slots a million times, so the slots are counted, by the *epoch* in which they were last raised.
-//! An epoch has a 256th as many bumps as a row has slots; the last 1024 epochs are kept. Older ones do not matter:
-//! after four bumps for each slot 96 % of all other tags look bumped.
+//! It would be enough to count bumps if each were of another tag. But a tag that is bumped a million times
+//! raises the same two slots a million times, so the slots are counted, by the *epoch* in which they were
+//! last raised. An epoch has a 256th as many bumps as a row has slots; the last 1024 epochs are kept. Older
+//! ones do not matter: after four bumps for each slot 96 % of all other tags look bumped.
 //!
 //! # Invariant
 //! Each slot of a row is counted in at most one epoch: that of its last raise.
@@ -27,7 +28,7 @@ pub(crate) struct Occupancy {
 
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
-    /// Its first number.
+    /// The epoch's first number.
     start: u64,
     /// Bumps in it.
     bumps: u64,
@@ -85,7 +86,8 @@ impl Occupancy {
         }
     }
 
-    /// Share of tags that look bumped above `since` although they were not: those of which both slots are above it.
+    /// Share of tags that look bumped above `since` although they were not: those of which both slots are
+    /// above it.
     ///
     /// Within an epoch numbers are taken to be spread evenly.
     pub(crate) fn false_share(&self, since: u64) -> f64 {

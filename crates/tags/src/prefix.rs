@@ -1,11 +1,13 @@
 //! What clients put before every key, and how a key is told from it.
 //!
-//! Frameworks and clients put a text of their own before every key: `:1:` is Django's, `shop:production:` may be that of a Rails
-//! application. Behind each such text are the same names: a key is matched by rules, tagged and called as what follows its prefix.
-//! A prefix is a namespace of its own: the tag `user:7` behind one is another than the tag `user:7` behind another one.
+//! Frameworks and clients put a text of their own before every key: `:1:` is Django's, `shop:production:` may
+//! be that of a Rails application. Behind each such text are the same names: a key is matched by rules,
+//! tagged and called as what follows its prefix. A prefix is a namespace of its own: the tag `user:7` behind
+//! one is another than the tag `user:7` behind another one.
 //!
 //! # Invariants
-//! * A [`PrefixId`] of one [`Prefixes`] means the same text as long as the process runs: prefixes are fixed at the start.
+//! * A [`PrefixId`] of one [`Prefixes`] means the same text as long as the process runs: prefixes are fixed
+//!   at the start.
 //! * The longest prefix with which a key begins is its prefix.
 
 use std::fmt::{self, Display};
@@ -24,7 +26,7 @@ impl PrefixId {
     /// The key has none.
     pub const NONE: Self = Self(0);
 
-    /// Its number, at most [`PREFIXES_MAX`]; 0: none.
+    /// The prefix's number, at most [`PREFIXES_MAX`]; 0: none.
     pub const fn number(self) -> u8 {
         self.0
     }
@@ -37,10 +39,10 @@ impl PrefixId {
 
 /// All prefixes of a server. Copies share them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Prefixes(Option<Arc<List>>);
+pub struct Prefixes(Option<Arc<PrefixList>>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct List {
+struct PrefixList {
     /// By their numbers, from 1 on.
     texts: Box<[Box<[u8]>]>,
     /// Their numbers, the longest first.
@@ -92,7 +94,7 @@ impl Prefixes {
         let texts: Box<[Box<[u8]>]> = texts.iter().map(|text| text.as_ref().into()).collect();
         let mut longest_first: Box<[u8]> = (1..).take(texts.len()).collect();
         longest_first.sort_by_key(|number| std::cmp::Reverse(texts[usize::from(*number) - 1].len()));
-        Ok(Self((!texts.is_empty()).then(|| Arc::new(List { texts, longest_first, first }))))
+        Ok(Self((!texts.is_empty()).then(|| Arc::new(PrefixList { texts, longest_first, first }))))
     }
 
     /// Which prefix a key has, and what follows it.
@@ -128,7 +130,7 @@ impl Prefixes {
     }
 }
 
-impl List {
+impl PrefixList {
     fn split<'k>(&self, key: &'k [u8]) -> (PrefixId, &'k [u8]) {
         let first = usize::from(*key.first().unwrap_or(&0));
         if self.first[first / 64] >> (first % 64) & 1 != 0 {

@@ -1,29 +1,31 @@
 //! Which tags an item or an open miss may have, so that bumps of all others need not be recorded.
 //!
-//! A server that follows a log bumps a tag for each row that changes, whether anything was made from it or not. Recorded, a flood of them
-//! would make tags look bumped that were not ([`false_stale_share`](crate::false_stale_share)). So a tag is *noted* before an item or
-//! a miss has it, and a bump of a tag that was not noted raises no slot.
+//! A server that follows a log bumps a tag for each row that changes, whether anything was made from it or
+//! not. Recorded, a flood of them would make tags look bumped that were not
+//! ([`false_stale_share`](crate::false_stale_share)). So a tag is *noted* before an item or a miss has it,
+//! and a bump of a tag that was not noted raises no slot.
 //!
 //! # Generations
-//! Notes are bits of a filter, 8 for each slot of a row and two for each tag, both in one word; they are never taken back. So there are
-//! two filters. Each tag is noted in both; bumps ask the one *in force*. The other one is cleared, then filled with the tags of all
-//! items, and takes the place of the first when this is done and no miss is open that is older. Until the first one is in force all
-//! bumps are recorded.
+//! Notes are bits of a filter, 8 for each slot of a row and two for each tag, both in one word; they are
+//! never taken back. So there are two filters. Each tag is noted in both; bumps ask the one *in force*. The
+//! other one is cleared, then filled with the tags of all items, and takes the place of the first when this
+//! is done and no miss is open that is older. Until the first one is in force all bumps are recorded.
 //!
 //! # Late names
-//! A client may name a tag with its value: at its miss the tag was not noted, and a bump in between was left out. Bumps that are left
-//! out are therefore kept in small arrays, and who names tags raises the slots to what those say ([`Presence::left_out`]). Most servers
-//! have no such client. When there is one, arrays of the size of the slots take the place of the small ones ([`Tags::name_exactly`]): of
-//! a bump before they were there only the small ones know, so that it counts as one of that moment at most.
+//! A client may name a tag with its value: at its miss the tag was not noted, and a bump in between was left
+//! out. Bumps that are left out are therefore kept in small arrays, and who names tags raises the slots to
+//! what those say ([`Presence::left_out`]). Most servers have no such client. When there is one, arrays of
+//! the size of the slots take the place of the small ones ([`Tags::name_exactly`]): of a bump before they
+//! were there only the small ones know, so that it counts as one of that moment at most.
 //!
 //! # Order
-//! A bump that is left out is put into these arrays *before* its bits are looked at for the last time; a tag that is named is
-//! noted *before* they are read. Each has a fence in between, so at least one of both sees the other
-//! (`tests/it/loom.rs`: `a_tag_that_is_named_while_a_bump_is_left_out`).
+//! A bump that is left out is put into these arrays *before* its bits are looked at for the last time; a tag
+//! that is named is noted *before* they are read. Each has a fence in between, so at least one of both sees
+//! the other (`tests/it/loom.rs`: `a_tag_that_is_named_while_a_bump_is_left_out`).
 
 use std::sync::OnceLock;
 
-use crate::bumps::{Bumps, Kind};
+use crate::bumps::{BumpKind, Bumps};
 use crate::check::Tags;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, zeros};
 use crate::tag::TagHash;
@@ -34,7 +36,7 @@ const SLOTS_PER_WORD: usize = 8;
 /// The small arrays have one part of this many of the memory of the slots, at most.
 const LEFT_OUT_PART: usize = 8;
 
-/// See the module's text.
+/// The tags that an item or an open miss may have.
 #[derive(Debug)]
 pub(crate) struct Presence {
     /// Those of even generations, and of odd ones.
@@ -47,7 +49,7 @@ pub(crate) struct Presence {
     bits: [AtomicU64; 2],
     /// The last bumps that were left out.
     left_out: Bumps,
-    /// The same in arrays of full size, since `exact_since`.
+    /// The bumps that were left out since `exact_since`, in arrays of full size.
     exact: OnceLock<Bumps>,
     /// A number that was given out when they were there; 0: they are not, or may not be for all bumps.
     exact_since: AtomicU64,
@@ -107,7 +109,8 @@ impl Presence {
                 return true;
             }
             let bits = self.filters[parity(generation)][word].load(Ordering::Relaxed);
-            // Bits of a filter that was cleared since are not seen without the generation that took its place.
+            // Bits of a filter that was cleared since are not seen without the generation that took its
+            // place.
             fence(Ordering::Acquire);
             if self.in_force.load(Ordering::Relaxed) == generation {
                 return bits & mask == mask;
@@ -116,7 +119,7 @@ impl Presence {
     }
 
     /// Leaves a bump out, unless the tag is noted meanwhile: true. `take_number`: as for [`Bumps::bump`].
-    pub(crate) fn leave_out(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn leave_out(&self, tag: TagHash, kind: BumpKind, take_number: impl FnOnce() -> u64) -> bool {
         if self.may_have(tag) {
             return false;
         }
@@ -132,13 +135,13 @@ impl Presence {
         is_left_out
     }
 
-    /// The numbers of the last bumps of a tag that were left out, hard and soft; 0: none. By collision they can be too high. The tag
-    /// was noted before.
+    /// The numbers of the last bumps of a tag that were left out, hard and soft; 0: none. By collision they
+    /// can be too high. The tag was noted before.
     pub(crate) fn left_out(&self, tag: TagHash) -> [u64; 2] {
         fence(Ordering::SeqCst);
         let since = self.exact_since.load(Ordering::Acquire);
         let exact = self.exact.get().filter(|_| since > 0);
-        [Kind::Hard, Kind::Soft].map(|kind| {
+        [BumpKind::Hard, BumpKind::Soft].map(|kind| {
             let few = self.left_out.last_own(tag, kind);
             exact.map_or(few, |exact| exact.last_own(tag, kind).max(few.min(since)))
         })
@@ -198,7 +201,8 @@ impl Presence {
         self.in_force.store(0, Ordering::Release);
     }
 
-    /// The word of a tag, and its bits there: of other parts of the hash than those that choose its slots alone.
+    /// The word of a tag, and its bits there: of other parts of the hash than those that choose its slots
+    /// alone.
     fn place(&self, tag: TagHash) -> (usize, u64) {
         let mixed = tag.get().wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let word = (u128::from(mixed) * self.filters[0].len() as u128) >> 64;
@@ -241,7 +245,7 @@ impl Tags {
         }
     }
 
-    /// The same for tags that were not noted at the miss: bumps since then that were left out are recorded now.
+    /// Notes tags that were not noted at the miss: bumps since then that were left out are recorded now.
     ///
     /// The arguments are those of [`Tags::bump_softly`].
     pub fn note_named(&self, tags: &[u64], now_ms: u64, grace_ms: u64, time_of: impl Fn(u64) -> u64) {
@@ -251,7 +255,7 @@ impl Tags {
         }
         self.note(tags);
         for tag in tags.iter().map(|tag| TagHash::from_stored(*tag)) {
-            for (kind, number) in [Kind::Hard, Kind::Soft].into_iter().zip(presence.left_out(tag)) {
+            for (kind, number) in [BumpKind::Hard, BumpKind::Soft].into_iter().zip(presence.left_out(tag)) {
                 if number > self.bumps().last_own(tag, kind) {
                     self.raise_late(tag, kind, number, now_ms, grace_ms, &time_of);
                 }
@@ -259,20 +263,20 @@ impl Tags {
         }
     }
 
-    /// Whether a bump of this tag may be left out, since no item and no miss has it; otherwise it must be made. `take_number`: as for
-    /// [`Bumps::bump`], called once at most.
-    pub fn leaves_out(&self, tag: TagHash, kind: Kind, take_number: impl FnOnce() -> u64) -> bool {
+    /// Whether a bump of this tag may be left out, since no item and no miss has it; otherwise it must be
+    /// made. `take_number`: as for [`Bumps::bump`], called once at most.
+    pub fn leaves_out(&self, tag: TagHash, kind: BumpKind, take_number: impl FnOnce() -> u64) -> bool {
         self.presence.get().is_some_and(|presence| presence.leave_out(tag, kind, take_number))
     }
 
-    /// Whether clients name tags with their values, and [`Tags::name_exactly`] was not called: what was left out looks bumped to them more
-    /// often than what was recorded.
+    /// Whether clients name tags with their values, and [`Tags::name_exactly`] was not called: what was left
+    /// out looks bumped to them more often than what was recorded.
     pub fn names_roughly(&self) -> bool {
         self.presence.get().is_some_and(Presence::wants_exact)
     }
 
-    /// Takes as much memory again as the slots of bumps, so that tags that are named late look bumped as seldom as others. `take_number`: as for
-    /// [`Bumps::bump`].
+    /// Takes as much memory again as the slots of bumps, so that tags that are named late look bumped as
+    /// seldom as others. `take_number`: as for [`Bumps::bump`].
     pub fn name_exactly(&self, take_number: impl FnOnce() -> u64) {
         if let Some(presence) = self.presence.get() {
             presence.make_exact(self.bumps().memory_bytes(), take_number);
@@ -300,7 +304,8 @@ impl Tags {
         }
     }
 
-    /// Share of bits that notes have set, 0.0..=1.0: above a half, many tags look noted that are not. `None`: no generation has ended.
+    /// Share of bits that notes have set, 0.0..=1.0: above a half, many tags look noted that are not. `None`:
+    /// no generation has ended.
     pub fn noted_share(&self) -> Option<f64> {
         self.presence.get()?.share()
     }
@@ -319,7 +324,7 @@ mod tests {
     #[test]
     fn all_may_be_there_until_the_first_generation_has_ended() {
         let presence = Presence::new(1 << 12);
-        assert!(presence.may_have(tag(1)) && !presence.leave_out(tag(1), Kind::Hard, || 1));
+        assert!(presence.may_have(tag(1)) && !presence.leave_out(tag(1), BumpKind::Hard, || 1));
         presence.begin();
         presence.note(tag(2));
         assert!(presence.may_have(tag(1)));
@@ -344,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Share of a thousand tags that are named after a flood and look bumped, and of a hundred that were, among those of the flood.
+    /// Share of a thousand tags that are named after a flood and look bumped, and of a hundred that were,
+    /// among those of the flood.
     fn named_after(rows: u64, is_exact: bool) -> (f64, f64) {
         let (tags, clock) = (Tags::new(1 << 18), std::cell::Cell::new(0));
         let tick = || {
@@ -358,14 +364,14 @@ mod tests {
         tags.note_named(&[tag(1 << 40).get()], 0, 0, |_| 0);
         assert!(tags.names_roughly());
         let early = tick();
-        assert!(tags.leaves_out(tag(0), Kind::Hard, tick));
+        assert!(tags.leaves_out(tag(0), BumpKind::Hard, tick));
         if is_exact {
             tags.name_exactly(tick);
             assert!(!tags.names_roughly());
         }
         let stamp = tick();
         for n in 1..rows {
-            assert!(tags.leaves_out(tag(n), Kind::Hard, tick));
+            assert!(tags.leaves_out(tag(n), BumpKind::Hard, tick));
         }
         let dead = |stamp: u64, n: u64| {
             tags.note_named(&[tag(n).get()], 0, 0, |_| 0);
@@ -391,13 +397,16 @@ mod tests {
         let presence = Presence::new(1 << 12);
         presence.begin();
         presence.end();
-        assert!(presence.leave_out(tag(1), Kind::Hard, || 7) && presence.leave_out(tag(1), Kind::Soft, || 8));
+        assert!(
+            presence.leave_out(tag(1), BumpKind::Hard, || 7)
+                && presence.leave_out(tag(1), BumpKind::Soft, || 8)
+        );
         presence.note(tag(1));
         assert_eq!(
             (presence.left_out(tag(1)), presence.left_out(tag(2)), presence.count()),
             ([7, 8], [0, 0], 2)
         );
-        assert!(!presence.leave_out(tag(1), Kind::Hard, || 9), "it is noted now");
+        assert!(!presence.leave_out(tag(1), BumpKind::Hard, || 9), "it is noted now");
     }
 
     /// Share of a thousand tags in use that look bumped after a flood of other rows, and the bumps left out.
@@ -416,14 +425,14 @@ mod tests {
         used.clone().for_each(|n| tags.note(&[tag(n).get()]));
         let stamp = tick();
         for n in 0..rows {
-            if !tags.leaves_out(tag(n), Kind::Hard, tick) {
-                tags.bumps().bump(tag(n), Kind::Hard, tick);
+            if !tags.leaves_out(tag(n), BumpKind::Hard, tick) {
+                tags.bumps().bump(tag(n), BumpKind::Hard, tick);
             }
         }
         let dead =
             used.clone().filter(|n| tags.check(stamp, [tag(*n).get()], *n, 0) != Validity::Valid).count();
         // A row that has pages is another matter.
-        assert!(!tags.leaves_out(tag(used.start), Kind::Hard, tick));
+        assert!(!tags.leaves_out(tag(used.start), BumpKind::Hard, tick));
         (dead as f64 / 1000.0, tags.stats().left_out)
     }
 
@@ -447,7 +456,9 @@ mod tests {
         tags.end_notes();
         let check = |stamp, n| tags.check(stamp, [tag(n).get()], 7, 0);
         let miss = tick();
-        assert!(tags.leaves_out(tag(1), Kind::Hard, tick) && tags.leaves_out(tag(2), Kind::Soft, tick));
+        assert!(
+            tags.leaves_out(tag(1), BumpKind::Hard, tick) && tags.leaves_out(tag(2), BumpKind::Soft, tick)
+        );
         assert_eq!(tags.last(tag(1)), 2, "it is known all the same");
         let later = tick();
         for n in [1, 2, 3] {

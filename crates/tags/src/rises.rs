@@ -1,7 +1,8 @@
-//! When the soft floor of all tags rose, so that the grace of an item counts from the moment at which it became stale.
+//! When the soft floor of all tags rose, so that the grace of an item counts from the moment at which it
+//! became stale.
 //!
-//! A *rise* is one flush of all tagged items, or a time in which the floor follows the clock at a distance. An item falls below
-//! it when the rise begins, or later, when it has reached that age.
+//! A *rise* is one flush of all tagged items, or a time in which the floor follows the clock at a distance.
+//! An item falls below it when the rise begins, or later, when it has reached that age.
 //!
 //! # Invariant
 //! Numbers and times rise from one rise to the next.
@@ -43,8 +44,8 @@ impl Rises {
         if self.0.len() > RISES_MAX { self.0.pop_front().map(|rise| rise.last) } else { None }
     }
 
-    /// When an item with this stamp became stale, in milliseconds, or earlier; `None`: it is not below the floor. `time_of`: when
-    /// a number was given out, or earlier.
+    /// When an item with this stamp became stale, in milliseconds, or earlier; `None`: it is not below the
+    /// floor. `time_of`: when a number was given out, or earlier.
     pub(crate) fn since_ms(&self, stamp: u64, time_of: impl Fn(u64) -> u64) -> Option<u64> {
         let rise = self.0.iter().find(|rise| stamp < rise.last)?;
         if stamp < rise.first {

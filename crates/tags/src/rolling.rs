@@ -5,15 +5,15 @@
 //! ```text
 //!   phase(key) = hash'(key) / 2^64 x period
 //! ```
-//! so that at time `t` the share `1 - t / period` of the old items is still served, and the recomputations reach the
-//! application one by one. When the period is over, the rolling floor is a hard one.
+//! so that at time `t` the share `1 - t / period` of the old items is still served, and the recomputations
+//! reach the application one by one. When the period is over, the rolling floor is a hard one.
 //!
 //! # How it is read
-//! An item that is not below the highest floor, hard or rolling, is below none: one load and one comparison, which is
-//! enough for all items stored after the last flush. The check of an older item reads a snapshot under a
-//! sequence lock (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012): the
-//! version is odd while a writer is at work, and a reader that saw it change reads again, after some attempts with the
-//! writers' lock.
+//! An item that is not below the highest floor, hard or rolling, is below none: one load and one comparison,
+//! which is enough for all items stored after the last flush. The check of an older item reads a snapshot
+//! under a sequence lock (H.-J. Boehm, "Can seqlocks get along with programming language memory models?",
+//! 2012): the version is odd while a writer is at work, and a reader that saw it change reads again, after
+//! some attempts with the writers' lock.
 //!
 //! # Invariants
 //! * The hard floor and the highest number never go down.
@@ -37,14 +37,15 @@ pub struct RollingFloor {
 }
 
 impl RollingFloor {
-    /// Milliseconds from the start at which a key's old item becomes stale: below the period, by a hash that is
-    /// independent of the bits of `key_hash` that index and shards use.
+    /// Milliseconds from the start at which a key's old item becomes stale: below the period, by a hash that
+    /// is independent of the bits of `key_hash` that index and shards use.
     #[inline]
     pub fn phase_ms(&self, key_hash: u64) -> u64 {
         phase_ms(key_hash, self.period_ms)
     }
 
-    /// When a key's old item becomes stale, in milliseconds of the caller's clock: the first at which it is no longer served.
+    /// When a key's old item becomes stale, in milliseconds of the caller's clock: the first at which it is
+    /// no longer served.
     pub fn moment_ms(&self, key_hash: u64) -> u64 {
         self.start_ms + self.phase_ms(key_hash) + 1
     }
@@ -89,11 +90,11 @@ pub struct Floors {
     /// Number, start, period; the number 0 is none.
     rolling: [[AtomicU64; 3]; ROLLING_MAX],
     /// Held by a thread that changes any of this; readers see a copy of the guarded floors.
-    writer: Mutex<Writer>,
+    writer: Mutex<FloorWriter>,
 }
 
 #[derive(Debug, Default)]
-struct Writer {
+struct FloorWriter {
     floors: Snapshot,
     /// The copy that readers see.
     published: Snapshot,
@@ -131,7 +132,7 @@ impl Floors {
             version: zero(),
             hard: zero(),
             rolling: std::array::from_fn(|_| std::array::from_fn(|_| zero())),
-            writer: Mutex::new(Writer::default()),
+            writer: Mutex::new(FloorWriter::default()),
         }
     }
 
@@ -152,8 +153,8 @@ impl Floors {
         Some(number)
     }
 
-    /// Executes the pending flush if it is due. The caller must call it before each command; it is one load when none is
-    /// pending.
+    /// Executes the pending flush if it is due. The caller must call it before each command; it is one load
+    /// when none is pending.
     #[inline]
     pub fn execute_due(&self, now_ms: u64, take_number: impl FnOnce() -> u64) {
         let at_ms = self.flush_at_ms.load(Ordering::Acquire);
@@ -185,19 +186,19 @@ impl Floors {
             self.raise_hard(&mut writer, number);
             return number;
         }
-        let settled = writer.floors.settle(now_ms);
+        let ended = writer.floors.sweep(now_ms);
         let pushed = writer.floors.push(RollingFloor { number, start_ms: now_ms, period_ms });
-        writer.ended |= settled || pushed;
+        writer.ended |= ended || pushed;
         self.publish(&mut writer, number);
         number
     }
 
-    /// Turns rolling floors whose period is over into hard ones. Part of the upkeep: checks treat them as hard
-    /// anyway, and then have fewer floors to compare with.
-    pub fn settle(&self, now_ms: u64) {
+    /// Turns rolling floors whose period is over into hard ones. Part of the upkeep: checks treat them as
+    /// hard anyway, and then have fewer floors to compare with.
+    pub fn sweep(&self, now_ms: u64) {
         let mut writer = lock(&self.writer);
-        let settled = writer.floors.settle(now_ms);
-        writer.ended |= settled;
+        let ended = writer.floors.sweep(now_ms);
+        writer.ended |= ended;
         if writer.floors != writer.published {
             self.publish(&mut writer, 0);
         }
@@ -209,19 +210,20 @@ impl Floors {
         self.hard.load(Ordering::Acquire)
     }
 
-    /// The highest number of any floor, hard or rolling, up to now: an item that is not below it is below no floor.
+    /// The highest number of any floor, hard or rolling, up to now: an item that is not below it is below no
+    /// floor.
     #[inline]
     pub fn highest(&self) -> u64 {
         self.highest.load(Ordering::Acquire)
     }
 
-    /// The same, once a floor that is being raised now is raised.
+    /// The highest floor, once a floor that is being raised now is raised.
     pub(crate) fn highest_raised(&self) -> u64 {
         lock(&self.writer).highest
     }
 
-    /// Whether a rolling flush has ended since the last call, by its time or to make room for another: all its items are
-    /// flushed now. A rolling flush that an immediate flush has overtaken does not count.
+    /// Whether a rolling flush has ended since the last call, by its time or to make room for another: all
+    /// its items are flushed now. A rolling flush that an immediate flush has overtaken does not count.
     pub fn take_ended(&self) -> bool {
         std::mem::take(&mut lock(&self.writer).ended)
     }
@@ -283,18 +285,18 @@ impl Floors {
         }
     }
 
-    fn set_pending(&self, writer: &mut Writer, at_ms: u64) {
+    fn set_pending(&self, writer: &mut FloorWriter, at_ms: u64) {
         writer.flush_at_ms = at_ms;
         self.flush_at_ms.store(at_ms, Ordering::Release);
     }
 
-    fn raise_hard(&self, writer: &mut Writer, number: u64) {
+    fn raise_hard(&self, writer: &mut FloorWriter, number: u64) {
         writer.floors.raise_hard(number);
         self.publish(writer, number);
     }
 
     /// Publishes the writer's floors to readers, and `number` as the highest if it is.
-    fn publish(&self, writer: &mut Writer, number: u64) {
+    fn publish(&self, writer: &mut FloorWriter, number: u64) {
         self.version.store(writer.version + 1, Ordering::Relaxed);
         // A thread that sees one of the stores below sees the odd version, too.
         fence(Ordering::Release);
@@ -320,14 +322,14 @@ impl Floors {
 
 impl Snapshot {
     /// Whether a rolling floor has become a hard one.
-    fn settle(&mut self, now_ms: u64) -> bool {
+    fn sweep(&mut self, now_ms: u64) -> bool {
         let over = self.rolling.iter().flatten().filter(|floor| floor.is_over(now_ms));
         let Some(number) = over.map(|floor| floor.number).max() else { return false };
         self.raise_hard(number);
         true
     }
 
-    /// The same.
+    /// Adds a floor. True: a rolling floor has become a hard one.
     fn push(&mut self, floor: RollingFloor) -> bool {
         let full = if let [Some(oldest), .., Some(_)] = self.rolling {
             self.raise_hard(oldest.number);
@@ -451,14 +453,14 @@ mod tests {
         let (floors, clock) = (Floors::new(), Clock::default());
         let number = floors.start_rolling(0, 100, || clock.tick());
         let longer = floors.start_rolling(0, 1_000, || clock.tick());
-        floors.settle(99);
+        floors.sweep(99);
         assert_eq!((floors.hard(), floors.rolling().count()), (0, 2));
-        floors.settle(100);
+        floors.sweep(100);
         assert_eq!(
             (floors.hard(), floors.rolling().map(|f| f.number).collect::<Vec<_>>()),
             (number, vec![longer])
         );
-        floors.settle(1_000);
+        floors.sweep(1_000);
         assert_eq!((floors.hard(), floors.rolling().count()), (longer, 0));
     }
 

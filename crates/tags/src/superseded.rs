@@ -1,14 +1,15 @@
 //! Soft bumps that later ones have replaced, until the grace of the items that they made stale has passed.
 //!
-//! A slot holds only the last number. An item that an earlier soft bump made stale would look as if it had become stale
-//! at the last one, and would be served for another grace: with a bump every few seconds, without a limit. So the number
-//! that a soft bump replaces in a slot is kept here until the longest grace has passed since that number was given out;
-//! then the slot of the same place in the *hard* array is raised to it, and older items are dead.
+//! A slot holds only the last number. An item that an earlier soft bump made stale would look as if it had
+//! become stale at the last one, and would be served for another grace: with a bump every few seconds,
+//! without a limit. So the number that a soft bump replaces in a slot is kept here until the longest grace
+//! has passed since that number was given out; then the slot of the same place in the *hard* array is raised
+//! to it, and older items are dead.
 //!
 //! By place, not by tag: several tags share a slot, and each of them depends on what the slot held.
 //!
-//! The list is bounded. A number that finds no room is raised at once, which costs recomputations, but no item is
-//! served for too long.
+//! The list is bounded. A number that finds no room is raised at once, which costs recomputations, but no
+//! item is served for too long.
 //!
 //! # Invariant
 //! Each number is in this list, or its hard slot is raised to it.
@@ -16,23 +17,24 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use crate::bumps::{Bumps, Place};
+use crate::bumps::{BumpPlace, Bumps};
 
 /// Numbers kept at most, about 100 bytes each.
 pub(crate) const SUPERSEDED_MAX: usize = 4096;
 
-/// See the module's text.
+/// Soft bumps that later ones have replaced, until the grace of their items has passed.
 #[derive(Debug, Default)]
-pub(crate) struct Superseded {
+pub(crate) struct SupersededBumps {
     /// When it is due in milliseconds, where, which number.
-    due: BinaryHeap<Reverse<(u64, Place, u64)>>,
-    /// The same by place.
-    numbers: BTreeSet<(Place, u64)>,
+    due: BinaryHeap<Reverse<(u64, BumpPlace, u64)>>,
+    /// The bumps' numbers, by place.
+    numbers: BTreeSet<(BumpPlace, u64)>,
 }
 
-impl Superseded {
-    /// A soft bump has replaced `number` at `place`; the items which that number made stale may be served until `due_ms`.
-    pub(crate) fn add(&mut self, place: Place, number: u64, due_ms: u64, bumps: &Bumps) {
+impl SupersededBumps {
+    /// A soft bump has replaced `number` at `place`; the items which that number made stale may be served
+    /// until `due_ms`.
+    pub(crate) fn add(&mut self, place: BumpPlace, number: u64, due_ms: u64, bumps: &Bumps) {
         self.due.push(Reverse((due_ms, place, number)));
         self.numbers.insert((place, number));
         if self.due.len() > SUPERSEDED_MAX {
@@ -41,14 +43,14 @@ impl Superseded {
     }
 
     /// Raises the hard slots of all numbers that are due.
-    pub(crate) fn settle(&mut self, now_ms: u64, bumps: &Bumps) {
+    pub(crate) fn sweep(&mut self, now_ms: u64, bumps: &Bumps) {
         while self.due.peek().is_some_and(|Reverse((due_ms, ..))| *due_ms <= now_ms) {
             self.harden_first(bumps);
         }
     }
 
     /// The first number above `stamp` that this place held before its present one.
-    pub(crate) fn first_above(&self, place: Place, stamp: u64) -> Option<u64> {
+    pub(crate) fn first_above(&self, place: BumpPlace, stamp: u64) -> Option<u64> {
         let later = (place, stamp.saturating_add(1))..=(place, u64::MAX);
         self.numbers.range(later).next().map(|(_, number)| *number)
     }

@@ -1,5 +1,5 @@
-//! Locks and atomics: those of std, or those of a model checker: loom in `tests/it/loom.rs`, shuttle in the engine's
-//! `tests/shuttle.rs`.
+//! Locks and atomics: those of std, or those of a model checker: loom in `tests/it/loom.rs`, shuttle in the
+//! engine's `tests/shuttle.rs`.
 
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{

@@ -1,7 +1,7 @@
 //! Tags: names, their hashes, and lists of them.
 //!
-//! After parsing, a tag is its hash. Two tags with the same 64-bit hash are invalidated together: that can cause an extra
-//! miss, never an old value.
+//! After parsing, a tag is its hash. Two tags with the same 64-bit hash are invalidated together: that can
+//! cause an extra miss, never an old value.
 //!
 //! # Invariant
 //! A list has at most [`TAGS_MAX`] tags, each once.
@@ -26,17 +26,18 @@ pub const TAG_LINE: &[u8] = b"@tags:";
 /// The first line of a value, if it names the value's tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagLine<'v> {
-    /// It does not.
+    /// The value has no such line.
     None,
-    /// It names these; and its length in bytes, with its line break.
+    /// The line names these tags; and its length in bytes, with its line break.
     Names(&'v [u8], usize),
-    /// It does not end within [`TAG_LINE_MAX`] bytes.
+    /// The line does not end within [`TAG_LINE_MAX`] bytes.
     Endless,
 }
 
 impl<'v> TagLine<'v> {
-    /// The first line of a value that begins with `head`: at least [`TAG_LINE_MAX`] bytes of it, or all of it. The line break is
-    /// `\n` or `\r\n`, of which each byte may have a backslash before it: so the npm package memcached sends them.
+    /// The first line of a value that begins with `head`: at least [`TAG_LINE_MAX`] bytes of it, or all of
+    /// it. The line break is `\n` or `\r\n`, of which each byte may have a backslash before it: so the npm
+    /// package memcached sends them.
     #[inline]
     pub fn of(head: &'v [u8]) -> Self {
         if head.starts_with(TAG_LINE) { Self::read(head) } else { Self::None }
@@ -101,8 +102,8 @@ impl TagHasher {
         }
     }
 
-    /// The hash of a name that a rule makes from a key, whatever its length. Equal to [`TagHasher::hash`] for names
-    /// that may be given.
+    /// The hash of a name that a rule makes from a key, whatever its length. Equal to [`TagHasher::hash`] for
+    /// names that may be given.
     pub fn hash_made(&self, name: &[u8]) -> TagHash {
         TagHash(rapidhash_v3_inline::<true, true, false>(name, &self.0))
     }
@@ -129,7 +130,7 @@ impl TagHasher {
         self.parse_list_behind(PrefixId::NONE, text)
     }
 
-    /// The same behind a prefix.
+    /// Parses a list of tags behind a prefix.
     ///
     /// # Errors
     /// As [`TagHasher::parse_list`].
@@ -142,8 +143,8 @@ impl TagHasher {
         Ok(list)
     }
 
-    /// The same of a text that is not part of a command, behind a prefix: a name with a blank or a control character, by which no command could
-    /// invalidate it, is refused.
+    /// Parses a list of tags from a text that is not part of a command, behind a prefix. A name with a blank
+    /// or a control character, by which no command could invalidate it, is refused.
     ///
     /// # Errors
     /// As [`TagHasher::parse_list`], and when there is such a name.
@@ -216,15 +217,15 @@ impl TagList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TagError {
-    /// It has no bytes.
+    /// The name has no bytes.
     Empty,
-    /// It has more than [`TAG_BYTES_MAX`] bytes.
+    /// The name has more than [`TAG_BYTES_MAX`] bytes.
     TooLong,
     /// An item would have more than [`TAGS_MAX`].
     TooMany,
     /// A `%` is followed by something other than `2C` or `25`.
     Escape,
-    /// It has a blank or a control character.
+    /// The name has a blank or a control character.
     Blank,
     /// The line that names it does not end.
     Endless,

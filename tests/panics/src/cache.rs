@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use cattlegrid_engine::{
-    Context, Counters, Cursor, Effects, Engine, EngineConfig, Interest, Now, Output, Piece, Step, Ticket,
+    Context, Counters, Cursor, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -55,7 +55,7 @@ impl Cache {
         };
         let mut lock = self.0.shard_lock();
         if let Request::Get(get) = &request {
-            drop(self.0.get(get, hash, Piece::ALL, &mut lock, &mut cx));
+            drop(self.0.get(get, hash, GetPiece::ALL, &mut lock, &mut cx));
         } else {
             assert!(
                 self.0.execute(&request, hash, &mut lock, &mut cx).is_none(),

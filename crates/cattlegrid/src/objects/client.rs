@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cattlegrid_config::Settings;
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece, ReplyQueue,
-    RulesConfig, Step, Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PieceResult,
+    ReplyQueue, RulesConfig, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_objects::Registry;
@@ -201,24 +201,24 @@ impl ObjectClient {
                 session: &mut self.session,
                 out: &mut out,
             };
-            let piece = Piece { progress: begun.into(), bytes: PART_BYTES, ..Piece::ALL };
+            let piece = GetPiece { progress: begun.into(), bytes: PART_BYTES, ..GetPiece::ALL };
             let mut lock = self.engine.shard_lock();
             let parked = match &left {
                 None => self.engine.execute(request, hash, &mut lock, &mut cx),
                 Some(get) => match self.engine.get(get, hash, piece, &mut lock, &mut cx) {
-                    Got::Done => {
+                    PieceResult::Done => {
                         left = None;
                         None
                     }
-                    Got::Parked(parked) => {
+                    PieceResult::Parked(parked) => {
                         left = None;
                         Some(parked)
                     }
-                    Got::ParkedMore(parked, keys) => {
+                    PieceResult::ParkedMore(parked, keys) => {
                         left = Some(get.with_keys(keys));
                         Some(parked)
                     }
-                    Got::More(keys) => {
+                    PieceResult::More(keys) => {
                         left = Some(get.with_keys(keys));
                         None
                     }
@@ -261,7 +261,7 @@ impl ObjectClient {
                 while let Some(going) = call {
                     let (counters, interest) = (&self.counters, Interest::none());
                     let mut step = Step { now, counters, interest, effects: &mut *effects };
-                    call = self.engine.go_on(going, &mut self.engine.shard_lock(), &mut step);
+                    call = self.engine.continue_call(going, &mut self.engine.shard_lock(), &mut step);
                 }
             }
         }

@@ -153,7 +153,7 @@ fn an_expiration_above_30_days_is_a_unix_time(kind: Kind) {
     let first = one(&ledger, &words);
     assert_eq!(first.outcome, "computed");
     let early = one(&ledger, &words);
-    // Unless the machine was so slow that the lock or the value has had its time.
+    // Unless the machine was so slow that the time of the lock or the value is over.
     let in_time = first.took < Duration::from_millis(900) && unix_time() + 2 < unix;
     assert!(early.outcome == "value" || !in_time, "{early:?}");
     // Beyond the second in which servers may drop it, and beyond the time for which it is served when it is old.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use cattlegrid_config::{RuleFile, explain};
 use cattlegrid_engine::rules::Change;
 use cattlegrid_engine::{
-    Context, Counters, Effects, Engine, EngineConfig, Got, Interest, Now, Output, Piece, RulesConfig, Step,
-    Ticket,
+    Context, Counters, Effects, Engine, EngineConfig, GetPiece, Interest, Now, Output, PieceResult,
+    RulesConfig, Step, Ticket,
 };
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_protocol::{Limits, Parsed, Request, parse};
@@ -173,9 +173,9 @@ fn run(engine: &Engine, line: &[u8]) {
     let Some(hash) = engine.hash(&request) else { return };
     let mut lock = engine.shard_lock();
     let parked = match &request {
-        Request::Get(get) => match engine.get(get, hash, Piece::ALL, &mut lock, &mut cx) {
-            Got::Parked(parked) | Got::ParkedMore(parked, _) => Some(parked),
-            Got::Done | Got::More(_) => None,
+        Request::Get(get) => match engine.get(get, hash, GetPiece::ALL, &mut lock, &mut cx) {
+            PieceResult::Parked(parked) | PieceResult::ParkedMore(parked, _) => Some(parked),
+            PieceResult::Done | PieceResult::More(_) => None,
         },
         _ => engine.execute(&request, hash, &mut lock, &mut cx),
     };

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::bump_log::{BumpWait, BumpWaiter};
 use crate::engine::Engine;
-use crate::parked::{Form, NOT_CONFIRMED, Parked};
+use crate::parked::{NOT_CONFIRMED, ParkedForm, ParkedRequest};
 use crate::reply::meta::Refusals;
 use crate::step::Context;
 
 impl Engine {
-    /// Lets the reply that was written since `from` wait for the bump of this ticket, as far as the log asks for it. What is not answered
-    /// (`noreply`, `q`) does not wait.
+    /// Lets the reply that was written since `from` wait for the bump of this ticket, as far as the log asks
+    /// for it. What is not answered (`noreply`, `q`) does not wait.
     #[cold]
     pub(crate) fn await_bump(
         &self,
@@ -18,7 +18,7 @@ impl Engine {
         from: (usize, usize),
         refusals: Refusals,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         if cx.out.place() == from {
             return None;
         }
@@ -32,9 +32,9 @@ impl Engine {
                 None
             }
             BumpWait::Until(deadline_ms) => {
-                let form = Form::Bump { done: cx.out.split_off(from), refusals, is_confirmed: false };
+                let form = ParkedForm::Bump { done: cx.out.split_off(from), refusals, is_confirmed: false };
                 // It is hurried by no reply behind it: it has little time anyway.
-                Some(Box::new(Parked::new(cx.ticket.request, deadline_ms, u32::MAX, false, form)))
+                Some(Box::new(ParkedRequest::new(cx.ticket.request, deadline_ms, u32::MAX, false, form)))
             }
         }
     }

@@ -3,14 +3,14 @@
 //! ```text
 //!   get quota:take:u1:1:10:hour    no such item -> the name of a call -> the object's shard -> its method -> VALUE ...
 //! ```
-//! Names are recognised where an ordinary look-up has found nothing: a hit of an ordinary key pays nothing for them. No
-//! command stores under such a name. When types are switched on while there are items, those under new names are removed
-//! piece by piece (`upkeep`), and until that is done names are recognised first.
+//! Names are recognised where an ordinary look-up has found nothing: a hit of an ordinary key pays nothing
+//! for them. No command stores under such a name. When types are switched on while there are items, those
+//! under new names are removed piece by piece (`upkeep`), and until that is done names are recognised first.
 //!
-//! An object is an item of a domain of its own, which no key can name. A call runs under the lock of its shard
-//! (`shard/object`). A call that reads more than `AT_ONCE_BYTES` of an object leaves the engine as a [`RunningCall`], for the
-//! lane that is the object's home, which calls [`Engine::go_on`] until it has ended (`call_later`); its request waits like
-//! a held get and is woken.
+//! An object is an item of a domain of its own, which no key can name. A call runs under the lock of its
+//! shard (`shard/object`). A call that reads more than `AT_ONCE_BYTES` of an object leaves the engine as a
+//! [`RunningCall`], for the lane that is the object's home, which calls [`Engine::continue_call`] until it
+//! has ended (`call_later`); its request waits like a held get and is woken.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use cattlegrid_protocol::{Meta, Request, reply};
 
 use crate::counters::TIMED_EVERY;
 use crate::engine::Engine;
-use crate::engine::call_later::Later;
-use crate::engine::call_script::{Scripted, keep_value};
-use crate::engine::called::{CallCx, Called};
+use crate::engine::call_later::LaterCall;
+use crate::engine::call_script::{HostOutcome, keep_value};
+use crate::engine::called::{CallCx, CallProgress};
 use crate::names::Names;
-use crate::parked::{Form, Parked};
-use crate::reply::call::{Answered, NO_ROOM, Shape, Shows};
+use crate::parked::{ParkedForm, ParkedRequest};
+use crate::reply::call::{CallForm, CallReply, NO_ROOM, ShownReply};
 use crate::reply::meta::{count_meta, refusals_of};
 use crate::running::{ItemKey, RunningCall, fill_item_key};
 use crate::shard::miss::count_miss;
-use crate::shard::object::{Call, Ran};
+use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
 use crate::step::Context;
 
@@ -39,7 +39,7 @@ const NOT_A_NAME: &str = "CLIENT_ERROR A needs the name of an object, type::key"
 
 /// What a request asks of objects.
 #[derive(Debug)]
-enum Asked<'k> {
+enum ObjectRequest<'k> {
     /// A method by `type:method:key:...`.
     Named(Name<'k>),
     /// A method of `type::key`.
@@ -62,7 +62,7 @@ impl Engine {
         spot: Option<Spot>,
         touches: bool,
         mut request: CallCx<'_, '_, '_>,
-    ) -> Called {
+    ) -> CallProgress {
         let key = request.key;
         let (changes, objects) = (self.shared().type_changes(), self.shared().objects());
         let Some((registry, named)) =
@@ -71,40 +71,41 @@ impl Engine {
             // The types were switched off in between.
             if touches {
                 count_miss(true, request.cx);
-                return Called::Written;
+                return CallProgress::Written;
             }
-            return request.answer(Answered::Miss);
+            return request.answer(CallReply::Miss);
         };
         match named {
             _ if touches => {
                 let shape = request.shape;
                 count_miss(true, request.cx);
-                shape.write(Answered::Error(&refusal(registry, &named)), &mut request.cx.out.bytes);
-                if shape.is_alone() { Called::Refused } else { Called::Written }
+                shape.write(CallReply::Error(&refusal(registry, &named)), &mut request.cx.out.bytes);
+                if shape.is_alone() { CallProgress::Refused } else { CallProgress::Written }
             }
             Named::Call(name) => {
-                self.call(Types { registry, changes }, Asked::Named(name), &[], &mut request)
+                self.call(Types { registry, changes }, ObjectRequest::Named(name), &[], &mut request)
             }
             Named::Object { .. } => request.error(&refusal(registry, &named)),
         }
     }
 
-    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag `A`. `names`: of
-    /// [`Shared::names`](crate::shared::Shared::names).
+    /// Whether a request may be one for [`Engine::execute_object`]: there are objects, or it has the flag
+    /// `A`. `names`: of [`Shared::names`](crate::shared::EngineShared::names).
     #[inline]
     pub(crate) fn may_call(names: u64, request: &Request<'_>) -> bool {
         Names::state(names) != Names::OFF
             || matches!(request, Request::MetaGet(meta) | Request::MetaSet(meta, _) if meta.set.has(b'A'))
     }
 
-    /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it does not.
+    /// A request other than a classic `get` that names a call or an object, or has the flag `A`. None: it
+    /// does not.
     #[inline(never)]
     pub(crate) fn execute_object(
         &self,
         request: &Request<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Called> {
+    ) -> Option<CallProgress> {
         let calls = match request {
             Request::MetaGet(meta) | Request::MetaSet(meta, _) => meta.set.has(b'A'),
             _ => false,
@@ -132,7 +133,7 @@ impl Engine {
             // Without objects there is no such flag.
             let text = if objects.is_none() { reply::error::INVALID_FLAG } else { NOT_A_NAME };
             reply::line(&mut cx.out.bytes, text);
-            Called::Written
+            CallProgress::Written
         })
     }
 
@@ -143,7 +144,7 @@ impl Engine {
         meta: &Meta<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         let key = meta.key.bytes();
         if self.shared().control(key).is_some() {
             lock.release();
@@ -158,7 +159,7 @@ impl Engine {
             // The types were switched off in between.
             cx.step.counters.cmd_meta.add(1);
             cx.step.counters.cmd_get.add(1);
-            CallCx { shape: Shape::Get2(meta), key, last: true, lock, cx }.answer(Answered::Miss)
+            CallCx { shape: CallForm::Get2(meta), key, last: true, lock, cx }.answer(CallReply::Miss)
         };
         called.parked()
     }
@@ -171,11 +172,11 @@ impl Engine {
         named: &Named<'_>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Called {
+    ) -> CallProgress {
         let registry = types.registry;
         let drop = |type_id, key| {
             let method = registry.method_of(type_id, b"drop").expect("every object has it");
-            Asked::Method { type_id, method, key, arguments: Arguments::none() }
+            ObjectRequest::Method { type_id, method, key, arguments: Arguments::none() }
         };
         let mut escaped = Vec::new();
         match (request, named) {
@@ -183,12 +184,12 @@ impl Engine {
                 cx.step.counters.cmd_meta.add(1);
                 cx.step.counters.cmd_get.add(1);
                 let mut request =
-                    CallCx { shape: Shape::Get2(meta), key: meta.key.bytes(), last: true, lock, cx };
+                    CallCx { shape: CallForm::Get2(meta), key: meta.key.bytes(), last: true, lock, cx };
                 // Flags that change an item.
                 let changes = has_any(meta, b"TNRE");
                 match (named, flag_a(meta)) {
                     (Named::Call(name), None) if !changes => {
-                        self.call(types, Asked::Named(*name), &[], &mut request)
+                        self.call(types, ObjectRequest::Named(*name), &[], &mut request)
                     }
                     (Named::Object { type_id, key: own }, Some(text)) if !changes => {
                         match parse_flag(registry, *type_id, own, text, None, &mut escaped) {
@@ -202,7 +203,7 @@ impl Engine {
             (Request::MetaSet(meta, data), Named::Object { type_id, key: own }) if meta.set.has(b'A') => {
                 cx.step.counters.cmd_meta.add(1);
                 let (key, text) = (meta.key.bytes(), flag_a(meta).unwrap_or_default());
-                let mut request = CallCx { shape: Shape::Set(meta), key, last: true, lock, cx };
+                let mut request = CallCx { shape: CallForm::Set(meta), key, last: true, lock, cx };
                 if has_any(meta, b"CEFIMT") {
                     return request.error(reply::error::INVALID_FLAG);
                 }
@@ -218,14 +219,14 @@ impl Engine {
                 }
             }
             (Request::Delete(delete), Named::Object { type_id, key: own }) => {
-                let shape = Shape::Delete { noreply: delete.noreply };
+                let shape = CallForm::Delete { noreply: delete.noreply };
                 let mut request = CallCx { shape, key: delete.key, last: true, lock, cx };
                 self.call(types, drop(*type_id, own), &[], &mut request)
             }
             (Request::MetaDelete(meta), Named::Object { type_id, key: own }) => {
                 count_meta(meta, cx);
                 let mut request =
-                    CallCx { shape: Shape::Delete2(meta), key: meta.key.bytes(), last: true, lock, cx };
+                    CallCx { shape: CallForm::Delete2(meta), key: meta.key.bytes(), last: true, lock, cx };
                 if has_any(meta, b"CEITx") {
                     return request.error(reply::error::INVALID_FLAG);
                 }
@@ -234,7 +235,7 @@ impl Engine {
             (request, _) => {
                 let stores = matches!(request, Request::MetaSet(..));
                 refusals_of(request).write_no_name(stores, &refusal(registry, named), &mut cx.out.bytes);
-                Called::Written
+                CallProgress::Written
             }
         }
     }
@@ -243,15 +244,15 @@ impl Engine {
     fn call(
         &self,
         types: Types<'_>,
-        asked: Asked<'_>,
+        asked: ObjectRequest<'_>,
         tags: &[u64],
         request: &mut CallCx<'_, '_, '_>,
-    ) -> Called {
+    ) -> CallProgress {
         let Types { registry, changes } = types;
         let mut buffer = Vec::new();
         let (type_id, method, own, arguments) = match asked {
-            Asked::Method { type_id, method, key, arguments } => (type_id, method, key, arguments),
-            Asked::Named(name) => match registry.split(&name, &mut buffer) {
+            ObjectRequest::Method { type_id, method, key, arguments } => (type_id, method, key, arguments),
+            ObjectRequest::Named(name) => match registry.split(&name, &mut buffer) {
                 Ok((key, arguments)) => (name.type_id, name.method, key, arguments),
                 Err(text) => return request.error(&text),
             },
@@ -292,8 +293,8 @@ impl Engine {
         }
         let ran = self.run_with_room(&call, false, request.lock, &request.cx.step);
         let called = match ran {
-            Ran::Busy | Ran::Moved => return self.call_later(&call, None, request),
-            Ran::List(mut listing) => {
+            CallOutcome::Busy | CallOutcome::Moved => return self.call_later(&call, None, request),
+            CallOutcome::List(mut listing) => {
                 if let Some(shows) = self.read_at_once(&call, &mut listing, request.lock, &request.cx.step) {
                     request.answer_listing(&call, *listing, shows)
                 } else {
@@ -301,22 +302,22 @@ impl Engine {
                     return self.call_later(&call, Some(listing), request);
                 }
             }
-            Ran::Value { flags, cas, ttl } => {
+            CallOutcome::Value { flags, cas, ttl } => {
                 let value = std::mem::take(&mut request.lock.shard(hash).value);
                 counter.bytes.add(value.len() as u64);
-                let called = request.answer(Answered::Value(Shows { value: &value, flags, cas, ttl }));
+                let called = request.answer(CallReply::Value(ShownReply { value: &value, flags, cas, ttl }));
                 request.lock.shard(hash).keep_value(value);
                 called
             }
-            Ran::Miss => {
+            CallOutcome::Miss => {
                 counter.misses.add(1);
-                request.answer(Answered::Miss)
+                request.answer(CallReply::Miss)
             }
-            Ran::Error(text) => {
+            CallOutcome::Error(text) => {
                 counter.errors.add(1);
                 request.error(&text)
             }
-            Ran::NoRoom(_) | Ran::PinnedFull => {
+            CallOutcome::NoRoom(_) | CallOutcome::PinnedFull => {
                 counter.errors.add(1);
                 counters.store_no_memory.add(1);
                 request.error(NO_ROOM)
@@ -338,15 +339,15 @@ impl Engine {
         call: &Call<'_>,
         listing: Option<Box<Listing>>,
         request: &mut CallCx<'_, '_, '_>,
-    ) -> Called {
+    ) -> CallProgress {
         let CallCx { shape, last, ref mut lock, ref mut cx, .. } = *request;
         let counter = cx.step.counters.methods.of(call.registry.number(call.method));
         let caller = cx.session.caller();
-        let stays =
+        let own_lane =
             listing.is_none() && !lock.shard(call.hash).is_busy(call.item_key) && cx.step.effects.postpones();
-        let later = Later { caller, request: cx.ticket.request, begun_ns: self.nanos(), stays };
-        // Only a call that reads its own object, which is busy with it already, has had its moment. Another call may change
-        // something later: then nothing of its connection may come before it.
+        let later = LaterCall { caller, request: cx.ticket.request, begun_ns: self.nanos(), own_lane };
+        // Only a call that reads its own object, which is busy with it already, is over as a change. Another
+        // call may change something later: then nothing of its connection may come before it.
         let is_barrier = listing.is_none() || call.registry.definition(call.method).reads == Reads::Arguments;
         let running = RunningCall::new(self, call, listing, later);
         if let Err(text) = self.begin_call(running, lock, &mut cx.step) {
@@ -354,12 +355,17 @@ impl Engine {
             return request.error(text);
         }
         counter.waited.add(1);
-        let form = Form::Call { shape: shape.to_owned(last), is_barrier, verdict: None };
-        Called::Parked(Box::new(Parked::new(cx.ticket.request, u64::MAX, 0, false, form)))
+        let form = ParkedForm::Call { shape: shape.to_owned(last), is_barrier, verdict: None };
+        CallProgress::Parked(Box::new(ParkedRequest::new(cx.ticket.request, u64::MAX, 0, false, form)))
     }
 
     /// Makes a call of a host's method whose object is not busy, and answers it or lets its request wait.
-    fn call_script(&self, call: &Call<'_>, script: &Script<'_>, request: &mut CallCx<'_, '_, '_>) -> Called {
+    fn call_script(
+        &self,
+        call: &Call<'_>,
+        script: &Script<'_>,
+        request: &mut CallCx<'_, '_, '_>,
+    ) -> CallProgress {
         if request.cx.step.effects.postpones() {
             return self.call_later(call, None, request);
         }
@@ -368,25 +374,25 @@ impl Engine {
         let ran = self.run_script(call, script, false, request.lock, &mut request.cx.step);
         let ns = self.nanos().saturating_sub(begun_ns);
         request.cx.step.effects.add_calls_ns(ns);
-        if matches!(ran, Scripted::Moved) {
+        if matches!(ran, HostOutcome::Moved) {
             return self.call_later(call, None, request);
         }
         counter.time(ns);
         self.shared().slow().note_call(call.registry, call.method, ns, request.cx.step.now.ms);
         match ran {
-            Scripted::Value { value, flags, cas, ttl } => {
+            HostOutcome::Value { value, flags, cas, ttl } => {
                 counter.bytes.add(value.len() as u64);
-                let called = request.answer(Answered::Value(Shows { value: &value, flags, cas, ttl }));
+                let called = request.answer(CallReply::Value(ShownReply { value: &value, flags, cas, ttl }));
                 keep_value(value);
                 called
             }
-            Scripted::Error(text) => {
+            HostOutcome::Error(text) => {
                 counter.errors.add(1);
                 request.error(&text)
             }
-            Scripted::Miss | Scripted::Moved => {
+            HostOutcome::Miss | HostOutcome::Moved => {
                 counter.misses.add(1);
-                request.answer(Answered::Miss)
+                request.answer(CallReply::Miss)
             }
         }
     }
@@ -412,7 +418,7 @@ fn parse_flag<'a>(
     text: &'a [u8],
     data: Option<&'a [u8]>,
     buffer: &'a mut Vec<u8>,
-) -> Result<Asked<'a>, String> {
+) -> Result<ObjectRequest<'a>, String> {
     let colon = memchr::memchr(b':', text);
     let name = &text[..colon.unwrap_or(text.len())];
     let Some(method) = registry.method_of(type_id, name) else {
@@ -433,7 +439,7 @@ fn parse_flag<'a>(
     if parts.len() > cattlegrid_objects::ARGUMENTS_MAX {
         return Err(registry.client_error(method, "too many arguments"));
     }
-    Ok(Asked::Method { type_id, method, key, arguments: Arguments::of(parts) })
+    Ok(ObjectRequest::Method { type_id, method, key, arguments: Arguments::of(parts) })
 }
 
 /// The reply to a command that cannot be used with this name.

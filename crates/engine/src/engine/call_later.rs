@@ -1,24 +1,26 @@
 //! Calls that do not end at once: those that read much, and those that wait for an object that is busy.
 //!
-//! An object is busy while a call reads it in steps; nothing changes it meanwhile. Other calls on it stand in its queue, in
-//! the order in which they came. When a call has ended, its object is handed to the next in the queue, and stays busy until
-//! the queue is empty: no call overtakes another.
+//! An object is busy while a call reads it in steps; nothing changes it meanwhile. Other calls on it stand in
+//! its queue, in the order in which they came. When a call has ended, its object is handed to the next in the
+//! queue, and stays busy until the queue is empty: no call overtakes another.
 //!
-//! A call of several objects makes them busy one after the other, in the order of their hashes, and waits in the queue of
-//! the first that is busy.
+//! A call of several objects makes them busy one after the other, in the order of their hashes, and waits in
+//! the queue of the first that is busy.
 //!
 //! # Histories
-//! 1. A reads sets 1 and 2, B reads 2 and 1. Both make the one with the lower hash busy first: the later one waits there
-//!    and has made nothing busy that the other needs. No circle of waiting calls can form, since each waits for a higher
-//!    hash than all it has.
-//! 2. While A reads an object in steps, it is evicted, expires, or is flushed: its CAS is not found again. A begins anew, and
-//!    answers what a call answers that comes afterwards: a miss, or without the members of another set. That happens once to
-//!    each of its objects at most, since a call that would make one anew stands in its queue.
-//! 3. The connection of A is closed. What A reads is for nobody, so it reads no more, and the queue moves; methods of
-//!    calls that wait are executed, since they may change something. Wakes find no connection.
-//! 4. A host's method runs for a call that has made its object busy, and the object is evicted, expires, or is flushed: what
-//!    the method leaves is dropped, and it runs again, up to [`LOSSES_MAX`] times. Other calls cannot be the cause: they stand
-//!    in the queue, or had begun before, and do not store over an object that is busy.
+//! 1. A reads sets 1 and 2, B reads 2 and 1. Both make the one with the lower hash busy first: the later one
+//!    waits there and has made nothing busy that the other needs. No circle of waiting calls can form, since
+//!    each waits for a higher hash than all it has.
+//! 2. While A reads an object in steps, it is evicted, expires, or is flushed: its CAS is not found again. A
+//!    begins anew, and answers what a call answers that comes afterwards: a miss, or without the members of
+//!    another set. That happens once to each of its objects at most, since a call that would make one anew
+//!    stands in its queue.
+//! 3. The connection of A is closed. What A reads is for nobody, so it reads no more, and the queue moves;
+//!    methods of calls that wait are executed, since they may change something. Wakes find no connection.
+//! 4. A host's method runs for a call that has made its object busy, and the object is evicted, expires, or
+//!    is flushed: what the method leaves is dropped, and it runs again, up to [`LOSSES_MAX`] times. Other
+//!    calls cannot be the cause: they stand in the queue, or had begun before, and do not store over an
+//!    object that is busy.
 
 use std::sync::Arc;
 
@@ -26,12 +28,12 @@ use cattlegrid_herd::Caller;
 use cattlegrid_objects::{Arguments, Listing, Reads, TooLarge, View};
 
 use crate::delivered::CALL_SLOT;
-use crate::delivered::{Delivered, DeliveredValue, Verdict, Wake};
+use crate::delivered::{DeliveredValue, Delivery, Verdict, Wake};
 use crate::engine::Engine;
-use crate::engine::call_script::{Scripted, keep_value};
+use crate::engine::call_script::{HostOutcome, keep_value};
 use crate::reply::call::{BUSY, NO_ROOM, TOO_LARGE};
-use crate::running::{Queue, RunningCall, Taken, Work, item_key};
-use crate::shard::object::{Call, Ran};
+use crate::running::{CallQueue, CallWork, RunningCall, TakenObject, item_key};
+use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
 use crate::step::Step;
 use crate::sync::Ordering;
@@ -49,12 +51,12 @@ const QUEUE_MAX: usize = 1024;
 
 /// A call that will be made later.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Later<'a> {
+pub(crate) struct LaterCall<'a> {
     pub(crate) caller: &'a Arc<Caller>,
     pub(crate) request: u64,
     pub(crate) begun_ns: u64,
-    /// See [`RunningCall::stays`].
-    pub(crate) stays: bool,
+    /// See [`RunningCall::is_for_own_lane`].
+    pub(crate) own_lane: bool,
 }
 
 impl RunningCall {
@@ -63,9 +65,10 @@ impl RunningCall {
         engine: &Engine,
         call: &Call<'_>,
         listing: Option<Box<Listing>>,
-        later: Later<'_>,
+        later: LaterCall<'_>,
     ) -> Box<Self> {
-        let taken = |hash, item_key: &[u8]| Taken { hash, item_key: item_key.into(), cas: None, ttl: None };
+        let taken =
+            |hash, item_key: &[u8]| TakenObject { hash, item_key: item_key.into(), cas: None, ttl: None };
         let mut objects = vec![taken(call.hash, call.item_key)];
         if call.registry.definition(call.method).reads == Reads::Arguments {
             // A key that is too long names no object.
@@ -86,18 +89,19 @@ impl RunningCall {
             tags: call.tags.to_vec(),
             random: call.random,
             changes: call.changes,
-            work: listing.map_or(Work::Method, Work::Read),
+            work: listing.map_or(CallWork::Method, CallWork::Read),
             losses: 0,
             caller: Arc::clone(later.caller),
             request: later.request,
             begun_ns: later.begun_ns,
-            stays: later.stays,
+            own_lane: later.own_lane,
         })
     }
 }
 
 impl Engine {
-    /// Begins a call that does not end at once. It comes back in the effects, or waits in a queue and comes back later.
+    /// Begins a call that does not end at once. It comes back in the effects, or waits in a queue and comes
+    /// back later.
     ///
     /// # Errors
     /// The line to answer: too many calls wait.
@@ -131,14 +135,15 @@ impl Engine {
             queue.push_back(call);
             return None;
         }
-        shard.busy.insert(next.item_key.clone(), Queue::new());
+        shard.busy.insert(next.item_key.clone(), CallQueue::new());
         call.taken += 1;
         Some(call)
     }
 
-    /// Runs a call for at most about 100 us. Returns it if it has not ended; it must be continued when other work had its
-    /// turn. None: it has ended, or waits for an object that is busy, and comes back in the effects.
-    pub fn go_on(
+    /// Runs a call for at most about 100 us. Returns it if it has not ended; it must be continued when other
+    /// work had its turn. None: it has ended, or waits for an object that is busy, and comes back in the
+    /// effects.
+    pub fn continue_call(
         &self,
         mut call: Box<RunningCall>,
         lock: &mut ShardLock<'_>,
@@ -147,16 +152,16 @@ impl Engine {
         while call.taken < call.objects.len() {
             call = Self::take_next(call, lock)?;
         }
-        let left = match std::mem::replace(&mut call.work, Work::Method) {
-            Work::Method => self.run_method(call, lock, step),
-            Work::Read(_) if call.caller.is_gone() => {
+        let left = match std::mem::replace(&mut call.work, CallWork::Method) {
+            CallWork::Method => self.run_method(call, lock, step),
+            CallWork::Read(_) if call.caller.is_gone() => {
                 // History 3.
                 self.end_call(&call, Verdict::Miss { record: None, hint: None }, lock, step);
                 None
             }
-            Work::Read(listing) => self.read_on(call, listing, lock, step),
+            CallWork::Read(listing) => self.read_on(call, listing, lock, step),
         };
-        self.settle(lock, step);
+        self.finish_step(lock, step);
         left
     }
 
@@ -199,23 +204,23 @@ impl Engine {
         };
         let hash = call.objects[call.own].hash;
         match ran {
-            Ran::List(listing) => {
+            CallOutcome::List(listing) => {
                 // Its objects are those of the listing: see [`RunningCall::new`].
-                call.work = Work::Read(listing);
+                call.work = CallWork::Read(listing);
                 Some(call)
             }
             ran => {
                 let verdict = match ran {
-                    Ran::Value { flags, cas, ttl } => {
+                    CallOutcome::Value { flags, cas, ttl } => {
                         let shard = lock.shard(hash);
                         let value = std::mem::take(&mut shard.value);
                         let copy = value.as_slice().into();
                         shard.keep_value(value);
                         self.delivered(copy, flags, cas, ttl)
                     }
-                    Ran::Error(text) => self.line(&text),
-                    Ran::NoRoom(_) | Ran::PinnedFull => self.line(NO_ROOM),
-                    Ran::Miss | Ran::List(_) | Ran::Busy | Ran::Moved => {
+                    CallOutcome::Error(text) => self.line(&text),
+                    CallOutcome::NoRoom(_) | CallOutcome::PinnedFull => self.line(NO_ROOM),
+                    CallOutcome::Miss | CallOutcome::List(_) | CallOutcome::Busy | CallOutcome::Moved => {
                         Verdict::Miss { record: None, hint: None }
                     }
                 };
@@ -225,30 +230,30 @@ impl Engine {
         }
     }
 
-    /// Ends a call whose object is busy with it and whose method a host has run; it is run again if the object has changed
-    /// all the same (history 4).
+    /// Ends a call whose object is busy with it and whose method a host has run; it is run again if the
+    /// object has changed all the same (history 4).
     fn end_script(
         &self,
         mut call: Box<RunningCall>,
-        ran: Scripted,
+        ran: HostOutcome,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
     ) -> Option<Box<RunningCall>> {
         let verdict = match ran {
-            Scripted::Moved => {
+            HostOutcome::Moved => {
                 call.losses += 1;
                 if call.losses < LOSSES_MAX {
                     return Some(call);
                 }
                 self.line(BUSY)
             }
-            Scripted::Value { value, flags, cas, ttl } => {
+            HostOutcome::Value { value, flags, cas, ttl } => {
                 let copy = value.as_slice().into();
                 keep_value(value);
                 self.delivered(copy, flags, cas, ttl)
             }
-            Scripted::Miss => Verdict::Miss { record: None, hint: None },
-            Scripted::Error(text) => self.line(&text),
+            HostOutcome::Miss => Verdict::Miss { record: None, hint: None },
+            HostOutcome::Error(text) => self.line(&text),
         };
         self.end_call(&call, verdict, lock, step);
         None
@@ -281,7 +286,7 @@ impl Engine {
         let Some(object) = object else {
             // No object has so long a key.
             listing.read(place, View::Absent, STEP_BYTES, result_max);
-            call.work = Work::Read(listing);
+            call.work = CallWork::Read(listing);
             return Some(call);
         };
         let is_gone =
@@ -298,7 +303,7 @@ impl Engine {
             listing.restart();
             call.objects.iter_mut().for_each(|object| object.cas = None);
         }
-        call.work = Work::Read(listing);
+        call.work = CallWork::Read(listing);
         Some(call)
     }
 
@@ -339,7 +344,7 @@ impl Engine {
 
     fn delivered(&self, value: Box<[u8]>, flags: u32, cas: u64, ttl: Option<u64>) -> Verdict {
         let counted = self.shared().delivered.count(value.len());
-        Verdict::Value(Arc::new(Delivered {
+        Verdict::Value(Arc::new(Delivery {
             flags,
             cas,
             ttl,
@@ -351,10 +356,11 @@ impl Engine {
 
     fn line(&self, text: &str) -> Verdict {
         let (value, counted) = (DeliveredValue::Line(text.into()), self.shared().delivered.count(0));
-        Verdict::Value(Arc::new(Delivered { flags: 0, cas: 0, ttl: None, is_old: false, value, counted }))
+        Verdict::Value(Arc::new(Delivery { flags: 0, cas: 0, ttl: None, is_old: false, value, counted }))
     }
 
-    /// Reads what a call lists, if that is little: all of each object at once. None: it is much, or an object is busy.
+    /// Reads what a call lists, if that is little: all of each object at once. None: it is much, or an object
+    /// is busy.
     pub(crate) fn read_at_once(
         &self,
         call: &Call<'_>,

@@ -3,13 +3,13 @@
 //! ```text
 //!   under its lock: copy the plain state ──▶ no lock: Host::call ──▶ under its lock: same CAS? store ──▶ what follows
 //! ```
-//! A run that finds its object changed is lost. The call then stands in the object's queue, and is run again when the object
-//! is busy with it (`call_later`): so on an object that many call each gets its turn.
+//! A run that finds its object changed is lost. The call then stands in the object's queue, and is run again
+//! when the object is busy with it (`call_later`): so on an object that many call each gets its turn.
 //!
 //! # Invariants
 //! * No shard is locked while a host's method runs.
-//! * What a run leaves is stored, and what follows from it is done, only if the object has the CAS with which its state was
-//!   copied (or is absent as it was), and is not busy with another call.
+//! * What a run leaves is stored, and what follows from it is done, only if the object has the CAS with which
+//!   its state was copied (or is absent as it was), and is not busy with another call.
 //! * A run that changes nothing takes effect in the moment in which its state was copied.
 
 use std::cell::Cell;
@@ -18,11 +18,11 @@ use cattlegrid_objects::{After, Script, ScriptCall, ScriptMethodId, ScriptOutcom
 use cattlegrid_store::NEVER;
 
 use crate::engine::Engine;
-use crate::engine::world::{Other, World};
+use crate::engine::world::{OtherObject, World};
 use crate::names::Names;
 use crate::reply::call::{NO_ROOM, TOO_LARGE};
 use crate::running::item_key;
-use crate::shard::object::{Call, Commit, Ran, Seen, left, unix_ms};
+use crate::shard::object::{Call, CallOutcome, Commit, ObjectCopy, left, unix_ms};
 use crate::shards::ShardLock;
 use crate::step::Step;
 
@@ -38,7 +38,7 @@ thread_local! {
 
 /// What a run of a host's method came to.
 #[derive(Debug)]
-pub(crate) enum Scripted {
+pub(crate) enum HostOutcome {
     /// The value, for [`keep_value`] when it has been copied. The object's CAS, and seconds to live.
     Value {
         value: Vec<u8>,
@@ -60,8 +60,8 @@ pub(crate) fn keep_value(value: Vec<u8>) {
 }
 
 impl Engine {
-    /// Runs a host's method once, stores what it leaves, and does what follows. `has_object`: the object is busy with this
-    /// call; otherwise it was not busy a moment ago. Releases all shards.
+    /// Runs a host's method once, stores what it leaves, and does what follows. `has_object`: the object is
+    /// busy with this call; otherwise it was not busy a moment ago. Releases all shards.
     pub(crate) fn run_script(
         &self,
         call: &Call<'_>,
@@ -69,14 +69,14 @@ impl Engine {
         has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
-    ) -> Scripted {
+    ) -> HostOutcome {
         let mut plain = PLAIN.take();
         let ran = self.run_on_copy(call, script, has_object, &mut plain, lock, step);
         if plain.capacity() <= KEPT_BYTES {
             PLAIN.set(plain);
         }
         lock.release();
-        if matches!(ran, Scripted::Moved) {
+        if matches!(ran, HostOutcome::Moved) {
             step.counters.script_moved.add(1);
         }
         ran
@@ -90,11 +90,11 @@ impl Engine {
         plain: &mut Vec<u8>,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
-    ) -> Scripted {
+    ) -> HostOutcome {
         let shard = lock.shard(call.hash);
         if Names::changes(shard.names_now()) != call.changes && !shard.has_type(call.type_id) {
             // It was switched off in between.
-            return Scripted::Miss;
+            return HostOutcome::Miss;
         }
         let reads = script.about.reads;
         let seen = shard.view_object(call.hash, call.item_key, reads, step, |view, seen| {
@@ -138,7 +138,7 @@ impl Engine {
             outcome => outcome,
         };
         match outcome {
-            ScriptOutcome::Moved => return Scripted::Moved,
+            ScriptOutcome::Moved => return HostOutcome::Moved,
             ScriptOutcome::Error(text) => {
                 if text.starts_with("SERVER_ERROR") {
                     step.counters.script_errors.add(1);
@@ -146,7 +146,7 @@ impl Engine {
                 after.retain(|one| matches!(one, After::Event { .. } | After::Log(_)));
                 self.follow(call, after, lock, step);
                 keep_value(value);
-                return Scripted::Error(text);
+                return HostOutcome::Error(text);
             }
             ScriptOutcome::Value { .. } | ScriptOutcome::Miss => {}
         }
@@ -170,13 +170,14 @@ impl Engine {
         };
         self.follow(call, after, lock, step);
         if let ScriptOutcome::Value { flags } = outcome {
-            return Scripted::Value { value, flags, cas, ttl };
+            return HostOutcome::Value { value, flags, cas, ttl };
         }
         keep_value(value);
-        Scripted::Miss
+        HostOutcome::Miss
     }
 
-    /// Stores what a method has left, if the object is as it was. Its CAS as clients see it, and seconds to live.
+    /// Stores what a method has left, if the object is as it was. Its CAS as clients see it, and seconds to
+    /// live.
     fn commit_script(
         &self,
         call: &Call<'_>,
@@ -184,45 +185,50 @@ impl Engine {
         has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
-    ) -> Result<(u64, Option<u64>), Scripted> {
+    ) -> Result<(u64, Option<u64>), HostOutcome> {
         if !has_object && lock.shard(call.hash).is_busy(call.item_key) {
             // Another call has made it busy meanwhile, and its method counts on it.
-            return Err(Scripted::Moved);
+            return Err(HostOutcome::Moved);
         }
         let one = Call { commit: Some(commit), ..*call };
         match self.run_with_room(&one, has_object, lock, step) {
-            Ran::Value { cas, ttl, .. } => Ok((cas, ttl)),
-            Ran::Moved | Ran::Busy => Err(Scripted::Moved),
-            Ran::Miss => Err(Scripted::Miss),
-            Ran::Error(text) => Err(Scripted::Error(text)),
-            Ran::NoRoom(_) | Ran::PinnedFull => {
+            CallOutcome::Value { cas, ttl, .. } => Ok((cas, ttl)),
+            CallOutcome::Moved | CallOutcome::Busy => Err(HostOutcome::Moved),
+            CallOutcome::Miss => Err(HostOutcome::Miss),
+            CallOutcome::Error(text) => Err(HostOutcome::Error(text)),
+            CallOutcome::NoRoom(_) | CallOutcome::PinnedFull => {
                 step.counters.store_no_memory.add(1);
-                Err(Scripted::Error(NO_ROOM.to_owned()))
+                Err(HostOutcome::Error(NO_ROOM.to_owned()))
             }
-            Ran::List(_) => unreachable!("what a host's method leaves lists nothing"),
+            CallOutcome::List(_) => unreachable!("what a host's method leaves lists nothing"),
         }
     }
 
-    /// The plain states of the objects that arguments name, in the order of [`cattlegrid_objects::ScriptMethod::keys`].
+    /// The plain states of the objects that arguments name, in the order of
+    /// [`cattlegrid_objects::ScriptMethod::keys`].
     fn copy_others(
         &self,
         call: &Call<'_>,
         script: &Script<'_>,
-        seen: Option<Seen>,
+        seen: Option<ObjectCopy>,
         plain: &[u8],
         step: &Step<'_>,
-    ) -> (Vec<Other>, Vec<Option<Vec<u8>>>) {
+    ) -> (Vec<OtherObject>, Vec<Option<Vec<u8>>>) {
         let (mut others, mut states) = (Vec::new(), Vec::new());
         for place in &script.about.keys {
             // A key that is too long names no object.
             let key = call.arguments.get(*place).and_then(|key| item_key(call.type_id, key));
             let Some(key) = key else {
-                others.push(Other::NONE);
+                others.push(OtherObject::NONE);
                 states.push(None);
                 continue;
             };
             if *key == *call.item_key {
-                others.push(Other { hash: call.hash, item_key: Some(key), cas: seen.map(|seen| seen.cas) });
+                others.push(OtherObject {
+                    hash: call.hash,
+                    item_key: Some(key),
+                    cas: seen.map(|seen| seen.cas),
+                });
                 states.push(seen.map(|_| plain.to_vec()));
                 continue;
             }
@@ -234,7 +240,7 @@ impl Engine {
                 seen.map(|seen| seen.cas)
             });
             drop(shard);
-            others.push(Other { hash, item_key: Some(key), cas });
+            others.push(OtherObject { hash, item_key: Some(key), cas });
             states.push(cas.map(|_| copy));
         }
         (others, states)
@@ -242,13 +248,13 @@ impl Engine {
 }
 
 /// The reply of `dump` to an object that there is not.
-fn absent(compat: bool, mut value: Vec<u8>) -> Scripted {
+fn absent(compat: bool, mut value: Vec<u8>) -> HostOutcome {
     if compat {
         value.extend_from_slice(b"ERROR_CACHE_MISS");
-        return Scripted::Value { value, flags: 0, cas: 0, ttl: None };
+        return HostOutcome::Value { value, flags: 0, cas: 0, ttl: None };
     }
     keep_value(value);
-    Scripted::Miss
+    HostOutcome::Miss
 }
 
 /// A locked shard makes its thread unguarded.

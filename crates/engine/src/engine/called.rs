@@ -3,35 +3,35 @@
 use cattlegrid_objects::{Listing, TooLarge};
 
 use crate::engine::Engine;
-use crate::engine::room::Room;
+use crate::engine::room::RoomSource;
 use crate::event::{EventKind, Interest, Looker};
-use crate::parked::Parked;
-use crate::reply::call::{Answered, NO_ROOM, Shape, Shows, TOO_LARGE};
-use crate::shard::flow::Executed;
-use crate::shard::object::{Call, Ran};
+use crate::parked::ParkedRequest;
+use crate::reply::call::{CallForm, CallReply, NO_ROOM, ShownReply, TOO_LARGE};
+use crate::shard::flow::Execution;
+use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
 use crate::step::{Context, Step};
 
 /// What became of a request that names a call or an object.
 #[derive(Debug)]
-pub(crate) enum Called {
-    /// Its reply is written: of a `get` the key's block, or nothing.
+pub(crate) enum CallProgress {
+    /// The reply is written: of a `get` the key's block, or nothing.
     Written,
-    /// Its reply is an error, which is written: of a `get` that has no other key.
+    /// The reply is an error, which is written: of a `get` that has no other key.
     Refused,
-    /// It waits.
-    Parked(Box<Parked>),
+    /// The request waits.
+    Parked(Box<ParkedRequest>),
 }
 
-impl Called {
+impl CallProgress {
     /// The request, if it waits.
-    pub(crate) fn parked(self) -> Option<Box<Parked>> {
+    pub(crate) fn parked(self) -> Option<Box<ParkedRequest>> {
         if let Self::Parked(parked) = self { Some(parked) } else { None }
     }
 }
 
-impl From<Called> for Executed {
-    fn from(called: Called) -> Self {
+impl From<CallProgress> for Execution {
+    fn from(called: CallProgress) -> Self {
         called.parked().map_or(Self::Done, Self::Parked)
     }
 }
@@ -39,8 +39,8 @@ impl From<Called> for Executed {
 /// A request that names a call: how it is answered, and what that takes.
 pub(crate) struct CallCx<'a, 'l, 'c> {
     /// The form of the reply.
-    pub(crate) shape: Shape<'a>,
-    /// As the client wrote it.
+    pub(crate) shape: CallForm<'a>,
+    /// The key as the client wrote it.
     pub(crate) key: &'a [u8],
     /// No key follows.
     pub(crate) last: bool,
@@ -50,26 +50,26 @@ pub(crate) struct CallCx<'a, 'l, 'c> {
 
 impl CallCx<'_, '_, '_> {
     /// Writes the reply.
-    pub(crate) fn answer(&mut self, answered: Answered<'_>) -> Called {
+    pub(crate) fn answer(&mut self, answered: CallReply<'_>) -> CallProgress {
         let Self { shape, key, ref mut cx, .. } = *self;
         shape.count(answered, cx.step.counters);
         shape.write(answered, &mut cx.out.bytes);
         let (status, size) = match answered {
-            Answered::Value(shows) => ("found", shows.value.len()),
+            CallReply::Value(shows) => ("found", shows.value.len()),
             _ => ("not_found", 0),
         };
-        if matches!(shape, Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_)) {
-            let by = if matches!(shape, Shape::Get2(_)) { Looker::MetaGet } else { Looker::Get };
+        if matches!(shape, CallForm::Get { .. } | CallForm::Packet { .. } | CallForm::Get2(_)) {
+            let by = if matches!(shape, CallForm::Get2(_)) { Looker::MetaGet } else { Looker::Get };
             cx.note(Interest::FETCHERS, key, || EventKind::Get { status, size, by });
         }
         match answered {
-            Answered::Error(_) if shape.is_alone() => Called::Refused,
-            _ => Called::Written,
+            CallReply::Error(_) if shape.is_alone() => CallProgress::Refused,
+            _ => CallProgress::Written,
         }
     }
 
-    pub(crate) fn error(&mut self, text: &str) -> Called {
-        self.answer(Answered::Error(text))
+    pub(crate) fn error(&mut self, text: &str) -> CallProgress {
+        self.answer(CallReply::Error(text))
     }
 
     /// Answers a call of this method with what it has listed.
@@ -78,17 +78,17 @@ impl CallCx<'_, '_, '_> {
         call: &Call<'_>,
         listing: Listing,
         (cas, ttl): (u64, Option<u64>),
-    ) -> Called {
+    ) -> CallProgress {
         let counter = self.cx.step.counters.methods.of(call.registry.number(call.method));
         let flags = listing.flags(call.registry.settings().json_flags);
         match listing.finish() {
             Ok(Some(value)) => {
                 counter.bytes.add(value.len() as u64);
-                self.answer(Answered::Value(Shows { value: &value, flags, cas, ttl }))
+                self.answer(CallReply::Value(ShownReply { value: &value, flags, cas, ttl }))
             }
             Ok(None) => {
                 counter.misses.add(1);
-                self.answer(Answered::Miss)
+                self.answer(CallReply::Miss)
             }
             Err(TooLarge) => {
                 counter.errors.add(1);
@@ -99,26 +99,26 @@ impl CallCx<'_, '_, '_> {
 }
 
 impl Engine {
-    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others. `has_object`: the
-    /// object is busy with this call; otherwise it must not be busy.
+    /// Runs a call, and frees memory for it where it finds too little: in its own shard, then in the others.
+    /// `has_object`: the object is busy with this call; otherwise it must not be busy.
     pub(crate) fn run_with_room(
         &self,
         call: &Call<'_>,
         has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &Step<'_>,
-    ) -> Ran {
+    ) -> CallOutcome {
         // Other calls may take the room that was made.
         for _ in 0..4 {
             match self.run_with_memory(call, has_object, lock, step) {
-                Ran::PinnedFull => lock.release(),
+                CallOutcome::PinnedFull => lock.release(),
                 ran => return ran,
             }
             if !self.reclaim_pinned(step.now) {
                 break;
             }
         }
-        Ran::Error(NO_ROOM.to_owned())
+        CallOutcome::Error(NO_ROOM.to_owned())
     }
 
     fn run_with_memory(
@@ -127,17 +127,17 @@ impl Engine {
         has_object: bool,
         lock: &mut ShardLock<'_>,
         step: &Step<'_>,
-    ) -> Ran {
-        let ran = self.with_room(Room::Anywhere, call.hash, lock, |lock, _| {
+    ) -> CallOutcome {
+        let ran = self.with_room(RoomSource::Anywhere, call.hash, lock, |lock, _| {
             let shard = lock.shard(call.hash);
             if !has_object && shard.is_busy(call.item_key) {
-                return Ok(Ran::Busy);
+                return Ok(CallOutcome::Busy);
             }
             match shard.run_object(call, step) {
-                Ran::NoRoom(bytes) => Err(bytes),
+                CallOutcome::NoRoom(bytes) => Err(bytes),
                 ran => Ok(ran),
             }
         });
-        ran.unwrap_or_else(Ran::NoRoom)
+        ran.unwrap_or_else(CallOutcome::NoRoom)
     }
 }

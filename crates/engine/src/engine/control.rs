@@ -1,22 +1,22 @@
 //! Invalidation by name: tags, cascades, flushes, and the control keys that any client can type.
 //!
-//! A tag is bumped by a control key, by a meta command with `G`, or by a cascade of a rule file. A bump takes a number
-//! of the clock, and touches neither items nor leases: an item whose stamp is smaller is found to be dead or stale when
-//! it is looked up.
+//! A tag is bumped by a control key, by a meta command with `G`, or by a cascade of a rule file. A bump takes
+//! a number of the clock, and touches neither items nor leases: an item whose stamp is smaller is found to be
+//! dead or stale when it is looked up.
 
 use std::collections::VecDeque;
 
 use cattlegrid_objects::Named as NamedObject;
 use cattlegrid_protocol::{Block, Keys, Meta, MetaFlags, Request, StoreVerb, reply};
-use cattlegrid_tags::{Kind, PrefixId, Purged, TagError, TagHash};
+use cattlegrid_tags::{BumpKind, PrefixId, PurgeOutcome, TagError, TagHash};
 
 use crate::bump_log::SentBump;
 use crate::engine::Engine;
-use crate::engine::pending::{Got, Pending};
-use crate::parked::Parked;
-use crate::reply::get::Asked;
+use crate::engine::pending::{Pending, PieceResult};
+use crate::parked::ParkedRequest;
+use crate::reply::get::AskedKey;
 use crate::reply::meta::{
-    OfCommand, Refusals, Shown, count_meta, hit, refusals_of, return_flags, status_line,
+    CommandFlags, Refusals, ReturnFlags, count_meta, hit, refusals_of, return_flags, status_line,
 };
 use crate::rules::why::WhyObject;
 use crate::running::item_key;
@@ -34,13 +34,13 @@ const UNKNOWN: &str = "CLIENT_ERROR unknown control key";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control<'k> {
     /// `tag:T`.
-    Tag(Named<'k>),
+    Tag(ControlName<'k>),
     /// `bump:T`.
-    Bump(Named<'k>),
+    Bump(ControlName<'k>),
     /// `flush:SECONDS`.
     Flush(u64),
     /// `why:KEY`.
-    Why(Named<'k>),
+    Why(ControlName<'k>),
     /// `nodes`.
     Nodes,
     /// `slow`.
@@ -49,7 +49,7 @@ enum Control<'k> {
 
 /// What a control key names, behind the prefix of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Named<'k> {
+struct ControlName<'k> {
     prefix: PrefixId,
     name: &'k [u8],
 }
@@ -67,19 +67,19 @@ const NO_FLEET: &str = "CLIENT_ERROR no log of etcd is followed";
 const AT_ONCE: &[u8] = b"T0";
 
 /// The answer to a meta command about a tag or a control key.
-struct Obeyed {
+struct ControlFlags {
     text: Option<String>,
     /// See [`AT_ONCE`].
     at_once: bool,
 }
 
 /// The answer to a control key as an item: it has no flags, no CAS and no end, and was never read. Its size.
-struct OfText(usize);
+struct TextFlags(usize);
 
 impl<'k> Control<'k> {
     /// `rest`: the key without the prefix of its client and that of control keys.
     fn parse((prefix, rest): (PrefixId, &'k [u8])) -> Result<Self, String> {
-        let named = |name| Named { prefix, name };
+        let named = |name| ControlName { prefix, name };
         if let Some(tag) = rest.strip_prefix(b"tag:") {
             Ok(Self::Tag(named(tag)))
         } else if let Some(tag) = rest.strip_prefix(b"bump:") {
@@ -121,8 +121,9 @@ impl Engine {
         self.shared().flush(second, now.second);
     }
 
-    /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key behind a prefix is
-    /// recognised when it has found no item: see [`Flow::Object`](crate::shard::flow::Flow::Object).
+    /// Whether a request other than a classic `get` is about a tag or a control key. An `mg` of a control key
+    /// behind a prefix is recognised when it has found no item: see
+    /// [`Flow::Object`](crate::shard::flow::Flow::Object).
     #[inline]
     pub(crate) fn is_about_tags(&self, request: &Request<'_>) -> bool {
         let key: &[u8] = match request {
@@ -150,7 +151,11 @@ impl Engine {
 
     /// Executes a request about a tag or a control key.
     #[cold]
-    pub(crate) fn execute_tags(&self, request: &Request<'_>, cx: &mut Context<'_>) -> Option<Box<Parked>> {
+    pub(crate) fn execute_tags(
+        &self,
+        request: &Request<'_>,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<ParkedRequest>> {
         let from = cx.out.place();
         cx.step.effects.bump_ticket = 0;
         self.execute_about_tags(request, cx);
@@ -186,13 +191,13 @@ impl Engine {
         let asked = self.control(key);
         let text = match (request, asked) {
             (Request::Delete(_), Ok(Control::Tag(tag))) => {
-                match self.bump_named(tag, Kind::Hard, &mut cx.step) {
+                match self.bump_named(tag, BumpKind::Hard, &mut cx.step) {
                     Ok(_) => "DELETED".to_owned(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
             }
             (Request::Arith(arith), Ok(Control::Tag(tag))) if arith.incr && arith.delta == 1 => {
-                match self.bump_named(tag, Kind::Hard, &mut cx.step) {
+                match self.bump_named(tag, BumpKind::Hard, &mut cx.step) {
                     Ok(number) => number.to_string(),
                     Err(error) => format!("CLIENT_ERROR {error}"),
                 }
@@ -206,14 +211,19 @@ impl Engine {
     }
 
     /// `tags:KEY`: the key for which tags are announced, behind the prefix of the client.
-    fn announced_key<'k>(&self, key: &'k [u8]) -> Option<Named<'k>> {
+    fn announced_key<'k>(&self, key: &'k [u8]) -> Option<ControlName<'k>> {
         let (prefix, rest) = self.shared().control(key)?;
         let name = rest.strip_prefix(b"tags:").filter(|name| !name.is_empty())?;
-        Some(Named { prefix, name })
+        Some(ControlName { prefix, name })
     }
 
     /// Announces the tags that `data` names for a key. An error: the reply.
-    fn announce(&self, Named { prefix, name }: Named<'_>, data: Block<'_>, now: Now) -> Result<(), String> {
+    fn announce(
+        &self,
+        ControlName { prefix, name }: ControlName<'_>,
+        data: Block<'_>,
+        now: Now,
+    ) -> Result<(), String> {
         let key = [self.shared().prefixes().text(prefix), name].concat();
         // A key that is named as a whole may begin with a prefix of its own.
         let (prefix, _) = self.shared().prefixes().split(&key);
@@ -255,12 +265,14 @@ impl Engine {
             Err(NO_FLEET.to_owned())
         } else if flags.has(b'G') {
             let (prefix, name) = self.shared().prefixes().split(meta.key.bytes());
-            let tag = Control::Tag(Named { prefix, name });
+            let tag = Control::Tag(ControlName { prefix, name });
             self.check_names(tag).map(|()| tag)
         } else {
             self.check(meta.key.bytes())
         };
-        let Obeyed { text, at_once } = match asked.and_then(|control| self.obey(request, meta, control, cx)) {
+        let ControlFlags { text, at_once } = match asked
+            .and_then(|control| self.obey(request, meta, control, cx))
+        {
             Ok(obeyed) => obeyed,
             Err(error) => return Refusals::of(meta.packet).write_no_name(false, &error, &mut cx.out.bytes),
         };
@@ -279,9 +291,9 @@ impl Engine {
         let shown = text.filter(|_| flags.has(b'v'));
         hit(len, shown.is_some(), out);
         if matches!(request, Request::MetaGet(_)) {
-            return_flags(meta, &mut OfText(len), out);
+            return_flags(meta, &mut TextFlags(len), out);
         } else {
-            return_flags(meta, &mut OfCommand, out);
+            return_flags(meta, &mut CommandFlags, out);
         }
         if at_once {
             reply::token(out, AT_ONCE);
@@ -299,41 +311,41 @@ impl Engine {
         meta: &Meta<'_>,
         control: Control<'_>,
         cx: &mut Context<'_>,
-    ) -> Result<Obeyed, String> {
+    ) -> Result<ControlFlags, String> {
         let flags = &meta.set;
         let one_up = !matches!(flags.mode, b'D' | b'-') && (!flags.has(b'D') || flags.delta == 1);
         match (request, control) {
             (Request::MetaGet(_), _) => {
                 cx.step.counters.cmd_get.add(1);
                 cx.step.counters.get_hits.add(1);
-                Ok(Obeyed { text: Some(self.tell(control, cx)), at_once: false })
+                Ok(ControlFlags { text: Some(self.tell(control, cx)), at_once: false })
             }
             (Request::MetaDelete(_), Control::Tag(tag)) => {
                 let (_, at_once) = self.bump_as(tag, flags, &mut cx.step)?;
-                Ok(Obeyed { text: None, at_once })
+                Ok(ControlFlags { text: None, at_once })
             }
             (Request::MetaArith(_), Control::Tag(tag)) if one_up || flags.has(b'G') => {
                 let (number, at_once) = self.bump_as(tag, flags, &mut cx.step)?;
-                Ok(Obeyed { text: Some(number.to_string()), at_once })
+                Ok(ControlFlags { text: Some(number.to_string()), at_once })
             }
             _ => Err(UNKNOWN.to_owned()),
         }
     }
 
-    /// Invalidates a tag as the flags of a meta command say: `I` softly, and with `T` gradually. Returns the number, and whether
-    /// it took effect at once instead.
+    /// Invalidates a tag as the flags of a meta command say: `I` softly, and with `T` gradually. Returns the
+    /// number, and whether it took effect at once instead.
     fn bump_as(
         &self,
-        named: Named<'_>,
+        named: ControlName<'_>,
         flags: &MetaFlags,
         step: &mut Step<'_>,
     ) -> Result<(u64, bool), String> {
         let failed = |error: TagError| format!("CLIENT_ERROR {error}");
-        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let kind = if flags.has(b'I') { BumpKind::Soft } else { BumpKind::Hard };
         if !flags.has(b'T') {
             return self.bump_named(named, kind, step).map(|number| (number, false)).map_err(failed);
         }
-        if kind == Kind::Hard {
+        if kind == BumpKind::Hard {
             return Err(NOT_SOFT.to_owned());
         }
         let seconds = u64::try_from(flags.exptime).ok().filter(|s| (1..=ROLLING_FLUSH_MAX_S).contains(s));
@@ -344,23 +356,24 @@ impl Engine {
         let purged = self.shared().purge(tag, seconds * 1000, step.now);
         let prefix = self.shared().prefixes().text(named.prefix);
         self.send(&SentBump::Gradual { prefix, name: named.name, seconds }, step);
-        Ok((purged.number(), matches!(purged, Purged::AtOnce(_))))
+        Ok((purged.number(), matches!(purged, PurgeOutcome::AtOnce(_))))
     }
 
-    /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been checked.
+    /// The text of a `get` of a control key; a `bump` and a `flush` are executed. The key must have been
+    /// checked.
     fn tell(&self, control: Control<'_>, cx: &mut Context<'_>) -> String {
         match control {
-            Control::Tag(Named { prefix, name }) => {
+            Control::Tag(ControlName { prefix, name }) => {
                 let hasher = self.shared().tag_hasher();
                 self.describe_tag(hasher.behind(prefix, hasher.hash_made(name)), cx.step.now)
             }
-            Control::Bump(Named { prefix, name }) => {
+            Control::Bump(ControlName { prefix, name }) => {
                 self.use_tags();
                 let hasher = self.shared().tag_hasher();
                 let tag = hasher.behind(prefix, hasher.hash_made(name));
-                let number = self.shared().bump(tag, Kind::Hard, cx.step.now);
+                let number = self.shared().bump(tag, BumpKind::Hard, cx.step.now);
                 let prefix = self.shared().prefixes().text(prefix);
-                self.send(&SentBump::Tag { prefix, name, kind: Kind::Hard }, &mut cx.step);
+                self.send(&SentBump::Tag { prefix, name, kind: BumpKind::Hard }, &mut cx.step);
                 number.to_string()
             }
             Control::Nodes => {
@@ -371,8 +384,9 @@ impl Engine {
                 self.shared().flush_rolling(cx.step.now.ms, seconds * 1000).to_string()
             }
             Control::Slow => self.shared().slow().json(cx.step.now.ms),
-            Control::Why(Named { prefix, name }) => {
-                // The client's prefix is before the control key; that of the key is the same, and may be there again.
+            Control::Why(ControlName { prefix, name }) => {
+                // The client's prefix is before the control key; that of the key is the same, and may be
+                // there again.
                 let before = self.shared().prefixes().text(prefix);
                 let key = [if name.starts_with(before) { &[][..] } else { before }, name].concat();
                 let named = self.why_object(&key, &cx.step);
@@ -387,9 +401,9 @@ impl Engine {
         }
     }
 
-    /// Invalidates the tag of this name behind a prefix for a log that is followed, whatever its length: as a rule makes it from a key.
-    /// If no item and no open miss has it, nothing is recorded.
-    pub fn bump_followed(&self, prefix: PrefixId, name: &[u8], kind: Kind, now: Now) {
+    /// Invalidates the tag of this name behind a prefix for a log that is followed, whatever its length: as a
+    /// rule makes it from a key. If no item and no open miss has it, nothing is recorded.
+    pub fn bump_followed(&self, prefix: PrefixId, name: &[u8], kind: BumpKind, now: Now) {
         let hasher = self.shared().tag_hasher();
         let tag = hasher.behind(prefix, hasher.hash_made(name));
         if !self.shared().leaves_out(tag, kind, now) {
@@ -403,13 +417,18 @@ impl Engine {
         &self,
         prefix: PrefixId,
         name: &[u8],
-        kind: Kind,
+        kind: BumpKind,
         step: &mut Step<'_>,
     ) -> Result<u64, TagError> {
-        self.bump_named(Named { prefix, name }, kind, step)
+        self.bump_named(ControlName { prefix, name }, kind, step)
     }
 
-    fn bump_named(&self, named: Named<'_>, kind: Kind, step: &mut Step<'_>) -> Result<u64, TagError> {
+    fn bump_named(
+        &self,
+        named: ControlName<'_>,
+        kind: BumpKind,
+        step: &mut Step<'_>,
+    ) -> Result<u64, TagError> {
         let tag = self.tag(named)?;
         self.use_tags();
         let number = self.shared().bump(tag, kind, step.now);
@@ -427,26 +446,27 @@ impl Engine {
     pub fn purge_followed(&self, prefix: PrefixId, name: &[u8], seconds: u64, now: Now) {
         let hasher = self.shared().tag_hasher();
         let tag = hasher.behind(prefix, hasher.hash_made(name));
-        if !self.shared().leaves_out(tag, Kind::Soft, now) {
+        if !self.shared().leaves_out(tag, BumpKind::Soft, now) {
             self.use_tags();
             self.shared().purge(tag, seconds * 1000, now);
         }
     }
 
-    fn tag(&self, Named { prefix, name }: Named<'_>) -> Result<TagHash, TagError> {
+    fn tag(&self, ControlName { prefix, name }: ControlName<'_>) -> Result<TagHash, TagError> {
         let hasher = self.shared().tag_hasher();
         Ok(hasher.behind(prefix, hasher.hash(name)?))
     }
 
-    /// Takes the arrays' memory out of the limit, since they are in use. A failure to do so is no reason to refuse the
-    /// bump.
+    /// Takes the arrays' memory out of the limit, since they are in use. A failure to do so is no reason to
+    /// refuse the bump.
     fn use_tags(&self) {
         if self.reserve_tags().is_err() {
             debug_assert!(false, "the limit can always be lowered");
         }
     }
 
-    /// Number of the last bump, seconds since then, share of items older than that which are wrongly found stale.
+    /// Number of the last bump, seconds since then, share of items older than that which are wrongly found
+    /// stale.
     fn describe_tag(&self, tag: TagHash, now: Now) -> String {
         let tags = self.shared().tags();
         let last = tags.last(tag);
@@ -462,7 +482,7 @@ impl Engine {
         left: Option<Keys<'k>>,
         cas: bool,
         cx: &mut Context<'_>,
-    ) -> Got<'k> {
+    ) -> PieceResult<'k> {
         cx.step.counters.get_hits.add(pending.control.len() as u64);
         let mut cuts = Vec::with_capacity(pending.control.len() + 1);
         for (_, at) in pending.control.iter().rev() {
@@ -476,7 +496,7 @@ impl Engine {
             Ok(asked) => asked,
             Err(error) => {
                 reply::line(&mut cx.out.bytes, &error);
-                return Got::Done;
+                return PieceResult::Done;
             }
         };
         cx.step.effects.bump_ticket = 0;
@@ -493,22 +513,22 @@ impl Engine {
             cx.out.append(cut);
         }
         if let Some(left) = left {
-            return Got::More(left);
+            return PieceResult::More(left);
         }
         cx.out.bytes.extend_from_slice(reply::END);
         let ticket = std::mem::take(&mut cx.step.effects.bump_ticket);
         let waits = || self.await_bump((ticket, false), pending.from, Refusals::Line, cx);
-        (ticket > 0).then(waits).flatten().map_or(Got::Done, Got::Parked)
+        (ticket > 0).then(waits).flatten().map_or(PieceResult::Done, PieceResult::Parked)
     }
 
     /// A get of the binary protocol with a control key.
     #[cold]
     pub(crate) fn answer_control_key(
         &self,
-        asked: &Asked<'_>,
+        asked: &AskedKey<'_>,
         refusals: Refusals,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         cx.step.counters.get_hits.add(1);
         let from = cx.out.place();
         cx.step.effects.bump_ticket = 0;
@@ -549,7 +569,7 @@ impl Engine {
     }
 }
 
-impl Shown for OfText {
+impl ReturnFlags for TextFlags {
     fn size(&self) -> Option<usize> {
         Some(self.0)
     }
@@ -576,7 +596,8 @@ impl Shown for OfText {
 }
 
 impl Engine {
-    /// The object that a key names, as `@why:` shows it: its own name, what it is, its tags, and the hash of its item.
+    /// The object that a key names, as `@why:` shows it: its own name, what it is, its tags, and the hash of
+    /// its item.
     pub(crate) fn why_object(
         &self,
         key: &[u8],

@@ -1,4 +1,5 @@
-//! Executes a request about one key: about a tag, a call of an object, or for the key's shard.
+//! Executes a request about one key: an invalidation of a tag, a call of an object, or a command for the
+//! key's shard.
 
 use std::sync::Arc;
 
@@ -7,19 +8,19 @@ use cattlegrid_protocol::{Block, Packet, Request, StoreVerb};
 use cattlegrid_store::HugeValue;
 
 use crate::engine::Engine;
-use crate::engine::room::{Room, drop_write};
+use crate::engine::room::{RoomSource, drop_write};
 use crate::event::Looker;
-use crate::parked::Parked;
+use crate::parked::ParkedRequest;
 use crate::reply::meta::refusals_of;
-use crate::shard::flow::{Executed, Flow};
-use crate::shard::put::{Data, Mode, Write, note_refused};
+use crate::shard::flow::{Execution, Flow};
+use crate::shard::put::{Write, WriteData, WriteMode, note_refused};
 use crate::shards::ShardLock;
 use crate::step::Context;
 use crate::sync::Ordering;
 
 impl Engine {
-    /// Executes a request about one key with this hash. A `get` is for [`Engine::get`]; requests without a key are the
-    /// server's. Returns a request that waits: its reply comes later.
+    /// Executes a request about the key with this hash. Returns the request if it waits: its reply comes
+    /// later. [`Engine::get`] executes a `get`; the server executes requests without a key.
     ///
     /// # Panics
     /// On a `get`, on a request without a key, and on one whose data block is apart.
@@ -29,11 +30,11 @@ impl Engine {
         hash: u64,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         self.execute_with(request, hash, None, false, lock, cx).parked()
     }
 
-    /// As [`Engine::execute`], of a request whose data block is apart: `value`.
+    /// Executes as [`Engine::execute`] does a request whose data block is apart: `value`.
     ///
     /// # Panics
     /// On a request for which [`Engine::may_arrive`] is not true.
@@ -44,11 +45,12 @@ impl Engine {
         value: Arc<HugeValue>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         self.execute_with(request, hash, Some(value), false, lock, cx).parked()
     }
 
-    /// `of_run`: it is a get of a run, and is not held here.
+    /// Executes a request. `huge`: its data block, if that was received into pages of its own. `of_run`: the
+    /// request is a get of a run, which is not held here.
     pub(crate) fn execute_with(
         &self,
         request: &Request<'_>,
@@ -57,7 +59,7 @@ impl Engine {
         of_run: bool,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Executed {
+    ) -> Execution {
         if let Request::PacketGet(get) = request {
             return self.get_packet(get, hash, of_run, lock, cx);
         }
@@ -70,26 +72,27 @@ impl Engine {
         if Self::may_call(names, request)
             && let Some(called) = self.execute_object(request, lock, cx)
         {
-            self.settle(lock, &mut cx.step);
+            self.finish_step(lock, &mut cx.step);
             return called.into();
         }
         if let Some(Block::Here(bytes)) = request.block()
             && !self.fits_the_log(bytes.len())
         {
-            let Some(Data::Huge(pages)) = self.data(bytes, lock) else {
+            let Some(WriteData::Huge(pages)) = self.data(bytes, lock) else {
                 self.refuse(request, hash, lock, cx);
-                return Executed::Done;
+                return Execution::Done;
             };
             huge = Some(pages);
         }
         if let Some(pages) = &mut huge {
             self.cut_line_of(request, pages);
         }
-        // Types may have been switched on in between, and the search for items under their names may have passed this shard.
+        // Types may have been switched on since `names` was read, and the search for items under their names
+        // may have passed this shard already.
         let mut shard = lock.shard(hash);
         if shard.names_now() != names {
             if let Some(called) = self.execute_object(request, lock, cx) {
-                self.settle(lock, &mut cx.step);
+                self.finish_step(lock, &mut cx.step);
                 return called.into();
             }
             shard = lock.shard(hash);
@@ -97,7 +100,7 @@ impl Engine {
         let mut flow = shard.execute(request, hash, huge.clone(), cx);
         if let Flow::NeedsRoom(bytes) = flow {
             let mut called = None;
-            let again = self.with_more_room(Room::Others, bytes, hash, lock, |lock, last| {
+            let again = self.with_more_room(RoomSource::Others, bytes, hash, lock, |lock, last| {
                 if lock.shard(hash).names_now() != names {
                     called = self.execute_object(request, lock, cx);
                     if called.is_some() {
@@ -105,45 +108,46 @@ impl Engine {
                     }
                 }
                 let shard = lock.shard(hash);
-                shard.insist(last);
+                shard.set_last_try(last);
                 let flow = shard.execute(request, hash, huge.clone(), cx);
-                shard.insist(false);
+                shard.set_last_try(false);
                 if let Flow::NeedsRoom(bytes) = flow { Err(bytes) } else { Ok(flow) }
             });
             if let Some(called) = called {
-                self.settle(lock, &mut cx.step);
+                self.finish_step(lock, &mut cx.step);
                 return called.into();
             }
-            flow = again.expect("a shard that insists always replies");
+            flow = again.expect("a request always has a reply at its last try");
         }
         if let (Flow::Leased(holds), Request::MetaGet(meta)) = (&flow, request)
             && !of_run
         {
             flow = lock.shard(hash).meta_wait(meta, hash, *holds, cx);
         }
-        self.settle(lock, &mut cx.step);
+        self.finish_step(lock, &mut cx.step);
         match flow {
-            Flow::Replied => Executed::Done,
+            Flow::Replied => Execution::Done,
             Flow::Bumped => {
                 lock.release();
                 let (ticket, from) = cx.step.effects.bumped;
                 self.await_bump((ticket, false), from, refusals_of(request), cx).into()
             }
-            Flow::Computes => Executed::Computes,
-            Flow::Leased(holds) => Executed::Leased(holds),
+            Flow::Computes => Execution::Computes,
+            Flow::Leased(holds) => Execution::Leased(holds),
             Flow::Parked(parked) => {
                 self.check_circle(lock, cx);
-                Executed::Parked(parked)
+                Execution::Parked(parked)
             }
             Flow::Object => {
                 let Request::MetaGet(meta) = request else { unreachable!("only `mg` is recognised late") };
-                self.meta_get_object(meta, lock, cx).map_or(Executed::Done, Executed::Parked)
+                self.meta_get_object(meta, lock, cx).map_or(Execution::Done, Execution::Parked)
             }
             Flow::NeedsRoom(_) => unreachable!("it was executed with room"),
         }
     }
 
-    /// Notes a store that was not executed, since it is too large (`too_large`) or there is no memory for its data.
+    /// Notes a store that was not executed, since it is too large (`too_large`) or there is no memory for its
+    /// data.
     pub fn note_refused(
         &self,
         key: &[u8],
@@ -153,22 +157,23 @@ impl Engine {
         cx: &mut Context<'_>,
     ) {
         let status = if too_large { "too_large" } else { "no_memory" };
-        note_refused(key, Mode::of(verb), classic, status, cx);
+        note_refused(key, WriteMode::of(verb), classic, status, cx);
     }
 
-    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it (`drops_old`).
-    /// `token`: the number of the miss for which the value was computed, if the client named it.
+    /// A new value was refused: ends its lease, and removes the old value if that could be taken for it
+    /// (`drops_old`). `token`: the number of the miss for which the value was computed, if the client named
+    /// it.
     pub fn invalidate(&self, key: &[u8], token: Option<u64>, drops_old: bool, cx: &mut Context<'_>) {
         let hash = self.hasher.hash(key);
         let write = Write { drops_old, ..Write::refused(key, hash, token) };
         let mut lock = self.shard_lock();
         lock.shard(hash).note_lookup(key, hash, Looker::Store, cx);
         lock.shard(hash).refused(&write, cx);
-        self.settle(&mut lock, &mut cx.step);
+        self.finish_step(&mut lock, &mut cx.step);
     }
 
-    /// Whether the data block of a request may arrive in the pages in which it will stay. What is not stored as it comes may
-    /// not: arguments of calls, data of control keys, parts of values.
+    /// Whether the data block of a request may arrive in the pages in which it will stay. What is not stored
+    /// as it comes may not: arguments of calls, data of control keys, parts of values.
     pub fn may_arrive(&self, request: &Request<'_>) -> bool {
         let verb = match request {
             Request::Store(store) => store.verb,
@@ -183,9 +188,9 @@ impl Engine {
     /// Takes the line of tags off the value of a request that stores, where a rule says so.
     fn cut_line_of(&self, request: &Request<'_>, pages: &mut Arc<HugeValue>) {
         match request {
-            Request::Store(store) => self.cut_line(store.key, Mode::of(store.verb), pages),
+            Request::Store(store) => self.cut_line(store.key, WriteMode::of(store.verb), pages),
             Request::MetaSet(meta, _) => {
-                self.cut_line(meta.key.bytes(), Mode::of(meta.set.store_verb()), pages);
+                self.cut_line(meta.key.bytes(), WriteMode::of(meta.set.store_verb()), pages);
             }
             _ => {}
         }
@@ -196,19 +201,20 @@ impl Engine {
         refusals_of(request).write(error::OUT_OF_MEMORY, &mut cx.out.bytes);
         let (write, noted) = match request {
             Request::Store(store) => {
-                let mode = Mode::of(store.verb);
-                let write = Write { mode, drops_old: mode == Mode::Set, ..Write::set(store.key, hash, &[]) };
+                let mode = WriteMode::of(store.verb);
+                let write =
+                    Write { mode, drops_old: mode == WriteMode::Set, ..Write::set(store.key, hash, &[]) };
                 (write, (mode, true))
             }
             Request::MetaSet(meta, _) => {
                 let token = meta.set.has(b'C').then_some(meta.set.compare_cas);
-                let mode = Mode::of(meta.set.store_verb());
+                let mode = WriteMode::of(meta.set.store_verb());
                 let drops_old = meta.packet.is_none_or(Packet::is_set);
                 (Write { drops_old, ..Write::refused(meta.key.bytes(), hash, token) }, (mode, false))
             }
             _ => unreachable!("only these have a value"),
         };
         drop_write(&write, noted, lock, cx);
-        self.settle(lock, &mut cx.step);
+        self.finish_step(lock, &mut cx.step);
     }
 }

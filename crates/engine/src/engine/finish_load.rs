@@ -1,22 +1,24 @@
-//! The end of a loader's job: its value is stored by the lease's token, or its waiters are told that there is none.
+//! The end of a loader's job: its value is stored by the lease's token, or its waiters are told that there is
+//! none.
 //!
-//! What a client does with `ms key <size> C<token>` and `md key C<token> Pe<text>` is done here without a request, a session
-//! or a reply. The value is a fill: if the key was invalidated after the job began, it is dropped. It is no `set`: it is not
-//! counted as one and sets off no cascade, since nothing has changed behind the cache.
+//! What a client does with `ms key <size> C<token>` and `md key C<token> Pe<text>` is done here without a
+//! request, a session or a reply. The value is a fill: if the key was invalidated after the job began, it is
+//! dropped. It is no `set`: it is not counted as one and sets off no cascade, since nothing has changed
+//! behind the cache.
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Filler, Herd, JobFailure, Kind, OnBusy, Waiter};
+use cattlegrid_herd::{Filler, Herd, JobFailure, LeaseKind, OnBusy, Waiter};
 use cattlegrid_store::NEVER;
 use cattlegrid_tags::{PrefixId, TagList};
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
-use crate::engine::room::Room;
+use crate::engine::room::RoomSource;
 use crate::event::{Event, EventKind, Interest};
-use crate::load::{Landed, Load, LoadEnd, LoadFailure};
+use crate::load::{Load, LoadEnd, LoadFailure, LoadOutcome};
 use crate::shard::Shard;
-use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
+use crate::shard::put::{FillKind, FillWrite, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
@@ -31,40 +33,46 @@ const IS_A_METHOD: &[u8] = b"the%20key%20names%20a%20method%20of%20an%20object";
 const NO_ROOM: &[u8] = b"there%20is%20no%20memory%20for%20the%20value";
 
 impl Engine {
-    /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun; to be called once for each.
+    /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun. The caller calls this once for each.
     pub fn finish_load(
         &self,
         load: &Load,
         end: &LoadEnd<'_>,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
-    ) -> Landed {
+    ) -> LoadOutcome {
         let landed = self.land(load, end, lock, step);
-        self.settle(lock, step);
+        self.finish_step(lock, step);
         let us = step.now.ms.saturating_sub(load.ordered_ms) * 1000;
         self.shared().slow().note(SlowKind::Load, us, step.now.ms, || load.rule.pattern.text().into());
         landed
     }
 
-    fn land(&self, load: &Load, end: &LoadEnd<'_>, lock: &mut ShardLock<'_>, step: &mut Step<'_>) -> Landed {
+    fn land(
+        &self,
+        load: &Load,
+        end: &LoadEnd<'_>,
+        lock: &mut ShardLock<'_>,
+        step: &mut Step<'_>,
+    ) -> LoadOutcome {
         let hash = self.hash_key(&load.key);
         let write = match *end {
             LoadEnd::Failed { text, cause } => {
                 let shard = lock.shard(hash);
                 if !shard.finish_job(load, hash, false, step) {
-                    return Landed::Late;
+                    return LoadOutcome::Late;
                 }
-                return shard.load_failed(load, hash, cause, text, Landed::Failed, step);
+                return shard.load_failed(load, hash, cause, text, LoadOutcome::Failed, step);
             }
             LoadEnd::Value { data, flags, ttl_s, tags } => {
                 let ttl_s = ttl_s.unwrap_or_else(|| load.rule.loading.as_ref().map_or(0, |l| l.ttl_s.into()));
                 let Some(tags) = self.tag_list(self.shared().prefixes().split(&load.key).0, tags) else {
                     let shard = lock.shard(hash);
                     if !shard.finish_job(load, hash, true, step) {
-                        return Landed::Late;
+                        return LoadOutcome::Late;
                     }
                     let text = TOO_MANY_TAGS;
-                    let failed = Landed::TooManyTags;
+                    let failed = LoadOutcome::TooManyTags;
                     return shard.load_failed(load, hash, LoadFailure::Error, text, failed, step);
                 };
                 Write { flags, tags, expiry: expiry(ttl_s, step), ..write(load, hash, data) }
@@ -85,11 +93,11 @@ impl Engine {
         mut write: Write<'_>,
         lock: &mut ShardLock<'_>,
         step: &mut Step<'_>,
-    ) -> Landed {
+    ) -> LoadOutcome {
         let hash = write.hash;
         let fits = self.shared().fits(&load.key, write.flags, write.data.len());
         let mut room = fits;
-        if let Data::Inline(bytes) = write.data
+        if let WriteData::Inline(bytes) = write.data
             && fits
         {
             match self.data(bytes, lock) {
@@ -99,29 +107,29 @@ impl Engine {
         }
         let shard = lock.shard(hash);
         if !shard.finish_job(load, hash, true, step) {
-            return Landed::Late;
+            return LoadOutcome::Late;
         }
         let mut is_first = true;
-        let landed = self.with_room(Room::Others, hash, lock, |lock, _| {
+        let landed = self.with_room(RoomSource::Others, hash, lock, |lock, _| {
             let shard = lock.shard(hash);
             // Its lease may have ended while room was made.
             if !std::mem::take(&mut is_first) && !shard.is_current(load, hash) {
-                return Ok(Some(Landed::Late));
+                return Ok(Some(LoadOutcome::Late));
             }
             if shard.is_named(&load.key) {
                 // The types of objects have changed since it began.
                 let (cause, text) = (LoadFailure::Error, IS_A_METHOD);
-                return Ok(Some(shard.load_failed(load, hash, cause, text, Landed::Failed, step)));
+                return Ok(Some(shard.load_failed(load, hash, cause, text, LoadOutcome::Failed, step)));
             }
             if room { shard.store_load(load, &write, step).map(Some) } else { Ok(None) }
         });
         landed.ok().flatten().unwrap_or_else(|| {
             let (text, failed) = if fits {
                 step.counters.store_no_memory.add(1);
-                (NO_ROOM, Landed::NoRoom)
+                (NO_ROOM, LoadOutcome::NoRoom)
             } else {
                 step.counters.store_too_large.add(1);
-                (TOO_LARGE, Landed::TooLarge)
+                (TOO_LARGE, LoadOutcome::TooLarge)
             };
             let shard = lock.shard(hash);
             shard.load_failed(load, hash, LoadFailure::Error, text, failed, step)
@@ -141,7 +149,12 @@ impl Engine {
 }
 
 fn write<'a>(load: &'a Load, hash: u64, data: &'a [u8]) -> Write<'a> {
-    Write { mode: Mode::Cas, compare: load.token, takes_token: true, ..Write::set(&load.key, hash, data) }
+    Write {
+        mode: WriteMode::Cas,
+        compare: load.token,
+        takes_token: true,
+        ..Write::set(&load.key, hash, data)
+    }
 }
 
 /// The second of the expiry.
@@ -182,34 +195,42 @@ impl Shard {
     }
 
     /// Stores the value under the lease that stands. An error: the bytes for which the shard has no room.
-    fn store_load(&mut self, load: &Load, write: &Write<'_>, step: &mut Step<'_>) -> Result<Landed, usize> {
+    fn store_load(
+        &mut self,
+        load: &Load,
+        write: &Write<'_>,
+        step: &mut Step<'_>,
+    ) -> Result<LoadOutcome, usize> {
         let hash = write.hash;
         let Some(ruled) = self.rule_of(&load.key) else {
             // Its rule is gone, and its lease goes next.
             self.with_herd(step, |herd, step| herd.abandon(hash, step));
-            return Ok(Landed::Late);
+            return Ok(LoadOutcome::Late);
         };
         let announced = self.announced.of(hash, step.now.ms).map(|(tags, _)| *tags).unwrap_or_default();
         let tags = write.tags.union(&announced).and_then(|tags| ruled.tags.union(&tags).map(|_| tags));
         let Ok(tags) = tags else {
             let text = TOO_MANY_TAGS;
-            let failed = Landed::TooManyTags;
+            let failed = LoadOutcome::TooManyTags;
             return Ok(self.load_failed(load, hash, LoadFailure::Error, text, failed, step));
         };
         let write = &Write { tags, data: write.data.clone(), ..*write };
         let by = Filler { connection: None, token: Some(load.token), pooled: false };
         let found = self.lookup_found(hash, &load.key, step);
-        let filling = Filling { fill: Fill::ByToken(load.token), by, session: None, shown: found };
+        let filling = FillWrite { fill: FillKind::ByToken(load.token), by, session: None, shown: found };
         let landed = match self.store_value(write, found, filling, &ruled, step) {
-            Outcome::Stored { .. } => Landed::Stored,
-            Outcome::NoRoom(bytes) => return Err(bytes),
-            Outcome::NotStored | Outcome::Exists | Outcome::NotFound | Outcome::Refused(_) => {
+            WriteOutcome::Stored { .. } => LoadOutcome::Stored,
+            WriteOutcome::NoRoom(bytes) => return Err(bytes),
+            WriteOutcome::NotStored
+            | WriteOutcome::Exists
+            | WriteOutcome::NotFound
+            | WriteOutcome::Refused(_) => {
                 self.count_late(load);
-                Landed::Late
+                LoadOutcome::Late
             }
         };
         if step.interest.wants(Interest::MUTATIONS) {
-            let status = if landed == Landed::Stored { "stored" } else { "not_stored" };
+            let status = if landed == LoadOutcome::Stored { "stored" } else { "not_stored" };
             let ttl = step.now.left(write.expiry).unwrap_or(0);
             let (command, size) = ("cas", write.data.len());
             let kind = EventKind::Store { status, command, ttl, size, classic: false };
@@ -225,13 +246,14 @@ impl Shard {
         hash: u64,
         cause: LoadFailure,
         text: &[u8],
-        landed: Landed,
+        landed: LoadOutcome,
         step: &mut Step<'_>,
-    ) -> Landed {
+    ) -> LoadOutcome {
         let why = match cause {
             LoadFailure::Error => JobFailure::Error,
             LoadFailure::Lost => JobFailure::Lost,
-            // A job that was taken back while its lease stands was queued in a pool that a reload has replaced.
+            // A job that was taken back while its lease stands was queued in a pool that a reload has
+            // replaced.
             LoadFailure::Cancelled => JobFailure::Withdrawn,
             LoadFailure::Refused => JobFailure::Refused,
         };
@@ -250,9 +272,9 @@ impl Shard {
             let found = self.lookup_found(hash, &load.key, step)?;
             let standing = self.standing(found, hash, Some(ruled.state), step);
             let kind = match standing {
-                Standing::Past => Kind::Past,
-                Standing::Stale => Kind::Stale,
-                Standing::Early | Standing::Fresh => Kind::Early,
+                Standing::Past => LeaseKind::Past,
+                Standing::Stale => LeaseKind::Stale,
+                Standing::Early | Standing::Fresh => LeaseKind::Early,
                 Standing::Absent | Standing::Negative => return None,
             };
             for _ in &waiters {
@@ -260,7 +282,7 @@ impl Shard {
             }
             Some((found, kind))
         });
-        let old = old.map(|(found, kind)| self.delivered(found, kind != Kind::Early, step));
+        let old = old.map(|(found, kind)| self.delivered(found, kind != LeaseKind::Early, step));
         for waiter in waiters {
             let verdict = match (&old, &ruled) {
                 (Some(old), _) => Verdict::Value(Arc::clone(old)),

@@ -1,4 +1,5 @@
-//! What follows a call of a host's method that has taken effect: plain values, invalidations, loads, events, lines of the log.
+//! What follows a call of a host's method that has taken effect: plain values, invalidations, loads, events,
+//! lines of the log.
 //!
 //! Each is done as a client of its own would do it, in order, when the call's object is not locked.
 
@@ -6,16 +7,16 @@ use std::cell::Cell;
 
 use cattlegrid_herd::{Caller, PeerKey, Session};
 use cattlegrid_objects::After;
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 
 use crate::engine::Engine;
-use crate::engine::room::{Room, drop_write};
+use crate::engine::room::{RoomSource, drop_write};
 use crate::event::{Event, EventKind, Interest};
 use crate::output::Output;
 use crate::query::Query;
 use crate::shard::Shard;
 use crate::shard::object::Call;
-use crate::shard::put::{Data, Mode, Write};
+use crate::shard::put::{Write, WriteData, WriteMode};
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
 use crate::step::{Context, Step, Ticket};
@@ -47,14 +48,14 @@ impl Engine {
                     // The first use of tags takes memory from all shards.
                     lock.release();
                     // A name that is not valid was refused before.
-                    let bumped = self.bump(call.prefix(), &tag, Kind::Hard, step);
+                    let bumped = self.bump(call.prefix(), &tag, BumpKind::Hard, step);
                     debug_assert!(bumped.is_ok(), "the host has checked it");
                 }
                 After::Load(key) => {
                     let key = call.behind(&key);
                     let hash = self.hash_key(&key);
                     self.without_client(step, |cx| lock.shard(hash).load_missing(&key, hash, cx));
-                    self.settle(lock, step);
+                    self.finish_step(lock, step);
                 }
                 After::Event { name, json } if step.interest.wants(Interest::SCRIPTS) => {
                     let key = call.registry.object_name(call.type_id, call.key()).unwrap_or_default().into();
@@ -114,27 +115,28 @@ impl Engine {
         }
         let stored = match self.data(data, lock) {
             None => {
-                drop_write(&write, (Mode::Set, true), lock, cx);
+                drop_write(&write, (WriteMode::Set, true), lock, cx);
                 Err(no_memory())
             }
             Some(mut data) => {
-                if let Data::Huge(pages) = &mut data {
-                    self.cut_line(write.key, Mode::Set, pages);
+                if let WriteData::Huge(pages) = &mut data {
+                    self.cut_line(write.key, WriteMode::Set, pages);
                 }
                 write.data = data;
                 let run = |lock: &mut ShardLock<'_>, last| lock.shard(write.hash).set(&write, last, cx);
-                match self.with_room(Room::Others, write.hash, lock, run) {
+                match self.with_room(RoomSource::Others, write.hash, lock, run) {
                     Ok(None) => Ok(()),
                     Ok(Some(refused)) => Err(format!("the value of {text} is refused: {refused}")),
                     Err(_) => Err(no_memory()),
                 }
             }
         };
-        self.settle(lock, &mut cx.step);
+        self.finish_step(lock, &mut cx.step);
         stored
     }
 
-    /// Calls `act` on behalf of a connection that has no client: it has missed nothing, and waits for nothing.
+    /// Calls `act` on behalf of a connection that has no client: it has missed nothing, and waits for
+    /// nothing.
     fn without_client(&self, step: &mut Step<'_>, act: impl FnOnce(&mut Context<'_>)) {
         let peers = self.shared().peers();
         // The process number of no client.
@@ -155,7 +157,8 @@ impl Engine {
 }
 
 impl Shard {
-    /// Orders a load as a get would do, unless the key has a fresh value, is known to be absent, or has no loader.
+    /// Orders a load as a get would do, unless the key has a fresh value, is known to be absent, or has no
+    /// loader.
     fn load_missing(&mut self, key: &[u8], hash: u64, cx: &mut Context<'_>) {
         self.advance(&cx.step);
         if self.is_named(key) {

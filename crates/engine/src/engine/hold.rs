@@ -1,101 +1,108 @@
-//! Requests that wait, across shards: how a `get` is parked, and how its deadline, the end of its connection or a
-//! circle of waiting connections ends the wait.
+//! Requests that wait, across shards: how a `get` is parked, and how its deadline, the end of its connection
+//! or a circle of waiting connections ends the wait.
 //!
-//! A held get leaves its keys' places in the queues of their leases and a [`Parked`] reply on its connection. Shards
-//! are locked one at a time; between two locks other threads may decide a wait, and their decision comes as a wake.
+//! A held get leaves its keys' places in the queues of their leases and a [`ParkedRequest`] reply on its
+//! connection. Shards are locked one at a time; between two locks other threads may decide a wait, and their
+//! decision comes as a wake.
 //!
 //! # Histories
-//! H is the holder, W a waiter, X another client; each connection is served by one thread. The tests named are in
-//! `tests/`; `late.rs` is in those of `herd`.
+//! H is the holder, W a waiter, X another client; each connection is served by one thread. The tests named
+//! are in `tests/`; `late.rs` is in those of `herd`.
 //!
-//! 1. W's `get` finds key 1 leased. Before W is queued, the shard's lock is released, for another key of the same
-//!    `get`; H's value is stored, or H's lease ends. `hold_key` looks again, under the lock under which it queues W: W
-//!    gets the value or the lease, or waits for the client that has the lease by then. (`shuttle.rs`:
-//!    `many_keys_in_many_shards`)
-//! 2. W's time is up on its thread. On another thread H's value is stored, or H's lease passes to W, and W is taken out
-//!    of the queue. `expire` finds W gone: the result comes as a wake, and answers W. The request has no deadline from
-//!    then on, so it is not expired again. (`shuttle.rs`: `end_of_a_hold_and_fill`, `timeout_fill_and_close`,
-//!    `failure_close_and_the_end_of_a_hold`)
-//! 3. W's `get` of several keys is answered at once after all, because it gets the lease of one of them. Its wait for
-//!    another key was decided on another thread in this moment: its wake finds no request, but if it was given that
-//!    lease too, its session must know. `note_decided` records it. (`late.rs`:
+//! 1. W's `get` finds key 1 leased. Before W is queued, the shard's lock is released, for another key of the
+//!    same `get`; H's value is stored, or H's lease ends. `hold_key` looks again, under the lock under which
+//!    it queues W: W gets the value or the lease, or waits for the client that has the lease by then.
+//!    (`shuttle.rs`: `many_keys_in_many_shards`)
+//! 2. W's time is up on its thread. On another thread H's value is stored, or H's lease passes to W, and W is
+//!    taken out of the queue. `expire` finds W gone: the result comes as a wake, and answers W. The request
+//!    has no deadline from then on, so it is not expired again. (`shuttle.rs`: `end_of_a_hold_and_fill`,
+//!    `timeout_fill_and_close`, `failure_close_and_the_end_of_a_hold`)
+//! 3. W's `get` of several keys is answered at once after all, because it gets the lease of one of them. Its
+//!    wait for another key was decided on another thread in this moment: its wake finds no request, but if it
+//!    was given that lease too, its session must know. `note_decided` records it. (`late.rs`:
 //!    `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
-//! 4. A holds key 1 and waits for key 2; B holds key 2 and begins to wait for key 1 at the same time. Both publish
-//!    first and look for a circle afterwards: the one that publishes last finds it, and gives up a wait, as a miss.
-//!    (`shuttle.rs`: `publish_and_check_of_two` and the two after it, `orders.rs`: `every_circle_is_cut`)
-//! 5. A and B wait for each other according to what they have published, but B has lost its lease since: the circle is
-//!    not real. Each edge is verified in its shard, and the search repeated without those that are untrue. After
-//!    [`UNTRUE_MAX`] of these, or on a path of too many edges, a wait is given up without proof. (`herd`:
-//!    `an_outdated_edge_hides_no_circle`)
-//! 6. A waits for key 2, and is given the lease of key 1, for which B waits, while B holds key 2: the promotion closes
-//!    the circle. So A looks again when it gets the wake. (`shuttle.rs`: `a_promotion_that_closes_a_circle`)
-//! 7. W gives up waiting: its client closes the connection and computes the value. Its miss is recorded as of the
-//!    number at which it began to wait, so that a delete since then drops its value, on whichever connection it comes.
-//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute`)
-//! 8. The same for the keys of W's `get` that were there when it asked, or came while it waited: W has not seen their
-//!    values, and may compute them. They are withheld ([`Withheld`]), and recorded as misses if W gives up.
-//!    (`fences.rs`: `a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there`,
+//! 4. A holds key 1 and waits for key 2; B holds key 2 and begins to wait for key 1 at the same time. Both
+//!    publish first and look for a circle afterwards: the one that publishes last finds it, and gives up a
+//!    wait, as a miss. (`shuttle.rs`: `publish_and_check_of_two` and the two after it, `orders.rs`:
+//!    `every_circle_is_cut`)
+//! 5. A and B wait for each other according to what they have published, but B has lost its lease since: the
+//!    circle is not real. Each edge is verified in its shard, and the search repeated without those that are
+//!    untrue. After [`UNTRUE_MAX`] of these, or on a path of too many edges, a wait is given up without
+//!    proof. (`herd`: `an_outdated_edge_hides_no_circle`)
+//! 6. A waits for key 2, and is given the lease of key 1, for which B waits, while B holds key 2: the
+//!    promotion closes the circle. So A looks again when it gets the wake. (`shuttle.rs`:
+//!    `a_promotion_that_closes_a_circle`)
+//! 7. W gives up waiting: its client closes the connection and computes the value. Its miss is recorded as of
+//!    the number at which it began to wait, so that a delete since then drops its value, on whichever
+//!    connection it comes. (`fences.rs`: `a_client_that_gives_up_waiting_may_compute`)
+//! 8. The same for the keys of W's `get` that were there when it asked, or came while it waited: W has not
+//!    seen their values, and may compute them. They are withheld ([`WithheldKey`]), and recorded as misses if
+//!    W gives up. (`fences.rs`: `a_client_that_gives_up_waiting_may_compute_the_keys_that_were_there`,
 //!    `a_client_that_gives_up_waiting_may_compute_the_keys_that_came_meanwhile`,
 //!    `a_get_that_was_answered_withholds_nothing_any_more`)
-//! 9. W's connection is closed, and the lease has passed to W in the same moment: history 9 of the herd's `end`.
-//!    (`shuttle.rs`: `promote_and_close`)
-//! 10. A timer on one thread ends leases. On another thread X flushes, or bumps a tag: `timeout_ms` and the flag that
-//!     asks for a look are reset before the look, so an event during the look asks for another one. (`shuttle.rs`:
-//!     `timeouts_and_an_event_that_revokes`) The look also finds the next moment at which a flush that is phased in
-//!     reaches the key of an older lease, and sets `timeout_ms` and `revoke_at_ms` to it at its end: a look on another
-//!     thread that has reset them meanwhile finds the same moment. (`tags.rs`:
-//!     `a_rolling_flush_revokes_each_lease_at_the_moment_of_its_key`)
-//! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another. `settle`
-//!     does this when the first shard's step is over, and again while that frees further slots. (`shuttle.rs`:
-//!     `slots_of_a_rule`)
-//! 12. W's `get` of several keys got the lease of key 1 and waits for key 2 all the same (`partial = "wait"`), on a
-//!     connection that other threads of W's client share: one of these was given a lease of key 1 earlier, and has it
-//!     no more. What it computes is as old as its own miss. So a lease is named by its token, never by its key alone:
-//!     only the miss of W's is as new as the reply. (`partial.rs`: `what_another_thread_computes_is_as_old_as_it_is`)
-//! 13. W's `get` is answered an error in the end. Its client hears of no lease, and some take an error for a miss and
-//!     store: the lease passes on, the record of the miss stays. (`partial.rs`:
+//! 9. W's connection is closed, and the lease has passed to W in the same moment: history 9 of the herd's
+//!    `end`. (`shuttle.rs`: `promote_and_close`)
+//! 10. A timer on one thread ends leases. On another thread X flushes, or bumps a tag: `timeout_ms` and the
+//!     flag that asks for a look are reset before the look, so an event during the look asks for another one.
+//!     (`shuttle.rs`: `timeouts_and_an_event_that_revokes`) The look also finds the next moment at which a
+//!     flush that is phased in reaches the key of an older lease, and sets `timeout_ms` and `revoke_at_ms` to
+//!     it at its end: a look on another thread that has reset them meanwhile finds the same moment.
+//!     (`tags.rs`: `a_rolling_flush_revokes_each_lease_at_the_moment_of_its_key`)
+//! 11. A lease of a rule with `rule_computers` ends in one shard and gives its slot to a lease in another.
+//!     `finish_step` does this when the first shard's step is over, and again while that frees further slots.
+//!     (`shuttle.rs`: `slots_of_a_rule`)
+//! 12. W's `get` of several keys got the lease of key 1 and waits for key 2 all the same
+//!     (`partial = "wait"`), on a connection that other threads of W's client share: one of these was given a
+//!     lease of key 1 earlier, and has it no more. What it computes is as old as its own miss. So a lease is
+//!     named by its token, never by its key alone: only the miss of W's is as new as the reply.
+//!     (`partial.rs`: `what_another_thread_computes_is_as_old_as_it_is`)
+//! 13. W's `get` is answered an error in the end. Its client hears of no lease, and some take an error for a
+//!     miss and store: the lease passes on, the record of the miss stays. (`partial.rs`:
 //!     `an_error_that_a_client_takes_for_a_miss_stores_nothing_old`)
 
-use cattlegrid_herd::{Edge, Late, Told, Walk, Withdrawn, Withheld};
+use cattlegrid_herd::{CircleSearch, Edge, LateLease, LateNotice, WithdrawReason, WithheldKey};
 use cattlegrid_protocol::{Get, Keys, reply};
 use cattlegrid_store::Lookup;
 
 use crate::delivered::Verdict;
 use crate::engine::Engine;
-use crate::engine::pending::{Got, LeasedKey, Pending, Piece, Progress};
+use crate::engine::pending::{GetPiece, LeasedKey, Pending, PieceResult, Progress};
 use crate::output::Output;
-use crate::parked::{Form, Parked, Part, TRIAL_MS, count, done_part};
-use crate::reply::get::End;
+use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count, done_part};
+use crate::reply::get::GetEnd;
 use crate::shard::Shard;
-use crate::shard::flow::Held;
+use crate::shard::flow::HoldStart;
 use crate::shard::miss::answer_miss;
 use crate::shards::ShardLock;
 use crate::step::Context;
 
 /// How a get waits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wait {
-    /// It has more than one key.
+pub(crate) struct GetWait {
+    /// The get has more than one key.
     pub(crate) many: bool,
     /// What follows its keys.
-    pub(crate) end: End,
+    pub(crate) end: GetEnd,
     /// Only for what loaders compute: it is a part of a long get.
     pub(crate) only_loaders: bool,
-    /// When it began to, in milliseconds since the start, if that was with an earlier part or later parts may wait too.
+    /// When it began to, in milliseconds since the start, if that was with an earlier part or later parts may
+    /// wait too.
     pub(crate) since_ms: Option<u64>,
 }
 
-impl Wait {
+impl GetWait {
     /// Of a single get, which nothing follows.
-    pub(crate) const ONE: Self = Self { many: false, end: End::Nothing, only_loaders: false, since_ms: None };
+    pub(crate) const ONE: Self =
+        Self { many: false, end: GetEnd::Nothing, only_loaders: false, since_ms: None };
 }
 
-/// Writes the parts of a request that is answered after all; `withdrawn`: the answers of the keys that it waited for, by slot.
-fn write_parts(parts: Vec<Part>, mut withdrawn: Vec<(u16, Verdict)>, out: &mut Output) {
+/// Writes the parts of a request that is answered after all; `withdrawn`: the answers of the keys that it
+/// waited for, by slot.
+fn write_parts(parts: Vec<ReplyPart>, mut withdrawn: Vec<(u16, Verdict)>, out: &mut Output) {
     for part in parts {
         match part {
-            Part::Done(done) => out.append(done),
-            Part::Key { asked, slot, .. } => {
+            ReplyPart::Done(done) => out.append(done),
+            ReplyPart::Key { asked, slot, .. } => {
                 let at = withdrawn.iter().position(|(own, _)| *own == slot);
                 asked.write(at.map(|at| withdrawn.swap_remove(at).1), out);
             }
@@ -124,18 +131,18 @@ pub(crate) const KEYS_HELD_MAX: usize = 1024;
 const UNTRUE_MAX: usize = 8;
 
 impl Engine {
-    /// The rest of a `get` with keys that other clients compute: waits for them if this client has nothing to compute
-    /// itself.
+    /// The rest of a `get` with keys that other clients compute: waits for them if this client has nothing to
+    /// compute itself.
     #[cold]
     pub(crate) fn finish_get<'k>(
         &self,
         get: &Get<'k>,
         pending: &Pending<'_>,
-        piece: Piece,
+        piece: GetPiece,
         left: Option<Keys<'k>>,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Got<'k> {
+    ) -> PieceResult<'k> {
         let begun = piece.progress.is_begun();
         if !pending.control.is_empty() {
             // A get with a control key does not wait.
@@ -152,15 +159,15 @@ impl Engine {
                 let shard = lock.shard(leased.hash);
                 shard.with_herd(&mut cx.step, |herd, _| herd.not_waited_for(leased.hash));
             }
-            return Got::Done;
+            return PieceResult::Done;
         }
-        // A client that got a lease must hear of it now, unless its rule lets it wait; and a get that was sent in part is not held, except for
-        // what loaders compute.
+        // A client that got a lease must hear of it now, unless its rule lets it wait; and a get that was
+        // sent in part is not held, except for what loaders compute.
         let too_many = pending.leased.len() > KEYS_HELD_MAX;
         let many = get.keys.clone().flatten().nth(1).is_some();
         let many_on_trial = many && pending.leased.iter().any(|key| key.holds.on_trial);
-        // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client gives up
-        // (history 8).
+        // The keys that are there, or come meanwhile, are withheld, and are recorded as misses if the client
+        // gives up (history 8).
         let keys = if many { get.keys.clone().flatten().take(KEYS_HELD_MAX + 1).count() } else { 1 };
         let is_long = begun || keys > KEYS_HELD_MAX || many && !cx.session.can_withhold(keys);
         // What a loader computes is waited for part by part: no client has to hear of a lease.
@@ -174,39 +181,41 @@ impl Engine {
         {
             Self::answer_leased(pending, lock, cx);
             if let Some(left) = left {
-                return Got::More(left);
+                return PieceResult::More(left);
             }
             cx.out.bytes.extend_from_slice(reply::END);
-            return Got::Done;
+            return PieceResult::Done;
         }
         // Other parts need not wait for this one.
         let since_ms = (by_loader && !pending.call_next).then_some(match piece.progress {
             Progress::Waits(since_ms) => since_ms,
             Progress::New | Progress::Begun => cx.step.now.ms,
         });
-        let mut wait = Wait { many: many || begun, end: End::Classic, only_loaders: is_long, since_ms };
+        let mut wait = GetWait { many: many || begun, end: GetEnd::Classic, only_loaders: is_long, since_ms };
         if let Some(left) = left {
-            // The output is full, or a call comes next: what was executed is held, and the rest is answered after it.
+            // The output is full, or a call comes next: what was executed is held, and the rest is answered
+            // after it.
             let end = get.keys.rest().len() - left.rest().len();
             let all = Keys::of_rest(&get.keys.rest()[..end]).flatten();
             let pending = pending.of_part();
-            wait.end = End::Nothing;
+            wait.end = GetEnd::Nothing;
             return match self.park_get(all, &pending, wait, lock, cx) {
-                Some(parked) => Got::ParkedMore(parked, left),
-                None => Got::More(left),
+                Some(parked) => PieceResult::ParkedMore(parked, left),
+                None => PieceResult::More(left),
             };
         }
         let all = get.keys.clone().flatten();
         let parked = if begun {
-            wait.end = End::Last;
+            wait.end = GetEnd::Last;
             self.park_get(all, &pending.of_part(), wait, lock, cx)
         } else {
             self.park_get(all, pending, wait, lock, cx)
         };
-        parked.map_or(Got::Done, Got::Parked)
+        parked.map_or(PieceResult::Done, PieceResult::Parked)
     }
 
-    /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an error.
+    /// Answers the keys that others compute as misses; the same for busy keys when it is too late for an
+    /// error.
     pub(crate) fn answer_leased(pending: &Pending<'_>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for (asked, _) in &pending.busy {
             // Its miss is recorded already.
@@ -225,15 +234,16 @@ impl Engine {
         }
     }
 
-    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys. None: it is answered after all.
+    /// Lets a get wait for those of its keys that other clients compute. `all`: its keys. None: it is
+    /// answered after all.
     pub(crate) fn park_get<'k>(
         &self,
         all: impl Iterator<Item = &'k [u8]>,
         pending: &Pending<'_>,
-        Wait { many, end, only_loaders, since_ms }: Wait,
+        GetWait { many, end, only_loaders, since_ms }: GetWait,
         lock: &mut ShardLock<'_>,
         cx: &mut Context<'_>,
-    ) -> Option<Box<Parked>> {
+    ) -> Option<Box<ParkedRequest>> {
         let waits_for = |key: &LeasedKey<'_>| key.holds.by_loader || !only_loaders;
         let touches = pending.leased.iter().any(|leased| leased.asked.touches());
         let hold_of = |key: &LeasedKey<'_>| if many { key.holds.many_ms } else { key.holds.one_ms };
@@ -267,17 +277,17 @@ impl Engine {
                 (hold_ms, leased.holds.has_old),
                 cx,
             ) {
-                Held::Waits => {
-                    parts.push(Part::Key { slot, asked: leased.asked.to_owned(), verdict: None });
+                HoldStart::Waits => {
+                    parts.push(ReplyPart::Key { slot, asked: leased.asked.to_owned(), verdict: None });
                     waits += 1;
                 }
-                Held::Written => done_part(&mut parts, cx, pending.from),
-                Held::Compute => {
+                HoldStart::Written => done_part(&mut parts, cx, pending.from),
+                HoldStart::Compute => {
                     computes.push((leased.hash, cx.session.last_lease(leased.hash).unwrap_or(0)));
                     done_part(&mut parts, cx, pending.from);
                 }
-                Held::Busy if end == End::Classic => busy = true,
-                Held::Busy => {
+                HoldStart::Busy if end == GetEnd::Classic => busy = true,
+                HoldStart::Busy => {
                     leased.asked.write_error(reply::error::BUSY, &mut cx.out.bytes);
                     done_part(&mut parts, cx, pending.from);
                 }
@@ -293,13 +303,13 @@ impl Engine {
             if full_ms.is_some() {
                 deadline = cx.step.now.ms + u64::from(hold_ms.min(TRIAL_MS));
             }
-            let form = Form::Get { parts, end };
+            let form = ParkedForm::Get { parts, end };
             self.check_circle(lock, cx);
-            let parked = Parked::new(cx.ticket.request, deadline, behind_ms, touches, form);
+            let parked = ParkedRequest::new(cx.ticket.request, deadline, behind_ms, touches, form);
             let waits = |(hash, token)| {
                 let extend = lock.shard(hash).with_herd(&mut cx.step, |herd, _| {
                     let key = herd.extend(hash, token, deadline)?;
-                    Some(Late { key, hash, token, told: Told::Waits(deadline) })
+                    Some(LateLease { key, hash, token, told: LateNotice::Waits(deadline) })
                 });
                 extend.flatten()
             };
@@ -339,8 +349,8 @@ impl Engine {
         }
     }
 
-    /// Records the keys of a request as misses that its client does not see since it is answered an error: those that are there,
-    /// and those that others compute.
+    /// Records the keys of a request as misses that its client does not see since it is answered an error:
+    /// those that are there, and those that others compute.
     fn miss_unseen<'k>(
         &self,
         all: impl Iterator<Item = &'k [u8]>,
@@ -358,18 +368,19 @@ impl Engine {
     /// Passes leases on of which a client does not hear, since it is answered an error.
     fn pass_on_unseen(computes: &[(u64, u64)], lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         for (hash, token) in computes.iter().copied() {
-            let late = Late { key: Box::default(), hash, token, told: Told::Never };
+            let late = LateLease { key: Box::default(), hash, token, told: LateNotice::Never };
             lock.shard(hash).tell_late(&late, cx);
         }
     }
 
-    /// Takes back all waits of a request that is answered after all. Returns what each key is answered, by slot.
+    /// Takes back all waits of a request that is answered after all. Returns what each key is answered, by
+    /// slot.
     fn withdraw_request(request: u64, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) -> Vec<(u16, Verdict)> {
         let mut answers = Vec::new();
         let own: Vec<_> = cx.session.waits().iter().filter(|wait| wait.request == request).copied().collect();
         for wait in &own {
             let shard = lock.shard(wait.hash);
-            let verdict = shard.withdraw(wait, Withdrawn::Answered, cx).unwrap_or_else(|| {
+            let verdict = shard.withdraw(wait, WithdrawReason::Answered, cx).unwrap_or_else(|| {
                 // History 3: its wake finds no request, but the client is answered a miss all the same.
                 shard.note_decided(wait, cx);
                 Verdict::Miss { record: None, hint: None }
@@ -383,8 +394,9 @@ impl Engine {
         answers
     }
 
-    /// To be called when requests of this connection were told what became of their keys ([`needs_a_look`](cattlegrid_herd::Session::needs_a_look)): records what
-    /// its client does not see, begins the time of leases of which it hears only now, and ends circles.
+    /// Records what this connection's client does not see, begins the time of leases of which it is told only
+    /// now, and ends circles. The caller calls this when requests of the connection were told the results of
+    /// their keys ([`needs_a_look`](cattlegrid_herd::Session::needs_a_look)).
     pub fn look_at_waits(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let unseen = cx.session.take_unseen();
         Self::record_withheld(unseen, lock, cx);
@@ -393,22 +405,22 @@ impl Engine {
             for late in &late {
                 lock.shard(late.hash).tell_late(late, cx);
             }
-            self.settle(lock, &mut cx.step);
+            self.finish_step(lock, &mut cx.step);
         }
         self.check_circle(lock, cx);
     }
 
-    /// Ends a circle of connections that wait for each other (histories 4 to 6): to be called when this connection has
-    /// begun to wait, or was given a lease while it waits. If it is part of a circle, it gives up a wait of its own, as
-    /// a miss.
+    /// Ends a circle of connections that wait for each other (histories 4 to 6). The caller calls this when this
+    /// connection has begun to wait, or was given a lease while it waits. If the connection is part of a
+    /// circle, it gives up a wait of its own, as a miss.
     pub fn check_circle(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let graph = &self.shared().graph;
         let mut walk = cx.session.publish(graph);
         let mut untrue = Vec::new();
         let hash = loop {
             match walk {
-                Walk::Clear => return,
-                Walk::Circle(edges) if untrue.len() < UNTRUE_MAX => {
+                CircleSearch::Clear => return,
+                CircleSearch::Circle(edges) if untrue.len() < UNTRUE_MAX => {
                     // History 5: what was published may be out of date; a real circle stays.
                     let is_untrue = |edge: &&Edge| {
                         let herd = lock.shard(edge.hash).herd.as_ref();
@@ -420,7 +432,7 @@ impl Engine {
                     }
                     walk = graph.look_again(cx.session.caller().number(), &untrue);
                 }
-                Walk::Circle(_) | Walk::TooLong => match cx.session.waits().last() {
+                CircleSearch::Circle(_) | CircleSearch::TooLong => match cx.session.waits().last() {
                     Some(wait) => break wait.hash,
                     None => return,
                 },
@@ -430,23 +442,23 @@ impl Engine {
             return;
         };
         // Its wake is on the way in any case; with it comes another search, if it waits for more.
-        lock.shard(hash).give_up(&wait, Withdrawn::Circle, cx);
-        self.settle(lock, &mut cx.step);
+        lock.shard(hash).give_up(&wait, WithdrawReason::Circle, cx);
+        self.finish_step(lock, &mut cx.step);
     }
 
-    /// Answers what is still open of a parked request whose time is up. A wait that was decided elsewhere at the same
-    /// moment comes as a wake (history 2); it must not be expired again.
-    pub fn expire(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+    /// Answers what is still open of a parked request whose time is up. A wait that was decided elsewhere at
+    /// the same moment comes as a wake (history 2); it must not be expired again.
+    pub fn expire(&self, parked: &mut ParkedRequest, cx: &mut Context<'_>) {
         self.end_waits(parked, false, cx);
     }
 
     /// Answers a parked request at once: its connection sends no more, or the server stops.
-    pub fn release(&self, parked: &mut Parked, cx: &mut Context<'_>) {
+    pub fn release(&self, parked: &mut ParkedRequest, cx: &mut Context<'_>) {
         self.end_waits(parked, true, cx);
     }
 
-    fn end_waits(&self, parked: &mut Parked, released: bool, cx: &mut Context<'_>) {
-        if parked.end_bump() || !released && parked.go_on(cx.session) {
+    fn end_waits(&self, parked: &mut ParkedRequest, released: bool, cx: &mut Context<'_>) {
+        if parked.end_bump() || !released && parked.extend_trial(cx.session) {
             return;
         }
         let mut lock = self.shard_lock();
@@ -463,7 +475,7 @@ impl Engine {
             }
         }
         Self::record_withheld(withheld, &mut lock, cx);
-        self.settle(&mut lock, &mut cx.step);
+        self.finish_step(&mut lock, &mut cx.step);
         parked.never_again();
     }
 
@@ -500,13 +512,13 @@ impl Engine {
                 herd.holder_closed(record.hash, connection, orderly, step);
             });
         }
-        self.settle(&mut lock, &mut cx.step);
+        self.finish_step(&mut lock, &mut cx.step);
         debug_assert!(cx.session.waits().is_empty());
     }
 
     /// Records what was withheld from a client that gave up as misses (history 8).
-    fn record_withheld(withheld: Vec<Withheld>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
-        for Withheld { hash, number, window_ms } in withheld {
+    fn record_withheld(withheld: Vec<WithheldKey>, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
+        for WithheldKey { hash, number, window_ms } in withheld {
             let now_ms = cx.step.now.ms;
             if let Some(herd) = &mut lock.shard(hash).herd {
                 let record = herd.record_since(hash, number, window_ms, now_ms);
@@ -517,12 +529,12 @@ impl Engine {
 }
 
 /// The miss of this key is recorded already.
-fn forget_one(withheld: &mut Vec<Withheld>, hash: u64) {
+fn forget_one(withheld: &mut Vec<WithheldKey>, hash: u64) {
     if let Some(at) = withheld.iter().position(|one| one.hash == hash) {
         withheld.swap_remove(at);
     }
 }
 
-fn push_done(parts: &mut Vec<Part>, done: Option<Output>) {
-    parts.extend(done.filter(|done| !done.is_empty()).map(Part::Done));
+fn push_done(parts: &mut Vec<ReplyPart>, done: Option<Output>) {
+    parts.extend(done.filter(|done| !done.is_empty()).map(ReplyPart::Done));
 }

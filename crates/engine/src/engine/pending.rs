@@ -1,12 +1,12 @@
-//! A `get` while it is executed, piece by piece: the size of a piece, its result, and the keys that are neither hits
-//! nor plain misses.
+//! A `get` while it is executed, piece by piece: the size of a piece, its result, and the keys that are
+//! neither hits nor plain misses.
 
 use cattlegrid_protocol::Keys;
 
-use crate::parked::Parked;
-use crate::query::Holds;
-use crate::reply::get::Asked;
-use crate::shard::flow::Answer;
+use crate::parked::ParkedRequest;
+use crate::query::HoldLimits;
+use crate::reply::get::AskedKey;
+use crate::shard::flow::KeyAnswer;
 use crate::step::Context;
 
 /// What became of the earlier keys of a `get`.
@@ -16,8 +16,8 @@ pub enum Progress {
     New,
     /// They are answered already, and their output may have been sent.
     Begun,
-    /// Some of them waited, or wait, since this time in milliseconds since the start, as [`Parked::since_ms`] says: the time of a wait is
-    /// that of all pieces together.
+    /// Some of them waited, or wait, since this time in milliseconds since the start, as
+    /// [`ParkedRequest::since_ms`] says: the time of a wait is that of all pieces together.
     Waits(u64),
 }
 
@@ -37,7 +37,7 @@ impl From<bool> for Progress {
 
 /// How much of a `get` is executed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct GetPiece {
     /// What became of earlier keys.
     pub progress: Progress,
     /// The piece ends when the output has this many bytes or more.
@@ -46,7 +46,7 @@ pub struct Piece {
     pub keys: usize,
 }
 
-impl Piece {
+impl GetPiece {
     /// The whole `get` as one piece.
     pub const ALL: Self = Self { progress: Progress::New, bytes: usize::MAX, keys: usize::MAX };
 }
@@ -54,16 +54,16 @@ impl Piece {
 /// The result of a piece of a `get`.
 #[derive(Debug)]
 #[must_use]
-pub enum Got<'k> {
+pub enum PieceResult<'k> {
     /// Answered; `END` is written.
     Done,
     /// These keys, at least one, are still to answer.
     More(Keys<'k>),
     /// The `get` waits; nothing is written, except what was answered before an object's call.
-    Parked(Box<Parked>),
-    /// The same, and then there are these keys, at least one, to answer: behind what waits at once if [`Parked::since_ms`] says so, or
-    /// after it.
-    ParkedMore(Box<Parked>, Keys<'k>),
+    Parked(Box<ParkedRequest>),
+    /// The `get` waits, and these keys, at least one, are still to answer: at once, behind what waits, if
+    /// [`ParkedRequest::since_ms`] says so, or after it.
+    ParkedMore(Box<ParkedRequest>, Keys<'k>),
 }
 
 /// The keys of a `get` that are neither hits nor plain misses.
@@ -73,7 +73,7 @@ pub(crate) struct Pending<'k> {
     /// Hashes of the keys of which the `get` has the lease, and its tokens.
     pub(crate) computes: Vec<(u64, u64)>,
     /// Keys for which the reply is `SERVER_ERROR busy`, if nothing of the `get` was sent before.
-    pub(crate) busy: Vec<(Asked<'k>, u64)>,
+    pub(crate) busy: Vec<(AskedKey<'k>, u64)>,
     pub(crate) leased: Vec<LeasedKey<'k>>,
     /// Control keys, and their places in the output.
     pub(crate) control: Vec<(&'k [u8], (usize, usize))>,
@@ -84,11 +84,11 @@ pub(crate) struct Pending<'k> {
 /// A key that another client computes.
 #[derive(Clone, Copy)]
 pub(crate) struct LeasedKey<'k> {
-    pub(crate) asked: Asked<'k>,
+    pub(crate) asked: AskedKey<'k>,
     pub(crate) hash: u64,
-    /// Its place in the output.
+    /// The key's place in the output.
     pub(crate) at: (usize, usize),
-    pub(crate) holds: Holds,
+    pub(crate) holds: HoldLimits,
 }
 
 impl<'k> Pending<'k> {
@@ -100,14 +100,14 @@ impl<'k> Pending<'k> {
     }
 
     #[inline]
-    pub(crate) fn note(&mut self, asked: Asked<'k>, hash: u64, answer: Answer, cx: &Context<'_>) {
+    pub(crate) fn note(&mut self, asked: AskedKey<'k>, hash: u64, answer: KeyAnswer, cx: &Context<'_>) {
         match answer {
             // Calls of objects are executed at once.
-            Answer::Hit | Answer::Miss | Answer::Object(_) => {}
-            Answer::Compute => self.computes(hash, cx),
-            Answer::Busy => self.busy.push((asked, hash)),
-            Answer::Control => self.control.push((asked.key, cx.out.place())),
-            Answer::Leased(holds) => {
+            KeyAnswer::Hit | KeyAnswer::Miss | KeyAnswer::Object(_) => {}
+            KeyAnswer::Compute => self.computes(hash, cx),
+            KeyAnswer::Busy => self.busy.push((asked, hash)),
+            KeyAnswer::Control => self.control.push((asked.key, cx.out.place())),
+            KeyAnswer::Leased(holds) => {
                 self.leased.push(LeasedKey { asked, hash, at: cx.out.place(), holds });
             }
         }
@@ -127,7 +127,7 @@ impl<'k> Pending<'k> {
         }
     }
 
-    /// It was given the lease of this key.
+    /// Notes that the `get` was given the lease of this key.
     pub(crate) fn computes(&mut self, hash: u64, cx: &Context<'_>) {
         // A session that remembers no more computes as well.
         self.computes.push((hash, cx.session.last_lease(hash).unwrap_or(0)));

@@ -1,13 +1,15 @@
-//! Notes of which tags items and open misses have, made anew from time to time, so that bumps of others can be left out.
+//! Notes of which tags items and open misses have, made anew from time to time, so that bumps of others can
+//! be left out.
 //!
-//! Each thread that stores, misses or names tags notes them before. What is gone stays noted until a generation of notes ends, which begins
-//! with none: the walk adds the tags of all items and leases, and ends when no other miss is open that is older.
+//! Each thread that stores, misses or names tags notes them before. What is gone stays noted until a
+//! generation of notes ends, which begins with none: the walk adds the tags of all items and leases, and ends
+//! when no other miss is open that is older.
 //!
 //! The walk goes over the index of each shard, some buckets a call, as that of `upkeep` does.
 
 use crate::engine::Engine;
 use crate::following::FollowedLog;
-use crate::names::At;
+use crate::names::WalkPosition;
 use crate::renewal::{GROWTH, LOW_SHARE, REST_MS, Renewal};
 use crate::sync::{MutexGuard, PoisonError};
 use crate::time::Now;
@@ -19,8 +21,8 @@ const ITEMS: usize = 16 << 10;
 const ITEMS_LOCKED: usize = 256;
 
 impl Engine {
-    /// Follows these logs from now on, and no others: see [`Shared::follow`](crate::Shared::follow). With the first one the memory for
-    /// notes is taken out of the limit.
+    /// Follows these logs from now on, and no others: see [`Shared::follow`](crate::EngineShared::follow).
+    /// With the first one the memory for notes is taken out of the limit.
     pub fn follow_logs(&self, logs: Vec<FollowedLog>, now_ms: u64) {
         let tags = self.shared().tags();
         if !logs.is_empty() && !tags.selects() {
@@ -31,8 +33,8 @@ impl Engine {
         self.shared().follow(logs, now_ms);
     }
 
-    /// Other rules may give keys other tags than those that were noted at their misses: all bumps are recorded until a generation of
-    /// notes has ended that begins after this.
+    /// Other rules may give keys other tags than those that were noted at their misses: all bumps are
+    /// recorded until a generation of notes has ended that begins after this.
     pub(crate) fn forget_notes(&self) {
         let mut renewal = self.renewal();
         self.shared().tags().record_all();
@@ -62,7 +64,8 @@ impl Engine {
         match &mut *renewal {
             Renewal::Due => {
                 tags.begin_notes();
-                *renewal = Renewal::Walks { at: At::default(), shrinks: self.shrinks(0), until_ms: None };
+                *renewal =
+                    Renewal::Walks { at: WalkPosition::default(), shrinks: self.shrinks(0), until_ms: None };
                 true
             }
             Renewal::Walks { at, shrinks, until_ms } => {
@@ -94,7 +97,7 @@ impl Engine {
     }
 
     /// Notes the tags of some items. False: the walk has ended.
-    fn note_some(&self, at: &mut At, shrinks: &mut u64) -> bool {
+    fn note_some(&self, at: &mut WalkPosition, shrinks: &mut u64) -> bool {
         let number = at.shard();
         if number >= self.shard_count() {
             return false;
@@ -105,17 +108,17 @@ impl Engine {
         let next = shard.store().scan(at.bucket(), ITEMS_LOCKED, |item| noted.extend(item.tags()));
         tags.note(&noted);
         match next {
-            Some(bucket) => *at = At::new(number, bucket),
+            Some(bucket) => *at = WalkPosition::new(number, bucket),
             None if shard.store().index_shrinks() != *shrinks => {
                 // Entries may have moved to buckets that were passed.
-                (*at, *shrinks) = (At::new(number, 0), shard.store().index_shrinks());
+                (*at, *shrinks) = (WalkPosition::new(number, 0), shard.store().index_shrinks());
             }
             None => {
                 if let Some(herd) = &shard.herd {
                     herd.each_tags(|own| tags.note(own));
                 }
                 drop(shard);
-                (*at, *shrinks) = (At::new(number + 1, 0), self.shrinks(number + 1));
+                (*at, *shrinks) = (WalkPosition::new(number + 1, 0), self.shrinks(number + 1));
             }
         }
         true

@@ -1,31 +1,31 @@
-//! Room: which values are kept in the log and which in pages of their own, and what is evicted in other shards when there is
-//! none.
+//! Room: which values are kept in the log and which in pages of their own, and what is evicted in other
+//! shards when there is none.
 
 use std::sync::Arc;
 
 use cattlegrid_herd::TagsInValue;
 use cattlegrid_protocol::Request;
-use cattlegrid_store::{ArrivingValue, HugeValue, Least, PAGE_BYTES};
+use cattlegrid_store::{ArrivingValue, HugeValue, LeastShares, PAGE_BYTES};
 use cattlegrid_tags::{TAG_LINE, TAG_LINE_MAX, TagLine};
 
 use crate::engine::Engine;
 use crate::event::Looker;
-use crate::shard::put::{Data, Mode, Write, note_refused};
+use crate::shard::put::{Write, WriteData, WriteMode, note_refused};
 use crate::shards::ShardLock;
 use crate::step::Context;
 use crate::sync::Ordering;
 
 /// Where room is made for what a shard could not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum RoomSource {
     /// In other shards, once: the shard has evicted what it could.
     Others,
-    /// Wherever items are coldest, the shard included, which has evicted nothing; and more with each of several attempts: other
-    /// threads may take what was freed.
+    /// Wherever items are coldest, the shard included, which has evicted nothing; and more with each of
+    /// several attempts: other threads may take what was freed.
     Anywhere,
 }
 
-impl Room {
+impl RoomSource {
     fn attempts(self) -> usize {
         match self {
             Self::Others => 2,
@@ -47,21 +47,21 @@ impl Engine {
         request.block().is_some_and(|data| !self.fits_the_log(data.len()))
     }
 
-    /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts the coldest
-    /// items to get these, while none is locked. None: there is no memory.
-    pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<Data<'d>> {
+    /// Data as a write has them: too long for the log, they are copied into pages of their own; evicts the
+    /// coldest items to get these, while none is locked. None: there is no memory.
+    pub(crate) fn data<'d>(&self, bytes: &'d [u8], lock: &mut ShardLock<'_>) -> Option<WriteData<'d>> {
         if self.fits_the_log(bytes.len()) {
-            return Some(Data::Inline(bytes));
+            return Some(WriteData::Inline(bytes));
         }
         lock.release();
         let copied = self.with_free_pages(bytes.len(), || HugeValue::new(&self.memory, &[bytes]));
-        copied.map(Data::Huge)
+        copied.map(WriteData::Huge)
     }
 
-    /// Takes the line of tags off a value in pages of its own, of a command in this mode, if the key's rule says so. The line stays
-    /// before the value, for the shard.
-    pub(crate) fn cut_line(&self, key: &[u8], mode: Mode, huge: &mut Arc<HugeValue>) {
-        let is_whole = !matches!(mode, Mode::Append | Mode::Prepend);
+    /// Takes the line of tags off a value in pages of its own, of a command in this mode, if the key's rule
+    /// says so. The line stays before the value, for the shard.
+    pub(crate) fn cut_line(&self, key: &[u8], mode: WriteMode, huge: &mut Arc<HugeValue>) {
+        let is_whole = !matches!(mode, WriteMode::Append | WriteMode::Prepend);
         if !is_whole || !huge.slice_from(0).starts_with(TAG_LINE) {
             return;
         }
@@ -78,13 +78,13 @@ impl Engine {
         }
     }
 
-    /// Calls `run`, which uses the shard of this hash, until it finds room there. Its error is the number of bytes for which
-    /// there was none, after which nothing may have changed; then some are freed, and it is called again. `true`: for the last
-    /// time.
+    /// Calls `run`, which uses the shard of this hash, until it finds room there. Its error is the number of
+    /// bytes for which there was none, after which nothing may have changed; then some are freed, and it is
+    /// called again. `true`: for the last time.
     #[inline]
     pub(crate) fn with_room<T>(
         &self,
-        place: Room,
+        place: RoomSource,
         hash: u64,
         lock: &mut ShardLock<'_>,
         mut run: impl FnMut(&mut ShardLock<'_>, bool) -> Result<T, usize>,
@@ -95,12 +95,12 @@ impl Engine {
         }
     }
 
-    /// The same after a first call that has found no room for this many bytes.
+    /// Makes room after a first call that has found no room for this many bytes.
     #[cold]
     #[inline(never)]
     pub(crate) fn with_more_room<T>(
         &self,
-        place: Room,
+        place: RoomSource,
         mut bytes: usize,
         hash: u64,
         lock: &mut ShardLock<'_>,
@@ -118,17 +118,17 @@ impl Engine {
         run(lock, true)
     }
 
-    fn make_room(&self, place: Room, bytes: usize, hash: u64, lock: &mut ShardLock<'_>) {
+    fn make_room(&self, place: RoomSource, bytes: usize, hash: u64, lock: &mut ShardLock<'_>) {
         lock.release();
         let lacking = self.memory.lacking_bytes(bytes);
         match place {
-            Room::Others => _ = self.free(lacking.max(bytes).max(self.segment_bytes), Some(hash)),
-            Room::Anywhere => _ = self.free(lacking.max(bytes), None),
+            RoomSource::Others => _ = self.free(lacking.max(bytes).max(self.segment_bytes), Some(hash)),
+            RoomSource::Anywhere => _ = self.free(lacking.max(bytes), None),
         }
     }
 
-    /// Takes pages for `bytes` more bytes of a value that arrives; evicts the coldest items to get them. No shard may be
-    /// locked by the caller. False: there is no memory, and nothing was taken.
+    /// Takes pages for `bytes` more bytes of a value that arrives; evicts the coldest items to get them. No
+    /// shard may be locked by the caller. False: there is no memory, and nothing was taken.
     pub fn grow(&self, value: &mut ArrivingValue, bytes: usize) -> bool {
         self.with_free_pages(value.lacks(bytes), || value.grow(bytes).then_some(())).is_some()
     }
@@ -148,22 +148,24 @@ impl Engine {
         take()
     }
 
-    /// Evicts until `bytes` bytes have gone back to the memory, where the items are coldest; not from the shard of the hash
-    /// `except`. Where nothing may be evicted, only what is dead makes room. Returns the number of bytes freed.
+    /// Evicts until `bytes` bytes have gone back to the memory, where the items are coldest; not from the
+    /// shard of the hash `except`. Where nothing may be evicted, only what is dead makes room. Returns the
+    /// number of bytes freed.
     fn free(&self, bytes: usize, except: Option<u64>) -> usize {
-        let freed = self.free_of(bytes, Least::Kept, except);
+        let freed = self.free_of(bytes, LeastShares::Kept, except);
         if freed < bytes && self.memory.has_shares() {
-            return freed + self.free_of(bytes - freed, Least::Taken, except);
+            return freed + self.free_of(bytes - freed, LeastShares::Taken, except);
         }
         freed
     }
 
-    fn free_of(&self, bytes: usize, least: Least, except: Option<u64>) -> usize {
+    fn free_of(&self, bytes: usize, least: LeastShares, except: Option<u64>) -> usize {
         let mut dry = vec![false; self.shards.len()];
         if let Some(hash) = except {
             dry[self.shards.number(hash)] = true;
         }
-        // What shards would lose changes while they are asked: in the end the one that seemed to be the coldest is.
+        // What shards would lose changes while they are asked: in the end the one that seemed to be the
+        // coldest is.
         let mut doubts = 2 * self.shards.len();
         let mut freed = 0;
         while freed < bytes {
@@ -212,8 +214,9 @@ impl Engine {
         self.memory.limit_bytes() + self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits. Of values that have left the store and
-    /// are still being sent more than `pinned_max` bytes are about to go: nothing is evicted for these.
+    /// Raises or lowers the budget in bytes (`cache_memlimit`); evicts what no longer fits. Of values that
+    /// have left the store and are still being sent more than `pinned_max` bytes are about to go: nothing is
+    /// evicted for these.
     ///
     /// # Errors
     /// `InvalidInput` above four times the first budget; the system's when it refuses the memory.
@@ -231,11 +234,11 @@ impl Engine {
     }
 }
 
-/// There are no pages for a value: its write ends without having begun, and is noted with its mode and whether it was a
-/// classic command. Drops the old value where it could be taken for the new one.
+/// There are no pages for a value: its write ends without having begun, and is noted with its mode and
+/// whether it was a classic command. Drops the old value where it could be taken for the new one.
 pub(crate) fn drop_write(
     write: &Write<'_>,
-    (mode, classic): (Mode, bool),
+    (mode, classic): (WriteMode, bool),
     lock: &mut ShardLock<'_>,
     cx: &mut Context<'_>,
 ) {

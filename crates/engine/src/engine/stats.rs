@@ -70,7 +70,8 @@ impl Engine {
         self.shards.lock(self.shards.number(hash)).key_state(key, hash, now)
     }
 
-    /// There is no lease, no waiter, no published connection, no object that is busy, and no call that has not ended.
+    /// There is no lease, no waiter, no published connection, no object that is busy, and no call that has
+    /// not ended.
     pub fn is_quiet(&self) -> bool {
         let is_busy = (0..self.shards.len()).any(|n| !self.shards.lock(n).busy.is_empty());
         let calls = self.shared.calls.load(Ordering::Relaxed);
@@ -99,8 +100,8 @@ impl Engine {
         (usage, stats)
     }
 
-    /// The second of the last use of the item that has been unused longest, as far as the oldest segments of the shards
-    /// show; `None` without items.
+    /// The second of the last use of the item that has been unused longest, as far as the oldest segments of
+    /// the shards show; `None` without items.
     pub fn oldest_use(&self) -> Option<u32> {
         (0..self.shards.len()).filter_map(|number| self.shards.lock(number).store().oldest_use()).min()
     }
@@ -111,8 +112,8 @@ impl Engine {
         self.shards.reset_waits();
     }
 
-    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at the end. What is
-    /// stored all the time is listed once, and no key twice, whatever is written in between.
+    /// Calls `each` with items from `cursor` on, about `most` of them. Returns where to continue; `None` at
+    /// the end. What is stored all the time is listed once, and no key twice, whatever is written in between.
     pub fn list(&self, cursor: Cursor, most: usize, mut each: impl FnMut(Item<'_>)) -> Option<Cursor> {
         if cursor.shard >= self.shards.len() {
             return None;
@@ -138,8 +139,8 @@ impl Engine {
         usage
     }
 
-    /// What the items of each share hold, in the order of [`EngineConfig::shares`](crate::EngineConfig); those of all other keys
-    /// first. One shard at a time is locked.
+    /// What the items of each share hold, in the order of [`EngineConfig::shares`](crate::EngineConfig);
+    /// those of all other keys first. One shard at a time is locked.
     pub fn share_usage(&self, shares: usize) -> Vec<ShareUsage> {
         let mut usage = vec![ShareUsage::default(); shares + 1];
         for number in 0..self.shards.len() {
@@ -151,8 +152,9 @@ impl Engine {
         usage
     }
 
-    /// Calls `each` for every lease until it returns false. No shard is locked meanwhile, and none for longer than it takes to
-    /// note its leases' hashes or to copy a few leases: what begins or ends in between may be left out.
+    /// Calls `each` for every lease until it returns false. No shard is locked meanwhile, and none for longer
+    /// than it takes to note its leases' hashes or to copy a few leases: what begins or ends in between may
+    /// be left out.
     pub fn each_lease(&self, now_ms: u64, mut each: impl FnMut(LeaseView) -> bool) {
         for number in 0..self.shard_count() {
             let hashes =
@@ -170,7 +172,8 @@ impl Engine {
         }
     }
 
-    /// Contents of the shards' herds: exact, except for misses that have become too old since the last [`Engine::tick`].
+    /// Contents of the shards' herds: exact, except for misses that have become too old since the last
+    /// [`Engine::tick`].
     pub fn herd_usage(&self) -> HerdUsage {
         let announced = self.shared().announced.load(Ordering::Relaxed);
         let mut usage = HerdUsage { announced, ..HerdUsage::default() };

@@ -1,27 +1,27 @@
-//! Types that are switched on while there are items: plain items under names that become names of calls are removed, and
-//! so are the objects of types that are switched off. Objects of a type whose `evict` has changed are marked anew, as far as
-//! `pinned_max` allows.
+//! Types that are switched on while there are items: plain items under names that become names of calls are
+//! removed, and so are the objects of types that are switched off. Objects of a type whose `evict` has
+//! changed are marked anew, as far as `pinned_max` allows.
 //!
-//! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to buckets that
-//! were passed, so the shard is walked again then. Until the walk has ended, names are recognised before the look-up, so
-//! nothing that it has not reached yet is served.
+//! The walk goes over the index of each shard, some buckets a call. An index that shrinks may move entries to
+//! buckets that were passed, so the shard is walked again then. Until the walk has ended, names are
+//! recognised before the look-up, so nothing that it has not reached yet is served.
 //!
-//! A request that began under other types finds that they have changed, by [`Shared::names`], when it has locked its shard:
-//! a command that stores looks at its key again, and a call of a type that is switched off is a miss. So nothing comes in
-//! behind the walk.
+//! A request that began under other types finds that they have changed, by [`Shared::names`], when it has
+//! locked its shard: a command that stores looks at its key again, and a call of a type that is switched off
+//! is a miss. So nothing comes in behind the walk.
 //!
-//! [`Shared::names`]: crate::shared::Shared
+//! [`Shared::names`]: crate::shared::EngineShared
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Herd, HerdConfig, LEASE_BYTES, LeaseLimit, Observer};
 use cattlegrid_objects::Registry;
-use cattlegrid_store::Reclaimed;
+use cattlegrid_store::ReclaimedItems;
 use cattlegrid_tags::Prefixes;
 
 use crate::engine::Engine;
-use crate::names::{At, NameWalk, Names};
+use crate::names::{NameWalk, Names, WalkPosition};
 use crate::rules::Rules;
 use crate::sync::{PoisonError, TryLockError};
 use crate::time::Now;
@@ -29,7 +29,8 @@ use crate::time::Now;
 /// Items that a call looks at.
 const ITEMS: usize = 16 << 10;
 
-/// Pinned items that refused calls look at in a millisecond, on average over [`LOOKS_AHEAD_MS`]: about a twentieth of a processor.
+/// Pinned items that refused calls look at in a millisecond, on average over [`LOOKS_AHEAD_MS`]: about a
+/// twentieth of a processor.
 const LOOKS_PER_MS: u64 = 1_000;
 
 /// See [`LOOKS_PER_MS`].
@@ -41,7 +42,8 @@ const ITEMS_LOCKED: usize = 256;
 /// What rules may take of the memory limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesConfig {
-    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit with the first cascade or bump.
+    /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit with the first cascade
+    /// or bump.
     pub tag_bytes: usize,
     /// Bytes for leases and outstanding misses.
     pub ledger_bytes: usize,
@@ -56,9 +58,9 @@ pub struct RulesConfig {
 }
 
 impl Engine {
-    /// Switches types of objects on; None: none. Looks at all items first if those that the change before removes are not all
-    /// removed yet. What is stored under names that become names of calls is removed, some at
-    /// each [`Engine::tick`].
+    /// Switches types of objects on; None: none. Looks at all items first if those that the change before
+    /// removes are not all removed yet. What is stored under names that become names of calls is removed,
+    /// some at each [`Engine::tick`].
     pub fn set_objects(&self, registry: Option<Arc<Registry>>) {
         let shared = self.shared();
         let mut walk = shared.name_walk.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,19 +151,20 @@ impl Engine {
             shard.pin(hash, &key, pinned, self.memory(), room);
         }
         match next {
-            Some(bucket) => walk.at = At::new(number, bucket),
+            Some(bucket) => walk.at = WalkPosition::new(number, bucket),
             None if shard.store().index_shrinks() != walk.shrinks => {
-                (walk.at, walk.shrinks) = (At::new(number, 0), shard.store().index_shrinks());
+                (walk.at, walk.shrinks) = (WalkPosition::new(number, 0), shard.store().index_shrinks());
             }
             None => {
                 drop(shard);
-                (walk.at, walk.shrinks) = (At::new(number + 1, 0), self.shrinks(number + 1));
+                (walk.at, walk.shrinks) = (WalkPosition::new(number + 1, 0), self.shrinks(number + 1));
             }
         }
         true
     }
 
-    /// Removes pinned objects that are over, in all shards, none of which may be locked. False: there is none.
+    /// Removes pinned objects that are over, in all shards, none of which may be locked. False: there is
+    /// none.
     ///
     /// [`LOOKS_PER_MS`] bounds the time that calls spend here which are refused for lack of room.
     pub(crate) fn reclaim_pinned(&self, now: Now) -> bool {
@@ -170,22 +173,22 @@ impl Engine {
         if paid_ms > now.ms + LOOKS_AHEAD_MS {
             return false;
         }
-        let mut all = Reclaimed::default();
+        let mut all = ReclaimedItems::default();
         for number in 0..self.shard_count() {
             let next = || self.shards.lock(number).reclaim_pinned(now);
             for done in std::iter::from_fn(next) {
-                all = Reclaimed { looks: all.looks + done.looks, items: all.items + done.items };
+                all = ReclaimedItems { looks: all.looks + done.looks, items: all.items + done.items };
             }
         }
         paid.store(paid_ms + all.looks as u64 / LOOKS_PER_MS, Ordering::Relaxed);
         all.items > 0
     }
 
-    /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of misses that are too
-    /// old, and notes what statistics would have to walk for. True: there is more to do.
+    /// Once a second: gives the memory of dead segments back, a bounded piece of each shard, lets go of
+    /// misses that are too old, and notes what statistics would have to walk for. True: there is more to do.
     pub fn tick(&self, now: Now) -> bool {
         self.shared.pass_time(now.ms);
-        self.shared.settle(now.ms);
+        self.shared.sweep(now.ms);
         let more_names = self.walk_names();
         let more_notes = self.renew_notes(now);
         let floor = self.shared.floor(now.second);
@@ -196,18 +199,18 @@ impl Engine {
             more |= shard.store_mut().tick();
             shard.reclaim_pinned(now);
             if let Some(herd) = &mut shard.herd {
-                herd.ledger.settle(now.ms);
+                herd.ledger.sweep(now.ms);
             }
             if let Some(observer) = &mut shard.observer {
-                observer.settle(self.shared.clock(), now.ms);
+                observer.sweep(self.shared.clock(), now.ms);
             }
-            shard.announced.settle(now.ms, &self.shared.announced);
+            shard.announced.sweep(now.ms, &self.shared.announced);
         }
         more
     }
 
-    /// Puts these rules in force, at this time in milliseconds since the start; None: no key has a rule. The tables that they
-    /// need are allocated once, of the sizes of `config`, and are part of the memory limit.
+    /// Puts these rules in force, at this time in milliseconds since the start; None: no key has a rule. The
+    /// tables that they need are allocated once, of the sizes of `config`, and are part of the memory limit.
     ///
     /// # Errors
     /// The system's, when it refuses to shrink the memory for items.

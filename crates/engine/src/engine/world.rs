@@ -1,7 +1,7 @@
 //! What a host's method reads while it runs: each time under the lock of one shard, for a moment.
 //!
-//! An object of the call is shown only as long as it has the CAS with which its plain state was copied, so that all that a
-//! method sees of it belongs together.
+//! An object of the call is shown only as long as it has the CAS with which its plain state was copied, so
+//! that all that a method sees of it belongs together.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use cattlegrid_objects::{After, Moved, View};
 use crate::engine::Engine;
 use crate::running::ItemKey;
 use crate::shard::Shard;
-use crate::shard::object::{Call, Seen};
+use crate::shard::object::{Call, ObjectCopy};
 use crate::step::Step;
 
 /// Longest name of an event in bytes.
@@ -19,18 +19,18 @@ const EVENT_NAME_MAX: usize = 64;
 /// Longest JSON of an event, and longest line for the log, in bytes.
 const TEXT_MAX: usize = 4096;
 
-/// See the module's text.
+/// What a host's method can read while it runs.
 pub(crate) struct World<'a, 's> {
     engine: &'a Engine,
     call: &'a Call<'a>,
-    seen: Option<Seen>,
-    others: Vec<Other>,
+    seen: Option<ObjectCopy>,
+    others: Vec<OtherObject>,
     step: &'a Step<'s>,
 }
 
 /// An object that an argument of the call names.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherObject {
     pub(crate) hash: u64,
     /// None: no object has this key, or the argument is left out.
     pub(crate) item_key: Option<ItemKey>,
@@ -38,7 +38,7 @@ pub(crate) struct Other {
     pub(crate) cas: Option<u64>,
 }
 
-impl Other {
+impl OtherObject {
     pub(crate) const NONE: Self = Self { hash: 0, item_key: None, cas: None };
 }
 
@@ -46,8 +46,8 @@ impl<'a, 's> World<'a, 's> {
     pub(crate) fn new(
         engine: &'a Engine,
         call: &'a Call<'a>,
-        seen: Option<Seen>,
-        others: Vec<Other>,
+        seen: Option<ObjectCopy>,
+        others: Vec<OtherObject>,
         step: &'a Step<'s>,
     ) -> Self {
         Self { engine, call, seen, others, step }
@@ -92,7 +92,7 @@ impl cattlegrid_objects::World for World<'_, '_> {
                 return Ok(());
             }
             None => (self.call.hash, self.call.item_key, self.seen.map(|seen| seen.cas)),
-            Some(Some(Other { hash, item_key: Some(item_key), cas })) => (*hash, &**item_key, *cas),
+            Some(Some(OtherObject { hash, item_key: Some(item_key), cas })) => (*hash, &**item_key, *cas),
             Some(_) => {
                 read(View::Absent);
                 return Ok(());

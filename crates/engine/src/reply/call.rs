@@ -5,7 +5,7 @@ use cattlegrid_protocol::{Meta, OwnedMeta, Packet, reply};
 use crate::counters::Counters;
 use crate::delivered::{DeliveredValue, Verdict};
 use crate::output::Output;
-use crate::reply::meta::{Refusals, Shown, return_flags, status_line};
+use crate::reply::meta::{Refusals, ReturnFlags, return_flags, status_line};
 
 /// The answer of `drop`, which `delete` is.
 const DROPPED: &[u8] = b"DELETED";
@@ -21,8 +21,8 @@ pub(crate) const TOO_LARGE: &str = "SERVER_ERROR result too large";
 
 /// What a call came to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Answered<'a> {
-    Value(Shows<'a>),
+pub(crate) enum CallReply<'a> {
+    Value(ShownReply<'a>),
     Miss,
     /// A line without its end.
     Error(&'a str),
@@ -30,7 +30,7 @@ pub(crate) enum Answered<'a> {
 
 /// The value of a reply, and what flags show of it and of its object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shows<'a> {
+pub(crate) struct ShownReply<'a> {
     pub(crate) value: &'a [u8],
     pub(crate) flags: u32,
     /// The object's CAS; 0: there is no object.
@@ -41,7 +41,7 @@ pub(crate) struct Shows<'a> {
 
 /// The command that made a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Shape<'a> {
+pub(crate) enum CallForm<'a> {
     /// A key of a `get` or `gets`. `alone`: the only one, whose error is the reply.
     Get { key: &'a [u8], cas: bool, alone: bool },
     /// A get of the binary protocol.
@@ -56,9 +56,9 @@ pub(crate) enum Shape<'a> {
     Delete2(&'a Meta<'a>),
 }
 
-/// A [`Shape`] for a reply that comes later.
+/// A [`CallForm`] for a reply that comes later.
 #[derive(Debug)]
-pub(crate) enum OwnedShape {
+pub(crate) enum OwnedCallForm {
     /// `last`: no key follows it, so `END` does.
     Get {
         key: Box<[u8]>,
@@ -79,99 +79,106 @@ pub(crate) enum OwnedShape {
 }
 
 /// What return flags show: the size and flags of the reply, the CAS and the time to live of the object.
-struct OfCall<'a>(Shows<'a>);
+struct CallFlags<'a>(ShownReply<'a>);
 
-impl Shape<'_> {
+impl CallForm<'_> {
     /// A `get` of one key, whose error is the reply.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Shape::Get { alone: true, .. })
+        matches!(self, CallForm::Get { alone: true, .. })
     }
 
-    /// A copy; `last`: see [`OwnedShape::Get`].
-    pub(crate) fn to_owned(self, last: bool) -> OwnedShape {
+    /// A copy; `last`: see [`OwnedCallForm::Get`].
+    pub(crate) fn to_owned(self, last: bool) -> OwnedCallForm {
         match self {
-            Shape::Get { key, cas, alone } => OwnedShape::Get { key: key.into(), cas, alone, last },
-            Shape::Packet { key, packet } => OwnedShape::Packet { key: key.into(), packet },
-            Shape::Get2(meta) => OwnedShape::Get2(meta.to_owned()),
-            Shape::Set(meta) => OwnedShape::Set(meta.to_owned()),
-            Shape::Delete { noreply } => OwnedShape::Delete { noreply },
-            Shape::Delete2(meta) => OwnedShape::Delete2(meta.to_owned()),
+            CallForm::Get { key, cas, alone } => OwnedCallForm::Get { key: key.into(), cas, alone, last },
+            CallForm::Packet { key, packet } => OwnedCallForm::Packet { key: key.into(), packet },
+            CallForm::Get2(meta) => OwnedCallForm::Get2(meta.to_owned()),
+            CallForm::Set(meta) => OwnedCallForm::Set(meta.to_owned()),
+            CallForm::Delete { noreply } => OwnedCallForm::Delete { noreply },
+            CallForm::Delete2(meta) => OwnedCallForm::Delete2(meta.to_owned()),
         }
     }
 
     /// Counts a call as the command that it is.
-    pub(crate) fn count(self, answered: Answered<'_>, counters: &Counters) {
-        let hit = matches!(answered, Answered::Value(_));
+    pub(crate) fn count(self, answered: CallReply<'_>, counters: &Counters) {
+        let hit = matches!(answered, CallReply::Value(_));
         match self {
-            Shape::Get { .. } | Shape::Packet { .. } | Shape::Get2(_) => {
+            CallForm::Get { .. } | CallForm::Packet { .. } | CallForm::Get2(_) => {
                 if hit { &counters.get_hits } else { &counters.get_misses }.add(1);
             }
-            Shape::Set(_) => {}
-            Shape::Delete { .. } | Shape::Delete2(_) => {
-                let dropped = matches!(answered, Answered::Value(shows) if shows.value == DROPPED);
+            CallForm::Set(_) => {}
+            CallForm::Delete { .. } | CallForm::Delete2(_) => {
+                let dropped = matches!(answered, CallReply::Value(shows) if shows.value == DROPPED);
                 if dropped { &counters.delete_hits } else { &counters.delete_misses }.add(1);
             }
         }
     }
 
     /// Writes the reply; of a `get`, only the key's `VALUE` block, or the error if it is alone.
-    pub(crate) fn write(self, answered: Answered<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn write(self, answered: CallReply<'_>, out: &mut Vec<u8>) {
         match (self, answered) {
-            (Shape::Get { key, cas, .. }, Answered::Value(shows)) => {
+            (CallForm::Get { key, cas, .. }, CallReply::Value(shows)) => {
                 reply::value_header(out, key, shows.flags, shows.value.len(), cas.then_some(shows.cas));
                 out.extend_from_slice(shows.value);
                 reply::end_line(out);
             }
-            (Shape::Get { alone, .. }, Answered::Error(text)) => {
+            (CallForm::Get { alone, .. }, CallReply::Error(text)) => {
                 if alone {
                     reply::line(out, text);
                 }
             }
-            (Shape::Get { .. }, Answered::Miss) => {}
-            (Shape::Packet { key, packet }, Answered::Value(shows)) => {
+            (CallForm::Get { .. }, CallReply::Miss) => {}
+            (CallForm::Packet { key, packet }, CallReply::Value(shows)) => {
                 reply::packet::value_header(out, packet, key, shows.flags, shows.value.len(), shows.cas);
                 out.extend_from_slice(shows.value);
             }
-            (Shape::Packet { key, packet }, Answered::Miss) => reply::packet::miss(out, packet, key),
-            (Shape::Packet { key, packet }, Answered::Error(text)) if text.starts_with("CLIENT_ERROR ") => {
+            (CallForm::Packet { key, packet }, CallReply::Miss) => reply::packet::miss(out, packet, key),
+            (CallForm::Packet { key, packet }, CallReply::Error(text))
+                if text.starts_with("CLIENT_ERROR ") =>
+            {
                 reply::packet::call_error_line(out, packet, key, text);
             }
-            (Shape::Packet { packet, .. }, Answered::Error(text)) => {
+            (CallForm::Packet { packet, .. }, CallReply::Error(text)) => {
                 reply::packet::get_error_line(out, packet, text);
             }
-            (Shape::Delete { noreply }, answered) => {
+            (CallForm::Delete { noreply }, answered) => {
                 if noreply {
                     return;
                 }
                 match answered {
-                    Answered::Value(shows) if shows.value == DROPPED => out.extend_from_slice(reply::DELETED),
-                    Answered::Error(text) => reply::line(out, text),
+                    CallReply::Value(shows) if shows.value == DROPPED => {
+                        out.extend_from_slice(reply::DELETED)
+                    }
+                    CallReply::Error(text) => reply::line(out, text),
                     _ => out.extend_from_slice(reply::NOT_FOUND),
                 }
             }
-            (Shape::Get2(meta) | Shape::Set(meta) | Shape::Delete2(meta), Answered::Error(text)) => {
+            (
+                CallForm::Get2(meta) | CallForm::Set(meta) | CallForm::Delete2(meta),
+                CallReply::Error(text),
+            ) => {
                 Refusals::of(meta.packet).write(text, out);
             }
-            (Shape::Get2(meta), Answered::Value(shows)) => write_meta(meta, shows, out),
-            (Shape::Set(meta), Answered::Value(shows)) => {
+            (CallForm::Get2(meta), CallReply::Value(shows)) => write_meta(meta, shows, out),
+            (CallForm::Set(meta), CallReply::Value(shows)) => {
                 // Quiet: a success is left out, unless its value is wanted.
                 if !meta.set.has(b'q') || meta.set.has(b'v') {
                     write_meta(meta, shows, out);
                 }
             }
-            (Shape::Get2(meta), Answered::Miss) => quiet_line(meta, reply::EN, out),
-            (Shape::Set(meta), Answered::Miss) => status_line(out, reply::NF, meta),
-            (Shape::Delete2(meta), Answered::Value(shows)) if shows.value == DROPPED => {
+            (CallForm::Get2(meta), CallReply::Miss) => quiet_line(meta, reply::EN, out),
+            (CallForm::Set(meta), CallReply::Miss) => status_line(out, reply::NF, meta),
+            (CallForm::Delete2(meta), CallReply::Value(shows)) if shows.value == DROPPED => {
                 quiet_line(meta, reply::HD, out);
             }
             // In the binary protocol a quiet delete is told of a miss.
-            (Shape::Delete2(meta), _) if meta.packet.is_some() => status_line(out, reply::NF, meta),
-            (Shape::Delete2(meta), _) => quiet_line(meta, reply::NF, out),
+            (CallForm::Delete2(meta), _) if meta.packet.is_some() => status_line(out, reply::NF, meta),
+            (CallForm::Delete2(meta), _) => quiet_line(meta, reply::NF, out),
         }
     }
 }
 
-impl Shown for OfCall<'_> {
+impl ReturnFlags for CallFlags<'_> {
     fn size(&self) -> Option<usize> {
         Some(self.0.value.len())
     }
@@ -197,7 +204,7 @@ impl Shown for OfCall<'_> {
     }
 }
 
-impl OwnedShape {
+impl OwnedCallForm {
     /// Bytes of memory that it owns.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -208,14 +215,16 @@ impl OwnedShape {
     }
 
     /// Calls `act` with the shape, and whether `END` follows.
-    fn with<R>(&self, act: impl FnOnce(Shape<'_>, bool) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(CallForm<'_>, bool) -> R) -> R {
         match self {
-            Self::Get { key, cas, alone, last } => act(Shape::Get { key, cas: *cas, alone: *alone }, *last),
-            Self::Packet { key, packet } => act(Shape::Packet { key, packet: *packet }, false),
-            Self::Get2(meta) => act(Shape::Get2(&meta.as_meta()), false),
-            Self::Set(meta) => act(Shape::Set(&meta.as_meta()), false),
-            Self::Delete { noreply } => act(Shape::Delete { noreply: *noreply }, false),
-            Self::Delete2(meta) => act(Shape::Delete2(&meta.as_meta()), false),
+            Self::Get { key, cas, alone, last } => {
+                act(CallForm::Get { key, cas: *cas, alone: *alone }, *last)
+            }
+            Self::Packet { key, packet } => act(CallForm::Packet { key, packet: *packet }, false),
+            Self::Get2(meta) => act(CallForm::Get2(&meta.as_meta()), false),
+            Self::Set(meta) => act(CallForm::Set(&meta.as_meta()), false),
+            Self::Delete { noreply } => act(CallForm::Delete { noreply: *noreply }, false),
+            Self::Delete2(meta) => act(CallForm::Delete2(&meta.as_meta()), false),
         }
     }
 
@@ -229,7 +238,8 @@ impl OwnedShape {
         self.with(|shape, last| {
             let answered = answered(verdict);
             shape.write(answered, &mut out.bytes);
-            let is_error = matches!((shape, answered), (Shape::Get { alone: true, .. }, Answered::Error(_)));
+            let is_error =
+                matches!((shape, answered), (CallForm::Get { alone: true, .. }, CallReply::Error(_)));
             if last && !is_error {
                 out.bytes.extend_from_slice(reply::END);
             }
@@ -244,14 +254,14 @@ fn quiet_line(meta: &Meta<'_>, status: &[u8], out: &mut Vec<u8>) {
 }
 
 /// `VA` with the value if `v` asks for it, `HD` otherwise.
-fn write_meta(meta: &Meta<'_>, shows: Shows<'_>, out: &mut Vec<u8>) {
+fn write_meta(meta: &Meta<'_>, shows: ShownReply<'_>, out: &mut Vec<u8>) {
     let with_value = meta.set.has(b'v');
     if with_value {
         reply::va(out, shows.value.len());
     } else {
         out.extend_from_slice(reply::HD);
     }
-    return_flags(meta, &mut OfCall(shows), out);
+    return_flags(meta, &mut CallFlags(shows), out);
     reply::end_line(out);
     if with_value {
         out.extend_from_slice(shows.value);
@@ -260,13 +270,16 @@ fn write_meta(meta: &Meta<'_>, shows: Shows<'_>, out: &mut Vec<u8>) {
 }
 
 /// The result of a call as it came by a wake.
-fn answered(verdict: &Verdict) -> Answered<'_> {
-    let Verdict::Value(delivered) = verdict else { return Answered::Miss };
+fn answered(verdict: &Verdict) -> CallReply<'_> {
+    let Verdict::Value(delivered) = verdict else { return CallReply::Miss };
     match &delivered.value {
-        DeliveredValue::Line(text) => Answered::Error(text),
-        DeliveredValue::Inline(value) => {
-            Answered::Value(Shows { value, flags: delivered.flags, cas: delivered.cas, ttl: delivered.ttl })
-        }
+        DeliveredValue::Line(text) => CallReply::Error(text),
+        DeliveredValue::Inline(value) => CallReply::Value(ShownReply {
+            value,
+            flags: delivered.flags,
+            cas: delivered.cas,
+            ttl: delivered.ttl,
+        }),
         DeliveredValue::Huge(_) => unreachable!("results of calls are copied"),
     }
 }

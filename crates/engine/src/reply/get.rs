@@ -1,6 +1,6 @@
 //! A key that a get asks for, and the form of its reply: one decision, rendered per protocol.
 
-use cattlegrid_herd::How;
+use cattlegrid_herd::AskMode;
 use cattlegrid_protocol::{Get, Meta, OwnedMeta, Packet, PacketGet, reply};
 
 use crate::counters::Counters;
@@ -11,17 +11,17 @@ use crate::reply::meta::{failed_line, is_explicit, lease_reply, status_line, val
 
 /// A key of a get.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'k> {
+pub(crate) struct AskedKey<'k> {
     pub(crate) key: &'k [u8],
     /// The new exptime of a `gat`.
     pub(crate) touch: Option<i64>,
-    pub(crate) form: Form<'k>,
+    pub(crate) form: GetForm<'k>,
 }
 
 /// The form of its reply.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Form<'k> {
-    /// A `VALUE` block, with its CAS or without; nothing for a miss. `is_part`: see [`Asked::of_part`].
+pub(crate) enum GetForm<'k> {
+    /// A `VALUE` block, with its CAS or without; nothing for a miss. `is_part`: see [`AskedKey::of_part`].
     Classic { cas: bool, is_part: bool },
     /// A packet.
     Packet(Packet),
@@ -29,21 +29,21 @@ pub(crate) enum Form<'k> {
     Meta(&'k Meta<'k>),
 }
 
-impl<'k> Asked<'k> {
+impl<'k> AskedKey<'k> {
     /// A key of a classic get.
     #[inline]
     pub(crate) fn classic(get: &Get<'_>, key: &'k [u8]) -> Self {
-        Self { key, touch: get.touch, form: Form::Classic { cas: get.cas, is_part: false } }
+        Self { key, touch: get.touch, form: GetForm::Classic { cas: get.cas, is_part: false } }
     }
 
     #[inline]
     pub(crate) fn packet(get: &PacketGet<'k>) -> Self {
-        Self { key: get.key, touch: get.exptime, form: Form::Packet(get.packet) }
+        Self { key: get.key, touch: get.exptime, form: GetForm::Packet(get.packet) }
     }
 
     pub(crate) fn meta(meta: &'k Meta<'k>) -> Self {
         let touch = meta.set.has(b'T').then_some(meta.set.exptime);
-        Self { key: meta.key.bytes(), touch, form: Form::Meta(meta) }
+        Self { key: meta.key.bytes(), touch, form: GetForm::Meta(meta) }
     }
 
     pub(crate) fn touches(&self) -> bool {
@@ -57,7 +57,7 @@ impl<'k> Asked<'k> {
             return counters.cmd_get.add(times);
         }
         counters.cmd_touch.add(times);
-        if !matches!(self.form, Form::Packet(_)) {
+        if !matches!(self.form, GetForm::Packet(_)) {
             counters.cmd_get.add(times);
             counters.get_touches.add(times);
         }
@@ -65,19 +65,19 @@ impl<'k> Asked<'k> {
 
     /// What it asks of the herd.
     pub(crate) fn query(&self, hash: u64) -> Query<'k> {
-        let how = if self.takes_no_error() { How::Quiet } else { How::Plain };
+        let how = if self.takes_no_error() { AskMode::Quiet } else { AskMode::Plain };
         Query { how, ..Query::plain(self.key, hash, self.touches()) }
     }
 
     fn takes_no_error(&self) -> bool {
         match self.form {
-            Form::Packet(packet) => packet.is_quiet(),
-            Form::Classic { is_part, .. } => is_part,
-            Form::Meta(meta) => meta.set.has(b'q'),
+            GetForm::Packet(packet) => packet.is_quiet(),
+            GetForm::Classic { is_part, .. } => is_part,
+            GetForm::Meta(meta) => meta.set.has(b'q'),
         }
     }
 
-    /// The same, but that the item is not prolonged.
+    /// This key of a get, whose item is not prolonged.
     #[inline]
     pub(crate) fn without_touch(self) -> Self {
         Self { touch: None, ..self }
@@ -87,18 +87,18 @@ impl<'k> Asked<'k> {
     #[inline]
     pub(crate) fn begin_value(&self, flags: u32, len: usize, cas: u64, out: &mut Vec<u8>) {
         match self.form {
-            Form::Classic { cas: shown, .. } => {
+            GetForm::Classic { cas: shown, .. } => {
                 reply::value_header(out, self.key, flags, len, shown.then_some(cas));
             }
-            Form::Packet(packet) => reply::packet::value_header(out, packet, self.key, flags, len, cas),
-            Form::Meta(_) => unreachable!("an `mg` writes its own hits"),
+            GetForm::Packet(packet) => reply::packet::value_header(out, packet, self.key, flags, len, cas),
+            GetForm::Meta(_) => unreachable!("an `mg` writes its own hits"),
         }
     }
 
     /// What follows a value.
     #[inline]
     pub(crate) fn end_value(&self, out: &mut Vec<u8>) {
-        if !matches!(self.form, Form::Packet(_)) {
+        if !matches!(self.form, GetForm::Packet(_)) {
             reply::end_line(out);
         }
     }
@@ -107,51 +107,53 @@ impl<'k> Asked<'k> {
     #[inline]
     pub(crate) fn write_miss(&self, out: &mut Vec<u8>) {
         match self.form {
-            Form::Classic { .. } => {}
-            Form::Packet(packet) => reply::packet::miss(out, packet, self.key),
-            Form::Meta(meta) if meta.set.has(b'q') => {}
-            Form::Meta(meta) => status_line(out, reply::EN, meta),
+            GetForm::Classic { .. } => {}
+            GetForm::Packet(packet) => reply::packet::miss(out, packet, self.key),
+            GetForm::Meta(meta) if meta.set.has(b'q') => {}
+            GetForm::Meta(meta) => status_line(out, reply::EN, meta),
         }
     }
 
-    /// An error in place of the key's reply. A quiet get of the binary protocol is not told of it: its clients lose step.
+    /// Writes an error in place of the key's reply. A quiet get of the binary protocol gets none, since its
+    /// clients would take it for the reply to another key.
     pub(crate) fn write_error(&self, line: &str, out: &mut Vec<u8>) {
         match self.form {
-            Form::Packet(packet) if line.starts_with("CLIENT_ERROR ") => {
+            GetForm::Packet(packet) if line.starts_with("CLIENT_ERROR ") => {
                 reply::packet::call_error_line(out, packet, self.key, line);
             }
-            Form::Packet(packet) => reply::packet::get_error_line(out, packet, line),
+            GetForm::Packet(packet) => reply::packet::get_error_line(out, packet, line),
             _ => reply::line(out, line),
         }
     }
 
-    /// The same as a key of a part of a get, in whose place there can be no error: other keys have been answered.
+    /// This key as one of a part of a get, in whose place there can be no error: other keys have been
+    /// answered.
     pub(crate) fn of_part(self) -> Self {
         match self.form {
-            Form::Classic { cas, .. } => Self { form: Form::Classic { cas, is_part: true }, ..self },
+            GetForm::Classic { cas, .. } => Self { form: GetForm::Classic { cas, is_part: true }, ..self },
             _ => self,
         }
     }
 
     /// A copy that outlives the request's bytes.
-    pub(crate) fn to_owned(self) -> OwnedAsked {
+    pub(crate) fn to_owned(self) -> OwnedAskedKey {
         match self.form {
-            Form::Classic { cas, .. } => OwnedAsked::Classic { key: self.key.into(), cas },
-            Form::Packet(packet) => OwnedAsked::Packet { key: self.key.into(), packet },
-            Form::Meta(meta) => OwnedAsked::Meta(meta.to_owned()),
+            GetForm::Classic { cas, .. } => OwnedAskedKey::Classic { key: self.key.into(), cas },
+            GetForm::Packet(packet) => OwnedAskedKey::Packet { key: self.key.into(), packet },
+            GetForm::Meta(meta) => OwnedAskedKey::Meta(meta.to_owned()),
         }
     }
 }
 
-/// An [`Asked`] whose reply comes later.
+/// An [`AskedKey`] whose reply comes later.
 #[derive(Debug)]
-pub(crate) enum OwnedAsked {
+pub(crate) enum OwnedAskedKey {
     Classic { key: Box<[u8]>, cas: bool },
     Packet { key: Box<[u8]>, packet: Packet },
     Meta(OwnedMeta),
 }
 
-impl OwnedAsked {
+impl OwnedAskedKey {
     /// The key.
     pub(crate) fn key(&self) -> &[u8] {
         match self {
@@ -172,9 +174,9 @@ impl OwnedAsked {
     pub(crate) fn write(&self, verdict: Option<Verdict>, out: &mut Output) {
         let asked = match self {
             Self::Classic { key, cas } => {
-                Asked { key, touch: None, form: Form::Classic { cas: *cas, is_part: false } }
+                AskedKey { key, touch: None, form: GetForm::Classic { cas: *cas, is_part: false } }
             }
-            Self::Packet { key, packet } => Asked { key, touch: None, form: Form::Packet(*packet) },
+            Self::Packet { key, packet } => AskedKey { key, touch: None, form: GetForm::Packet(*packet) },
             Self::Meta(meta) => return write_meta(&meta.as_meta(), verdict, out),
         };
         match verdict {
@@ -207,7 +209,7 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
 
 /// What follows the last key of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum GetEnd {
     /// `END`, of a classic get. An error about one key is the whole reply.
     Classic,
     /// `END`, of the last part of a classic get. It is too late for an error.
@@ -220,7 +222,7 @@ pub enum End {
     Noop(Packet),
 }
 
-impl End {
+impl GetEnd {
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         match self {
             Self::Classic | Self::Last => out.extend_from_slice(reply::END),

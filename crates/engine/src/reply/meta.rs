@@ -1,14 +1,14 @@
-//! Replies to meta commands: the return flags, in the order of the line, of an item, a delivered value, a lease or a
-//! number.
+//! Replies to meta commands: the return flags, in the order of the line, of an item, a delivered value, a
+//! lease or a number.
 
 use cattlegrid_protocol::{Meta, Packet, PacketStatus, Request, reply};
 
-use crate::delivered::Delivered;
+use crate::delivered::Delivery;
 use crate::output::Output;
 use crate::step::Context;
 
 /// The values of the return flags. A flag without a value is left out.
-pub(crate) trait Shown {
+pub(crate) trait ReturnFlags {
     /// A flag that acts, at its place in the line: later flags show its effect.
     #[inline]
     fn act(&mut self, _letter: u8) {}
@@ -52,17 +52,17 @@ pub(crate) trait Shown {
 }
 
 /// Only the flags about the command: key and opaque.
-pub(crate) struct OfCommand;
+pub(crate) struct CommandFlags;
 
-impl Shown for OfCommand {}
+impl ReturnFlags for CommandFlags {}
 
 /// A lease without a value, as the reply of its miss shows it.
-struct OfLease {
+struct LeaseFlags {
     /// None: another client has the lease.
     token: Option<u64>,
 }
 
-impl Shown for OfLease {
+impl ReturnFlags for LeaseFlags {
     fn size(&self) -> Option<usize> {
         Some(0)
     }
@@ -88,7 +88,7 @@ impl Shown for OfLease {
     }
 }
 
-impl Shown for &Delivered {
+impl ReturnFlags for &Delivery {
     fn size(&self) -> Option<usize> {
         Some(self.value.len())
     }
@@ -116,7 +116,7 @@ impl Shown for &Delivered {
 
 /// Writes the return flags.
 #[inline]
-pub(crate) fn return_flags(meta: &Meta<'_>, shown: &mut impl Shown, out: &mut Vec<u8>) {
+pub(crate) fn return_flags(meta: &Meta<'_>, shown: &mut impl ReturnFlags, out: &mut Vec<u8>) {
     for token in meta.flags {
         match token[0] {
             b's' => drop(shown.size().map(|size| reply::size(out, size))),
@@ -172,8 +172,8 @@ impl Refusals {
         }
     }
 
-    /// Writes the error of a command that cannot be used with a control key or a name of an object: a store stores nothing, any other
-    /// finds nothing.
+    /// Writes the error of a command that cannot be used with a control key or a name of an object: a store
+    /// stores nothing, any other finds nothing.
     #[cold]
     pub(crate) fn write_no_name(self, stores: bool, line: &str, out: &mut Vec<u8>) {
         match self {
@@ -229,7 +229,7 @@ pub(crate) fn status_line(out: &mut Vec<u8>, status: &[u8], meta: &Meta<'_>) {
         };
     }
     out.extend_from_slice(status);
-    return_flags(meta, &mut OfCommand, out);
+    return_flags(meta, &mut CommandFlags, out);
     reply::end_line(out);
 }
 
@@ -238,7 +238,7 @@ pub(crate) fn failed_line(meta: &Meta<'_>, text: &[u8], out: &mut Output) {
     out.bytes.extend_from_slice(reply::EN);
     out.bytes.extend_from_slice(b" Pe");
     out.bytes.extend_from_slice(text);
-    return_flags(meta, &mut OfCommand, &mut out.bytes);
+    return_flags(meta, &mut CommandFlags, &mut out.bytes);
     reply::end_line(&mut out.bytes);
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8
     let out = &mut out.bytes;
     let with_value = meta.set.has(b'v');
     hit(0, with_value, out);
-    return_flags(meta, &mut OfLease { token }, out);
+    return_flags(meta, &mut LeaseFlags { token }, out);
     match token {
         Some(_) => reply::won(out),
         None => reply::lost(out),
@@ -268,7 +268,7 @@ pub(crate) fn lease_reply(meta: &Meta<'_>, token: Option<u64>, hint: Option<&[u8
 }
 
 /// A value that was waited for.
-pub(crate) fn value_reply(meta: &Meta<'_>, value: &Delivered, out: &mut Output) {
+pub(crate) fn value_reply(meta: &Meta<'_>, value: &Delivery, out: &mut Output) {
     let with_value = meta.set.has(b'v') && !(meta.set.has(b'C') && meta.set.compare_cas == value.cas);
     hit(value.value.len(), with_value, &mut out.bytes);
     return_flags(meta, &mut &*value, &mut out.bytes);

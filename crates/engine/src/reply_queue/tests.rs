@@ -5,22 +5,22 @@ use cattlegrid_store::{HugeValue, Memory};
 use proptest::prelude::*;
 
 use super::*;
-use crate::parked::{Form, Part};
-use crate::reply::get::{Asked, End};
+use crate::parked::{ParkedForm, ReplyPart};
+use crate::reply::get::{AskedKey, GetEnd};
 
 /// How long a hurried request may still wait, in milliseconds.
 const BEHIND_MS: u64 = 50;
 
 /// A request that waits for this number of keys; its reply is its number in brackets, as [`shown`] prints it.
-fn waits(request: u64, deadline_ms: u64, keys: u8) -> Box<Parked> {
+fn waits(request: u64, deadline_ms: u64, keys: u8) -> Box<ParkedRequest> {
     let line = format!("mg key O{request}\r\n");
     let Parsed::Complete { request: Request::MetaGet(meta), .. } = parse(line.as_bytes(), &Limits::default())
     else {
         panic!("{line:?}")
     };
-    let part = Part::Key { slot: 0, asked: Asked::meta(&meta).to_owned(), verdict: None };
-    let form = Form::Get { parts: vec![part], end: End::Nothing };
-    let mut parked = Parked::new(request, deadline_ms, BEHIND_MS as u32, false, form);
+    let part = ReplyPart::Key { slot: 0, asked: AskedKey::meta(&meta).to_owned(), verdict: None };
+    let form = ParkedForm::Get { parts: vec![part], end: GetEnd::Nothing };
+    let mut parked = ParkedRequest::new(request, deadline_ms, BEHIND_MS as u32, false, form);
     parked.set_open(keys);
     Box::new(parked)
 }
@@ -37,7 +37,7 @@ fn park(queue: &mut ReplyQueue, request: u64, deadline_ms: u64) {
     queue.park(waits(request, deadline_ms, 1), 10, 0);
 }
 
-fn done(parked: &mut Parked) {
+fn done(parked: &mut ParkedRequest) {
     parked.set_open(0);
 }
 
@@ -271,7 +271,8 @@ proptest! {
     }
 }
 
-/// Ends the requests of the model that wait, are not ended and `fit`, as the queue must; returns their numbers.
+/// Ends the requests of the model that wait, are not ended and `fit`, as the queue must; returns their
+/// numbers.
 fn end(model: &mut [Reply], fit: impl Fn(&Reply) -> bool) -> Vec<u64> {
     let mut ended = Vec::new();
     for reply in model.iter_mut().filter(|reply| reply.open > 0 && !reply.ended) {

@@ -24,7 +24,7 @@ pub(crate) struct Match<'a> {
 }
 
 /// The rule of a key that is written; owned, since the shard is changed meanwhile.
-pub(crate) struct Ruled {
+pub(crate) struct OwnedMatch {
     pub(crate) state: Arc<RuleState>,
     pub(crate) tags: TagList,
     pub(crate) negative_ttl_s: u32,
@@ -54,8 +54,8 @@ impl ActiveRules {
         self.each().find(|(own, _)| is_same(own)).map(|(_, state)| state)
     }
 
-    /// The states of rules that are now those of keys which under `old` may have had none, or one with other tags: of all rules but those
-    /// that were there, behind no others than are before them now.
+    /// The states of rules that are now those of keys which under `old` may have had none, or one with other
+    /// tags: of all rules but those that were there, behind no others than are before them now.
     pub(crate) fn of_other_keys<'a>(
         &'a self,
         old: Option<&'a Self>,

@@ -1,10 +1,10 @@
 //! Whether an earlier pattern matches every key of a later one.
 //!
-//! The earlier pattern is matched against the later one as if that were a key in which a capture stands for unknown
-//! bytes. Where the result depends on those bytes the answer is no: a yes is certain, a no is not.
+//! The earlier pattern is matched against the later one as if that were a key in which a capture stands for
+//! unknown bytes. Where the result depends on those bytes the answer is no: a yes is certain, a no is not.
 
 use crate::rules::lock::LockForms;
-use crate::rules::pattern::{Capture, Class, Pattern};
+use crate::rules::pattern::{ByteClass, Capture, Pattern};
 
 /// A byte of the later pattern, or one of its captures.
 #[derive(Clone, Copy)]
@@ -14,8 +14,8 @@ enum Token<'p> {
 }
 
 impl Pattern {
-    /// Whether every key that could have a rule with the pattern `later` has a rule with this pattern, if that comes
-    /// first. True is certain; false may mean that it could not be decided.
+    /// Whether every key that could have a rule with the pattern `later` has a rule with this pattern, if
+    /// that comes first. True is certain; false may mean that it could not be decided.
     pub fn covers(&self, later: &Self) -> bool {
         if !LockForms::of_pattern(self).include(LockForms::of_pattern(later)) {
             return false;
@@ -65,8 +65,8 @@ fn after<'t, 'p>(capture: &Capture, tokens: &'t [Token<'p>]) -> Option<&'t [Toke
         let fits = match token {
             Token::Byte(byte) => capture.class.has(*byte),
             Token::Capture(own) => {
-                // The literal must not begin among the bytes of `own`. It does not if they never contain its first
-                // byte, or if `own` ends at the same literal and was searched from the same place on.
+                // The literal must not begin among the bytes of `own`. It does not if they never contain its
+                // first byte, or if `own` ends at the same literal and was searched from the same place on.
                 let certain = match capture.then.first() {
                     None => true,
                     Some(first) => !own.class.has(*first) || (index == 0 && own.then == capture.then),
@@ -78,7 +78,7 @@ fn after<'t, 'p>(capture: &Capture, tokens: &'t [Token<'p>]) -> Option<&'t [Toke
             return None;
         }
     }
-    (capture.then.is_empty() || capture.class == Class::Rest).then_some(&[])
+    (capture.then.is_empty() || capture.class == ByteClass::Rest).then_some(&[])
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Example keys of a pattern, and what can be proved with them: a cascade on `set` that invalidates a tag of the very
-//! item that is set.
+//! Example keys of a pattern, and what can be proved with them: a cascade on `set` that invalidates a tag of
+//! the very item that is set.
 //!
-//! A result is certain, since there is a key for which it happens. Without a result it may happen nevertheless: with
-//! patterns that share only some keys, with keys whose captures are equal, and with tags that clients name.
+//! A result is certain, since there is a key for which it happens. Without a result it may happen
+//! nevertheless: with patterns that share only some keys, with keys whose captures are equal, and with tags
+//! that clients name.
 
-use crate::rules::pattern::{Class, Pattern};
+use crate::rules::pattern::{ByteClass, Pattern};
 use crate::rules::{Change, Rules};
 
 /// A cascade on `set` and a rule that give the same tag to a key.
@@ -53,8 +54,8 @@ impl Rules {
     }
 }
 
-/// Letters with which the captures of an example begin, and digits for captures of digits. A pattern may have some of
-/// them as literals, so there are several.
+/// Letters with which the captures of an example begin, and digits for captures of digits. A pattern may have
+/// some of them as literals, so there are several.
 const BEGINNINGS: [(&str, &str); 6] =
     [("a", "71"), ("x", "82"), ("q", "93"), ("w", "64"), ("k", "55"), ("z", "46")];
 
@@ -66,8 +67,8 @@ impl Pattern {
             let mut expected = Vec::new();
             for (number, capture) in (1..).zip(&self.captures) {
                 let held = match capture.class {
-                    Class::Int => format!("{digits}{number}"),
-                    Class::Segment | Class::Rest => format!("{letter}{number}"),
+                    ByteClass::Int => format!("{digits}{number}"),
+                    ByteClass::Segment | ByteClass::Rest => format!("{letter}{number}"),
                 };
                 key.extend_from_slice(held.as_bytes());
                 key.extend_from_slice(&capture.then);

@@ -1,18 +1,18 @@
 //! Which patterns can match a key, found by the literals with which they begin and end.
 //!
-//! The prefixes of the patterns form a radix tree: a node is a common prefix of several of them, and its children
-//! differ in their first byte. A key is followed down as far as it matches. Every node has the list of all patterns
-//! whose prefix is at or above it, in the order of the patterns; the last bytes and the shortest length of each pattern
-//! are checked before it is tried.
+//! The prefixes of the patterns form a radix tree: a node is a common prefix of several of them, and its
+//! children differ in their first byte. A key is followed down as far as it matches. Every node has the list
+//! of all patterns whose prefix is at or above it, in the order of the patterns; the last bytes and the
+//! shortest length of each pattern are checked before it is tried.
 
 use crate::rules::lock::LockForms;
 use crate::rules::pattern::Pattern;
 
-/// See the module's text.
+/// The patterns by the literals with which they begin and end.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub(crate) struct RuleIndex {
     /// The root first; the children of a node are next to each other.
-    nodes: Box<[Node]>,
+    nodes: Box<[PrefixNode]>,
     /// The byte that leads to each node; the root's is unused.
     first: Box<[u8]>,
     /// The labels of all nodes.
@@ -24,7 +24,7 @@ pub(crate) struct Index {
 type Range = std::ops::Range<u32>;
 
 #[derive(Debug, Clone)]
-struct Node {
+struct PrefixNode {
     /// What must follow the byte that leads here.
     label: Range,
     children: Range,
@@ -34,7 +34,7 @@ struct Node {
 /// A pattern that may match, and the quick checks for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// Its place in the order of the patterns.
+    /// The pattern's place in the order of all patterns.
     pub(crate) number: u32,
     /// A mask of the bits of a key's last four bytes that the pattern gives, and their values.
     end: (u32, u32),
@@ -47,7 +47,7 @@ pub(crate) struct Candidate {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyTraits {
     len: usize,
-    /// Its last four bytes, the last one lowest.
+    /// The key's last four bytes, the last one lowest.
     end: u32,
     locks: LockForms,
 }
@@ -88,7 +88,7 @@ impl Candidate {
     }
 }
 
-impl Index {
+impl RuleIndex {
     /// `patterns` in their order.
     pub(crate) fn new(patterns: &[&Pattern]) -> Self {
         Self::of_some(&patterns.iter().copied().enumerate().collect::<Vec<_>>())
@@ -101,7 +101,7 @@ impl Index {
         prefixes.sort_unstable();
         prefixes.dedup();
 
-        let root = Node { label: 0..0, children: 0..0, candidates: 0..0 };
+        let root = PrefixNode { label: 0..0, children: 0..0, candidates: 0..0 };
         let (mut nodes, mut first) = (vec![root], vec![0]);
         let (mut labels, mut candidates) = (Vec::new(), Vec::new());
         // For each node: the prefixes that begin with it, and its length.
@@ -124,7 +124,7 @@ impl Index {
                 let shared = least.iter().zip(greatest).take_while(|(a, b)| a == b).count();
                 let label_from = labels.len() as u32;
                 labels.extend_from_slice(&least[depth + 1..shared]);
-                nodes.push(Node {
+                nodes.push(PrefixNode {
                     label: label_from..labels.len() as u32,
                     children: 0..0,
                     candidates: nodes[number].candidates.clone(),

@@ -1,6 +1,7 @@
 //! Keys that clients use as locks, with `add`: `_lock*`, `lock:*`, `*:lock` and `*_lock`.
 //!
-//! A lock that is not held must be absent, so a rule applies to a lock key only if its pattern spells the lock out.
+//! A lock that is not held must be absent, so a rule applies to a lock key only if its pattern spells the
+//! lock out.
 
 use crate::rules::pattern::Pattern;
 

@@ -1,12 +1,12 @@
 //! Patterns of keys: literal text and captures.
 //!
-//! `{name}` is one or more bytes up to the next occurrence of the literal that follows it in the pattern, or up to the
-//! end, and never contains `:`. `{name:int}` is the same with digits only. `{name*}`, which may only be the last
-//! capture, is the rest of the key, one or more bytes, `:` included. `{{` and `}}` are braces. Two captures never
-//! touch.
+//! `{name}` is one or more bytes up to the next occurrence of the literal that follows it in the pattern, or
+//! up to the end, and never contains `:`. `{name:int}` is the same with digits only. `{name*}`, which may
+//! only be the last capture, is the rest of the key, one or more bytes, `:` included. `{{` and `}}` are
+//! braces. Two captures never touch.
 //!
-//! A capture ends where its literal first occurs, so a key is read once, from left to right, without backtracking:
-//! `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
+//! A capture ends where its literal first occurs, so a key is read once, from left to right, without
+//! backtracking: `{a}-{n:int}` does not match `x-y-1`, since `a` ends at the first dash.
 
 use cattlegrid_protocol::KEY_MAX;
 use cattlegrid_tags::PrefixId;
@@ -14,7 +14,7 @@ use cattlegrid_tags::PrefixId;
 /// Most captures of a pattern.
 pub const CAPTURES_MAX: usize = 8;
 
-/// A pattern of keys. See the module's text.
+/// A pattern of keys: literal text and captures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: Box<str>,
@@ -27,14 +27,14 @@ pub struct Pattern {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capture {
     name: Box<str>,
-    pub(crate) class: Class,
+    pub(crate) class: ByteClass,
     /// The literal up to the next capture or the end; empty only at the end.
     pub(crate) then: Box<[u8]>,
 }
 
 /// The class of bytes that a capture may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ByteClass {
     /// All bytes except `:`.
     Segment,
     /// Digits.
@@ -43,7 +43,7 @@ pub(crate) enum Class {
     Rest,
 }
 
-impl Class {
+impl ByteClass {
     #[inline]
     pub(crate) fn has(self, byte: u8) -> bool {
         match self {
@@ -59,7 +59,8 @@ impl Class {
     }
 }
 
-/// Why a text is not a pattern, or not a tag of one. The message continues a sentence that began with the text.
+/// Why a text is not a pattern, or not a tag of one. The message continues a sentence that began with the
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
@@ -78,7 +79,7 @@ pub enum PatternError {
     /// A capture of an unknown type.
     #[error("{{{0}:{1}}}: unknown type; write {{{0}}}, {{{0}:int}} or {{{0}*}}")]
     Type(String, String),
-    /// The same name twice.
+    /// One name twice.
     #[error("{{{0}}} is there twice; each capture needs its own name")]
     Twice(String),
     /// Two captures without a literal between them.
@@ -126,20 +127,20 @@ impl Pattern {
         let mut captures: Vec<Capture> = Vec::new();
         for piece in pieces(text)? {
             match piece {
-                Piece::Literal(literal) => match captures.last_mut() {
+                PatternPiece::Literal(literal) => match captures.last_mut() {
                     None => prefix = literal,
-                    Some(Capture { name, class: Class::Rest, .. }) => {
+                    Some(Capture { name, class: ByteClass::Rest, .. }) => {
                         return Err(PatternError::AfterRest(name.to_string()));
                     }
                     Some(capture) => capture.then = literal.into(),
                 },
-                Piece::Braces(inner) => {
+                PatternPiece::Braces(inner) => {
                     let (name, class) = read_capture(inner)?;
                     if captures.iter().any(|capture| *capture.name == *name) {
                         return Err(PatternError::Twice(name.to_owned()));
                     }
                     match captures.last() {
-                        Some(Capture { name, class: Class::Rest, .. }) => {
+                        Some(Capture { name, class: ByteClass::Rest, .. }) => {
                             return Err(PatternError::AfterRest(name.to_string()));
                         }
                         Some(last) if last.then.is_empty() => {
@@ -182,7 +183,8 @@ impl Pattern {
         self.captures.last().map_or(&self.prefix, |capture| &capture.then)
     }
 
-    /// The bytes of the captures if the pattern matches the whole of `key`. Keys longer than [`KEY_MAX`] do not match.
+    /// The bytes of the captures if the pattern matches the whole of `key`. Keys longer than [`KEY_MAX`] do
+    /// not match.
     #[inline]
     pub fn match_key<'k>(&self, key: &'k [u8]) -> Option<Captures<'k>> {
         if key.len() > KEY_MAX || !key.starts_with(&self.prefix) {
@@ -240,7 +242,7 @@ impl<'k> Captures<'k> {
         Some(&self.key[usize::from(begin)..usize::from(end)])
     }
 
-    /// The same of a key behind this prefix.
+    /// These captures, of a key behind this prefix.
     pub(crate) fn behind(mut self, prefix: PrefixId) -> Self {
         self.prefix = prefix;
         self
@@ -263,7 +265,7 @@ impl<'k> Captures<'k> {
 }
 
 /// A part of a pattern or of a tag.
-pub(crate) enum Piece<'t> {
+pub(crate) enum PatternPiece<'t> {
     /// Literal text, with doubled braces made single.
     Literal(Vec<u8>),
     /// The text between braces.
@@ -271,7 +273,7 @@ pub(crate) enum Piece<'t> {
 }
 
 /// The parts of `text`; literals are never empty and never touch.
-pub(crate) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, PatternError> {
+pub(crate) fn pieces(text: &str) -> Result<Vec<PatternPiece<'_>>, PatternError> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(PatternError::Blank);
     }
@@ -291,27 +293,27 @@ pub(crate) fn pieces(text: &str) -> Result<Vec<Piece<'_>>, PatternError> {
         }
         let (inner, after) = after.split_once('}').ok_or(PatternError::Open)?;
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+            pieces.push(PatternPiece::Literal(std::mem::take(&mut literal)));
         }
-        pieces.push(Piece::Braces(inner));
+        pieces.push(PatternPiece::Braces(inner));
         rest = after;
     }
     literal.extend_from_slice(rest.as_bytes());
     if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal));
+        pieces.push(PatternPiece::Literal(literal));
     }
     Ok(pieces)
 }
 
 /// The name and the class of `name`, `name:int` or `name*`.
-fn read_capture(inner: &str) -> Result<(&str, Class), PatternError> {
+fn read_capture(inner: &str) -> Result<(&str, ByteClass), PatternError> {
     let (name, class) = match (inner.strip_suffix('*'), inner.split_once(':')) {
-        (Some(name), _) => (name, Class::Rest),
-        (None, Some((name, "int"))) => (name, Class::Int),
+        (Some(name), _) => (name, ByteClass::Rest),
+        (None, Some((name, "int"))) => (name, ByteClass::Int),
         (None, Some((name, other))) if is_name(name) => {
             return Err(PatternError::Type(name.to_owned(), other.to_owned()));
         }
-        _ => (inner, Class::Segment),
+        _ => (inner, ByteClass::Segment),
     };
     if is_name(name) { Ok((name, class)) } else { Err(PatternError::Name(inner.to_owned())) }
 }

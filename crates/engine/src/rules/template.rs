@@ -1,22 +1,22 @@
 //! Tags of a rule: names that are rendered from the captures of its pattern.
 
-use crate::rules::pattern::{Captures, Pattern, PatternError, Piece, is_name, pieces};
+use crate::rules::pattern::{Captures, Pattern, PatternError, PatternPiece, is_name, pieces};
 
 /// Longest tag that a client may name, and longest literal text of a rule's tag, in bytes.
 ///
-/// The tag that a template renders from a long key can be longer. It is rendered and hashed whole nevertheless, so that
-/// no item loses a tag; a cascade that renders the same text invalidates it.
+/// The tag that a template renders from a long key can be longer. It is rendered and hashed whole
+/// nevertheless, so that no item loses a tag; a cascade that renders the same text invalidates it.
 pub const TAG_BYTES_MAX: usize = 200;
 
 /// A tag such as `user:{user}`, over the captures of one pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagTemplate {
     text: Box<str>,
-    parts: Box<[Part]>,
+    parts: Box<[TemplatePart]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Literal(Box<[u8]>),
     /// The place of a capture in the pattern.
     Capture(u8),
@@ -29,11 +29,11 @@ impl TagTemplate {
         let mut literal_bytes = 0;
         for piece in pieces(text)? {
             parts.push(match piece {
-                Piece::Literal(literal) => {
+                PatternPiece::Literal(literal) => {
                     literal_bytes += literal.len();
-                    Part::Literal(literal.into())
+                    TemplatePart::Literal(literal.into())
                 }
-                Piece::Braces(inner) => Part::Capture(find(inner, pattern)?),
+                PatternPiece::Braces(inner) => TemplatePart::Capture(find(inner, pattern)?),
             });
         }
         if parts.is_empty() {
@@ -54,8 +54,8 @@ impl TagTemplate {
     pub fn render(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             out.extend_from_slice(match part {
-                Part::Literal(literal) => literal,
-                Part::Capture(index) => captures.get(usize::from(*index)).unwrap_or_default(),
+                TemplatePart::Literal(literal) => literal,
+                TemplatePart::Capture(index) => captures.get(usize::from(*index)).unwrap_or_default(),
             });
         }
     }
@@ -70,7 +70,7 @@ impl TagTemplate {
     /// The tag's name if it uses no captures.
     pub fn constant(&self) -> Option<&[u8]> {
         match &self.parts[..] {
-            [Part::Literal(literal)] => Some(literal),
+            [TemplatePart::Literal(literal)] => Some(literal),
             _ => None,
         }
     }

@@ -1,8 +1,10 @@
-//! Keys without a rule that would have one, or would name a call or a control key, behind a prefix: what a client puts before every
-//! key, unknown to the server, keeps every rule from its keys, and nothing else tells.
+//! Keys without a rule that would have one, or would name a call or a control key, behind a prefix: what a
+//! client puts before every key, unknown to the server, keeps every rule from its keys, and nothing else
+//! tells.
 //!
-//! Misses of keys without a rule are sampled. Of each, the parts behind its first few separators are tried. The prefixes of those
-//! that match are counted in a table of fixed size, in which the counts of the most frequent are never far below the truth.
+//! Misses of keys without a rule are sampled. Of each, the parts behind its first few separators are tried.
+//! The prefixes of those that match are counted in a table of fixed size, in which the counts of the most
+//! frequent are never far below the truth.
 //!
 //! Source: J. Misra and D. Gries, "Finding repeated elements", Science of Computer Programming 2 (1982).
 
@@ -26,26 +28,26 @@ const SHARE: u64 = 10;
 /// Samples that name a call or a control key: they mean nothing else.
 const NAMES_MIN: u64 = 3;
 
-/// See the module's text.
+/// Samples of keys that would have a rule behind a prefix.
 #[derive(Debug, Default)]
-pub(crate) struct Unmatched(Mutex<Table>);
+pub(crate) struct UnmatchedPrefixes(Mutex<PrefixTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct PrefixTable {
     sampled: u64,
-    seen: Vec<Seen>,
+    seen: Vec<PrefixSamples>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct PrefixSamples {
     prefix: Box<[u8]>,
-    meant: Meant,
+    meant: BehindPrefix,
     count: u64,
 }
 
 /// What a key without its prefix would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meant {
+pub(crate) enum BehindPrefix {
     /// A key of the rule with this number.
     Rule(u32),
     /// A control key.
@@ -59,8 +61,8 @@ pub(crate) enum Meant {
 pub struct PrefixHint {
     /// The prefix.
     pub prefix: String,
-    /// The rule whose keys stand behind it and that has had no key yet, by its number, and its pattern; None: control keys or names of
-    /// objects do.
+    /// The rule whose keys stand behind it and that has had no key yet, by its number, and its pattern; None:
+    /// control keys or names of objects do.
     pub rule: Option<(u32, String)>,
     /// The server has prefixes.
     pub has_some: bool,
@@ -70,9 +72,9 @@ pub struct PrefixHint {
     pub sampled: u64,
 }
 
-impl Unmatched {
+impl UnmatchedPrefixes {
     /// Takes a sample; `means`: what a key would be.
-    pub(crate) fn note(&self, key: &[u8], means: impl Fn(&[u8]) -> Option<Meant>) {
+    pub(crate) fn note(&self, key: &[u8], means: impl Fn(&[u8]) -> Option<BehindPrefix>) {
         let found = behind(key, means);
         // A sample more or less changes nothing: no client waits here.
         let Ok(mut table) = self.0.try_lock() else { return };
@@ -87,20 +89,20 @@ impl Unmatched {
 
     /// Other rules are in force.
     pub(crate) fn clear(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Table::default();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = PrefixTable::default();
     }
 
-    /// The prefixes that are frequent, the most frequent first; of each the most frequent meaning. With what a key behind it was found
-    /// to be, its count, and the number of samples.
-    pub(crate) fn frequent(&self) -> Vec<(Box<[u8]>, Meant, u64, u64)> {
+    /// The prefixes that are frequent, the most frequent first; of each the most frequent meaning. With what
+    /// a key behind it was found to be, its count, and the number of samples.
+    pub(crate) fn frequent(&self) -> Vec<(Box<[u8]>, BehindPrefix, u64, u64)> {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_enough = |seen: &&Seen| match seen.meant {
-            Meant::Rule(_) => table.sampled >= ENOUGH && seen.count * SHARE >= table.sampled,
-            Meant::Control | Meant::Object => seen.count >= NAMES_MIN,
+        let is_enough = |seen: &&PrefixSamples| match seen.meant {
+            BehindPrefix::Rule(_) => table.sampled >= ENOUGH && seen.count * SHARE >= table.sampled,
+            BehindPrefix::Control | BehindPrefix::Object => seen.count >= NAMES_MIN,
         };
-        let mut all: Vec<&Seen> = table.seen.iter().filter(is_enough).collect();
+        let mut all: Vec<&PrefixSamples> = table.seen.iter().filter(is_enough).collect();
         all.sort_by_key(|seen| std::cmp::Reverse(seen.count));
-        let mut found: Vec<(Box<[u8]>, Meant, u64, u64)> = Vec::new();
+        let mut found: Vec<(Box<[u8]>, BehindPrefix, u64, u64)> = Vec::new();
         for seen in all {
             if found.iter().all(|(prefix, ..)| *prefix != seen.prefix) {
                 found.push((seen.prefix.clone(), seen.meant, seen.count, table.sampled));
@@ -111,7 +113,10 @@ impl Unmatched {
 }
 
 /// The first prefix behind which the rest of a key means something, and what.
-pub(crate) fn behind(key: &[u8], means: impl Fn(&[u8]) -> Option<Meant>) -> Option<(&[u8], Meant)> {
+pub(crate) fn behind(
+    key: &[u8],
+    means: impl Fn(&[u8]) -> Option<BehindPrefix>,
+) -> Option<(&[u8], BehindPrefix)> {
     let ends = key.iter().enumerate().filter(|(_, byte)| b":./|_".contains(byte)).map(|(at, _)| at + 1);
     let ends = ends.take_while(|end| *end <= PREFIX_BYTES_MAX && *end < key.len()).take(TRIED_MAX);
     // A lock has no rule whatever stands before it, and control keys begin with `@` as a rule.
@@ -121,12 +126,12 @@ pub(crate) fn behind(key: &[u8], means: impl Fn(&[u8]) -> Option<Meant>) -> Opti
     ends.map(|end| key.split_at(end)).find_map(|(prefix, rest)| Some((prefix, means(rest)?)))
 }
 
-impl Table {
-    fn count(&mut self, prefix: &[u8], meant: Meant) {
+impl PrefixTable {
+    fn count(&mut self, prefix: &[u8], meant: BehindPrefix) {
         if let Some(seen) = self.seen.iter_mut().find(|seen| *seen.prefix == *prefix && seen.meant == meant) {
             seen.count += 1;
         } else if self.seen.len() < SEEN_MAX {
-            self.seen.push(Seen { prefix: prefix.into(), meant, count: 1 });
+            self.seen.push(PrefixSamples { prefix: prefix.into(), meant, count: 1 });
         } else {
             self.seen.iter_mut().for_each(|seen| seen.count -= 1);
             self.seen.retain(|seen| seen.count > 0);
@@ -173,24 +178,24 @@ mod tests {
     use super::*;
 
     /// `page:N`, and a control key.
-    fn means(rest: &[u8]) -> Option<Meant> {
+    fn means(rest: &[u8]) -> Option<BehindPrefix> {
         match rest {
-            [b'@', ..] => Some(Meant::Control),
-            _ if rest.starts_with(b"page:") && !rest[5..].contains(&b':') => Some(Meant::Rule(1)),
+            [b'@', ..] => Some(BehindPrefix::Control),
+            _ if rest.starts_with(b"page:") && !rest[5..].contains(&b':') => Some(BehindPrefix::Rule(1)),
             _ => None,
         }
     }
 
     #[test]
     fn a_frequent_prefix_is_found() {
-        let all = Unmatched::default();
+        let all = UnmatchedPrefixes::default();
         for number in 0..100 {
             all.note(format!(":1:page:{number}").as_bytes(), means);
             all.note(format!("other:{number}").as_bytes(), means);
             all.note(format!("user:{number}:page:7").as_bytes(), means);
         }
         let found = all.frequent();
-        let [(prefix, Meant::Rule(1), count, 300)] = &found[..] else { panic!("{found:?}") };
+        let [(prefix, BehindPrefix::Rule(1), count, 300)] = &found[..] else { panic!("{found:?}") };
         assert!(**prefix == *b":1:" && (90..=100).contains(count), "{found:?}");
         all.clear();
         assert_eq!(all.frequent(), []);
@@ -198,18 +203,18 @@ mod tests {
 
     #[test]
     fn a_few_keys_say_nothing_of_rules_and_enough_of_control_keys() {
-        let all = Unmatched::default();
+        let all = UnmatchedPrefixes::default();
         (0..19).for_each(|_| all.note(b"shop.page:7", means));
         assert_eq!(all.frequent(), []);
         all.note(b"shop.page:7", means);
         assert_eq!(all.frequent()[0].0, b"shop."[..].into());
         (0..3).for_each(|_| all.note(b"app/@tag:x", means));
-        assert_eq!(all.frequent()[1], (b"app/"[..].into(), Meant::Control, 3, 23));
+        assert_eq!(all.frequent()[1], (b"app/"[..].into(), BehindPrefix::Control, 3, 23));
     }
 
     #[test]
     fn the_table_stays_small_and_forgets() {
-        let all = Unmatched::default();
+        let all = UnmatchedPrefixes::default();
         for number in 0..200_000_u32 {
             all.note(format!("{}:page:7", number.wrapping_mul(2_654_435_761)).as_bytes(), means);
             if number % 5 == 0 {
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_short_and_is_no_whole_key() {
-        let all = Unmatched::default();
+        let all = UnmatchedPrefixes::default();
         let long = format!("{}:page:7", "x".repeat(PREFIX_BYTES_MAX));
         let many = format!("{}page:7", ":".repeat(TRIED_MAX + 1));
         for key in [&*long, &many, "page:7", ":", ""] {

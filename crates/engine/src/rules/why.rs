@@ -1,5 +1,5 @@
-//! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and the server
-//! writes it.
+//! Everything that decides how a read of a key is answered, as `@why:` shows it. The engine collects it, and
+//! the server writes it.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::rules::Rule;
 /// Writes a [`Why`] as text, on one line.
 pub type Explain = fn(&Why) -> String;
 
-/// See the module's text.
+/// Everything that decides how a read of a key is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Why {
-    /// Its open misses; `None`: there are no rules.
+    /// The key's open misses; `None`: there are no rules.
     pub account: Option<WhyAccount>,
     /// Milliseconds for which the tags announced for the key count, unless more are announced.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Why {
     /// The last number given out.
     pub clock: u64,
     /// The last events of the key that its shard has noted; `None`: there are no rules.
-    pub fence: Option<Numbers>,
+    pub fence: Option<EventNumbers>,
     /// Items with a smaller stamp were flushed.
     pub floor: u64,
     /// What keeps the key from having a rule.
@@ -42,15 +42,15 @@ pub struct Why {
     pub logs: Vec<WhyLog>,
     /// The number of its oldest open miss.
     pub oldest_miss: Option<u64>,
-    /// Its computation has failed: milliseconds until one client may compute it again. Until it is stored, others get the old value or
-    /// the answer `on_busy`.
+    /// Set if the key's computation has failed: milliseconds until one client may compute it again. Until it
+    /// is stored, others get the old value or the answer `on_busy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fails_for_ms: Option<u64>,
     /// The rule that observes the key: it changes nothing, and counts what it would do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<WhyRule>,
     /// The last events from outside its shard: flushes, bumps of its tags.
-    pub outside: Numbers,
+    pub outside: EventNumbers,
     /// The server's prefix with which the key begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
@@ -58,13 +58,13 @@ pub struct Why {
     pub rolling: Vec<WhyRolling>,
     /// The key's rule.
     pub rule: Option<WhyRule>,
-    /// Its tags: those of its rule, then those announced for it, then those of its item.
+    /// The key's tags: those of its rule, then those announced for it, then those of its item.
     pub tags: Vec<WhyTag>,
 }
 
 /// The numbers of the last hard event and of the last soft one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Numbers {
+pub struct EventNumbers {
     /// An item with a smaller stamp is not served.
     pub hard: u64,
     /// An item with a smaller stamp is stale.
@@ -74,27 +74,27 @@ pub struct Numbers {
 /// The item under a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyItem {
-    /// Its CAS.
+    /// The item's CAS.
     pub cas: u64,
-    /// It was changed in place: it is not served when it is stale.
+    /// The item was changed in place: it is not served when it is stale.
     pub edited: bool,
-    /// Seconds for which it may be served as a stale value: from now on if it has expired, otherwise from its expiry on; `None`: it
-    /// has no grace.
+    /// Seconds for which it may be served as a stale value: from now on if it has expired, otherwise from its
+    /// expiry on; `None`: it has no grace.
     pub grace: Option<u64>,
-    /// The same while computing fails.
+    /// Seconds for which the old value is served while computing fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_on_error: Option<u64>,
-    /// Its limited life: another value may be newer; `None`: it has none.
+    /// The item's limited life: another value may be newer; `None`: it has none.
     pub life: Option<WhyLife>,
     /// Seconds until it is due for a refresh.
     pub refresh_in: Option<u64>,
     /// Bytes of its value.
     pub size: usize,
-    /// It was marked stale.
+    /// The item was marked stale.
     pub stale: bool,
-    /// Its standing for a reader, in a few words.
+    /// The item's standing for a reader, in a few words.
     pub standing: &'static str,
-    /// Its stamp: the number as of which its value counts.
+    /// The item's stamp: the number as of which its value counts.
     pub stamp: u64,
     /// Seconds to live; `None`: forever.
     pub ttl: Option<u64>,
@@ -105,7 +105,7 @@ pub struct WhyItem {
 pub struct WhyLife {
     /// Milliseconds until its end.
     pub ends_in_ms: u64,
-    /// It was stored as provisional; otherwise it was doubted later.
+    /// The value was stored as provisional; otherwise it was doubted later.
     pub provisional: bool,
 }
 
@@ -136,13 +136,13 @@ impl From<&AccountView> for WhyAccount {
 pub struct WhyObject {
     /// A call reads it in steps, or calls wait for it.
     pub busy: bool,
-    /// Its CAS; 0: there is no object.
+    /// The object's CAS; 0: there is no object.
     pub cas: u64,
     /// What eviction does with it: `normal` or `never`.
     pub evict: &'static str,
     /// There is such an object.
     pub exists: bool,
-    /// Its key.
+    /// The object's key.
     pub key: String,
     /// The method that the name calls.
     pub method: Option<&'static str>,
@@ -150,7 +150,7 @@ pub struct WhyObject {
     pub size: usize,
     /// Seconds to live; `None`: forever, or there is no object.
     pub ttl: Option<u64>,
-    /// Its type.
+    /// The object's type.
     #[serde(rename = "type")]
     pub type_name: &'static str,
     /// Calls that wait for it.
@@ -174,7 +174,7 @@ pub struct WhyLease {
     pub kind: &'static str,
     /// Milliseconds until the deadline; `None` without a holder.
     pub left_ms: Option<u64>,
-    /// Its token.
+    /// The lease's token.
     pub token: u64,
     /// Number of waiters.
     pub waiters: u32,
@@ -199,11 +199,12 @@ impl From<LeaseView> for WhyLease {
 /// A log that is followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyLog {
-    /// Its name.
+    /// The log's name.
     pub name: String,
     /// Milliseconds since its last confirmation; `None`: there was none.
     pub lag_ms: Option<u64>,
-    /// Milliseconds since it is behind: items that are older than its `max_lag` are as its `when_behind` says.
+    /// Milliseconds since it is behind: items that are older than its `max_lag` are as its `when_behind`
+    /// says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind_ms: Option<u64>,
 }
@@ -211,9 +212,9 @@ pub struct WhyLog {
 /// A flush that is being phased in.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WhyRolling {
-    /// Its number.
+    /// The flush's number.
     pub number: u64,
-    /// Its period, in seconds.
+    /// The flush's period, in seconds.
     pub seconds: u64,
     /// Share of older items that are still served, 0 to 1.
     pub served: f64,
@@ -222,10 +223,10 @@ pub struct WhyRolling {
 /// The rule of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyRule {
-    /// Its pattern.
+    /// The rule's pattern.
     #[serde(rename = "match")]
     pub pattern: String,
-    /// Its place in the file, from 1.
+    /// The rule's place in the file, from 1.
     pub number: u32,
     /// The loader that computes its values; `None`: clients do.
     pub loader: Option<String>,
@@ -248,16 +249,16 @@ impl From<&Arc<Rule>> for WhyRule {
 /// A tag of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WhyTag {
-    /// Its gradual purges, oldest first, until the grace of their items is over.
+    /// The tag's gradual purges, oldest first, until the grace of their items is over.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gradual: Vec<WhyPurge>,
     /// Number of the last hard bump.
     pub hard: u64,
-    /// Its hash, in 16 digits.
+    /// The tag's hash, in 16 digits.
     pub hash: String,
     /// Number of the last soft bump.
     pub soft: u64,
-    /// Its name; `None`: a client has named it, and only its hash is kept.
+    /// The tag's name; `None`: a client has named it, and only its hash is kept.
     pub tag: Option<String>,
 }
 
@@ -266,8 +267,8 @@ pub struct WhyTag {
 pub struct WhyPurge {
     /// Milliseconds until it reaches the key; 0: it has.
     pub moment_in_ms: u64,
-    /// Its number.
+    /// The purge's number.
     pub number: u64,
-    /// Its period, in seconds.
+    /// The purge's period, in seconds.
     pub seconds: u64,
 }

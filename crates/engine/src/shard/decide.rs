@@ -1,10 +1,10 @@
 //! The answer to a client that asks for a key under a rule, before it is written.
 
-use cattlegrid_herd::{Ask, Kind, Partial, Role};
+use cattlegrid_herd::{Ask, LeaseKind, Partial, Role};
 use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
-use crate::query::{Decision, Holds, Query};
+use crate::query::{Decision, HoldLimits, Query};
 use crate::rules::active::Match;
 use crate::shard::Shard;
 use crate::shard::ruled::count_old;
@@ -25,21 +25,21 @@ impl Shard {
         let (kind, old) = match (standing, found) {
             (Standing::Fresh, Some(found)) => return Decision::Fresh(found),
             (Standing::Early, Some(found)) if query.prolongs => return Decision::Fresh(found),
-            (Standing::Early, Some(found)) => (Kind::Early, Some((found, Kind::Early))),
-            (Standing::Stale, Some(found)) => (Kind::Stale, Some((found, Kind::Stale))),
-            (Standing::Past, Some(found)) => (Kind::Past, Some((found, Kind::Past))),
+            (Standing::Early, Some(found)) => (LeaseKind::Early, Some((found, LeaseKind::Early))),
+            (Standing::Stale, Some(found)) => (LeaseKind::Stale, Some((found, LeaseKind::Stale))),
+            (Standing::Past, Some(found)) => (LeaseKind::Past, Some((found, LeaseKind::Past))),
             (Standing::Negative, _) => {
                 self.record_miss(query.hash, ruled, cx);
                 return Decision::Negative;
             }
-            _ => (Kind::Absent, None),
+            _ => (LeaseKind::Absent, None),
         };
         ruled.state.note_match();
         let policy = *ruled.state.policy();
         if !policy.leases || query.probes {
             let fails = self.herd.as_ref().is_some_and(|herd| herd.is_failing(query.hash));
             if let Some((found, kind)) =
-                old.filter(|(_, kind)| kind.is_served() || *kind == Kind::Past && fails)
+                old.filter(|(_, kind)| kind.is_served() || *kind == LeaseKind::Past && fails)
             {
                 let is_leased = self.herd.as_ref().is_some_and(|herd| herd.is_leased(query.hash, query.key));
                 return if is_leased { Decision::Old(found, kind) } else { Decision::Probed(found, kind) };
@@ -72,15 +72,15 @@ impl Shard {
                 self.record_miss(query.hash, ruled, cx);
                 Decision::Miss
             }
-            (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(Holds {
-                one_ms: if kind == Kind::Stale { query.wait_ms(policy.wait_ms) } else { hold_ms },
-                many_ms: query.wait_ms(if kind == Kind::Stale {
+            (role @ (Role::Leased | Role::Trial), _) => Decision::Leased(HoldLimits {
+                one_ms: if kind == LeaseKind::Stale { query.wait_ms(policy.wait_ms) } else { hold_ms },
+                many_ms: query.wait_ms(if kind == LeaseKind::Stale {
                     policy.wait_ms
                 } else {
                     policy.hold_many_ms
                 }),
                 partial_waits: policy.partial == Partial::Wait,
-                has_old: kind == Kind::Stale,
+                has_old: kind == LeaseKind::Stale,
                 behind_ms: policy.hold_behind_ms,
                 on_trial: matches!(role, Role::Trial),
                 by_loader: policy.loader,
@@ -98,7 +98,7 @@ impl Shard {
         query: &Query<'a>,
         ruled: &Match<'a>,
         tags: &'a TagList,
-        found: Kind,
+        found: LeaseKind,
         hold_ms: u32,
         cx: &Context<'_>,
     ) -> Ask<'a> {

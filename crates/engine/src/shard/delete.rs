@@ -2,7 +2,7 @@
 
 use cattlegrid_protocol::{Delete, Meta, PacketStatus, Touch, reply};
 use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, TAGS_MAX};
-use cattlegrid_tags::Kind;
+use cattlegrid_tags::BumpKind;
 
 use crate::event::{EventKind, Interest};
 use crate::query::Advice;
@@ -73,7 +73,7 @@ impl Shard {
         if self.rule_of(key).is_some() {
             return self.meta_delete_ruled(meta, hash, cx);
         }
-        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let kind = if flags.has(b'I') { BumpKind::Soft } else { BumpKind::Hard };
         let mut cascades = false;
         let status = match self.find(hash, key, &cx.step) {
             None => {
@@ -130,7 +130,7 @@ impl Shard {
         let gives_up = compare.filter(|token| {
             !is_items && self.herd.as_ref().is_some_and(|herd| herd.is_current(hash, *token))
         });
-        let kind = if flags.has(b'I') { Kind::Soft } else { Kind::Hard };
+        let kind = if flags.has(b'I') { BumpKind::Soft } else { BumpKind::Hard };
         let mut cascades = false;
         let status = if let Some(token) = gives_up {
             let text = Advice::of(meta).error;
@@ -143,8 +143,8 @@ impl Shard {
                 // Under a condition there was no item to delete.
                 None if compare.is_some() => reply::NF,
                 None => {
-                    // Known to be absent, or not there: a delete all the same, because of values that are being
-                    // computed.
+                    // Known to be absent, or not there: a delete all the same, because of values that are
+                    // being computed.
                     if flags.has(b'I') {
                         if let Some(negative) = found {
                             self.store.remove(hash, negative);
@@ -205,13 +205,15 @@ impl Shard {
         self.invalidate_softly(key, hash, number, cx);
     }
 
-    /// Whether an `md` removes a stub because its computation failed (`C` with `Pe`): nothing is invalidated then.
+    /// Whether an `md` removes a stub because its computation failed (`C` with `Pe`): nothing is invalidated
+    /// then.
     pub(crate) fn gives_up_stub(&self, meta: &Meta<'_>, found: Found) -> bool {
         let failed = meta.set.has(b'C') && Advice::of(meta).error.is_some();
         failed && is_stub(&self.store.item(found))
     }
 
-    /// `md` on an item: `I` marks it stale, `x` removes its value, otherwise the item is removed. False: no room.
+    /// `md` on an item: `I` marks it stale, `x` removes its value, otherwise the item is removed. False: no
+    /// room.
     pub(crate) fn invalidate_item(
         &mut self,
         meta: &Meta<'_>,

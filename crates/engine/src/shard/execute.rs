@@ -8,13 +8,13 @@ use cattlegrid_store::HugeValue;
 use crate::event::{Event, EventKind, Interest, Looker};
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::put::{Data, Outcome, TagsRefused, Write};
+use crate::shard::put::{TagsRefused, Write, WriteData, WriteOutcome};
 use crate::step::{Context, Step, Ticket};
 
 impl Shard {
-    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the log; always if it is
-    /// apart. The
-    /// keys of gets come here one by one, see `Shard::get`; requests without a key do not come here.
+    /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the
+    /// log; always if it is apart. The keys of gets come here one by one, see `Shard::get`; requests without
+    /// a key do not come here.
     pub fn execute(
         &mut self,
         request: &Request<'_>,
@@ -31,12 +31,12 @@ impl Shard {
         let flow = match request {
             Request::Store(store) => {
                 let from = cx.out.place();
-                let flow = self.classic_store(store, hash, Data::of(store.data, huge), cx);
+                let flow = self.classic_store(store, hash, WriteData::of(store.data, huge), cx);
                 self.bumped(flow, from, cx)
             }
             Request::MetaSet(meta, data) => {
                 let from = cx.out.place();
-                let flow = self.meta_set(meta, Data::of(*data, huge), hash, cx);
+                let flow = self.meta_set(meta, WriteData::of(*data, huge), hash, cx);
                 self.bumped(flow, from, cx)
             }
             Request::Arith(arith) => {
@@ -94,8 +94,12 @@ impl Shard {
         Flow::Bumped
     }
 
-    /// A `set` that no client has sent, and nobody hears of. An error: the bytes for which there was no room; nothing has
-    /// changed then; the `last` time the write is refused. Returns why its tags are refused, if they are.
+    /// Executes a `set` that no client has sent, and whose result is not told to any. Returns why the value's
+    /// tags are refused, if they are.
+    ///
+    /// # Errors
+    /// The bytes for which there was no room: nothing has changed then. At its `last` try the write is
+    /// refused instead.
     pub(crate) fn set(
         &mut self,
         write: &Write<'_>,
@@ -110,15 +114,15 @@ impl Shard {
         let noted = cx.step.effects.events.len();
         self.note_lookup(write.key, write.hash, Looker::Store, cx);
         match self.write(write, cx) {
-            Outcome::NoRoom(bytes) if last => {
+            WriteOutcome::NoRoom(bytes) if last => {
                 self.refuse_write(write, cx);
                 Err(bytes)
             }
-            Outcome::NoRoom(bytes) => {
+            WriteOutcome::NoRoom(bytes) => {
                 cx.step.effects.events.truncate(noted);
                 Err(bytes)
             }
-            Outcome::Refused(refused) => Ok(Some(refused)),
+            WriteOutcome::Refused(refused) => Ok(Some(refused)),
             _ => Ok(None),
         }
     }

@@ -1,80 +1,87 @@
 //! Fills: values that were computed for a miss of a key under a rule.
 //!
-//! A fill counts as of its miss: as of the number that the clock showed there. Where the miss is known ([`Fill`], decided in
-//! `write_ruled`), it is stored only if no hard event (a write, a delete, a hard bump, a flush) of its key has a larger number; a
-//! larger soft event makes it stale on arrival. Where it is not known, the key's account decides ([`Judgement`]). A fill comes on a
-//! connection, or without one and shows the lease's token.
+//! A fill counts as of its miss: as of the number that the clock showed there. Where the miss is known
+//! ([`FillKind`], decided in `write_ruled`), it is stored only if no hard event (a write, a delete, a hard
+//! bump, a flush) of its key has a larger number; a larger soft event makes it stale on arrival. Where it is
+//! not known, the key's account decides ([`Judgement`]). A fill comes on a connection, or without one and
+//! shows the lease's token.
 //!
 //! # Histories
 //! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named
 //! are in `tests/`.
 //!
-//! 1. H misses at 5. X deletes at 6, and the fence of the key is 6. H stores: the fill counts as of 5, 5 < 6, it is
-//!    dropped. A `set` is answered `STORED`: other clients cannot distinguish this from a value that was stored just
-//!    before the delete. An `add` is answered `NOT_STORED`, an `ms` with a token `EX` or `NF`. (`fences.rs`:
-//!    `a_value_computed_before_a_delete_is_never_served`, `a_late_fill_is_dropped_however_it_comes`)
-//! 2. H misses at 5. X bumps a tag of the key, or flushes, at 6: no fence of a shard knows. The fill is compared with
-//!    the floors and bumps as well, and dropped. (`fences.rs`: `flushes_revoke_leases`, `tags.rs`:
-//!    `a_value_computed_before_a_bump_is_not_served_after_it`)
-//! 3. H misses at 5 under a rule. The rule is removed at 6; X deletes at 7, and without a rule no fence is raised. The
-//!    rule comes back, and H stores: 5 < 6, the number at which keys ceased to be under a rule, and the fill is
-//!    dropped. A rule that gets other tags counts as removed: X may have bumped a tag that it had. (`fences.rs`:
-//!    `changed_rules_do_not_open_a_gap`, `tags.rs`: `a_fill_is_fenced_though_the_rule_has_lost_the_tag`)
-//! 4. H misses at 5. X invalidates softly at 6. H stores: 5 < 6, the value is stored as stale. It has expired in the
-//!    second of its miss at the latest, and its grace counts from there: the soft event has ended it, in the moment of
-//!    the miss at the earliest. It goes to waiters that began before 6. (`fences.rs`:
+//! 1. H misses at 5. X deletes at 6, and the fence of the key is 6. H stores: the fill counts as of 5, 5 < 6,
+//!    it is dropped. A `set` is answered `STORED`: other clients cannot distinguish this from a value that
+//!    was stored just before the delete. An `add` is answered `NOT_STORED`, an `ms` with a token `EX` or
+//!    `NF`. (`fences.rs`: `a_value_computed_before_a_delete_is_never_served`,
+//!    `a_late_fill_is_dropped_however_it_comes`)
+//! 2. H misses at 5. X bumps a tag of the key, or flushes, at 6: no fence of a shard knows. The fill is
+//!    compared with the floors and bumps as well, and dropped. (`fences.rs`: `flushes_revoke_leases`,
+//!    `tags.rs`: `a_value_computed_before_a_bump_is_not_served_after_it`)
+//! 3. H misses at 5 under a rule. The rule is removed at 6; X deletes at 7, and without a rule no fence is
+//!    raised. The rule comes back, and H stores: 5 < 6, the number at which keys ceased to be under a rule,
+//!    and the fill is dropped. A rule that gets other tags counts as removed: X may have bumped a tag that it
+//!    had. (`fences.rs`: `changed_rules_do_not_open_a_gap`, `tags.rs`:
+//!    `a_fill_is_fenced_though_the_rule_has_lost_the_tag`)
+//! 4. H misses at 5. X invalidates softly at 6. H stores: 5 < 6, the value is stored as stale. It has expired
+//!    in the second of its miss at the latest, and its grace counts from there: the soft event has ended it,
+//!    in the moment of the miss at the earliest. It goes to waiters that began before 6. (`fences.rs`:
 //!    `soft_invalidation_makes_a_late_fill_stale`, `grace.rs`:
 //!    `a_fill_that_is_stale_on_arrival_is_served_for_the_grace_from_its_miss`)
-//! 5. H misses at 5, W at 6, both compute. H stores at 7: the item's stamp is 5, and no event is noted. W stores: its
-//!    fill counts as of 5 or 6, and replaces H's value. Were this write an event, every later fill of an open miss would be
-//!    dropped. (`herd.rs`: `the_deadline_promotes_and_the_others_go_on_waiting`)
-//! 6. H misses at 5, W waits. H stores a value that has expired already (exptime -1): W gets it, and nothing is kept.
-//!    The clock moves on, so that no miss after this one notes 5 as well. The same from a client that is not the holder
-//!    is a delete. (`herd.rs`: `a_value_can_be_given_to_waiters_and_not_be_kept`)
-//! 7. Under a rule without leases H asks with `mg N` and gets a stub. X bumps a tag that only H's `ms` names: the value
-//!    is dropped, but the stub does not carry the tag and is still there. It would wait for a value that does not come,
-//!    so it is removed, and the next `mg N` wins again. (`unleased.rs`:
+//! 5. H misses at 5, W at 6, both compute. H stores at 7: the item's stamp is 5, and no event is noted. W
+//!    stores: its fill counts as of 5 or 6, and replaces H's value. Were this write an event, every later
+//!    fill of an open miss would be dropped. (`herd.rs`:
+//!    `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 6. H misses at 5, W waits. H stores a value that has expired already (exptime -1): W gets it, and nothing
+//!    is kept. The clock moves on, so that no miss after this one notes 5 as well. The same from a client
+//!    that is not the holder is a delete. (`herd.rs`: `a_value_can_be_given_to_waiters_and_not_be_kept`)
+//! 7. Under a rule without leases H asks with `mg N` and gets a stub. X bumps a tag that only H's `ms` names:
+//!    the value is dropped, but the stub does not carry the tag and is still there. It would wait for a value
+//!    that does not come, so it is removed, and the next `mg N` wins again. (`unleased.rs`:
 //!    `a_value_that_comes_too_late_leaves_no_stub_behind`)
-//! 8. W waits with a `gat`. The value is stored and delivered: W's touch is applied then, since it could not be when W
-//!    asked. A stale value is not prolonged. (`cascades.rs`: `a_held_gat_touches_when_it_is_answered`)
-//! 9. H's fill and X's delete, flush or bump come at the same moment on two threads. If the fill is first, its item is
-//!    removed, or found to be too old when it is read; if the event is first, the fill is dropped as in 1 and 2.
-//!    (`shuttle.rs`: `fill_and_delete`, `fill_and_flush`, `fill_and_bump`)
-//! 10. Under a rule with a loader H misses at 5 without a lease, and X deletes at 6. Job 7 begins. C, which has changed the
-//!     source, stores: it cannot be told from H, whose value would be old, and is dropped. But job 7 may have read the source
-//!     before C changed it. So C's `set` counts as a delete: the job is revoked, and another one begins.
-//!     (`loads.rs`: `a_set_that_is_dropped_counts_as_a_delete`)
+//! 8. W waits with a `gat`. The value is stored and delivered: W's touch is applied then, since it could not
+//!    be when W asked. A stale value is not prolonged. (`cascades.rs`:
+//!    `a_held_gat_touches_when_it_is_answered`)
+//! 9. H's fill and X's delete, flush or bump come at the same moment on two threads. If the fill is first,
+//!    its item is removed, or found to be too old when it is read; if the event is first, the fill is dropped
+//!    as in 1 and 2. (`shuttle.rs`: `fill_and_delete`, `fill_and_flush`, `fill_and_bump`)
+//! 10. Under a rule with a loader H misses at 5 without a lease, and X deletes at 6. Job 7 begins. C, which
+//!     has changed the source, stores: it cannot be told from H, whose value would be old, and is dropped.
+//!     But job 7 may have read the source before C changed it. So C's `set` counts as a delete: the job is
+//!     revoked, and another one begins. (`loads.rs`: `a_set_that_is_dropped_counts_as_a_delete`)
 //! 11. H misses at 5, X deletes at 6, W misses at 6 and stores: its fill may be H's, of the value from before 6. It is shown for a
 //!     time, and goes to all waiters ([`Judgement::Provisional`]). H stores: the last old miss is filled, and the provisional
 //!     value goes. (`account.rs`: `a_provisional_value_goes_when_the_old_miss_is_filled`)
-//! 12. A value is judged, and the shard has no room for it. The request comes again when there is room, and is judged as if for the
-//!     first time. (`account.rs`: `a_fill_that_waits_for_room_is_judged_once`)
-//! 13. Under `owner = "connection"` a connection has missed more keys than it remembers, or the server has just started. It stores a
-//!     key, and it is not known whether that is the fill of a miss from before X's delete or a new value. It is dropped, and the
-//!     value that is there, which may be older, is deleted. (`account.rs`: `a_write_that_may_be_a_fill_leaves_nothing_older`)
-//!     It takes no miss off the record: if it is a new value, X's miss is open still, and X's value comes later.
-//! 14. H has token 5 and is late; W has the lease under token 7 and stores: the item's stamp is 7. H's value is not older than an
-//!     event, but 5 < 7: it is dropped, since W's was computed later. (`tokens.rs`, `herd.rs`:
-//!     `the_deadline_promotes_and_the_others_go_on_waiting`)
-//! 15. Under a rule without leases H takes a lock in the place of the value, by an `add`. It may be an old value, but as a
-//!     provisional one it would end while H computes, and W would take the lock as well. It is `NOT_STORED`: to H another client was
-//!     first. (`account.rs`: `a_lock_in_the_place_of_a_value_is_never_provisional`)
+//! 12. A value is judged, and the shard has no room for it. The request comes again when there is room, and
+//!     is judged as if for the first time. (`account.rs`: `a_fill_that_waits_for_room_is_judged_once`)
+//! 13. Under `owner = "connection"` a connection has missed more keys than it remembers, or the server has
+//!     just started. It stores a key, and it is not known whether that is the fill of a miss from before X's
+//!     delete or a new value. It is dropped, and the value that is there, which may be older, is deleted.
+//!     (`account.rs`: `a_write_that_may_be_a_fill_leaves_nothing_older`) It takes no miss off the record: if
+//!     it is a new value, X's miss is open still, and X's value comes later.
+//! 14. H has token 5 and is late; W has the lease under token 7 and stores: the item's stamp is 7. H's value
+//!     is not older than an event, but 5 < 7: it is dropped, since W's was computed later. (`tokens.rs`,
+//!     `herd.rs`: `the_deadline_promotes_and_the_others_go_on_waiting`)
+//! 15. Under a rule without leases H takes a lock in the place of the value, by an `add`. It may be an old
+//!     value, but as a provisional one it would end while H computes, and W would take the lock as well. It
+//!     is `NOT_STORED`: to H another client was first. (`account.rs`:
+//!     `a_lock_in_the_place_of_a_value_is_never_provisional`)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Ambiguous, Filler, Judged, Judgement, Moment, RuleState, Shown, Softened, Stale, Surroundings, Values,
-    Waiter, refresh_lead_s,
+    Ambiguous, FillMoment, FillVerdict, Filler, Judgement, RuleState, ShownValue, SoftRelation, StaleFill,
+    Surroundings, ValueHashes, Waiter, refresh_lead_s,
 };
 use cattlegrid_store::{Attributes, Found, Life, Lookup, Marks, NEVER, Refresh, Store, TAGS_MAX};
 use cattlegrid_tags::TagList;
 
-use crate::delivered::{Delivered, DeliveredValue, Verdict};
+use crate::delivered::{DeliveredValue, Delivery, Verdict};
 use crate::rules::Change;
-use crate::rules::active::Ruled;
+use crate::rules::active::OwnedMatch;
 use crate::shard::Shard;
-use crate::shard::put::{Data, Fill, Filling, Mode, Outcome, Write};
+use crate::shard::put::{FillKind, FillWrite, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::standing::is_stub;
 use crate::shard::value_hash::{hash_item, hash_write};
 use crate::slow::SlowKind;
@@ -87,12 +94,12 @@ impl Shard {
         &mut self,
         write: &Write<'_>,
         found: Option<Found>,
-        mut filling: Filling<'_>,
-        ruled: &Ruled,
+        mut filling: FillWrite<'_>,
+        ruled: &OwnedMatch,
         step: &mut Step<'_>,
-    ) -> Outcome {
-        let Filling { fill, by, .. } = filling;
-        let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
+    ) -> WriteOutcome {
+        let FillWrite { fill, by, .. } = filling;
+        let appends = matches!(write.mode, WriteMode::Append | WriteMode::Prepend);
         let expiry = write.vivify.filter(|_| appends).unwrap_or(write.expiry);
         let is_over = expiry != NEVER && expiry <= step.now.second;
         if is_over && !self.holds(write.hash, by) {
@@ -115,7 +122,7 @@ impl Shard {
                 // History 12.
                 herd.ledger.undo(write.hash);
             }
-            return Outcome::NoRoom(write.data.len());
+            return WriteOutcome::NoRoom(write.data.len());
         };
         let stale = self.stale(write, &judged, ruled, step.now);
         note_crossing(write.hash, &filling, &judged, &ruled.state, step.now.ms);
@@ -124,16 +131,23 @@ impl Shard {
         self.consume(write.hash, &mut filling, &around, step.now.ms);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, cas, ends, &ruled.state, waiters, step);
-        Outcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
+        WriteOutcome::Stored { cas: self.shown_cas(cas), size: write.data.len() }
     }
 
     /// Notes a computation that took long. Loads are noted when they end.
     #[inline]
-    fn note_slow(&self, write: &Write<'_>, fill: Fill, judged: &Judged, ruled: &Ruled, now: Now) {
+    fn note_slow(
+        &self,
+        write: &Write<'_>,
+        fill: FillKind,
+        judged: &FillVerdict,
+        ruled: &OwnedMatch,
+        now: Now,
+    ) {
         let ms = match fill {
-            Fill::No => None,
-            Fill::Any { .. } => judged.sample_ms,
-            Fill::Of(_) | Fill::ByToken(_) => {
+            FillKind::No => None,
+            FillKind::Any { .. } => judged.sample_ms,
+            FillKind::Of(_) | FillKind::ByToken(_) => {
                 self.herd.as_ref().and_then(|herd| herd.computing_ms(write.hash, now.ms))
             }
         };
@@ -157,19 +171,19 @@ impl Shard {
     fn judge(
         &mut self,
         write: &Write<'_>,
-        filling: &Filling<'_>,
+        filling: &FillWrite<'_>,
         tags: &TagList,
         around: &Surroundings,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         now: Now,
-    ) -> Judged {
+    ) -> FillVerdict {
         let hash = write.hash;
-        let known = Judged::known(Judgement::Write);
+        let known = FillVerdict::known(Judgement::Write);
         match filling.fill {
-            Fill::No => known,
-            Fill::Of(number) | Fill::ByToken(number) => {
-                // A loader's lease ends with each event of its key: the fence would only add those of keys that share its
-                // slot. The others know no fence of the events outside (history 2).
+            FillKind::No => known,
+            FillKind::Of(number) | FillKind::ByToken(number) => {
+                // A loader's lease ends with each event of its key: the fence would only add those of keys
+                // that share its slot. The others know no fence of the events outside (history 2).
                 let by_loader = filling.session.is_none();
                 let events = if by_loader { around.outside } else { around.outside.max(around.written) };
                 if let Some(herd) = self.herd.as_mut().filter(|_| !by_loader) {
@@ -179,27 +193,28 @@ impl Shard {
                 let newer = filling.shown.map(|shown| self.store.item(shown).stamp());
                 if number < events.hard || newer.is_some_and(|stamp| number < stamp) {
                     // Whether other old misses are open is known when its own is taken off the record.
-                    return Judged { closed: false, ..Judged::known(Judgement::Old) };
+                    return FillVerdict { closed: false, ..FillVerdict::known(Judgement::Old) };
                 }
-                let softened = if number < events.soft { Softened::Now } else { Softened::No };
-                Judged { softened, ..Judged::known(Judgement::Clean { stamp: number }) }
+                let softened = if number < events.soft { SoftRelation::Now } else { SoftRelation::No };
+                FillVerdict { softened, ..FillVerdict::known(Judgement::Clean { stamp: number }) }
             }
-            Fill::Any { strict: strict_owner } => {
+            FillKind::Any { strict: strict_owner } => {
                 let Some(herd) = &mut self.herd else { return known };
                 let drops = around.start.is_some_and(|start| start.drops);
                 let policy = ruled.state.policy();
                 // History 15.
-                let locks = write.mode == Mode::Add && !policy.leases;
-                // Under a loader a job computes the value at once, and what may be old is not worth showing (history 10).
+                let locks = write.mode == WriteMode::Add && !policy.leases;
+                // Under a loader a job computes the value at once, and what may be old is not worth showing
+                // (history 10).
                 let strict =
                     strict_owner || drops || locks || policy.loader || policy.ambiguous == Ambiguous::Drop;
-                let moment = Moment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
+                let moment = FillMoment { now_ms: now.ms, p99_ms: ruled.state.fill_p99_ms(), strict };
                 if let Some(start) = around.start {
                     // A key without a record is judged by its slot.
                     let passed = self.shared.clock().saturating_sub(start.number);
                     herd.fence.note_fill(passed, self.shared.shards());
                 }
-                let values = Compared { store: &self.store, write, tags, shown: filling.shown };
+                let values = FillComparison { store: &self.store, write, tags, shown: filling.shown };
                 let judged = herd.ledger.fill(hash, around, &moment, &values);
                 if strict_owner {
                     // History 13.
@@ -216,17 +231,17 @@ impl Shard {
         &mut self,
         write: &Write<'_>,
         expiry: u32,
-        filling: &Filling<'_>,
-        judged: &Judged,
+        filling: &FillWrite<'_>,
+        judged: &FillVerdict,
         tags: &TagList,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         now: Now,
     ) -> Option<(u64, u32)> {
         let number = self.shared.tick();
         let cas = write.explicit_cas.unwrap_or(number);
         let mut stamp = judged.judgement.stamp().unwrap_or(number);
         let policy = ruled.state.policy();
-        let appends = matches!(write.mode, Mode::Append | Mode::Prepend);
+        let appends = matches!(write.mode, WriteMode::Append | WriteMode::Prepend);
         let expiry = if write.negative || appends {
             expiry
         } else {
@@ -236,9 +251,10 @@ impl Shard {
         let grace_s = if write.negative { 0 } else { policy.kept_s() };
         let mut marks = Marks::none();
         match judged.softened {
-            Softened::No => {}
-            Softened::Later { soft, until_ms } => {
-                // A flush that is phased in will be a hard event: it must stay above the stamp if it is. (A purge is soft.)
+            SoftRelation::No => {}
+            SoftRelation::Later { soft, until_ms } => {
+                // A flush that is phased in will be a hard event: it must stay above the stamp if it is. (A
+                // purge is soft.)
                 if self.shared.tags().floors().highest() <= stamp {
                     stamp = stamp.max(soft);
                 }
@@ -246,10 +262,10 @@ impl Shard {
                 let second = u32::try_from(until_ms.div_ceil(1000)).unwrap_or(u32::MAX);
                 ends = if expiry == NEVER { second } else { expiry.min(second) };
             }
-            Softened::Now => {
+            SoftRelation::Now => {
                 marks = Marks::STALE;
-                // History 4: the soft event has ended the value, in the moment of the miss at the earliest. Grace counts from
-                // there.
+                // History 4: the soft event has ended the value, in the moment of the miss at the earliest.
+                // Grace counts from there.
                 if grace_s > 0 {
                     let since = self.shared.second_of(stamp);
                     ends = if expiry == NEVER { since } else { expiry.min(since) };
@@ -291,12 +307,12 @@ impl Shard {
     fn life_of(
         &self,
         write: &Write<'_>,
-        filling: &Filling<'_>,
-        judged: &Judged,
+        filling: &FillWrite<'_>,
+        judged: &FillVerdict,
         has_grace: bool,
     ) -> Option<Life> {
         let softened = match judged.softened {
-            Softened::Later { until_ms, .. } if !has_grace => {
+            SoftRelation::Later { until_ms, .. } if !has_grace => {
                 Some(Life { ends_ms: until_ms, provisional: false })
             }
             _ => None,
@@ -304,7 +320,7 @@ impl Shard {
         let present = || filling.shown.and_then(|shown| self.store.item(shown).life());
         match judged.judgement {
             // A change of the value that is there, which may be old, is as old as that.
-            Judgement::Write if write.mode == Mode::Cas => present(),
+            Judgement::Write if write.mode == WriteMode::Cas => present(),
             Judgement::Proved { again: true, .. } => present().or(softened),
             Judgement::Provisional { until_ms, instead, .. } => {
                 let mut ends_ms = until_ms.min(judged.closes_ms);
@@ -324,19 +340,19 @@ impl Shard {
         &mut self,
         write: &Write<'_>,
         found: Option<Found>,
-        mut filling: Filling<'_>,
-        judged: &Judged,
+        mut filling: FillWrite<'_>,
+        judged: &FillVerdict,
         around: &Surroundings,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         step: &mut Step<'_>,
-    ) -> Outcome {
-        let Filling { fill, by, shown, .. } = filling;
+    ) -> WriteOutcome {
+        let FillWrite { fill, by, shown, .. } = filling;
         note_crossing(write.hash, &filling, judged, &ruled.state, step.now.ms);
         ruled.state.count_fill(judged.judgement);
         learn(judged, ruled);
         let closed = self.consume(write.hash, &mut filling, around, step.now.ms) || judged.closed;
         let by_loader = ruled.state.policy().loader && fill.token().is_none();
-        if by_loader || fill == (Fill::Any { strict: true }) {
+        if by_loader || fill == (FillKind::Any { strict: true }) {
             // Histories 10, 13.
             self.delete_unawaited(write.key, write.hash, step);
         } else {
@@ -350,11 +366,11 @@ impl Shard {
             self.store.remove(write.hash, stub);
         }
         match (write.mode, found) {
-            (Mode::Cas, Some(_)) => Outcome::Exists,
-            (Mode::Cas, None) => Outcome::NotFound,
-            (Mode::Add, _) => Outcome::NotStored,
+            (WriteMode::Cas, Some(_)) => WriteOutcome::Exists,
+            (WriteMode::Cas, None) => WriteOutcome::NotFound,
+            (WriteMode::Add, _) => WriteOutcome::NotStored,
             // History 1: to others it was stored just before the event.
-            _ => Outcome::Stored { cas: 0, size: write.data.len() },
+            _ => WriteOutcome::Stored { cas: 0, size: write.data.len() },
         }
     }
 
@@ -363,9 +379,9 @@ impl Shard {
         &mut self,
         write: &Write<'_>,
         shown: Found,
-        judged: &Judged,
+        judged: &FillVerdict,
         closed: bool,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
     ) -> bool {
         let life = self.store.item(shown).life();
         if closed && life.is_some_and(|life| life.provisional) {
@@ -392,20 +408,20 @@ impl Shard {
         true
     }
 
-    /// A value that goes to all waiters and is not kept: it has expired on arrival (history 6), or its limited life is over before
-    /// it begins. What is there goes as well.
+    /// A value that goes to all waiters and is not kept: it has expired on arrival (history 6), or its
+    /// limited life is over before it begins. What is there goes as well.
     #[expect(clippy::too_many_arguments, reason = "one piece of `store_value`")]
     fn give_only(
         &mut self,
         write: &Write<'_>,
         found: Option<Found>,
-        mut filling: Filling<'_>,
-        judged: &Judged,
+        mut filling: FillWrite<'_>,
+        judged: &FillVerdict,
         around: &Surroundings,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         step: &mut Step<'_>,
-    ) -> Outcome {
-        let Filling { fill, by, .. } = filling;
+    ) -> WriteOutcome {
+        let FillWrite { fill, by, .. } = filling;
         note_crossing(write.hash, &filling, judged, &ruled.state, step.now.ms);
         learn(judged, ruled);
         self.consume(write.hash, &mut filling, around, step.now.ms);
@@ -426,37 +442,43 @@ impl Shard {
         let stale = self.stale(write, judged, ruled, step.now);
         let waiters = self.take_waiters(write, by, stale, step);
         self.deliver(write, number, write.expiry, &ruled.state, waiters, step);
-        Outcome::Stored { cas: 0, size: write.data.len() }
+        WriteOutcome::Stored { cas: 0, size: write.data.len() }
     }
 
     /// A value that has expired on arrival and is not the holder's (history 6): a delete.
     fn delete_for(
         &mut self,
         write: &Write<'_>,
-        mut filling: Filling<'_>,
-        ruled: &Ruled,
+        mut filling: FillWrite<'_>,
+        ruled: &OwnedMatch,
         step: &mut Step<'_>,
-    ) -> Outcome {
+    ) -> WriteOutcome {
         self.use_up(write, &mut filling, false, ruled, step.now);
         // The waits of its own connection were answered before.
         self.delete_unawaited(write.key, write.hash, step);
-        Outcome::Stored { cas: 0, size: write.data.len() }
+        WriteOutcome::Stored { cas: 0, size: write.data.len() }
     }
 
     /// Of a value that is older than a soft event for certain.
-    fn stale(&self, write: &Write<'_>, judged: &Judged, ruled: &Ruled, now: Now) -> Option<Stale> {
-        let stamp = judged.judgement.stamp().filter(|_| judged.softened == Softened::Now)?;
+    fn stale(
+        &self,
+        write: &Write<'_>,
+        judged: &FillVerdict,
+        ruled: &OwnedMatch,
+        now: Now,
+    ) -> Option<StaleFill> {
+        let stamp = judged.judgement.stamp().filter(|_| judged.softened == SoftRelation::Now)?;
         let tags = write.tags.hashes();
         let by_own_tag =
             !tags.is_empty() && self.shared.outside(write.hash, tags, Some(&ruled.state), now).soft > stamp;
-        Some(Stale { stamp, by_own_tag })
+        Some(StaleFill { stamp, by_own_tag })
     }
 
     pub(crate) fn take_waiters(
         &mut self,
         write: &Write<'_>,
         by: Filler,
-        stale: Option<Stale>,
+        stale: Option<StaleFill>,
         step: &mut Step<'_>,
     ) -> Vec<Waiter> {
         self.with_herd(step, |herd, step| herd.stored(write.hash, write.key, by, stale, step))
@@ -478,10 +500,10 @@ impl Shard {
         }
         let delivered = (!write.negative).then(|| {
             let (value, copied) = match &write.data {
-                Data::Huge(huge) => (DeliveredValue::Huge(Arc::clone(huge)), 0),
-                Data::Inline(bytes) => (DeliveredValue::Inline((*bytes).into()), bytes.len()),
+                WriteData::Huge(huge) => (DeliveredValue::Huge(Arc::clone(huge)), 0),
+                WriteData::Inline(bytes) => (DeliveredValue::Inline((*bytes).into()), bytes.len()),
             };
-            Arc::new(Delivered {
+            Arc::new(Delivery {
                 flags: write.flags,
                 cas: self.shown_cas(cas),
                 ttl: step.now.left(expiry),
@@ -510,15 +532,21 @@ impl Shard {
     }
 
     /// Takes the miss of a fill whose miss is known off the record. True: no old miss is on record any more.
-    fn consume(&mut self, hash: u64, filling: &mut Filling<'_>, around: &Surroundings, now_ms: u64) -> bool {
+    fn consume(
+        &mut self,
+        hash: u64,
+        filling: &mut FillWrite<'_>,
+        around: &Surroundings,
+        now_ms: u64,
+    ) -> bool {
         let Some(herd) = &mut self.herd else { return false };
         match (filling.fill, &mut filling.session) {
-            (Fill::No, _) | (Fill::Any { .. }, None) => false,
-            (Fill::Any { .. }, Some(session)) => {
+            (FillKind::No, _) | (FillKind::Any { .. }, None) => false,
+            (FillKind::Any { .. }, Some(session)) => {
                 session.take_oldest(hash, now_ms);
                 false
             }
-            (Fill::Of(number), session) => {
+            (FillKind::Of(number), session) => {
                 // Its client has no other computation of the key under way.
                 let own = session.as_mut().map(|session| session.take_all(hash)).unwrap_or_default();
                 let mut closed = false;
@@ -530,7 +558,7 @@ impl Shard {
                 }
                 closed
             }
-            (Fill::ByToken(token), session) => {
+            (FillKind::ByToken(token), session) => {
                 if let Some(session) = session {
                     session.take_number(hash, token);
                 }
@@ -539,21 +567,22 @@ impl Shard {
         }
     }
 
-    /// A write that stores nothing takes its miss off the record all the same. `counts`: its value is compared with others.
+    /// A write that stores nothing takes its miss off the record all the same. `counts`: its value is
+    /// compared with others.
     pub(crate) fn use_up(
         &mut self,
         write: &Write<'_>,
-        filling: &mut Filling<'_>,
+        filling: &mut FillWrite<'_>,
         counts: bool,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         now: Now,
     ) {
         self.shared.note_named(write.tags.hashes(), now.ms);
         let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
         let around = self.surroundings(write.hash, tags.hashes(), &ruled.state, now);
         let mut closed = self.consume(write.hash, filling, &around, now.ms);
-        if let Fill::Any { .. } = filling.fill {
-            closed = if filling.fill == (Fill::Any { strict: true }) && !counts {
+        if let FillKind::Any { .. } = filling.fill {
+            closed = if filling.fill == (FillKind::Any { strict: true }) && !counts {
                 false
             } else if counts {
                 self.judge(write, filling, &tags, &around, ruled, now).closed
@@ -579,7 +608,7 @@ impl Shard {
 }
 
 /// The expiry of a value that is stored under this number, after `ttl_jitter`.
-fn shortened(expiry: u32, number: u64, hash: u64, ruled: &Ruled, now: Now) -> u32 {
+fn shortened(expiry: u32, number: u64, hash: u64, ruled: &OwnedMatch, now: Now) -> u32 {
     let policy = ruled.state.policy();
     if policy.ttl_jitter == 0 || expiry == NEVER {
         return expiry;
@@ -593,21 +622,21 @@ fn shortened(expiry: u32, number: u64, hash: u64, ruled: &Ruled, now: Now) -> u3
     expiry - shortened_s
 }
 
-fn count_stored(write: &Write<'_>, fill: Fill, judged: &Judged, stale: bool, ruled: &Ruled) {
+fn count_stored(write: &Write<'_>, fill: FillKind, judged: &FillVerdict, stale: bool, ruled: &OwnedMatch) {
     let counters = ruled.state.counters();
     if write.negative {
         counters.negatives.fetch_add(1, Ordering::Relaxed);
-    } else if fill != Fill::No && stale {
+    } else if fill != FillKind::No && stale {
         counters.fills_stale.fetch_add(1, Ordering::Relaxed);
-    } else if fill != Fill::No {
+    } else if fill != FillKind::No {
         ruled.state.count_fill(judged.judgement);
     }
     learn(judged, ruled);
 }
 
 /// Counts whether a fill came on the connection that was answered a miss of its key.
-fn note_crossing(hash: u64, filling: &Filling<'_>, judged: &Judged, rule: &RuleState, now_ms: u64) {
-    let (Fill::Any { .. }, Some(session)) = (filling.fill, &filling.session) else { return };
+fn note_crossing(hash: u64, filling: &FillWrite<'_>, judged: &FillVerdict, rule: &RuleState, now_ms: u64) {
+    let (FillKind::Any { .. }, Some(session)) = (filling.fill, &filling.session) else { return };
     if judged.judgement == Judgement::Write {
         return;
     }
@@ -619,33 +648,34 @@ fn note_crossing(hash: u64, filling: &Filling<'_>, judged: &Judged, rule: &RuleS
 }
 
 /// Learns how long the fill was computed.
-fn learn(judged: &Judged, ruled: &Ruled) {
+fn learn(judged: &FillVerdict, ruled: &OwnedMatch) {
     if let Some(ms) = judged.sample_ms {
         ruled.state.learn_fill(ms);
     }
 }
 
-/// Whether a value that is stored makes fills of earlier misses old: it is an ordinary write, or may be one where each fill is known.
-fn is_event(fill: Fill, judgement: Judgement) -> bool {
-    judgement == Judgement::Write || fill == Fill::Any { strict: true }
+/// Whether a value that is stored makes fills of earlier misses old: it is an ordinary write, or may be one
+/// where each fill is known.
+fn is_event(fill: FillKind, judgement: Judgement) -> bool {
+    judgement == Judgement::Write || fill == FillKind::Any { strict: true }
 }
 
 /// A fill and the value that is there, compared when that is needed.
-pub(crate) struct Compared<'a> {
+pub(crate) struct FillComparison<'a> {
     pub(crate) store: &'a Store,
     pub(crate) write: &'a Write<'a>,
     pub(crate) tags: &'a TagList,
     pub(crate) shown: Option<Found>,
 }
 
-impl Values for Compared<'_> {
+impl ValueHashes for FillComparison<'_> {
     fn fill(&self) -> u64 {
         hash_write(self.store, self.write, self.tags.hashes())
     }
 
-    fn shown(&self) -> Option<Shown> {
+    fn shown(&self) -> Option<ShownValue> {
         let item = self.store.item(self.shown?);
         let provisional = item.life().is_some_and(|life| life.provisional);
-        Some(Shown { value: hash_item(self.store, &item), provisional })
+        Some(ShownValue { value: hash_item(self.store, &item), provisional })
     }
 }

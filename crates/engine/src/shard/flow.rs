@@ -3,8 +3,8 @@
 use cattlegrid_objects::Spot;
 use cattlegrid_protocol::reply::error;
 
-use crate::parked::Parked;
-use crate::query::Holds;
+use crate::parked::ParkedRequest;
+use crate::query::HoldLimits;
 use crate::reply::meta::Refusals;
 use crate::shard::Shard;
 use crate::step::Context;
@@ -16,32 +16,33 @@ pub enum Flow {
     /// Executed; the reply, if it has one, is in the output.
     Replied,
     /// The request waits; the reply comes later.
-    Parked(Box<Parked>),
-    /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try again; after
-    /// [`Shard::insist`] it is answered in any case.
+    Parked(Box<ParkedRequest>),
+    /// Nothing was done: the shard has no room and can free none. Free this many bytes elsewhere and try
+    /// again; after [`Shard::set_last_try`] it is answered in any case.
     NeedsRoom(usize),
     /// An `mg` without an item, whose key may name a call or an object, or is a control key behind a prefix.
     Object,
-    /// As `Replied`; a cascade has left a bump for the log of the fleet: see [`Effects::bumped`](crate::Effects).
+    /// `Replied`, and a cascade has left a bump for the log of the fleet: see
+    /// [`Effects::bumped`](crate::Effects).
     Bumped,
-    /// As `Replied`; this connection has the lease of the key now.
+    /// `Replied`, and this connection has the lease of the key now.
     Computes,
     /// Nothing is written: another client has the lease of the key of an `mg`.
-    Leased(Holds),
+    Leased(HoldLimits),
 }
 
 /// The answer to one key of a `get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Answer {
-    /// Its value is written.
+pub(crate) enum KeyAnswer {
+    /// The key's value is written.
     Hit,
     /// No value.
     Miss,
     /// No value, and this connection has the lease.
     Compute,
     /// Another client has the lease; the key has not been waited for yet.
-    Leased(Holds),
+    Leased(HoldLimits),
     /// `SERVER_ERROR busy`, which is not written yet.
     Busy,
     /// The key is a control key.
@@ -52,7 +53,7 @@ pub(crate) enum Answer {
 
 /// How the wait for a key began.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum HoldStart {
     /// The key is waited for.
     Waits,
     /// The key was answered meanwhile: its block, or nothing, is written.
@@ -65,29 +66,29 @@ pub(crate) enum Held {
 
 /// What became of a request.
 #[derive(Debug)]
-pub(crate) enum Executed {
+pub(crate) enum Execution {
     Done,
-    /// As `Done`; this connection has the lease of the key now.
+    /// `Done`, and this connection has the lease of the key now.
     Computes,
-    Parked(Box<Parked>),
+    Parked(Box<ParkedRequest>),
     /// A get of a run has found its key leased by another client. It is counted; nothing is written.
-    Leased(Holds),
+    Leased(HoldLimits),
 }
 
 impl Shard {
     /// The answer to a key that names a call or an object; None: it is an ordinary key.
-    pub(crate) fn named(&self, key: &[u8]) -> Option<Answer> {
+    pub(crate) fn named(&self, key: &[u8]) -> Option<KeyAnswer> {
         if !self.shared.has_objects() {
             return None;
         }
         let objects = self.shared.objects();
         let registry = objects.as_ref()?;
-        registry.named(key).map(|named| Answer::Object(registry.spot(&named, key)))
+        registry.named(key).map(|named| KeyAnswer::Object(registry.spot(&named, key)))
     }
 
     /// No room for this many bytes: asks for another attempt, or answers an error.
     pub(crate) fn no_room(&mut self, bytes: usize, refusals: Refusals, cx: &mut Context<'_>) -> Flow {
-        if !self.insist {
+        if !self.last_try {
             return Flow::NeedsRoom(bytes);
         }
         cx.step.counters.store_no_memory.add(1);
@@ -96,14 +97,14 @@ impl Shard {
     }
 }
 
-impl Executed {
-    pub(crate) fn parked(self) -> Option<Box<Parked>> {
+impl Execution {
+    pub(crate) fn parked(self) -> Option<Box<ParkedRequest>> {
         if let Self::Parked(parked) = self { Some(parked) } else { None }
     }
 }
 
-impl From<Option<Box<Parked>>> for Executed {
-    fn from(parked: Option<Box<Parked>>) -> Self {
+impl From<Option<Box<ParkedRequest>>> for Execution {
+    fn from(parked: Option<Box<ParkedRequest>>) -> Self {
         parked.map_or(Self::Done, Self::Parked)
     }
 }

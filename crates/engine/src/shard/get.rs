@@ -1,19 +1,20 @@
 //! `get gets gat gats` of one key, and the gets of the binary protocol.
 //!
-//! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and [`Shard::write_hit`] alone. A
-//! miss of a key that may have a rule, and an item that is more than a value (in its grace, due for a refresh, with a bumped
-//! tag, stale, a negative answer), are passed on to [`Shard::get_ruled`].
+//! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and
+//! [`Shard::write_hit`] alone. A miss of a key that may have a rule, and an item that is more than a value
+//! (in its grace, due for a refresh, with a bumped tag, stale, a negative answer), are passed on to
+//! [`Shard::get_ruled`].
 
 use cattlegrid_store::{Found, Lookup};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::names::Names;
 use crate::query::Decision;
-use crate::reply::get::Asked;
+use crate::reply::get::AskedKey;
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::counted::count_ruled;
-use crate::shard::flow::Answer;
+use crate::shard::flow::KeyAnswer;
 use crate::shard::miss::{answer_miss, miss};
 use crate::shard::standing::Standing;
 use crate::step::Context;
@@ -21,16 +22,16 @@ use crate::step::Context;
 impl Shard {
     /// Answers one key of a get other than `mg`: its value, or the miss if that has a reply.
     #[inline]
-    pub(crate) fn get(&mut self, asked: &Asked<'_>, hash: u64, cx: &mut Context<'_>) -> Answer {
+    pub(crate) fn get(&mut self, asked: &AskedKey<'_>, hash: u64, cx: &mut Context<'_>) -> KeyAnswer {
         self.advance(&cx.step);
         asked.count(1, cx.step.counters);
         let lookup = self.store.lookup(hash, asked.key);
         match lookup {
-            Lookup::Found(found) if self.is_just_a_value(found) || self.is_value(found, hash, &cx.step) => {
+            Lookup::Found(found) if self.passes_read_check(found, hash, &cx.step) => {
                 self.count_hit(asked.key, &cx.step);
                 self.write_hit(asked, hash, found, cx)
             }
-            // An item that is more than a value.
+            // An item whose rule must be looked for.
             Lookup::Found(_) => self.get_ruled(asked, hash, lookup, cx),
             _ => self.get_absent(asked, hash, lookup, cx),
         }
@@ -38,7 +39,13 @@ impl Shard {
 
     /// A get of a key that has no item, and may have a rule.
     #[inline]
-    fn get_absent(&mut self, asked: &Asked<'_>, hash: u64, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+    fn get_absent(
+        &mut self,
+        asked: &AskedKey<'_>,
+        hash: u64,
+        lookup: Lookup,
+        cx: &mut Context<'_>,
+    ) -> KeyAnswer {
         if self.herd.is_some() || self.names != Names::OFF {
             return self.get_ruled(asked, hash, lookup, cx);
         }
@@ -50,11 +57,11 @@ impl Shard {
     #[inline]
     pub(crate) fn write_hit(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &AskedKey<'_>,
         hash: u64,
         found: Found,
         cx: &mut Context<'_>,
-    ) -> Answer {
+    ) -> KeyAnswer {
         let (key, touch) = (asked.key, asked.touch);
         let mut found = found;
         if let Some(exptime) = touch {
@@ -73,21 +80,21 @@ impl Shard {
         if touch.is_some() {
             self.cascade(key, hash, Change::Touch, cx.step.now);
         }
-        Answer::Hit
+        KeyAnswer::Hit
     }
 
     /// A key of a `get` that is neither a plain hit nor a plain miss.
     #[cold]
     pub(crate) fn get_ruled(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &AskedKey<'_>,
         hash: u64,
         lookup: Lookup,
         cx: &mut Context<'_>,
-    ) -> Answer {
+    ) -> KeyAnswer {
         let key = asked.key;
         if self.shared.control(key).is_some() {
-            return Answer::Control;
+            return KeyAnswer::Control;
         }
         if (self.names == Names::FIRST || !matches!(lookup, Lookup::Found(_)))
             && let Some(answer) = self.named(key)
@@ -130,10 +137,10 @@ impl Shard {
             Decision::Miss => miss(asked, lookup, cx),
             Decision::Compute { .. } => {
                 answer_miss(asked, lookup, cx);
-                Answer::Compute
+                KeyAnswer::Compute
             }
-            Decision::Leased(holds) => Answer::Leased(holds),
-            Decision::Busy => Answer::Busy,
+            Decision::Leased(holds) => KeyAnswer::Leased(holds),
+            Decision::Busy => KeyAnswer::Busy,
         }
     }
 }

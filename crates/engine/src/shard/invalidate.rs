@@ -16,8 +16,8 @@ impl Shard {
         }
     }
 
-    /// Marks an item stale: if it has a grace, it expires now. `numbers`: its new CAS, and its stamp if that is another
-    /// number. False: no room.
+    /// Marks an item stale: if it has a grace, it expires now. `numbers`: its new CAS, and its stamp if that
+    /// is another number. False: no room.
     pub(crate) fn mark_stale(
         &mut self,
         key: &[u8],
@@ -66,7 +66,7 @@ impl Shard {
         self.delete_unawaited(key, hash, &mut cx.step)
     }
 
-    /// The same for a caller whose connection waits for no key.
+    /// Deletes a key for a caller whose connection waits for no key.
     pub(crate) fn delete_unawaited(&mut self, key: &[u8], hash: u64, step: &mut Step<'_>) -> Option<usize> {
         let number = self.shared.tick();
         self.raise_hard(hash, number);

@@ -11,7 +11,7 @@ use crate::reply::meta::Refusals;
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::mg_header::Served;
+use crate::shard::mg_header::ShownItem;
 use crate::shard::miss::meta_get_miss;
 use crate::step::Context;
 use crate::time::Now;
@@ -37,8 +37,8 @@ impl Shard {
                 self.shared.note_stray(key, &mut cx.step);
             }
         }
-        // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have the rule's
-        // tags.
+        // Under a rule without leases an `mg` works as in memcached; but misses are recorded, and stubs have
+        // the rule's tags.
         let mut unleased = None;
         if value.is_some() || self.herd.is_none() {
             // A rule changes nothing.
@@ -107,8 +107,9 @@ impl Shard {
     /// The item, if it is a value whatever a rule says, and no client was told or may be told to refresh it.
     fn meta_value(&self, meta: &Meta<'_>, hash: u64, lookup: Lookup, cx: &Context<'_>) -> Option<Found> {
         let Lookup::Found(found) = lookup else { return None };
-        let is_value = !meta.set.has(b'R') && self.is_value(found, hash, &cx.step) && !self.is_won(lookup);
-        is_value.then_some(found)
+        let passes =
+            !meta.set.has(b'R') && self.passes_read_check(found, hash, &cx.step) && !self.is_won(lookup);
+        passes.then_some(found)
     }
 
     /// Whether a client was told to recompute the item.
@@ -120,8 +121,8 @@ impl Shard {
         matches!(lookup, Lookup::Found(found) if self.store.item(found).marks().has(Marks::NEGATIVE))
     }
 
-    /// Answers a hit. True: for the client it is a miss, since it may compute the value, whether it was told to (`W`)
-    /// or not (`Z` without a value).
+    /// Answers a hit. True: for the client it is a miss, since it may compute the value, whether it was told
+    /// to (`W`) or not (`Z` without a value).
     fn meta_get_hit(
         &mut self,
         meta: &Meta<'_>,
@@ -136,7 +137,7 @@ impl Shard {
         // `C` on a get: the client has this version already, so the value is not sent.
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == item.cas());
         let stale = marks.has(Marks::STALE);
-        let served = if created { Served::Stub } else { Served::Value };
+        let served = if created { ShownItem::Stub } else { ShownItem::Value };
         let (expiry, recache) = self.meta_get_header(meta, found, served, with_value, None, cx);
         let won = created || (recache || stale) && !marks.has(Marks::WON);
         let out = &mut cx.out.bytes;

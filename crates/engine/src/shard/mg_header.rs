@@ -3,20 +3,20 @@
 use cattlegrid_protocol::{Meta, MetaFlags};
 use cattlegrid_store::{Found, Item, Marks, NEVER};
 
-use crate::reply::meta::{Shown, hit, return_flags};
+use crate::reply::meta::{ReturnFlags, hit, return_flags};
 use crate::shard::Shard;
 use crate::step::Context;
 use crate::time::Now;
 
 impl Shard {
-    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that earlier
-    /// ones have set. `shown`: the number that `c` shows instead of the CAS. Returns the new expiry, and whether `R`
-    /// asks for a refresh.
+    /// Status and return flags of a hit. Flags act in the order of the line: `t` and `R` see the expiry that
+    /// earlier ones have set. `shown`: the number that `c` shows instead of the CAS. Returns the new expiry,
+    /// and whether `R` asks for a refresh.
     pub(crate) fn meta_get_header(
         &self,
         meta: &Meta<'_>,
         found: Found,
-        served: Served,
+        served: ShownItem,
         with_value: bool,
         shown: Option<u64>,
         cx: &mut Context<'_>,
@@ -24,9 +24,9 @@ impl Shard {
         let item = self.store.item(found);
         let (size, cas) = (item.value_len(), shown.unwrap_or_else(|| self.shown_cas(item.cas())));
         // The time of a stub begins at its `N` in the line, as in memcached.
-        let expiry = (served == Served::Stub).then_some(NEVER);
+        let expiry = (served == ShownItem::Stub).then_some(NEVER);
         let mut shown =
-            OfItem { item, flags: &meta.set, now: cx.step.now, served, cas, expiry, recache: false };
+            ItemFlags { item, flags: &meta.set, now: cx.step.now, served, cas, expiry, recache: false };
         hit(size, with_value, &mut cx.out.bytes);
         return_flags(meta, &mut shown, &mut cx.out.bytes);
         (shown.expiry, shown.recache)
@@ -35,8 +35,8 @@ impl Shard {
 
 /// What a meta command shows of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Served {
-    /// Its value.
+pub(crate) enum ShownItem {
+    /// The item's value.
     Value,
     /// A stub that this command has created.
     Stub,
@@ -45,11 +45,11 @@ pub(crate) enum Served {
 }
 
 /// An item as an `mg` shows it.
-pub(crate) struct OfItem<'a> {
+pub(crate) struct ItemFlags<'a> {
     pub(crate) item: Item<'a>,
     pub(crate) flags: &'a MetaFlags,
     pub(crate) now: Now,
-    pub(crate) served: Served,
+    pub(crate) served: ShownItem,
     pub(crate) cas: u64,
     /// The new expiry, if it changes: flags see what earlier ones have set.
     pub(crate) expiry: Option<u32>,
@@ -57,18 +57,18 @@ pub(crate) struct OfItem<'a> {
     pub(crate) recache: bool,
 }
 
-impl OfItem<'_> {
+impl ItemFlags<'_> {
     fn ends(&self) -> u32 {
         self.expiry.unwrap_or(self.item.expiry())
     }
 }
 
-impl Shown for OfItem<'_> {
+impl ReturnFlags for ItemFlags<'_> {
     #[inline]
     fn act(&mut self, letter: u8) {
         match letter {
-            b'N' if self.served == Served::Stub => self.expiry = Some(self.now.expiry(self.flags.vivify)),
-            b'T' if self.served == Served::Old => {}
+            b'N' if self.served == ShownItem::Stub => self.expiry = Some(self.now.expiry(self.flags.vivify)),
+            b'T' if self.served == ShownItem::Old => {}
             b'T' => {
                 let (to, has_life) = (self.now.expiry(self.flags.exptime), self.item.life().is_some());
                 // The end of a limited life does not move.
@@ -77,7 +77,7 @@ impl Shown for OfItem<'_> {
             }
             b'R' => {
                 let ends = self.ends();
-                self.recache = self.served != Served::Stub
+                self.recache = self.served != ShownItem::Stub
                     && ends != NEVER
                     && ends < self.now.expiry(self.flags.recache);
             }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_herd::{How, Kind};
+use cattlegrid_herd::{AskMode, LeaseKind};
 use cattlegrid_protocol::{Meta, reply};
-use cattlegrid_store::{Found, Lookup, NEVER};
+use cattlegrid_store::{Found, Lookup, NEVER, ReadCheck};
 
 use crate::event::{EventKind, Interest, Looker};
 use crate::query::{Advice, Decision, Query};
@@ -13,8 +13,8 @@ use crate::rules::Change;
 use crate::rules::active::Match;
 use crate::shard::Shard;
 use crate::shard::counted::count_ruled;
-use crate::shard::flow::{Answer, Flow};
-use crate::shard::mg_header::Served;
+use crate::shard::flow::{Flow, KeyAnswer};
+use crate::shard::mg_header::ShownItem;
 use crate::shard::miss::{count_meta_miss, count_miss, meta_busy, meta_get_miss, meta_miss};
 use crate::step::Context;
 
@@ -23,8 +23,8 @@ impl Shard {
     #[inline]
     pub(crate) fn may_be_ruled(&self, meta: &Meta<'_>, lookup: Lookup, cx: &Context<'_>) -> bool {
         let Lookup::Found(found) = lookup else { return true };
-        let item = self.store.item(found);
-        self.rolling || !item.is_plain(cx.step.now.second) || recache_due(meta, item.expiry(), cx)
+        let expiry = self.store.header(found).expiry();
+        self.read_check(found) != ReadCheck::Nothing || recache_due(meta, expiry, cx)
     }
 
     /// `mg` of a key under a rule with leases that is absent, old, due for a refresh or a negative answer.
@@ -55,20 +55,20 @@ impl Shard {
         hash: u64,
         lookup: Lookup,
         cx: &mut Context<'_>,
-    ) -> Answer {
+    ) -> KeyAnswer {
         let active = self.shared.rules();
         let flow = match active.as_ref().and_then(|active| active.find(meta.key.bytes())) {
             Some(ruled) if ruled.state.policy().leases => self.meta_decide(meta, hash, lookup, &ruled, cx),
             // The rules have changed in between.
             _ => match self.find(hash, meta.key.bytes(), &cx.step) {
-                Some(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
-                None => return Answer::Object(None),
+                Some(found) => self.meta_hit(meta, hash, found, LeaseMark::None, None, cx),
+                None => return KeyAnswer::Object(None),
             },
         };
         match flow {
-            Flow::Computes => Answer::Compute,
-            Flow::Leased(holds) => Answer::Leased(holds),
-            _ => Answer::Hit,
+            Flow::Computes => KeyAnswer::Compute,
+            Flow::Leased(holds) => KeyAnswer::Leased(holds),
+            _ => KeyAnswer::Hit,
         }
     }
 
@@ -91,17 +91,17 @@ impl Shard {
             ruled.state.counters().hits.fetch_add(1, Relaxed);
         }
         match decision {
-            Decision::Fresh(found) => self.meta_hit(meta, hash, found, Mark::None, None, cx),
+            Decision::Fresh(found) => self.meta_hit(meta, hash, found, LeaseMark::None, None, cx),
             Decision::Old(found, kind) => {
                 let mark = match (kind, explicit) {
-                    (Kind::Stale | Kind::Past, _) => Mark::Lost(true),
-                    (_, true) => Mark::Lost(false),
-                    (_, false) => Mark::None,
+                    (LeaseKind::Stale | LeaseKind::Past, _) => LeaseMark::Lost(true),
+                    (_, true) => LeaseMark::Lost(false),
+                    (_, false) => LeaseMark::None,
                 };
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
             Decision::Probed(found, kind) => {
-                let mark = if kind == Kind::Early { Mark::None } else { Mark::Stale };
+                let mark = if kind == LeaseKind::Early { LeaseMark::None } else { LeaseMark::Stale };
                 self.meta_hit(meta, hash, found, mark, None, cx)
             }
             Decision::Negative => {
@@ -112,7 +112,14 @@ impl Shard {
                 let hint = hint.as_deref();
                 if let Some((found, kind)) = old {
                     count_miss(touches, cx);
-                    return self.meta_hit(meta, hash, found, Mark::Won(token, kind == Kind::Stale), hint, cx);
+                    return self.meta_hit(
+                        meta,
+                        hash,
+                        found,
+                        LeaseMark::Won(token, kind == LeaseKind::Stale),
+                        hint,
+                        cx,
+                    );
                 }
                 count_meta_miss(meta, cx);
                 lease_reply(meta, Some(token), hint, cx.out);
@@ -134,26 +141,26 @@ impl Shard {
         meta: &Meta<'_>,
         hash: u64,
         found: Found,
-        mark: Mark,
+        mark: LeaseMark,
         hint: Option<&[u8]>,
         cx: &mut Context<'_>,
     ) -> Flow {
         let flags = &meta.set;
         let (cas, size) = (self.store.item(found).cas(), self.store.item(found).value_len());
         let with_value = flags.has(b'v') && !(flags.has(b'C') && flags.compare_cas == cas);
-        let token = if let Mark::Won(token, _) = mark { Some(token) } else { None };
+        let token = if let LeaseMark::Won(token, _) = mark { Some(token) } else { None };
         // An old value is not prolonged by the clients that read it.
-        let old = matches!(mark, Mark::Stale | Mark::Lost(true) | Mark::Won(_, true));
-        let served = if old { Served::Old } else { Served::Value };
+        let old = matches!(mark, LeaseMark::Stale | LeaseMark::Lost(true) | LeaseMark::Won(_, true));
+        let served = if old { ShownItem::Old } else { ShownItem::Value };
         let (expiry, _) = self.meta_get_header(meta, found, served, with_value, token, cx);
         let out = &mut cx.out.bytes;
-        if let Mark::Lost(_) = mark {
+        if let LeaseMark::Lost(_) = mark {
             reply::lost(out);
         }
         if old {
             reply::stale(out);
         }
-        if let Mark::Won(..) = mark {
+        if let LeaseMark::Won(..) = mark {
             reply::won(out);
         }
         if let Some(hint) = hint {
@@ -200,8 +207,8 @@ pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) ->
         how: match explicit {
             true => advice.how(meta),
             // An error in a run of quiet commands belongs to no key.
-            false if meta.set.has(b'q') => How::Quiet,
-            false => How::Plain,
+            false if meta.set.has(b'q') => AskMode::Quiet,
+            false => AskMode::Plain,
         },
         probes: !explicit && !meta.set.has(b'v'),
         prolongs: meta.set.has(b'T') && !explicit,
@@ -213,7 +220,7 @@ pub(crate) fn meta_query<'a>(meta: &'a Meta<'_>, hash: u64, cx: &Context<'_>) ->
 
 /// The lease flags of a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum LeaseMark {
     /// Nothing.
     None,
     /// `W`: this client has the lease; the token. True: the value is old.

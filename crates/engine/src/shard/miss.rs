@@ -4,14 +4,14 @@ use cattlegrid_protocol::{Meta, reply};
 use cattlegrid_store::Lookup;
 
 use crate::event::{EventKind, Interest, Looker};
-use crate::reply::get::{Asked, Form};
+use crate::reply::get::{AskedKey, GetForm};
 use crate::reply::meta::{is_explicit, lease_reply, status_line};
-use crate::shard::flow::{Answer, Flow};
+use crate::shard::flow::{Flow, KeyAnswer};
 use crate::step::Context;
 
 /// Counts a miss.
 #[inline]
-pub(crate) fn missed(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+pub(crate) fn missed(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) {
     let status = match lookup {
         Lookup::Expired => {
             cx.step.counters.get_expired.add(1);
@@ -24,7 +24,7 @@ pub(crate) fn missed(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
         Lookup::Found(_) | Lookup::Absent => "not_found",
     };
     count_miss(asked.touches(), cx);
-    let by = if matches!(asked.form, Form::Meta(_)) { Looker::MetaGet } else { Looker::Get };
+    let by = if matches!(asked.form, GetForm::Meta(_)) { Looker::MetaGet } else { Looker::Get };
     cx.note(Interest::FETCHERS, asked.key, || EventKind::Get { status, size: 0, by });
 }
 
@@ -81,13 +81,13 @@ pub(crate) fn meta_busy(cx: &mut Context<'_>) -> Flow {
 
 /// Counts a miss, and writes its reply if there is one.
 #[inline]
-pub(crate) fn answer_miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+pub(crate) fn answer_miss(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) {
     missed(asked, lookup, cx);
     asked.write_miss(&mut cx.out.bytes);
 }
 
 #[inline]
-pub(crate) fn miss(asked: &Asked<'_>, lookup: Lookup, cx: &mut Context<'_>) -> Answer {
+pub(crate) fn miss(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) -> KeyAnswer {
     answer_miss(asked, lookup, cx);
-    Answer::Miss
+    KeyAnswer::Miss
 }

@@ -4,12 +4,12 @@ use cattlegrid_protocol::{Meta, Packet, PacketStatus, opcode, reply};
 use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 
 use crate::event::{EventKind, Interest};
-use crate::reply::meta::{Refusals, Shown, count_meta, hit, return_flags, status_line};
+use crate::reply::meta::{Refusals, ReturnFlags, count_meta, hit, return_flags, status_line};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::mg_header::{OfItem, Served};
-use crate::shard::put::{Data, Mode, Outcome, Sum, TagsRefused, Write};
+use crate::shard::mg_header::{ItemFlags, ShownItem};
+use crate::shard::put::{AddOutcome, TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::store::count_arith_miss;
 use crate::step::Context;
 
@@ -17,7 +17,7 @@ impl Shard {
     pub(crate) fn meta_set(
         &mut self,
         meta: &Meta<'_>,
-        data: Data<'_>,
+        data: WriteData<'_>,
         hash: u64,
         cx: &mut Context<'_>,
     ) -> Flow {
@@ -53,19 +53,19 @@ impl Shard {
             ..Write::set(meta.key.bytes(), hash, &[])
         };
         let (status, cas, size) = match self.write(&write, cx) {
-            Outcome::Stored { cas, size } => (reply::HD, cas, size),
-            Outcome::NotStored => (reply::NS, 0, len),
-            Outcome::Exists => (reply::EX, 0, len),
-            Outcome::NotFound => (reply::NF, 0, len),
-            Outcome::NoRoom(bytes) => return self.refuse(&write, bytes, Refusals::of(meta.packet), cx),
-            Outcome::Refused(TagsRefused::Unannounced) => match meta.packet {
+            WriteOutcome::Stored { cas, size } => (reply::HD, cas, size),
+            WriteOutcome::NotStored => (reply::NS, 0, len),
+            WriteOutcome::Exists => (reply::EX, 0, len),
+            WriteOutcome::NotFound => (reply::NF, 0, len),
+            WriteOutcome::NoRoom(bytes) => return self.refuse(&write, bytes, Refusals::of(meta.packet), cx),
+            WriteOutcome::Refused(TagsRefused::Unannounced) => match meta.packet {
                 Some(packet) => {
                     reply::packet::error(&mut cx.out.bytes, packet, PacketStatus::NotStored);
                     return Flow::Replied;
                 }
                 None => (reply::NS, 0, len),
             },
-            Outcome::Refused(refused) => {
+            WriteOutcome::Refused(refused) => {
                 Refusals::of(meta.packet).write_not_stored(&refused.line(), &mut cx.out.bytes);
                 return Flow::Replied;
             }
@@ -80,32 +80,33 @@ impl Shard {
         }
         let out = &mut cx.out.bytes;
         out.extend_from_slice(status);
-        return_flags(meta, &mut OfStored { cas, size }, out);
+        return_flags(meta, &mut StoredFlags { cas, size }, out);
         reply::end_line(out);
         Flow::Replied
     }
 
-    /// The mode, and the CAS that the item must have. Without CAS (`-C`) memcached compares none in an append, and of packets
-    /// in no store; a token of a lease counts all the same.
-    fn mode_of(&mut self, meta: &Meta<'_>) -> (Mode, u64) {
+    /// The mode, and the CAS that the item must have. Without CAS (`-C`) memcached compares none in an
+    /// append, and of packets in no store; a token of a lease counts all the same.
+    fn mode_of(&mut self, meta: &Meta<'_>) -> (WriteMode, u64) {
         let set = &meta.set;
-        let mode = Mode::of(set.store_verb());
+        let mode = WriteMode::of(set.store_verb());
         let compare = if set.has(b'C') { set.compare_cas } else { 0 };
-        let extends = matches!(mode, Mode::Append | Mode::Prepend);
+        let extends = matches!(mode, WriteMode::Append | WriteMode::Prepend);
         let ignored = self.shared.hide_cas && compare != 0 && (extends || meta.packet.is_some());
         if !ignored || self.rule_of(meta.key.bytes()).is_some() {
             return (mode, compare);
         }
         let mode = match meta.packet.map(|packet| packet.opcode) {
-            Some(opcode::ADD | opcode::ADDQ) => Mode::Add,
-            Some(opcode::REPLACE | opcode::REPLACEQ) => Mode::Replace,
+            Some(opcode::ADD | opcode::ADDQ) => WriteMode::Add,
+            Some(opcode::REPLACE | opcode::REPLACEQ) => WriteMode::Replace,
             _ if extends => mode,
-            _ => Mode::Set,
+            _ => WriteMode::Set,
         };
         (mode, 0)
     }
 
-    /// The second in which a negative answer ends: `expiry`, or as its key's rule says; None: never, which is refused.
+    /// The second in which a negative answer ends: `expiry`, or as its key's rule says; None: never, which is
+    /// refused.
     pub(crate) fn negative_expiry(&mut self, key: &[u8], expiry: u32, cx: &Context<'_>) -> Option<u32> {
         if expiry != NEVER {
             return Some(expiry);
@@ -123,8 +124,8 @@ impl Shard {
         let explicit_cas = flags.has(b'E').then_some(flags.explicit_cas);
         let mut created = false;
         let (sum, found) = match self.add(key, hash, incr, delta, compare, explicit_cas, cx) {
-            Sum::Is(sum, found) => (sum, found),
-            Sum::NotFound if flags.has(b'N') => {
+            AddOutcome::Is(sum, found) => (sum, found),
+            AddOutcome::NotFound if flags.has(b'N') => {
                 created = true;
                 let initial = if flags.has(b'J') { flags.initial } else { 0 };
                 match self.vivify_number(key, hash, initial, explicit_cas, cx) {
@@ -132,23 +133,23 @@ impl Shard {
                     None => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
                 }
             }
-            Sum::NotFound => {
+            AddOutcome::NotFound => {
                 count_arith_miss(incr, cx);
                 return meta_arith_failed(reply::NF, meta, cx);
             }
-            Sum::Exists => return meta_arith_failed(reply::EX, meta, cx),
-            Sum::NotNumeric => {
+            AddOutcome::Exists => return meta_arith_failed(reply::EX, meta, cx),
+            AddOutcome::NotNumeric => {
                 count_meta(meta, cx);
                 Refusals::of(meta.packet).write(reply::error::NOT_NUMERIC, &mut cx.out.bytes);
                 return Flow::Replied;
             }
-            Sum::NoRoom => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
+            AddOutcome::NoRoom => return self.no_room(key.len() + 64, Refusals::of(meta.packet), cx),
         };
         count_meta(meta, cx);
         let item = self.store.item(found);
         let (now, cas) = (cx.step.now, self.shown_cas(item.cas()));
-        let served = if created { Served::Stub } else { Served::Value };
-        let mut shown = OfSum(OfItem { item, flags, now, served, cas, expiry: None, recache: false });
+        let served = if created { ShownItem::Stub } else { ShownItem::Value };
+        let mut shown = SumFlags(ItemFlags { item, flags, now, served, cas, expiry: None, recache: false });
         let quiet = flags.has(b'q');
         let kept = cx.out.bytes.len();
         if let Some(packet) = meta.packet {
@@ -235,12 +236,12 @@ fn write_packet(packet: Packet, status: &[u8], cas: u64, out: &mut Vec<u8>) {
 const NEGATIVE_NEEDS_TTL: &str = "CLIENT_ERROR negative answer needs a TTL";
 
 /// The result of an `ms`.
-struct OfStored {
+struct StoredFlags {
     cas: u64,
     size: usize,
 }
 
-impl Shown for OfStored {
+impl ReturnFlags for StoredFlags {
     fn size(&self) -> Option<usize> {
         Some(self.size)
     }
@@ -251,9 +252,9 @@ impl Shown for OfStored {
 }
 
 /// The sum of an `ma`: an item of which only the CAS and the time to live are shown.
-struct OfSum<'a>(OfItem<'a>);
+struct SumFlags<'a>(ItemFlags<'a>);
 
-impl Shown for OfSum<'_> {
+impl ReturnFlags for SumFlags<'_> {
     fn act(&mut self, letter: u8) {
         if letter != b'R' {
             self.0.act(letter);

@@ -1,7 +1,7 @@
 //! A call on an object in its shard, under the shard's lock.
 //!
-//! The method runs on a copy of the item's bytes, or on a tree for which it has reserved room: if there is no room for what
-//! it leaves, nothing has changed.
+//! The method runs on a copy of the item's bytes, or on a tree for which it has reserved room: if there is no
+//! room for what it leaves, nothing has changed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use cattlegrid_objects::{
     prefix_of,
 };
 use cattlegrid_store::{
-    Attributes, Ends, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, Reclaimed, Store,
-    TAGS_MAX, Tree, Value,
+    Attributes, Found, Item, Lookup, Marks, Memory, NEVER, NewValue, PAGE_BYTES, PinnedEnds, ReclaimedItems,
+    Store, TAGS_MAX, Tree, Value,
 };
-use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList, Validity};
+use cattlegrid_tags::{BumpKind, PrefixId, TagHash, TagList, Validity};
 
 use crate::names::Names;
 use crate::rules::Change as RuleChange;
@@ -50,7 +50,7 @@ pub(crate) struct Commit<'a> {
     /// The object's CAS when its state was copied; None: there was no object.
     pub(crate) seen: Option<u64>,
     pub(crate) new: Option<&'a NewState>,
-    /// As [`Done::expires_ms`].
+    /// The expiry to set, as in [`Done::expires_ms`].
     #[expect(clippy::option_option, reason = "as in `Done`")]
     pub(crate) expires_ms: Option<Option<u64>>,
 }
@@ -95,7 +95,7 @@ impl<'a> Call<'a> {
 
 /// What a call on an object came to.
 #[derive(Debug)]
-pub(crate) enum Ran {
+pub(crate) enum CallOutcome {
     /// The value is in [`Shard::value`]. The object's CAS, and seconds to live.
     Value {
         flags: u32,
@@ -104,7 +104,7 @@ pub(crate) enum Ran {
     },
     Miss,
     Error(String),
-    /// It answers with what must be read.
+    /// The call answers with what must be read.
     List(Box<Listing>),
     /// The object has become busy while room was made for the call; nothing has changed.
     Busy,
@@ -136,16 +136,16 @@ impl Shard {
         None
     }
 
-    /// Removes pinned objects of one segment that are over, by their expiry, by a flush or by their tags. None: there is no segment
-    /// in which one may be.
-    pub(crate) fn reclaim_pinned(&mut self, now: Now) -> Option<Reclaimed> {
+    /// Removes pinned objects of one segment that are over, by their expiry, by a flush or by their tags.
+    /// None: there is no segment in which one may be.
+    pub(crate) fn reclaim_pinned(&mut self, now: Now) -> Option<ReclaimedItems> {
         self.store.advance(now.second, now.ms, self.shared.floor(now.second));
         let (tags, by_time) = (self.shared.tags(), self.shared.is_rolling());
         let is_over = |hash: u64, item: &Item<'_>| {
             (by_time || item.has_tags())
                 && tags.check_original(item.stamp(), item.tags(), hash, now.ms) != Validity::Valid
         };
-        let ends = Ends { event: tags.bumps().last_bump(), by_time, is_over: &is_over };
+        let ends = PinnedEnds { event: tags.bumps().last_bump(), by_time, is_over: &is_over };
         self.store.reclaim_pinned(Some(&ends))
     }
 
@@ -156,22 +156,22 @@ impl Shard {
     }
 
     /// Executes a call.
-    pub(crate) fn run_object(&mut self, call: &Call<'_>, step: &Step<'_>) -> Ran {
+    pub(crate) fn run_object(&mut self, call: &Call<'_>, step: &Step<'_>) -> CallOutcome {
         self.advance(step);
         if Names::changes(self.names_now()) != call.changes && !self.has_type(call.type_id) {
             // It was switched off in between, and the search for its objects may have passed this shard.
-            return Ran::Miss;
+            return CallOutcome::Miss;
         }
         let found = self.find_object(call.hash, call.item_key, step);
         if let Some(commit) = call.commit
             && commit.seen != found.map(|found| self.store.item(found).cas())
         {
-            return Ran::Moved;
+            return CallOutcome::Moved;
         }
         let now = step.now;
         let added = match self.added_tags(call, found, now) {
             Ok(added) => added,
-            Err(text) => return Ran::Error(text),
+            Err(text) => return CallOutcome::Error(text),
         };
         // A host's `new` puts a state in the place of the old one, of which nothing stays.
         let anew = call.commit.is_some() && call.begins_anew();
@@ -217,7 +217,7 @@ impl Shard {
                 }
                 let Ok(done) = done else {
                     (self.value, self.scratch) = (out, new);
-                    return Ran::PinnedFull;
+                    return CallOutcome::PinnedFull;
                 };
                 done
             }
@@ -232,7 +232,7 @@ impl Shard {
         };
         let ran = self.finish_object(call, found, done, &new, &added, now);
         self.cascade_object(call, &ran, now);
-        if matches!(ran, Ran::Value { .. }) {
+        if matches!(ran, CallOutcome::Value { .. }) {
             self.value = out;
         } else {
             self.keep_value(out);
@@ -249,11 +249,11 @@ impl Shard {
         new: &[u8],
         added: &[u64],
         now: Now,
-    ) -> Ran {
+    ) -> CallOutcome {
         let Done { outcome, change, expires_ms } = done;
         match outcome {
-            Outcome::Error(text) => return Ran::Error(text),
-            Outcome::NoRoom(bytes) => return Ran::NoRoom(bytes),
+            Outcome::Error(text) => return CallOutcome::Error(text),
+            Outcome::NoRoom(bytes) => return CallOutcome::NoRoom(bytes),
             _ => {}
         }
         let expiry = expires_ms.map(|ms| ms.map_or(NEVER, |ms| second_of(now, ms)));
@@ -306,18 +306,18 @@ impl Shard {
             (Change::Bytes, _) => self.new_value(new),
             (Change::NewTree(tree), _) => Some(NewValue::Tree(tree)),
         };
-        let Some(value) = value else { return Ran::NoRoom(new.len() + PAGE_BYTES) };
+        let Some(value) = value else { return CallOutcome::NoRoom(new.len() + PAGE_BYTES) };
         match self.put_object(call, found, expiry, value, added, now) {
             Ok((cas, ttl)) => shown(outcome, cas, ttl),
             Err(ran) => ran,
         }
     }
 
-    /// `drop`, which `delete` and `md` of an object are, sets off cascades as a `delete` of a key does, also of an object
-    /// that there is not.
-    fn cascade_object(&mut self, call: &Call<'_>, ran: &Ran, now: Now) {
+    /// `drop`, which `delete` and `md` of an object are, sets off cascades as a `delete` of a key does, also
+    /// of an object that there is not.
+    fn cascade_object(&mut self, call: &Call<'_>, ran: &CallOutcome, now: Now) {
         if self.herd.is_none()
-            || !matches!(ran, Ran::Value { .. } | Ran::Miss)
+            || !matches!(ran, CallOutcome::Value { .. } | CallOutcome::Miss)
             || call.registry.names(call.method).1 != "drop"
         {
             return;
@@ -387,7 +387,7 @@ impl Shard {
         value: NewValue<'_>,
         added: &[u64],
         now: Now,
-    ) -> Result<(u64, Option<u64>), Ran> {
+    ) -> Result<(u64, Option<u64>), CallOutcome> {
         let bytes = if let NewValue::Inline([bytes, _]) = &value { bytes.len() } else { PAGE_BYTES };
         let cas = self.shared.tick();
         let mut room = [0; TAGS_MAX];
@@ -395,7 +395,7 @@ impl Shard {
             None => None,
             Some(Lookup::Found(found)) => Some(found),
             // Making room for a huge value has evicted it: the call is made again, on none.
-            Some(_) => return Err(Ran::NoRoom(bytes)),
+            Some(_) => return Err(CallOutcome::NoRoom(bytes)),
         };
         let attributes = if let Some(found) = found.filter(|_| !call.begins_anew()) {
             let old = self.with_tags(found, added, now, &mut room);
@@ -426,12 +426,12 @@ impl Shard {
         let weighs = value.weighs();
         let grown = self.store.pinned_growth(call.hash, call.item_key, &attributes, weighs);
         if !call.memory.take_pinned(grown, call.registry.settings().pinned_max) {
-            return Err(Ran::PinnedFull);
+            return Err(CallOutcome::PinnedFull);
         }
         let stored = self.store.put(call.hash, call.item_key, &attributes, value);
         call.memory.give_pinned(grown);
         if stored.is_err() {
-            return Err(Ran::NoRoom(bytes + call.item_key.len() + ITEM_BYTES));
+            return Err(CallOutcome::NoRoom(bytes + call.item_key.len() + ITEM_BYTES));
         }
         Ok((self.shown_cas(cas), left(now, expiry)))
     }
@@ -444,7 +444,7 @@ impl Shard {
         is_tree: bool,
         added: &[u64],
         now: Now,
-    ) -> Result<Found, Ran> {
+    ) -> Result<Found, CallOutcome> {
         let mut room = [0; TAGS_MAX];
         let attributes = self.with_tags(found, added, now, &mut room);
         let grown = if is_tree {
@@ -457,7 +457,7 @@ impl Shard {
             self.store.pinned_growth(call.hash, call.item_key, &attributes, weighs)
         };
         if !call.memory.take_pinned(grown, call.registry.settings().pinned_max) {
-            return Err(Ran::PinnedFull);
+            return Err(CallOutcome::PinnedFull);
         }
         let tagged = if is_tree {
             self.store.set_attributes(found, &attributes).ok()
@@ -469,11 +469,11 @@ impl Shard {
             }
         };
         call.memory.give_pinned(grown);
-        tagged.ok_or(Ran::NoRoom(ITEM_BYTES + call.item_key.len()))
+        tagged.ok_or(CallOutcome::NoRoom(ITEM_BYTES + call.item_key.len()))
     }
 
-    /// The attributes of an object that is used now, with tags that it did not have, which it obeys from now on: bumps of these
-    /// from before do not concern it.
+    /// The attributes of an object that is used now, with tags that it did not have, which it obeys from now
+    /// on: bumps of these from before do not concern it.
     fn with_tags<'r>(
         &self,
         found: Found,
@@ -486,7 +486,7 @@ impl Shard {
         let (bumps, since) = (self.shared.tags().bumps(), old.stamp.unwrap_or(old.cas));
         let is_older = |tag: &u64| {
             let tag = TagHash::from_stored(*tag);
-            bumps.last_own(tag, Kind::Hard).max(bumps.last_own(tag, Kind::Soft)) > since
+            bumps.last_own(tag, BumpKind::Hard).max(bumps.last_own(tag, BumpKind::Soft)) > since
         };
         let later = added.iter().any(is_older).then(|| self.shared.restamp(since, &room[..own])).flatten();
         let all = own + added.len();
@@ -519,7 +519,7 @@ impl Shard {
         }
     }
 
-    fn shown_object(&self, outcome: Outcome, found: Found, now: Now) -> Ran {
+    fn shown_object(&self, outcome: Outcome, found: Found, now: Now) -> CallOutcome {
         let item = self.store.item(found);
         shown(outcome, self.shown_cas(item.cas()), left(now, item.expiry()))
     }
@@ -545,7 +545,7 @@ impl Shard {
         item_key: &[u8],
         uses: bool,
         step: &Step<'_>,
-        read: impl FnOnce(View<'_>, Option<Seen>) -> R,
+        read: impl FnOnce(View<'_>, Option<ObjectCopy>) -> R,
     ) -> R {
         self.advance(step);
         let Some(found) = self.find_object(hash, item_key, step) else { return read(View::Absent, None) };
@@ -553,7 +553,7 @@ impl Shard {
             self.store.count_read(found);
         }
         let item = self.store.item(found);
-        let seen = Some(Seen { cas: item.cas(), expiry: item.expiry() });
+        let seen = Some(ObjectCopy { cas: item.cas(), expiry: item.expiry() });
         if let Some(tree) = self.store.tree(found) {
             return read(View::Tree(tree), seen);
         }
@@ -582,7 +582,8 @@ impl OldTags {
         Self { tags: old.tags.iter().copied().collect(), stamp: old.stamp }
     }
 
-    /// Gives the object these tags again. Fewer tags take less room, so it has them again unless not even that is there.
+    /// Gives the object these tags again. Fewer tags take less room, so it has them again unless not even
+    /// that is there.
     fn put_back(&self, store: &mut Store, found: Found) {
         let mut room = [0; TAGS_MAX];
         let now = store.item(found).attributes(&mut room);
@@ -593,24 +594,24 @@ impl OldTags {
 
 /// An object as its state was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObjectCopy {
     pub(crate) cas: u64,
     /// The second in which it expires, or [`NEVER`].
     pub(crate) expiry: u32,
 }
 
-fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> Ran {
+fn shown(outcome: Outcome, cas: u64, ttl: Option<u64>) -> CallOutcome {
     match outcome {
-        Outcome::Value { flags } => Ran::Value { flags, cas, ttl },
-        Outcome::List { listing, .. } => Ran::List(listing),
-        Outcome::Miss => Ran::Miss,
-        Outcome::Error(text) => Ran::Error(text),
-        Outcome::NoRoom(bytes) => Ran::NoRoom(bytes),
+        Outcome::Value { flags } => CallOutcome::Value { flags, cas, ttl },
+        Outcome::List { listing, .. } => CallOutcome::List(listing),
+        Outcome::Miss => CallOutcome::Miss,
+        Outcome::Error(text) => CallOutcome::Error(text),
+        Outcome::NoRoom(bytes) => CallOutcome::NoRoom(bytes),
     }
 }
 
-/// Whole seconds that an object has to live, and 1 in its last; None: for ever. An end is rounded up to a second of the
-/// store, so that nothing ends early: right after it was set, the time that was set is shown.
+/// Whole seconds that an object has to live, and 1 in its last; None: for ever. An end is rounded up to a
+/// second of the store, so that nothing ends early: right after it was set, the time that was set is shown.
 pub(crate) fn left(now: Now, expiry: u32) -> Option<u64> {
     let left_ms = || unix_ms(now, expiry).saturating_sub(now.unix_ms());
     (expiry != NEVER).then(|| (left_ms() / 1000).max(1))
@@ -621,7 +622,8 @@ pub(crate) fn unix_ms(now: Now, second: u32) -> u64 {
     now.unix(second).max(0).unsigned_abs() * 1000
 }
 
-/// The first second since the start that is not before this Unix time in milliseconds; what ends now has ended.
+/// The first second since the start that is not before this Unix time in milliseconds; what ends now has
+/// ended.
 fn second_of(now: Now, ms: u64) -> u32 {
     if ms <= now.unix_ms() {
         return PAST;

@@ -1,27 +1,29 @@
-//! Rules that observe: what a shard tells its [`Observer`](cattlegrid_herd::Observer). Nothing here changes what a client is answered, what is stored, or the
-//! clock.
+//! Rules that observe: what a shard tells its [`Observer`](cattlegrid_herd::Observer). Nothing here changes
+//! what a client is answered, what is stored, or the clock.
 //!
-//! A key that a rule observes is served as its other rule says, or as a key without one. Each method begins with whether any rule
-//! observes, and looks for the key's rule then only.
+//! A key that a rule observes is served as its other rule says, or as a key without one. Each method begins
+//! with whether any rule observes, and looks for the key's rule then only.
 
 use std::sync::Arc;
 
-use cattlegrid_herd::{Early, Judged, Kind, Missed, RuleState, Stored, refresh_lead_s};
+use cattlegrid_herd::{
+    Early, FillVerdict, LeaseKind, ObservedMiss, ObservedStore, RuleState, refresh_lead_s,
+};
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
 use crate::rules::active::Match;
 use crate::shard::Shard;
-use crate::shard::fill::Compared;
-use crate::shard::put::{Mode, Outcome, Write};
+use crate::shard::fill::FillComparison;
+use crate::shard::put::{Write, WriteMode, WriteOutcome};
 use crate::step::{Context, Step};
 
 /// A write of a key that a rule observes, before it is executed.
-pub(crate) struct Observed {
+pub(crate) struct ObservedWrite {
     rule: Arc<RuleState>,
     /// What the rule would say of it, if a miss of the key is open.
-    judged: Option<Judged>,
+    judged: Option<FillVerdict>,
 }
 
 impl Shard {
@@ -33,7 +35,7 @@ impl Shard {
         }
     }
 
-    /// The same of an `mg`, whose client may only want to know whether there is a value.
+    /// Notes a miss of an `mg`, whose client may only want to know whether there is a value.
     #[inline]
     pub(crate) fn observe_meta_miss(
         &mut self,
@@ -70,7 +72,7 @@ impl Shard {
         let (found, old_until_ms) = self.would_find(hash, lookup, state, &cx.step);
         let Some(observer) = &mut self.observer else { return };
         let caller = cx.session.caller();
-        let missed = Missed {
+        let missed = ObservedMiss {
             hash,
             rule: state,
             connection: caller.number(),
@@ -85,34 +87,34 @@ impl Shard {
         }
     }
 
-    /// The old value that the rule would have kept of an item that has expired; until when it would be served. An item that was
-    /// refreshed early would not have expired at all.
-    fn would_find(&self, hash: u64, lookup: Lookup, rule: &RuleState, step: &Step<'_>) -> (Kind, u64) {
-        let Lookup::Expired = lookup else { return (Kind::Absent, 0) };
+    /// The old value that the rule would have kept of an item that has expired; until when it would be
+    /// served. An item that was refreshed early would not have expired at all.
+    fn would_find(&self, hash: u64, lookup: Lookup, rule: &RuleState, step: &Step<'_>) -> (LeaseKind, u64) {
+        let Lookup::Expired = lookup else { return (LeaseKind::Absent, 0) };
         let (policy, now_s) = (rule.policy(), step.now.second);
         let expired = self.store.last_expired();
         if policy.early != Early::Off {
             let lead_s = refresh_lead_s(policy.early, rule.seen_ttl_s(), rule.usual_ms(), hash);
             if lead_s > 0 && expired.accessed >= expired.expiry.saturating_sub(lead_s) {
-                return (Kind::Early, u64::MAX);
+                return (LeaseKind::Early, u64::MAX);
             }
         }
         let end = expired.expiry.saturating_add(policy.grace_s);
         if now_s < end {
             let left_ms = u64::from(end - now_s) * 1000;
-            return (Kind::Stale, step.now.ms + left_ms);
+            return (LeaseKind::Stale, step.now.ms + left_ms);
         }
-        (Kind::Absent, 0)
+        (LeaseKind::Absent, 0)
     }
 
     /// A value is about to be stored. None: no rule observes its key.
     #[inline]
-    pub(crate) fn observe_write(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<Observed> {
+    pub(crate) fn observe_write(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<ObservedWrite> {
         if self.observer.is_some() { self.judge_observed(write, cx) } else { None }
     }
 
     #[cold]
-    fn judge_observed(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<Observed> {
+    fn judge_observed(&mut self, write: &Write<'_>, cx: &Context<'_>) -> Option<ObservedWrite> {
         let active = Option::clone(&self.shared.rules());
         let Match { rule, state, captures } = active.as_ref()?.find_observing(write.key)?;
         state.note_match();
@@ -122,37 +124,38 @@ impl Shard {
             let _fits = tags.insert(self.tag_made(template, &captures));
         }
         let mut judged = None;
-        if matches!(write.mode, Mode::Set | Mode::Add) {
+        if matches!(write.mode, WriteMode::Set | WriteMode::Add) {
             let shown = self.find(write.hash, write.key, &cx.step);
             let outside = self.shared.outside(write.hash, tags.hashes(), Some(state), cx.step.now);
-            let stored = Stored { outside, ..self.as_observed(write.hash, state, &cx.step) };
+            let stored = ObservedStore { outside, ..self.as_observed(write.hash, state, &cx.step) };
             let observer = self.observer.as_mut()?;
             let none = TagList::new();
-            judged = observer.judge(&stored, &Compared { store: &self.store, write, tags: &none, shown });
+            judged =
+                observer.judge(&stored, &FillComparison { store: &self.store, write, tags: &none, shown });
         }
-        Some(Observed { rule: Arc::clone(state), judged })
+        Some(ObservedWrite { rule: Arc::clone(state), judged })
     }
 
-    fn as_observed<'a>(&self, hash: u64, rule: &'a RuleState, step: &Step<'_>) -> Stored<'a> {
+    fn as_observed<'a>(&self, hash: u64, rule: &'a RuleState, step: &Step<'_>) -> ObservedStore<'a> {
         let (clock, now_ms) = (self.shared.clock(), step.now.ms);
-        Stored { hash, rule, outside: cattlegrid_herd::Events::default(), clock, now_ms }
+        ObservedStore { hash, rule, outside: cattlegrid_herd::Events::default(), clock, now_ms }
     }
 
     /// The write was executed.
     #[cold]
     pub(crate) fn observe_outcome(
         &mut self,
-        before: Observed,
+        before: ObservedWrite,
         write: &Write<'_>,
-        outcome: Outcome,
+        outcome: WriteOutcome,
         cx: &Context<'_>,
     ) {
-        let Observed { rule, judged } = before;
+        let ObservedWrite { rule, judged } = before;
         let stored = self.as_observed(write.hash, &rule, &cx.step);
         let Some(observer) = &mut self.observer else { return };
         match outcome {
-            Outcome::NoRoom(_) => observer.not_stored(write.hash),
-            Outcome::Stored { .. } if matches!(write.mode, Mode::Set | Mode::Add) => {
+            WriteOutcome::NoRoom(_) => observer.not_stored(write.hash),
+            WriteOutcome::Stored { .. } if matches!(write.mode, WriteMode::Set | WriteMode::Add) => {
                 let is_over = write.expiry != NEVER && write.expiry <= cx.step.now.second;
                 let connection = cx.session.caller().number();
                 if is_over && !observer.holds(write.hash, connection) {
@@ -163,33 +166,33 @@ impl Shard {
                 }
                 observer.stored(&stored, judged);
             }
-            Outcome::Stored { .. } => observer.changed(write.hash, true, stored.clock, stored.now_ms),
+            WriteOutcome::Stored { .. } => observer.changed(write.hash, true, stored.clock, stored.now_ms),
             _ => {}
         }
     }
 
-    /// A key was deleted, or changed in place (`is_value`).
+    /// A key was deleted, or changed in place (`has_value`).
     #[inline]
-    pub(crate) fn observe_change(&mut self, key: &[u8], hash: u64, is_value: bool, step: &Step<'_>) {
+    pub(crate) fn observe_change(&mut self, key: &[u8], hash: u64, has_value: bool, step: &Step<'_>) {
         if self.observer.is_some() {
-            self.note_observed_change(key, hash, is_value, step);
+            self.note_observed_change(key, hash, has_value, step);
         }
     }
 
     #[cold]
-    fn note_observed_change(&mut self, key: &[u8], hash: u64, is_value: bool, step: &Step<'_>) {
+    fn note_observed_change(&mut self, key: &[u8], hash: u64, has_value: bool, step: &Step<'_>) {
         let active = self.shared.rules();
         let found = active.as_ref().and_then(|active| active.find_observing(key));
         let (Some(Match { state, .. }), Some(observer)) = (found, &mut self.observer) else { return };
         state.note_match();
-        observer.changed(hash, is_value, self.shared.clock(), step.now.ms);
+        observer.changed(hash, has_value, self.shared.clock(), step.now.ms);
     }
 
     /// A write was refused: it was too large, or there was no room for it.
     #[inline]
     pub(crate) fn observe_refused(&mut self, write: &Write<'_>, step: &Step<'_>) {
         if let Some(observer) = &mut self.observer
-            && matches!(write.mode, Mode::Set | Mode::Add)
+            && matches!(write.mode, WriteMode::Set | WriteMode::Add)
         {
             observer.refused(write.hash, self.shared.clock(), step.now.ms);
         }

@@ -1,5 +1,5 @@
-//! What a write is, and how the store puts its value in the place of what is there: what `set add replace append prepend cas`,
-//! `ms`, fills and loads share.
+//! What a write is, and how the store puts its value in the place of what is there: what
+//! `set add replace append prepend cas`, `ms`, fills and loads share.
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::event::{EventKind, Interest};
 use crate::shard::Shard;
 use crate::step::Context;
 
-/// Items that memcached keeps in one piece; in larger ones it does not look for a number (`slab_chunk_max`, 512 KiB).
+/// Items that memcached keeps in one piece; in larger ones it does not look for a number (`slab_chunk_max`,
+/// 512 KiB).
 pub(crate) const WHOLE: Limits =
     Limits { max_item_bytes: 512 << 10, max_get_line_bytes: 0, debugtime: false, extensions: false };
 
@@ -22,20 +23,21 @@ const SCRATCH_MAX: usize = 256 << 10;
 
 /// How a write relates to the open misses of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fill {
+pub(crate) enum FillKind {
     /// Not a fill.
     No,
     /// A fill of the miss with this number, which was answered on the same connection.
     Of(u64),
     /// A fill of the miss with this number, which it has shown as a token.
     ByToken(u64),
-    /// A fill of any open miss of the key, if there is one: its account decides. `strict`: what is not known to be new is dropped.
+    /// A fill of any open miss of the key, if there is one: its account decides. `strict`: what is not known
+    /// to be new is dropped.
     Any { strict: bool },
 }
 
 /// A write as a fill, and who fills.
-pub(crate) struct Filling<'a> {
-    pub(crate) fill: Fill,
+pub(crate) struct FillWrite<'a> {
+    pub(crate) fill: FillKind,
     pub(crate) by: Filler,
     /// The session of the connection; None: the filler has no connection, but a token.
     pub(crate) session: Option<&'a mut Session>,
@@ -45,7 +47,7 @@ pub(crate) struct Filling<'a> {
 
 /// How a write treats the present value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum WriteMode {
     Set,
     Add,
     Replace,
@@ -61,8 +63,8 @@ pub(crate) enum Mode {
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
-    pub(crate) mode: Mode,
-    pub(crate) data: Data<'a>,
+    pub(crate) mode: WriteMode,
+    pub(crate) data: WriteData<'a>,
     pub(crate) flags: u32,
     pub(crate) expiry: u32,
     /// The CAS that the item must have; 0 is none.
@@ -85,7 +87,7 @@ pub(crate) struct Write<'a> {
 
 /// The data of a write.
 #[derive(Debug, Clone)]
-pub(crate) enum Data<'a> {
+pub(crate) enum WriteData<'a> {
     /// They fit the log.
     Inline(&'a [u8]),
     /// They are too long for it, and in pages of their own.
@@ -94,7 +96,7 @@ pub(crate) enum Data<'a> {
 
 /// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum WriteOutcome {
     /// Stored under this CAS, with `size` bytes of value.
     Stored {
         cas: u64,
@@ -105,7 +107,7 @@ pub(crate) enum Outcome {
     NotFound,
     /// The value would be longer than 4 GiB.
     NoRoom(usize),
-    /// Its tags cannot be taken. It is counted as any refused value.
+    /// The value's tags cannot be taken. The write is counted as any refused value.
     Refused(TagsRefused),
 }
 
@@ -113,7 +115,7 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TagsRefused {
     Invalid(TagError),
-    /// It names none, and must.
+    /// The value names no tag, and must.
     Missing,
     /// None were announced for its key, and must be. The client is told that the value is not stored.
     Unannounced,
@@ -121,7 +123,7 @@ pub(crate) enum TagsRefused {
 
 /// The result of an addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sum {
+pub(crate) enum AddOutcome {
     Is(u64, Found),
     NotNumeric,
     NotFound,
@@ -155,7 +157,7 @@ impl Shard {
     }
 }
 
-impl Fill {
+impl FillKind {
     /// The number of its miss, if it is known.
     pub(crate) fn number(self) -> Option<u64> {
         match self {
@@ -192,7 +194,7 @@ impl TagsRefused {
     }
 }
 
-impl<'a> Data<'a> {
+impl<'a> WriteData<'a> {
     /// A data block; `huge`, if it is in pages of its own.
     ///
     /// # Panics
@@ -218,7 +220,7 @@ impl<'a> Data<'a> {
         if let Self::Huge(huge) = self { huge.front_len() > 0 } else { false }
     }
 
-    /// As a value to store.
+    /// The data as a value to store.
     pub(crate) fn to_value(&self) -> NewValue<'a> {
         match self {
             Self::Inline(bytes) => NewValue::Inline([bytes, &[]]),
@@ -242,8 +244,8 @@ impl<'a> Write<'a> {
         Self {
             key,
             hash,
-            mode: Mode::Set,
-            data: Data::Inline(data),
+            mode: WriteMode::Set,
+            data: WriteData::Inline(data),
             flags: 0,
             expiry: NEVER,
             compare: 0,
@@ -259,38 +261,47 @@ impl<'a> Write<'a> {
 
     /// A `set` or `ms` that was refused. `token`: the `C` of an `ms`.
     pub(crate) fn refused(key: &'a [u8], hash: u64, token: Option<u64>) -> Self {
-        let mode = if token.is_some() { Mode::Cas } else { Mode::Set };
+        let mode = if token.is_some() { WriteMode::Cas } else { WriteMode::Set };
         let (compare, takes_token) = (token.unwrap_or(0), token.is_some());
         Self { mode, compare, takes_token, ..Self::set(key, hash, &[]) }
     }
 }
 
 impl Shard {
-    pub(crate) fn write_new(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+    pub(crate) fn write_new(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> WriteOutcome {
         let expiry = match (write.mode, write.vivify) {
-            (Mode::Set | Mode::Add, _) => write.expiry,
-            (Mode::Append | Mode::Prepend, Some(expiry)) => expiry,
-            (Mode::Cas, _) => return Outcome::NotFound,
-            (Mode::Append | Mode::Prepend | Mode::Replace, _) => return Outcome::NotStored,
+            (WriteMode::Set | WriteMode::Add, _) => write.expiry,
+            (WriteMode::Append | WriteMode::Prepend, Some(expiry)) => expiry,
+            (WriteMode::Cas, _) => return WriteOutcome::NotFound,
+            (WriteMode::Append | WriteMode::Prepend | WriteMode::Replace, _) => {
+                return WriteOutcome::NotStored;
+            }
         };
         self.put(write, expiry, Marks::none(), None, cx)
     }
 
-    pub(crate) fn write_over(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+    pub(crate) fn write_over(
+        &mut self,
+        write: &Write<'_>,
+        found: Found,
+        cx: &mut Context<'_>,
+    ) -> WriteOutcome {
         let item = self.store.item(found);
         // What replaces a value by its CAS was made from it, and may be as old.
         let (cas, expiry, life) = (item.cas(), item.expiry(), item.life());
         match write.mode {
-            Mode::Add => Outcome::NotStored,
-            Mode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), life, cx),
-            Mode::Cas if write.or_stale && write.compare != 0 && write.compare < cas => {
+            WriteMode::Add => WriteOutcome::NotStored,
+            WriteMode::Cas if write.compare == cas => self.put(write, write.expiry, Marks::none(), life, cx),
+            WriteMode::Cas if write.or_stale && write.compare != 0 && write.compare < cas => {
                 let won = if item.marks().has(Marks::WON) { Marks::WON } else { Marks::none() };
                 self.put(write, expiry, Marks::STALE.with(won), life, cx)
             }
-            Mode::Cas => Outcome::Exists,
-            Mode::Set | Mode::Replace => self.put(write, write.expiry, Marks::none(), None, cx),
-            Mode::Append | Mode::Prepend if write.compare != 0 && write.compare != cas => Outcome::Exists,
-            Mode::Append | Mode::Prepend => self.extend(write, found, cx),
+            WriteMode::Cas => WriteOutcome::Exists,
+            WriteMode::Set | WriteMode::Replace => self.put(write, write.expiry, Marks::none(), None, cx),
+            WriteMode::Append | WriteMode::Prepend if write.compare != 0 && write.compare != cas => {
+                WriteOutcome::Exists
+            }
+            WriteMode::Append | WriteMode::Prepend => self.extend(write, found, cx),
         }
     }
 
@@ -302,7 +313,7 @@ impl Shard {
         marks: Marks,
         life: Option<Life>,
         cx: &mut Context<'_>,
-    ) -> Outcome {
+    ) -> WriteOutcome {
         let size = write.data.len();
         self.shared.note_named(write.tags.hashes(), cx.step.now.ms);
         let (cas, stamp) = self.numbers(write.explicit_cas);
@@ -318,17 +329,17 @@ impl Shard {
         };
         let attributes = attributes.with_life(life);
         match self.store.put(write.hash, write.key, &attributes, write.data.to_value()) {
-            Ok(()) => Outcome::Stored { cas: self.shown_cas(cas), size },
-            Err(_) => Outcome::NoRoom(size),
+            Ok(()) => WriteOutcome::Stored { cas: self.shown_cas(cas), size },
+            Err(_) => WriteOutcome::NoRoom(size),
         }
     }
 
     /// Stores the old value with the data before or after it; everything else stays as it was.
-    fn extend(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> Outcome {
+    fn extend(&mut self, write: &Write<'_>, found: Found, cx: &mut Context<'_>) -> WriteOutcome {
         let old = self.store.item(found);
         let size = old.value_len() + write.data.len();
         if !self.shared.fits(write.key, old.flags(), size) {
-            return Outcome::NotStored;
+            return WriteOutcome::NotStored;
         }
         let (cas, stamp) = self.numbers(write.explicit_cas);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -352,11 +363,15 @@ impl Shard {
         };
         let stored = self.put_joined(write, &attributes, value, &scratch);
         self.keep_scratch(scratch);
-        if stored { Outcome::Stored { cas: self.shown_cas(cas), size } } else { Outcome::NoRoom(size) }
+        if stored {
+            WriteOutcome::Stored { cas: self.shown_cas(cas), size }
+        } else {
+            WriteOutcome::NoRoom(size)
+        }
     }
 
-    /// The stamp of an item that is changed in place, if it has its own or rules could ask for it: the item counts as
-    /// of the same moment after the change.
+    /// The stamp of an item that is changed in place, if it has its own or rules could ask for it: the item
+    /// counts as of the same moment after the change.
     pub(crate) fn kept_stamp(&self, item: &Item<'_>) -> Option<u64> {
         let mut room = [0; TAGS_MAX];
         if self.herd.is_some() { Some(item.stamp()) } else { item.attributes(&mut room).stamp }
@@ -370,11 +385,13 @@ impl Shard {
         huge: Option<Arc<HugeValue>>,
         scratch: &[u8],
     ) -> bool {
-        let old = huge.map_or(Data::Inline(scratch), Data::Huge);
-        let parts = if write.mode == Mode::Append { [&old, &write.data] } else { [&write.data, &old] };
+        let old = huge.map_or(WriteData::Inline(scratch), WriteData::Huge);
+        let parts = if write.mode == WriteMode::Append { [&old, &write.data] } else { [&write.data, &old] };
         let len = old.len() + write.data.len();
         let value = match (parts, old.len()) {
-            ([Data::Inline(first), Data::Inline(second)], _) if len <= self.store.config().inline_max() => {
+            ([WriteData::Inline(first), WriteData::Inline(second)], _)
+                if len <= self.store.config().inline_max() =>
+            {
                 Some(NewValue::Inline([first, second]))
             }
             // The old value keeps its pages until the new one has its own.
@@ -411,7 +428,7 @@ impl Shard {
     }
 }
 
-impl Mode {
+impl WriteMode {
     /// The mode of a classic command.
     pub(crate) fn of(verb: StoreVerb) -> Self {
         match verb {
@@ -439,7 +456,7 @@ impl Mode {
 /// Notes a store that is refused with this status. As in memcached its time to live and size are not known.
 pub(crate) fn note_refused(
     key: &[u8],
-    mode: Mode,
+    mode: WriteMode,
     classic: bool,
     status: &'static str,
     cx: &mut Context<'_>,

@@ -1,25 +1,25 @@
-//! What all commands about keys under a rule need: the rule of a key and its tags, the herd, cascades, and the raising of a
-//! key's fence.
+//! What all commands about keys under a rule need: the rule of a key and its tags, the herd, cascades, and
+//! the raising of a key's fence.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{
-    Filler, Herd, JobOrder, Kind, Late, OldFor, OnBusy, Record, RuleState, Session, Step as HerdStep,
-    Surroundings, Told,
+    Filler, Herd, HerdStep, JobOrder, LateLease, LateNotice, LeaseKind, MissRecord, OldValueReader, OnBusy,
+    RuleState, Session, Surroundings,
 };
 use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Attributes, Found, Lookup, TAGS_MAX};
-use cattlegrid_tags::{Kind as BumpKind, TagError, TagHash, TagList};
+use cattlegrid_tags::{BumpKind, TagError, TagHash, TagList};
 
 use crate::bump_log::SentBump;
-use crate::delivered::{Delivered, DeliveredValue, Verdict};
+use crate::delivered::{DeliveredValue, Delivery, Verdict};
 use crate::load::{Load, LoadOrder};
-use crate::rules::active::{Match, Ruled};
+use crate::rules::active::{Match, OwnedMatch};
 
 use crate::rules::{Captures, Change, Rule, TagTemplate};
 use crate::shard::Shard;
-use crate::shard::put::Fill;
+use crate::shard::put::FillKind;
 use crate::shard::standing::Standing;
 use crate::step::{Context, Step};
 use crate::time::Now;
@@ -29,14 +29,14 @@ const SAMPLED_FIRST: u32 = 64;
 const SAMPLED_EVERY: u32 = 32;
 
 impl Shard {
-    /// A change of a key invalidates what was derived from it. To be called after the change: a refused command has no
-    /// cascade.
+    /// Invalidates what was derived from a key that has changed. The caller calls this after the change: a
+    /// refused command has no cascade.
     #[inline]
     pub(crate) fn cascade(&mut self, key: &[u8], hash: u64, change: Change, now: Now) {
         self.cascade_as(BumpKind::Hard, key, hash, change, now);
     }
 
-    /// The same, softly after a soft invalidation.
+    /// Cascades a change of a key, softly after a soft invalidation.
     #[inline]
     pub(crate) fn cascade_as(&mut self, kind: BumpKind, key: &[u8], hash: u64, change: Change, now: Now) {
         if self.herd.is_some() {
@@ -70,8 +70,8 @@ impl Shard {
         }
     }
 
-    /// Invalidates the tags if the item under the key carries one of them: it was changed itself, and must stay valid.
-    /// False: it carries none, and nothing was done.
+    /// Invalidates the tags if the item under the key carries one of them: it was changed itself, and must
+    /// stay valid. False: it carries none, and nothing was done.
     fn bump_carried(&mut self, key: &[u8], hash: u64, bumped: &[TagHash]) -> bool {
         let Lookup::Found(found) = self.store.lookup(hash, key) else { return false };
         let item = self.store.item(found);
@@ -105,7 +105,7 @@ impl Shard {
     pub(crate) fn with_herd<R>(
         &mut self,
         step: &mut Step<'_>,
-        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivered>>) -> R,
+        act: impl FnOnce(&mut Herd, &mut HerdStep<'_, Arc<Delivery>>) -> R,
     ) -> Option<R> {
         let herd = self.herd.as_deref_mut()?;
         let (before, woken) = (herd.waiting(), step.effects.herd.wakes.len());
@@ -136,8 +136,8 @@ impl Shard {
 
     /// The old value of a key for a client that gets it instead of a new one; if it has gone, a miss.
     #[cold]
-    pub(crate) fn old_or_miss(&mut self, old: &OldFor, step: &mut Step<'_>) -> Verdict {
-        let OldFor { key, hash, how } = old;
+    pub(crate) fn old_or_miss(&mut self, old: &OldValueReader, step: &mut Step<'_>) -> Verdict {
+        let OldValueReader { key, hash, how } = old;
         let active = Option::clone(&self.shared.rules());
         let state = active.as_ref().and_then(|active| active.find(key)).map(|ruled| Arc::clone(ruled.state));
         let found = self.lookup_found(*hash, key, step);
@@ -145,15 +145,15 @@ impl Shard {
             found.map_or(Standing::Absent, |found| self.standing(found, *hash, state.as_deref(), step));
         let fails = self.herd.as_ref().is_some_and(|herd| herd.is_failing(*hash));
         let kind = match standing {
-            Standing::Fresh | Standing::Early => Some(Kind::Early),
-            Standing::Stale => Some(Kind::Stale),
-            Standing::Past if fails => Some(Kind::Past),
+            Standing::Fresh | Standing::Early => Some(LeaseKind::Early),
+            Standing::Stale => Some(LeaseKind::Stale),
+            Standing::Past if fails => Some(LeaseKind::Past),
             Standing::Past | Standing::Negative | Standing::Absent => None,
         };
         if let (Some(found), Some(state), Some(kind)) = (found, &state, kind) {
             count_old(state, kind);
             self.store.count_read(found);
-            return Verdict::Value(self.delivered(found, kind != Kind::Early, step));
+            return Verdict::Value(self.delivered(found, kind != LeaseKind::Early, step));
         }
         let miss = |state| self.with_herd(step, |herd, step| herd.miss_beside(*hash, state, step));
         let record = state.as_deref().and_then(miss);
@@ -167,10 +167,10 @@ impl Shard {
     }
 
     /// A copy of a value that is stored, for waiters; `is_old`: another client computes a new one.
-    pub(crate) fn delivered(&self, found: Found, is_old: bool, step: &Step<'_>) -> Arc<Delivered> {
+    pub(crate) fn delivered(&self, found: Found, is_old: bool, step: &Step<'_>) -> Arc<Delivery> {
         let item = self.store.item(found);
         let value = DeliveredValue::of(item.value());
-        Arc::new(Delivered {
+        Arc::new(Delivery {
             flags: item.flags(),
             cas: self.shown_cas(item.cas()),
             ttl: step.now.left(item.expiry()),
@@ -195,7 +195,7 @@ impl Shard {
                         .and_then(|ruled| Some((Arc::clone(ruled.rule), ruled.rule.loading.as_ref()?)))
                     else {
                         // The rules have changed: this lease was given under others.
-                        let end = |herd: &mut Herd, step: &mut HerdStep<'_, Arc<Delivered>>| {
+                        let end = |herd: &mut Herd, step: &mut HerdStep<'_, Arc<Delivery>>| {
                             herd.finish_job(hash, token, step);
                             herd.abandon(hash, step);
                         };
@@ -242,13 +242,13 @@ impl Shard {
     }
 
     /// The rule of a key, if it has one.
-    pub(crate) fn rule_of(&mut self, key: &[u8]) -> Option<Ruled> {
+    pub(crate) fn rule_of(&mut self, key: &[u8]) -> Option<OwnedMatch> {
         self.herd.as_ref()?;
         let active = self.shared.rules();
         let Match { rule, state, captures } = active.as_ref()?.find(key)?;
         state.note_match();
         let tags = self.tags_of(rule, &captures);
-        Some(Ruled { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
+        Some(OwnedMatch { state: Arc::clone(state), tags, negative_ttl_s: rule.negative_ttl_s })
     }
 
     /// A key without a rule was not there: it may have one behind a prefix that the server does not know.
@@ -299,7 +299,7 @@ impl Shard {
     }
 
     /// A value was changed in place while a loader may refresh it: the result of its job would be older.
-    pub(crate) fn revoke_load(&mut self, key: &[u8], hash: u64, ruled: &Ruled, step: &mut Step<'_>) {
+    pub(crate) fn revoke_load(&mut self, key: &[u8], hash: u64, ruled: &OwnedMatch, step: &mut Step<'_>) {
         if ruled.state.policy().loader {
             self.with_herd(step, |herd, step| herd.invalidated(hash, key, step));
         }
@@ -341,17 +341,17 @@ impl Shard {
     }
 
     /// A request is told now that it has the lease of a key, not yet, or never.
-    pub(crate) fn tell_late(&mut self, late: &Late, cx: &mut Context<'_>) {
-        let Late { hash, token, told, .. } = *late;
-        if let Told::Waits(until_ms) = told {
+    pub(crate) fn tell_late(&mut self, late: &LateLease, cx: &mut Context<'_>) {
+        let LateLease { hash, token, told, .. } = *late;
+        if let LateNotice::Waits(until_ms) = told {
             self.with_herd(&mut cx.step, |herd, _| herd.extend(hash, token, until_ms).is_some());
             return;
         }
         let record = cx.session.take_lease(hash, token);
-        if told == Told::Never {
+        if told == LateNotice::Never {
             // Its client may take the error for a miss, and compute: the miss stays open.
             if let Some(record) = record {
-                cx.session.record(Record { leased: false, ..record }, cx.step.now.ms);
+                cx.session.record(MissRecord { leased: false, ..record }, cx.step.now.ms);
             }
             let connection = cx.session.caller().number();
             self.with_herd(&mut cx.step, |herd, step| {
@@ -386,7 +386,7 @@ impl Shard {
         self.record_miss_of(hash, ruled.state, &tags.unwrap_or_default(), cx);
     }
 
-    /// The same of a key with these tags.
+    /// Records a miss of a key with these tags.
     pub(crate) fn record_miss_of(
         &mut self,
         hash: u64,
@@ -404,21 +404,22 @@ impl Shard {
 }
 
 /// The filler, according to the records of its connection.
-pub(crate) fn filler(hash: u64, fill: Fill, session: &Session, now_ms: u64) -> Filler {
-    let pooled = matches!(fill, Fill::Any { .. }) && session.oldest(hash, now_ms).is_none();
+pub(crate) fn filler(hash: u64, fill: FillKind, session: &Session, now_ms: u64) -> Filler {
+    let pooled = matches!(fill, FillKind::Any { .. }) && session.oldest(hash, now_ms).is_none();
     Filler { connection: Some(session.caller().number()), token: fill.token(), pooled }
 }
 
-/// Counts that a client gets a value of this kind, and does not compute. A value that has not expired is a hit with or without a rule.
-pub(crate) fn count_old(rule: &RuleState, kind: Kind) {
+/// Counts that a client gets a value of this kind, and does not compute. A value that has not expired is a
+/// hit with or without a rule.
+pub(crate) fn count_old(rule: &RuleState, kind: LeaseKind) {
     let counters = rule.counters();
-    if kind != Kind::Early {
+    if kind != LeaseKind::Early {
         counters.computes_saved.fetch_add(1, Ordering::Relaxed);
     }
-    if matches!(kind, Kind::Stale | Kind::Past) {
+    if matches!(kind, LeaseKind::Stale | LeaseKind::Past) {
         counters.stale_served.fetch_add(1, Ordering::Relaxed);
     }
-    if kind == Kind::Past {
+    if kind == LeaseKind::Past {
         counters.stale_on_error.fetch_add(1, Ordering::Relaxed);
     }
 }

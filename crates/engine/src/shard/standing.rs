@@ -1,13 +1,13 @@
 //! The standing of an item for a reader: a value, an old one, a negative answer, or nothing.
 //!
-//! Its expiry and its marks are in the item. Invalidations by name are found by comparing its stamp with the bumps of
-//! its tags and the floors of flushes. An item that is just a value is recognised by its header
-//! ([`Shard::is_just_a_value`]), and a hit needs nothing else; one with valid tags is as good ([`Shard::is_value`]).
+//! The item has its expiry and its marks. Invalidations by name are found by comparing its stamp with the
+//! bumps of its tags and the floors of flushes. The item's header says what must be compared ([`ReadCheck`]):
+//! for most hits nothing, and for others only the tags ([`Shard::passes_read_check`]).
 
 use std::sync::atomic::Ordering;
 
 use cattlegrid_herd::{Early, RuleState};
-use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, prefetch_line};
+use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, ReadCheck, prefetch_line};
 use cattlegrid_tags::{TagHash, Validity};
 
 use crate::event::{EventKind, Interest, Looker};
@@ -52,22 +52,24 @@ pub enum KeyState {
 }
 
 impl Shard {
-    /// Whether the expiry alone determines the standing of an item: asked for every hit.
+    /// What must be checked before an item's value is sent to a reader. While floors move, of every item the
+    /// rule.
     #[inline]
-    pub(crate) fn is_just_a_value(&self, found: Found) -> bool {
-        !self.rolling && self.store.is_plain(found)
+    pub(crate) fn read_check(&self, found: Found) -> ReadCheck {
+        if self.rolling { ReadCheck::Rule } else { self.store.read_check(found) }
     }
 
-    /// Whether an item is a value whatever the rule of its key says: nothing is due, and none of its tags was bumped.
+    /// Whether every reader may get an item's value, after its tags were checked if it needs no other check.
     #[inline]
-    pub(crate) fn is_value(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
-        if self.rolling {
-            return false;
+    pub(crate) fn passes_read_check(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
+        match self.read_check(found) {
+            ReadCheck::Nothing => true,
+            ReadCheck::Tags => {
+                let item = self.store.header(found);
+                self.shared.tags().is_current(item.stamp()) || self.has_valid_tags(&item, hash, step.now.ms)
+            }
+            ReadCheck::Rule => false,
         }
-        let Some(item) = self.store.plain_but_for_tags(found) else { return false };
-        !item.has_tags()
-            || self.shared.tags().is_current(item.stamp())
-            || self.has_valid_tags(&item, hash, step.now.ms)
     }
 
     #[inline(never)]
@@ -91,15 +93,16 @@ impl Shard {
         if let Lookup::Found(found) = lookup { self.invalidated(hash, found, step) } else { lookup }
     }
 
-    /// The same, as an option.
+    /// The item under a key after invalidations were applied, as an option.
     pub(crate) fn lookup_found(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Option<Found> {
         if let Lookup::Found(found) = self.lookup(hash, key, step) { Some(found) } else { None }
     }
 
-    /// The same, for an item that was found. An item that a flush or a hard bump has killed is removed; an item that a
-    /// soft one has made stale expires at that moment, so that no later one can prolong its grace.
+    /// Applies invalidations to an item that was found. An item that a flush or a hard bump has killed is
+    /// removed; an item that a soft one has made stale expires at that moment, so that no later one can
+    /// prolong its grace.
     pub(crate) fn invalidated(&mut self, hash: u64, found: Found, step: &Step<'_>) -> Lookup {
-        if self.is_just_a_value(found) {
+        if self.read_check(found) == ReadCheck::Nothing {
             return Lookup::Found(found);
         }
         let item = self.store.item(found);
@@ -135,7 +138,7 @@ impl Shard {
     /// The item under a key that a command other than a read may see: live, not negative, not in its grace.
     pub(crate) fn find(&mut self, hash: u64, key: &[u8], step: &Step<'_>) -> Option<Found> {
         let Lookup::Found(found) = self.lookup(hash, key, step) else { return None };
-        if self.is_just_a_value(found) {
+        if self.read_check(found) == ReadCheck::Nothing {
             return Some(found);
         }
         let active = self.shared.rules();
@@ -144,8 +147,8 @@ impl Shard {
             return Some(found);
         }
         if rule.is_none() {
-            // Its rule is gone: under another rule it would be an old value again, even after a delete that has not
-            // found it.
+            // Its rule is gone: under another rule it would be an old value again, even after a delete that
+            // has not found it.
             self.store.remove(hash, found);
         }
         None
@@ -212,8 +215,8 @@ impl Shard {
         };
         let edited = marks.has(Marks::EDITED);
         if over.is_some() || marks.has(Marks::STALE) {
-            // A counter is not a computed value, and an old one is not served. An item that was marked without a grace
-            // is not served either.
+            // A counter is not a computed value, and an old one is not served. An item that was marked
+            // without a grace is not served either.
             let Some(over) = over.filter(|_| !edited) else { return Standing::Absent };
             let kept_s = item.grace_s();
             return if now.second < over.saturating_add(rule.grace_s(kept_s)) {

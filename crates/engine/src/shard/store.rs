@@ -1,7 +1,8 @@
-//! Commands that store: `set add replace append prepend cas incr decr`, and what `ms` and `ma` share with them.
+//! Commands that store: `set add replace append prepend cas incr decr`, and what `ms` and `ma` share with
+//! them.
 //!
-//! The reply is the caller's; a write counts and notes its own outcome. A key under a rule is written by `write_ruled` and
-//! `fill`.
+//! The reply is the caller's; a write counts and notes its own outcome. A key under a rule is written by
+//! `write_ruled` and `fill`.
 
 use cattlegrid_protocol::{Arith, Store as StoreRequest, StoreVerb, reply};
 use cattlegrid_store::{Attributes, Lookup, Marks, NewValue, TAGS_MAX, Value};
@@ -11,7 +12,9 @@ use crate::reply::meta::Refusals;
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::put::{Data, Mode, Outcome, Sum, TagsRefused, WHOLE, Write, note_refused};
+use crate::shard::put::{
+    AddOutcome, TagsRefused, WHOLE, Write, WriteData, WriteMode, WriteOutcome, note_refused,
+};
 use crate::step::Context;
 
 impl Shard {
@@ -19,13 +22,13 @@ impl Shard {
         &mut self,
         request: &StoreRequest<'_>,
         hash: u64,
-        data: Data<'_>,
+        data: WriteData<'_>,
         cx: &mut Context<'_>,
     ) -> Flow {
         let compare = if let StoreVerb::Cas(cas) = request.verb { cas } else { 0 };
         let write = Write {
             drops_old: matches!(request.verb, StoreVerb::Set),
-            mode: Mode::of(request.verb),
+            mode: WriteMode::of(request.verb),
             data,
             flags: request.flags,
             expiry: cx.step.now.expiry(request.exptime),
@@ -33,14 +36,14 @@ impl Shard {
             ..Write::set(request.key, hash, &[])
         };
         let text = match self.write(&write, cx) {
-            Outcome::Stored { .. } => reply::STORED,
-            Outcome::NotStored | Outcome::Refused(TagsRefused::Unannounced) => reply::NOT_STORED,
-            Outcome::Exists => reply::EXISTS,
-            Outcome::NotFound => reply::NOT_FOUND,
-            Outcome::NoRoom(bytes) => {
+            WriteOutcome::Stored { .. } => reply::STORED,
+            WriteOutcome::NotStored | WriteOutcome::Refused(TagsRefused::Unannounced) => reply::NOT_STORED,
+            WriteOutcome::Exists => reply::EXISTS,
+            WriteOutcome::NotFound => reply::NOT_FOUND,
+            WriteOutcome::NoRoom(bytes) => {
                 return self.refuse(&write, bytes, Refusals::classic(request.noreply), cx);
             }
-            Outcome::Refused(refused) => {
+            WriteOutcome::Refused(refused) => {
                 Refusals::classic(request.noreply).write(&refused.line(), &mut cx.out.bytes);
                 return Flow::Replied;
             }
@@ -52,7 +55,7 @@ impl Shard {
     }
 
     /// Writes an item as its mode says. Counts and notes the write; the reply is the caller's.
-    pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> Outcome {
+    pub(crate) fn write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) -> WriteOutcome {
         let observed = self.observe_write(write, cx);
         let outcome = match self.rule_of(write.key) {
             Some(ruled) => self.write_tagged(write, &ruled, cx),
@@ -66,8 +69,8 @@ impl Shard {
             self.observe_outcome(observed, write, outcome, cx);
         }
         match outcome {
-            Outcome::NoRoom(_) => return outcome,
-            Outcome::Refused(refused) => {
+            WriteOutcome::NoRoom(_) => return outcome,
+            WriteOutcome::Refused(refused) => {
                 if refused == TagsRefused::Unannounced {
                     cx.step.counters.cmd_set.add(1);
                 }
@@ -77,27 +80,27 @@ impl Shard {
             _ => {}
         }
         cx.step.counters.cmd_set.add(1);
-        if let Outcome::Stored { .. } = outcome {
+        if let WriteOutcome::Stored { .. } = outcome {
             self.cascade(write.key, write.hash, Change::Set, cx.step.now);
         }
-        if write.mode == Mode::Cas {
+        if write.mode == WriteMode::Cas {
             match outcome {
-                Outcome::Stored { .. } => cx.step.counters.cas_hits.add(1),
-                Outcome::NotFound => cx.step.counters.cas_misses.add(1),
+                WriteOutcome::Stored { .. } => cx.step.counters.cas_hits.add(1),
+                WriteOutcome::NotFound => cx.step.counters.cas_misses.add(1),
                 _ => cx.step.counters.cas_badval.add(1),
             }
         }
         let ttl = cx.step.now.left(write.expiry).unwrap_or(0);
         cx.note(Interest::MUTATIONS, write.key, || EventKind::Store {
             status: match outcome {
-                Outcome::Stored { .. } => "stored",
-                Outcome::Exists => "exists",
-                Outcome::NotFound => "not_found",
+                WriteOutcome::Stored { .. } => "stored",
+                WriteOutcome::Exists => "exists",
+                WriteOutcome::NotFound => "not_found",
                 _ => "not_stored",
             },
             command: write.mode.name(),
             ttl,
-            size: if let Outcome::Stored { size, .. } = outcome { size } else { write.data.len() },
+            size: if let WriteOutcome::Stored { size, .. } = outcome { size } else { write.data.len() },
             classic: !write.takes_token,
         });
         outcome
@@ -111,7 +114,7 @@ impl Shard {
         refusals: Refusals,
         cx: &mut Context<'_>,
     ) -> Flow {
-        if !self.insists() {
+        if !self.is_last_try() {
             return Flow::NeedsRoom(bytes);
         }
         refusals.write(reply::error::OUT_OF_MEMORY, &mut cx.out.bytes);
@@ -119,7 +122,7 @@ impl Shard {
         Flow::Replied
     }
 
-    /// The same, of which nobody hears.
+    /// Refuses a write whose client is not told.
     pub(crate) fn refuse_write(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
         cx.step.counters.store_no_memory.add(1);
         self.refused(write, cx);
@@ -128,26 +131,26 @@ impl Shard {
 
     pub(crate) fn classic_arith(&mut self, arith: &Arith<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {
         let out = match self.add(arith.key, hash, arith.incr, arith.delta, 0, None, cx) {
-            Sum::Is(sum, _) => {
+            AddOutcome::Is(sum, _) => {
                 if !arith.noreply {
                     reply::number(&mut cx.out.bytes, sum);
                     reply::end_line(&mut cx.out.bytes);
                 }
                 return Flow::Replied;
             }
-            Sum::NotFound => {
+            AddOutcome::NotFound => {
                 count_arith_miss(arith.incr, cx);
                 reply::NOT_FOUND
             }
-            Sum::Exists => reply::EXISTS,
-            Sum::NotNumeric => {
+            AddOutcome::Exists => reply::EXISTS,
+            AddOutcome::NotNumeric => {
                 // As in memcached, an error is not sent under `noreply` either.
                 if !arith.noreply {
                     reply::line(&mut cx.out.bytes, reply::error::NOT_NUMERIC);
                 }
                 return Flow::Replied;
             }
-            Sum::NoRoom => {
+            AddOutcome::NoRoom => {
                 return self.no_room(arith.key.len() + 64, Refusals::classic(arith.noreply), cx);
             }
         };
@@ -168,18 +171,18 @@ impl Shard {
         compare: u64,
         explicit_cas: Option<u64>,
         cx: &mut Context<'_>,
-    ) -> Sum {
-        let Some(found) = self.find(hash, key, &cx.step) else { return Sum::NotFound };
+    ) -> AddOutcome {
+        let Some(found) = self.find(hash, key, &cx.step) else { return AddOutcome::NotFound };
         let item = self.store.item(found);
         let len = item.value_len();
         if len == 0 || !WHOLE.fits(key, item.flags(), len) {
-            return Sum::NotNumeric;
+            return AddOutcome::NotNumeric;
         }
         if compare != 0 && item.cas() != compare {
-            return Sum::Exists;
+            return AddOutcome::Exists;
         }
-        let Value::Inline(text) = item.value() else { return Sum::NotNumeric };
-        let Some(number) = parse_number(text) else { return Sum::NotNumeric };
+        let Value::Inline(text) = item.value() else { return AddOutcome::NotNumeric };
+        let Some(number) = parse_number(text) else { return AddOutcome::NotNumeric };
         let sum = if incr { number.wrapping_add(delta) } else { number.saturating_sub(delta) };
         if incr {
             cx.step.counters.incr_hits.add(1);
@@ -214,8 +217,8 @@ impl Shard {
             self.cascade(key, hash, Change::Incr, cx.step.now);
         }
         match (stored, self.store.lookup(hash, key)) {
-            (Ok(()), Lookup::Found(found)) => Sum::Is(sum, found),
-            _ => Sum::NoRoom,
+            (Ok(()), Lookup::Found(found)) => AddOutcome::Is(sum, found),
+            _ => AddOutcome::NoRoom,
         }
     }
 }
@@ -240,7 +243,8 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     if negative && number != 0 { None } else { Some(number) }
 }
 
-/// Counts arithmetic that finds no number and creates none: a number that is created is no miss, as in memcached.
+/// Counts arithmetic that finds no number and creates none: a number that is created is no miss, as in
+/// memcached.
 pub(crate) fn count_arith_miss(incr: bool, cx: &Context<'_>) {
     let counters = cx.step.counters;
     if incr { &counters.incr_misses } else { &counters.decr_misses }.add(1);

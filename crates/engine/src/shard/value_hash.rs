@@ -2,18 +2,18 @@
 
 use cattlegrid_store::{Item, Marks, PAGE_BYTES, Store, Value};
 
-use crate::shard::put::{Data, Write};
+use crate::shard::put::{Write, WriteData};
 
 /// Of the bytes, flags and tags of a write.
 pub(crate) fn hash_write(store: &Store, write: &Write<'_>, tags: &[u64]) -> u64 {
     let value = match &write.data {
-        Data::Inline(bytes) => Value::Inline(bytes),
-        Data::Huge(huge) => Value::Huge(huge),
+        WriteData::Inline(bytes) => Value::Inline(bytes),
+        WriteData::Huge(huge) => Value::Huge(huge),
     };
     hash(store, value, write.flags, write.negative, tags.iter().copied())
 }
 
-/// The same of an item.
+/// The hash of an item's value.
 pub(crate) fn hash_item(store: &Store, item: &Item<'_>) -> u64 {
     hash(store, item.value(), item.flags(), item.marks().has(Marks::NEGATIVE), item.tags())
 }
@@ -28,7 +28,8 @@ fn hash(store: &Store, value: Value<'_>, flags: u32, negative: bool, tags: impl 
         Value::Huge(huge) => {
             let mut offset = 0;
             while offset < huge.len() {
-                // Its pages, whichever lie side by side: a line of tags that was taken off leaves a part of the first.
+                // Its pages, whichever lie side by side: a line of tags that was taken off leaves a part of
+                // the first.
                 let left = PAGE_BYTES - (huge.front_len() + offset) % PAGE_BYTES;
                 let page = huge.slice_from(offset);
                 let page = &page[..page.len().min(left)];

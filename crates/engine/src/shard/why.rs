@@ -4,21 +4,22 @@ use std::sync::Arc;
 
 use cattlegrid_herd::{Events, RuleState, Surroundings};
 use cattlegrid_store::{Found, Item, Lookup, Marks};
-use cattlegrid_tags::{Kind, PrefixId, TagHash, TagList};
+use cattlegrid_tags::{BumpKind, PrefixId, TagHash, TagList};
 
 use crate::following::{LogState, class_of};
 use crate::rules::active::Match;
 use crate::rules::why::{
-    Numbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,
+    EventNumbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,
 };
 use crate::shard::Shard;
 use crate::shard::standing::Standing;
-use crate::shared::Shared;
+use crate::shared::EngineShared;
 use crate::step::Step;
 use crate::time::Now;
 
 impl Shard {
-    /// Everything that decides how a read of this key is answered. `own`: tags and hash of the object with this name.
+    /// Everything that decides how a read of this key is answered. `own`: tags and hash of the object with
+    /// this name.
     pub(crate) fn why(&mut self, key: &[u8], hash: u64, own: Option<(&[u64], u64)>, step: &Step<'_>) -> Why {
         let now = step.now;
         let shared = Arc::clone(&self.shared);
@@ -62,7 +63,8 @@ impl Shard {
         let class = class_of(state.and_then(|state| state.policy().when_behind));
         let tag = |(hash, tag): (u64, Option<String>)| {
             let stored = TagHash::from_stored(hash);
-            let (hard, soft) = (bumps.last(stored, Kind::Hard, class), bumps.last(stored, Kind::Soft, class));
+            let (hard, soft) =
+                (bumps.last(stored, BumpKind::Hard, class), bumps.last(stored, BumpKind::Soft, class));
             let purges = shared.tags().purges_of(stored).into_iter();
             let gradual = purges
                 .map(|purge| WhyPurge {
@@ -80,7 +82,7 @@ impl Shard {
             let around = Surroundings { start, ..herd.surroundings(hash, Events { hard, soft }) };
             (
                 herd.lease(hash, key, now.ms).map(WhyLease::from),
-                Some(Numbers { hard: slot.hard, soft: slot.soft }),
+                Some(EventNumbers { hard: slot.hard, soft: slot.soft }),
                 Some(herd.ledger.view(hash, &around, now.ms)),
             )
         });
@@ -100,7 +102,7 @@ impl Shard {
             oldest_miss: view.and_then(|view| view.oldest.into_iter().chain(view.lost).min()),
             fails_for_ms: self.herd.as_ref().and_then(|herd| herd.fails_for_ms(hash, now.ms)),
             observed: observing.filter(|_| own.is_none()).map(|Match { rule, .. }| WhyRule::from(rule)),
-            outside: Numbers { hard, soft },
+            outside: EventNumbers { hard, soft },
             prefix: (prefix != PrefixId::NONE)
                 .then(|| String::from_utf8_lossy(shared.prefixes().text(prefix)).into_owned()),
             rolling: floors
@@ -142,7 +144,8 @@ impl Shard {
     }
 }
 
-/// What is left of a grace of `grace_s` seconds, which begins when the item expires; all of it as long as it has not expired.
+/// What is left of a grace of `grace_s` seconds, which begins when the item expires; all of it as long as it
+/// has not expired.
 fn grace_left(item: &Item<'_>, grace_s: u32, now: Now) -> Option<u64> {
     let whole = (grace_s > 0).then_some(u64::from(grace_s))?;
     // What never expires can be invalidated softly.
@@ -164,7 +167,7 @@ pub(crate) fn name(standing: Standing) -> &'static str {
 }
 
 /// How far each log has been obeyed.
-fn logs(shared: &Shared, now: Now) -> Vec<WhyLog> {
+fn logs(shared: &EngineShared, now: Now) -> Vec<WhyLog> {
     let ago = |at_ms: u64| now.ms.saturating_sub(at_ms);
     let log = |state: LogState| WhyLog {
         name: state.name.into_string(),

@@ -1,57 +1,69 @@
-//! Writes and deletes of keys under a rule: to which miss a write belongs, and what happens to a write that belongs to
-//! none.
+//! Writes and deletes of keys under a rule: to which miss a write belongs, and what happens to a write that
+//! belongs to none.
 //!
 //! A fill counts as of its miss; see `fill`. Any other write takes effect as it comes.
 //!
 //! # Histories
-//! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in `tests/`.
+//! H is the holder, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in
+//! `tests/`.
 //!
-//! 1. H misses at 5 on one connection of a pool. X deletes at 6. H stores on another connection, which has no miss of
-//!    the key: no miss came after 6, so the fill is old and is dropped. (`fences.rs`:
+//! 1. H misses at 5 on one connection of a pool. X deletes at 6. H stores on another connection, which has no
+//!    miss of the key: no miss came after 6, so the fill is old and is dropped. (`fences.rs`:
 //!    `a_fill_from_another_connection_counts_as_of_the_miss_too`)
-//! 2. The same, but H's first connection is closed before the fill: its miss stays in the ledger. (`fences.rs`:
-//!    `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
+//! 2. The same, but H's first connection is closed before the fill: its miss stays in the ledger.
+//!    (`fences.rs`: `a_pool_that_closes_connections_while_it_computes_stores_nothing_old`,
 //!    `a_closed_connection_leaves_its_misses_open`)
-//! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known whose value
-//!    it is: soon after the delete it is dropped, later it is stored as provisional, until H's fill comes as well. With
-//!    `ambiguous = "drop"` both are dropped, and the client that misses next computes once more. With `owner = "connection"` W's value
-//!    counts as of 7 and is stored. (`fences.rs`: `a_value_computed_before_a_delete_is_never_kept`)
-//! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this counts as
-//!    the fill of H's miss, as of 5, and H's older value replaces it later. With `owner = "connection"` X's `set` is
-//!    not a fill: it raises the fence to 6, and H's fill is dropped. (`orders.rs`: `two_fillers_and_an_invalidation`)
-//! 5. A connection has missed more keys than its session remembers, this key among them. With `owner = "connection"`
-//!    its `set` may be a fill: the key's account decides, and what is not known to be new is dropped. (`fences.rs`:
+//! 3. H misses at 5, X deletes at 6, W misses at 7 and stores first. With `owner = "key"` it is not known
+//!    whose value it is: soon after the delete it is dropped, later it is stored as provisional, until H's
+//!    fill comes as well. With `ambiguous = "drop"` both are dropped, and the client that misses next
+//!    computes once more. With `owner = "connection"` W's value counts as of 7 and is stored. (`fences.rs`:
+//!    `a_value_computed_before_a_delete_is_never_kept`)
+//! 4. H misses at 5. X writes the key with a `set` at 6, without having missed it. With `owner = "key"` this
+//!    counts as the fill of H's miss, as of 5, and H's older value replaces it later. With
+//!    `owner = "connection"` X's `set` is not a fill: it raises the fence to 6, and H's fill is dropped.
+//!    (`orders.rs`: `two_fillers_and_an_invalidation`)
+//! 5. A connection has missed more keys than its session remembers, this key among them. With
+//!    `owner = "connection"` its `set` may be a fill: the key's account decides, and what is not known to be
+//!    new is dropped. (`fences.rs`:
 //!    `misses_of_a_connection_beyond_what_it_remembers_change_nothing_for_other_keys`)
-//! 6. H gets the lease by name at 5; its deadline passes. H's `ms` shows token 5, which is known for a fill window
-//!    more: a fill as of 5. After that the token is unknown, and the `ms` an ordinary `cas`. (`tokens.rs`:
-//!    `a_late_token_takes_no_other_miss_with_it`, `a_token_used_after_its_window_takes_no_other_miss_with_it`)
-//! 7. X reads the CAS 5 of a value, and the value is invalidated softly. X's `cas` with 5 finds a stale value and is
-//!    answered `EXISTS`: the CAS of a value that was invalidated is no longer valid. (`tags.rs`:
+//! 6. H gets the lease by name at 5; its deadline passes. H's `ms` shows token 5, which is known for a fill
+//!    window more: a fill as of 5. After that the token is unknown, and the `ms` an ordinary `cas`.
+//!    (`tokens.rs`: `a_late_token_takes_no_other_miss_with_it`,
+//!    `a_token_used_after_its_window_takes_no_other_miss_with_it`)
+//! 7. X reads the CAS 5 of a value, and the value is invalidated softly. X's `cas` with 5 finds a stale value
+//!    and is answered `EXISTS`: the CAS of a value that was invalidated is no longer valid. (`tags.rs`:
 //!    `a_soft_bump_leaves_the_old_value_to_all_but_one`)
-//! 8. X shows with `ms I` a CAS that is older than the item's: the value that it brings may be from before a delete,
-//!    and would be served for the rule's grace. Instead the newer value that is there is marked stale. (`grace.rs`:
-//!    `a_value_for_an_older_cas_marks_the_newer_one`)
-//! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss, which is
-//!    counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the old value is not
-//!    taken for the new one. (`herd.rs`: `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
-//! 10. X's get is held at 5. X gives up, but keeps the connection, which others use as well; it reads the source, and deletes come.
-//!     X's `set` comes on the connection: the held get is answered first, as a miss at 5, and the `set` belongs to that one.
-//!     (`fences.rs`: `a_value_from_a_client_that_gave_up_waiting_counts_as_of_its_get`)
+//! 8. X shows with `ms I` a CAS that is older than the item's: the value that it brings may be from before a
+//!    delete, and would be served for the rule's grace. Instead the newer value that is there is marked
+//!    stale. (`grace.rs`: `a_value_for_an_older_cas_marks_the_newer_one`)
+//! 9. H's value is refused, because it is too large or there is no memory. It would have filled H's miss,
+//!    which is counted off, and the lease passes on. After a `set` or an `ms` the key is deleted, so that the
+//!    old value is not taken for the new one. (`herd.rs`:
+//!    `a_refused_value_passes_the_lease_on_and_leaves_other_misses_alone`)
+//! 10. X's get is held at 5. X gives up, but keeps the connection, which others use as well; it reads the
+//!     source, and deletes come. X's `set` comes on the connection: the held get is answered first, as a miss
+//!     at 5, and the `set` belongs to that one. (`fences.rs`:
+//!     `a_value_from_a_client_that_gave_up_waiting_counts_as_of_its_get`)
 
 use cattlegrid_herd::{Owner, Session};
 use cattlegrid_store::{Found, Lookup, Marks, Value};
 use cattlegrid_tags::Validity;
 
-use crate::rules::active::Ruled;
+use crate::rules::active::OwnedMatch;
 use crate::shard::Shard;
-use crate::shard::put::{Fill, Filling, Mode, Outcome, Write};
+use crate::shard::put::{FillKind, FillWrite, Write, WriteMode, WriteOutcome};
 use crate::shard::ruled::filler;
 use crate::shard::standing::{Standing, is_stub};
 use crate::step::Context;
 
 impl Shard {
     /// A storing command of a key under a rule.
-    pub(crate) fn write_ruled(&mut self, write: &Write<'_>, ruled: &Ruled, cx: &mut Context<'_>) -> Outcome {
+    pub(crate) fn write_ruled(
+        &mut self,
+        write: &Write<'_>,
+        ruled: &OwnedMatch,
+        cx: &mut Context<'_>,
+    ) -> WriteOutcome {
         let found = self.lookup_found(write.hash, write.key, &cx.step);
         let standing = found
             .map_or(Standing::Absent, |found| self.standing(found, write.hash, Some(&ruled.state), &cx.step));
@@ -66,42 +78,44 @@ impl Shard {
         let by = if waits { filler(write.hash, fill, cx.session, cx.step.now.ms) } else { by };
         let stores = match (write.mode, fresh) {
             // Only the holder may refresh a value that is still good with an `add`.
-            (Mode::Add, Some(_)) => self.holds(write.hash, by),
-            (Mode::Set | Mode::Add, _) | (Mode::Replace, Some(_)) => true,
-            (Mode::Cas, _) if fill.token().is_some() => true,
-            (Mode::Cas, Some(fresh)) => self.store.item(fresh).cas() == write.compare,
-            (Mode::Append | Mode::Prepend, None) => write.vivify.is_some(),
-            (Mode::Append | Mode::Prepend, Some(_)) | (Mode::Replace | Mode::Cas, None) => false,
+            (WriteMode::Add, Some(_)) => self.holds(write.hash, by),
+            (WriteMode::Set | WriteMode::Add, _) | (WriteMode::Replace, Some(_)) => true,
+            (WriteMode::Cas, _) if fill.token().is_some() => true,
+            (WriteMode::Cas, Some(fresh)) => self.store.item(fresh).cas() == write.compare,
+            (WriteMode::Append | WriteMode::Prepend, None) => write.vivify.is_some(),
+            (WriteMode::Append | WriteMode::Prepend, Some(_))
+            | (WriteMode::Replace | WriteMode::Cas, None) => false,
         };
         if stores {
-            let filling = Filling { fill, by, session: Some(cx.session), shown };
+            let filling = FillWrite { fill, by, session: Some(cx.session), shown };
             return self.store_value(write, found, filling, ruled, &mut cx.step);
         }
         let outcome = match (write.mode, fresh) {
-            (Mode::Cas, None) => match found {
+            (WriteMode::Cas, None) => match found {
                 // History 7: its old CAS is not valid any more.
                 Some(found) if self.is_softened(found, write.hash, cx) && standing != Standing::Negative => {
-                    Outcome::Exists
+                    WriteOutcome::Exists
                 }
-                _ => Outcome::NotFound,
+                _ => WriteOutcome::NotFound,
             },
-            (Mode::Cas, Some(fresh)) if ruled.state.policy().leases && self.is_older(write, fresh) => {
+            (WriteMode::Cas, Some(fresh)) if ruled.state.policy().leases && self.is_older(write, fresh) => {
                 self.mark_for_older(write, fresh, cx)
             }
-            (Mode::Cas | Mode::Append | Mode::Prepend, Some(fresh)) => {
-                // The value that replaces another one, marked stale or expired, carries the rule's tags as well.
+            (WriteMode::Cas | WriteMode::Append | WriteMode::Prepend, Some(fresh)) => {
+                // The value that replaces another one, marked stale or expired, carries the rule's tags as
+                // well.
                 let tags = ruled.tags.union(&write.tags).unwrap_or(ruled.tags);
                 let outcome = self.write_over(&Write { tags, data: write.data.clone(), ..*write }, fresh, cx);
-                if let Outcome::Stored { .. } = outcome {
+                if let WriteOutcome::Stored { .. } = outcome {
                     self.raise_written(write.hash, self.shared.clock());
                     self.revoke_load(write.key, write.hash, ruled, &mut cx.step);
                 }
                 outcome
             }
-            _ => Outcome::NotStored,
+            _ => WriteOutcome::NotStored,
         };
-        if fill != Fill::No && outcome == Outcome::NotStored {
-            let mut filling = Filling { fill, by, session: Some(cx.session), shown };
+        if fill != FillKind::No && outcome == WriteOutcome::NotStored {
+            let mut filling = FillWrite { fill, by, session: Some(cx.session), shown };
             self.use_up(write, &mut filling, true, ruled, cx.step.now);
         }
         outcome
@@ -113,14 +127,14 @@ impl Shard {
     }
 
     /// History 8: such an `ms` asks for the value to be computed again, and its own value is not used.
-    fn mark_for_older(&mut self, write: &Write<'_>, fresh: Found, cx: &mut Context<'_>) -> Outcome {
+    fn mark_for_older(&mut self, write: &Write<'_>, fresh: Found, cx: &mut Context<'_>) -> WriteOutcome {
         let numbers = self.numbers(write.explicit_cas);
         if !self.mark_stale(write.key, write.hash, fresh, numbers, None, cx) {
-            return Outcome::NoRoom(write.data.len());
+            return WriteOutcome::NoRoom(write.data.len());
         }
         let number = numbers.1.unwrap_or(numbers.0);
         self.invalidate_softly(write.key, write.hash, number, cx);
-        Outcome::Stored { cas: self.shown_cas(numbers.0), size: write.data.len() }
+        WriteOutcome::Stored { cas: self.shown_cas(numbers.0), size: write.data.len() }
     }
 
     /// Whether an item was invalidated softly, by a tag or by its own key.
@@ -134,44 +148,48 @@ impl Shard {
         &mut self,
         write: &Write<'_>,
         fresh: Option<Found>,
-        ruled: &Ruled,
+        ruled: &OwnedMatch,
         session: &Session,
         now_ms: u64,
-    ) -> Fill {
-        let Some(herd) = &mut self.herd else { return Fill::No };
+    ) -> FillKind {
+        let Some(herd) = &mut self.herd else { return FillKind::No };
         match write.mode {
-            Mode::Cas if write.takes_token => {
+            WriteMode::Cas if write.takes_token => {
                 let own = fresh.filter(|fresh| self.store.item(*fresh).cas() == write.compare);
                 match own {
                     // The stub was made at the miss.
                     Some(own) if !ruled.state.policy().leases && is_stub(&self.store.item(own)) => {
-                        Fill::Of(self.store.item(own).stamp())
+                        FillKind::Of(self.store.item(own).stamp())
                     }
                     None if herd.knows_token(write.hash, write.compare, now_ms) => {
-                        Fill::ByToken(write.compare)
+                        FillKind::ByToken(write.compare)
                     }
-                    _ => Fill::No,
+                    _ => FillKind::No,
                 }
             }
-            Mode::Set | Mode::Add => {
+            WriteMode::Set | WriteMode::Add => {
                 if ruled.state.policy().owner == Owner::Key {
-                    return Fill::Any { strict: false };
+                    return FillKind::Any { strict: false };
                 }
                 match session.oldest(write.hash, now_ms) {
-                    Some(own) => Fill::Of(own),
-                    // History 5: its own miss may be one without room among its records, or from before the start.
-                    None if session.has_lost(now_ms) => Fill::Any { strict: true },
-                    None if self.shared.start(&ruled.state, now_ms).is_some() => Fill::Any { strict: true },
-                    None => Fill::No,
+                    Some(own) => FillKind::Of(own),
+                    // History 5: its own miss may be one without room among its records, or from before the
+                    // start.
+                    None if session.has_lost(now_ms) => FillKind::Any { strict: true },
+                    None if self.shared.start(&ruled.state, now_ms).is_some() => {
+                        FillKind::Any { strict: true }
+                    }
+                    None => FillKind::No,
                 }
             }
-            _ => Fill::No,
+            _ => FillKind::No,
         }
     }
 
-    /// A write was refused (history 9): the miss that it would have filled, if its key is under a rule, stays unfilled.
-    /// The old value is deleted where it could be taken for the new one: after a `set`, and after an `ms` in any mode,
-    /// as in memcached ([`Write::drops_old`]). Otherwise a lease passes to the next waiter, and the value stays.
+    /// A write was refused (history 9): the miss that it would have filled, if its key is under a rule, stays
+    /// unfilled. The old value is deleted where it could be taken for the new one: after a `set`, and after
+    /// an `ms` in any mode, as in memcached ([`Write::drops_old`]). Otherwise a lease passes to the next
+    /// waiter, and the value stays.
     pub(crate) fn refused(&mut self, write: &Write<'_>, cx: &mut Context<'_>) {
         self.observe_refused(write, &cx.step);
         let mut by = None;
@@ -179,8 +197,8 @@ impl Shard {
             let now_ms = cx.step.now.ms;
             let fill = self.fill_of(write, None, &ruled, cx.session, now_ms);
             let filler = filler(write.hash, fill, cx.session, now_ms);
-            by = (fill != Fill::No).then_some(filler);
-            let mut filling = Filling { fill, by: filler, session: Some(cx.session), shown: None };
+            by = (fill != FillKind::No).then_some(filler);
+            let mut filling = FillWrite { fill, by: filler, session: Some(cx.session), shown: None };
             self.use_up(write, &mut filling, false, &ruled, cx.step.now);
         }
         let deletes = write.drops_old;
@@ -208,7 +226,7 @@ impl Shard {
             value.extend_from_slice(bytes);
         }
         let write = Write { flags, expiry, ..Write::set(key, hash, &value) };
-        let by = filler(hash, Fill::No, cx.session, cx.step.now.ms);
+        let by = filler(hash, FillKind::No, cx.session, cx.step.now.ms);
         self.answer_own_waits(hash, by, cx);
         let waiters = self.take_waiters(&write, by, None, &mut cx.step);
         self.deliver(&write, cas, expiry, &ruled.state, waiters, &mut cx.step);

@@ -1,5 +1,5 @@
-//! Random bytes as names of calls and objects, as arguments and as data, by every command: each request gets a reply in the
-//! form of its command, and nothing crashes. Run by a fuzz target, and here from seeds.
+//! Random bytes as names of calls and objects, as arguments and as data, by every command: each request gets
+//! a reply in the form of its command, and nothing crashes. Run by a fuzz target, and here from seeds.
 
 use std::sync::Arc;
 

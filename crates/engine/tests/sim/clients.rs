@@ -126,8 +126,8 @@ impl Sim {
         self.send(at, &line, Want::Meta { key: n, explicit: true });
     }
 
-    /// Whether a connection that computes as many keys of the rule as it may asks for another one, which has no lease, and
-    /// sends nothing more before it has the reply.
+    /// Whether a connection that computes as many keys of the rule as it may asks for another one, which has
+    /// no lease, and sends nothing more before it has the reply.
     pub(crate) fn waits_for_itself(&mut self, at: usize) -> bool {
         let connection = self.connections[at].as_ref().unwrap();
         let (number, kind) = (connection.number, self.clients[connection.client].kind);
@@ -301,8 +301,8 @@ impl Sim {
         why
     }
 
-    /// The numbers of the last hard event that the key's account knows, and of the last one that concerns it at all, hard or soft: both
-    /// also of other keys in the same slot.
+    /// The numbers of the last hard event that the key's account knows, and of the last one that concerns it
+    /// at all, hard or soft: both also of other keys in the same slot.
     fn hard_of(&mut self, n: usize) -> (u64, u64) {
         let why = self.why(n);
         let numbers = |name: &str| -> Vec<u64> {
@@ -389,8 +389,8 @@ impl Sim {
         self.send(at, &line, Want::Line { accepted: verb == Verb::Set });
     }
 
-    /// Soft invalidations of the key before the miss for which the server takes a value; None: it does not know which one
-    /// that is.
+    /// Soft invalidations of the key before the miss for which the server takes a value; None: it does not
+    /// know which one that is.
     fn softs_before(&self, at: usize, n: usize, by_token: bool, job: Option<&Job>) -> Option<usize> {
         let number = self.connections[at].as_ref().unwrap().number;
         let is_known = by_token
@@ -467,8 +467,8 @@ impl Sim {
         assert!(!is_bounded || self.withheld[n] <= 9, "{} has no value for too long", key(n));
     }
 
-    /// A client whose gets and sets use one connection loses two values after an event at most, however often it asks before
-    /// it stores.
+    /// A client whose gets and sets use one connection loses two values after an event at most, however often
+    /// it asks before it stores.
     fn note_dropped(&mut self, number: u64, n: usize, dropped: bool, last: u64) {
         let (count, event) = self.dropped.entry((number, n)).or_default();
         (*count, *event) = match dropped {
@@ -489,7 +489,8 @@ impl Sim {
         if job.gave_up.is_some()
             && (self.w.has_sent(number) || self.computes(at, n) || self.w.has_missed(number, &k))
         {
-            // Its get was answered in this moment; or it would be taken for the value of the connection's own lease or miss.
+            // Its get was answered in this moment; or it would be taken for the value of the connection's own
+            // lease or miss.
             return;
         }
         let is_own = self.promise == Promise::Owners && self.w.has_missed(number, &k);

@@ -1,6 +1,6 @@
 //! The loader of the rule: its jobs read the source when they begin, take some time, and end in every way.
 
-use cattlegrid_engine::{Landed, LoadEnd, LoadFailure};
+use cattlegrid_engine::{LoadEnd, LoadFailure, LoadOutcome};
 
 use super::*;
 
@@ -57,7 +57,7 @@ impl Sim {
             if let Some(at) = self.loads.iter().position(|load| load.token == token).filter(|_| !begun) {
                 self.note("a load is cancelled");
                 self.loads.swap_remove(at);
-                assert_eq!(self.w.fail(token, "", LoadFailure::Cancelled), Landed::Late);
+                assert_eq!(self.w.fail(token, "", LoadFailure::Cancelled), LoadOutcome::Late);
             }
         }
     }
@@ -85,7 +85,7 @@ impl Sim {
             self.trace(|| format!("job {} ends: {end:?}", load.token));
             let landed = self.w.finish(load.token, &end);
             self.note(match (landed, end) {
-                (Landed::Late, _) => "a result comes too late",
+                (LoadOutcome::Late, _) => "a result comes too late",
                 (_, LoadEnd::NotFound { .. }) => "the loader finds nothing",
                 _ => "a load fails",
             });
@@ -111,10 +111,12 @@ impl Sim {
         self.trace(|| format!("job {} ends: {data} {ttl_s}", load.token));
         let landed = self.w.finish(load.token, &end);
         self.note(match landed {
-            Landed::Stored => "the loader's value is stored",
-            Landed::Late => "a result comes too late",
-            Landed::NoRoom => "there is no room for a load",
-            Landed::TooLarge | Landed::TooManyTags | Landed::Failed => unreachable!("{landed:?}"),
+            LoadOutcome::Stored => "the loader's value is stored",
+            LoadOutcome::Late => "a result comes too late",
+            LoadOutcome::NoRoom => "there is no room for a load",
+            LoadOutcome::TooLarge | LoadOutcome::TooManyTags | LoadOutcome::Failed => {
+                unreachable!("{landed:?}")
+            }
         });
     }
 

@@ -1,12 +1,12 @@
-//! Clients of all kinds against one engine on a simulated clock, at random: a value computed before a delete, a bump or
-//! a flush is not served after it, old values are served at most for their grace, every request is answered once and in
-//! time, and no state is left at the end.
+//! Clients of all kinds against one engine on a simulated clock, at random: a value computed before a delete,
+//! a bump or a flush is not served after it, old values are served at most for their grace, every request is
+//! answered once and in time, and no state is left at the end.
 //!
-//! Connections remember few misses in most histories, tables have few slots in half of them, pools open and close
-//! connections while their threads compute, and rules are added and removed.
+//! Connections remember few misses in most histories, tables have few slots in half of them, pools open and
+//! close connections while their threads compute, and rules are added and removed.
 //!
-//! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, prints it; `SIM_STEPS=n` sets the number of steps in total; that every event meets every
-//! state is only checked with as many as usual.
+//! `SIM_SEED=n` runs one history and, with `SIM_TRACE=1`, prints it; `SIM_STEPS=n` sets the number of steps
+//! in total; that every event meets every state is only checked with as many as usual.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -29,7 +29,7 @@ use cattlegrid_herd::{
     Ambiguous, FillWindow, NESTED_MAX, Owner, PeerKey, Policy, RECORDS_MAX, RuleCounters, TagsInValue,
     WhenBehind,
 };
-use cattlegrid_tags::{Kind as BumpKind, PrefixId};
+use cattlegrid_tags::{BumpKind, PrefixId};
 use named::NamedBy;
 use policy::draw_policy;
 use rng::Rng;
@@ -69,7 +69,8 @@ fn number_of(value: &[u8]) -> Option<usize> {
 enum Promise {
     /// `owner = "key"`: gets and sets on any connections; no client sets without a miss.
     Pools,
-    /// `owner = "key"`, get and set on one connection, one computation of a key at a time; no client sets without a miss.
+    /// `owner = "key"`, get and set on one connection, one computation of a key at a time; no client sets
+    /// without a miss.
     OneConnection,
     /// `owner = "connection"`, one computation of a key at a time on a connection.
     Owners,
@@ -241,8 +242,8 @@ struct Sim {
     softs: [Vec<u64>; KEYS],
     /// The last second in which each key may have a negative answer of a client.
     negative_until: [u64; KEYS],
-    /// Fills dropped one after the other, by connection and key, and the last event then: where each counts as of its own
-    /// connection's miss.
+    /// Fills dropped one after the other, by connection and key, and the last event then: where each counts
+    /// as of its own connection's miss.
     dropped: BTreeMap<(u64, usize), (u64, u64)>,
     /// Values carry a tag that their clients name; the rule gives them none.
     named_by: Option<NamedBy>,
@@ -254,8 +255,8 @@ struct Sim {
     unruled: bool,
     /// Times that there were none: rules that come back know nothing of jobs from before.
     era: u64,
-    /// Leases of rules that have gone may live on together with those of the same rules since they came back; each is counted under its
-    /// own.
+    /// Leases of rules that have gone may live on together with those of the same rules since they came back;
+    /// each is counted under its own.
     mixed: bool,
     /// Requests so far.
     requests: u64,
@@ -526,7 +527,8 @@ impl Sim {
         }
         for connection in self.connections.iter().flatten() {
             if let Some(request) = connection.pending.front() {
-                // Each part of a run waits for itself where loaders compute, and what is behind it waits as long.
+                // Each part of a run waits for itself where loaders compute, and what is behind it waits as
+                // long.
                 let parts = if self.w.most == 1 { RUN_KEYS } else { 1 };
                 let most_ms = self.hold_max_ms.min(request.most_ms) * parts;
                 assert!(request.sent_ms + most_ms + 10 >= self.w.ms, "a reply is late");
@@ -534,8 +536,8 @@ impl Sim {
         }
     }
 
-    /// No more connections compute under a rule than it allows, except those that did when a lower limit came into
-    /// force.
+    /// No more connections compute under a rule than it allows, except those that did when a lower limit came
+    /// into force.
     fn check_computing(&mut self) {
         let active = self.w.engine.shared().rules();
         self.mixed &= self.w.engine.leases() > 0;
@@ -543,8 +545,8 @@ impl Sim {
             return self.computing = [(0, 0); 2];
         };
         for (n, (_, state)) in active.each().enumerate().take(self.computing.len()) {
-            // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which they began.
-            // A job from before the rules went may put off that of a new lease.
+            // A slot of a client is its lease's, a slot of a loader its job's, whatever the terms under which
+            // they began. A job from before the rules went may put off that of a new lease.
             let of_rule = || self.loads.iter().filter(|load| load.rule() == n);
             let loads = of_rule().filter(|load| load.era == Some(self.era)).count();
             let unknown = of_rule().count() - loads;
@@ -672,7 +674,8 @@ impl Sim {
     }
 
     fn count(&mut self) {
-        // Not the writer's connection: a miss that a connection cannot remember makes its writes look like fills.
+        // Not the writer's connection: a miss that a connection cannot remember makes its writes look like
+        // fills.
         let at = self.clients[0].connections[0];
         if !self.is_idle(at) {
             return;
@@ -680,7 +683,8 @@ impl Sim {
         if self.rng.one_in(3) {
             self.send(at, "set count:1 0 2 1|5|", Want::Line { accepted: true });
             self.send(at, "incr count:1 1|", Want::Line { accepted: false });
-            // Where it is taken for a value from before a soft invalidation it is an old value, and no counter.
+            // Where it is taken for a value from before a soft invalidation it is an old value, and no
+            // counter.
             let is_counter = self.w.peek("count:1").is_some_and(|value| value == b"6");
             self.counter_over = if is_counter { self.w.ms / 1000 + 2 } else { u64::MAX };
         } else {

@@ -90,8 +90,8 @@ impl Sim {
                 self.note_touch(*n, value, request);
             }
             let wins = meta && first.split(' ').any(|word| word == "W");
-            // A stub that memcached keeps for the client that won, from a time without rules: an empty value, not a
-            // miss.
+            // A stub that memcached keeps for the client that won, from a time without rules: an empty value,
+            // not a miss.
             let stub = first.starts_with("VA 0 ") && word("c").is_none_or(|cas| cas != "0") && !wins;
             if value.is_none() && !stub && !wins {
                 self.judge_negative(*n, request);
@@ -119,7 +119,8 @@ impl Sim {
             return;
         }
         let text = String::from_utf8_lossy(value);
-        // The stub that memcached keeps for the client that won, from a time without rules; and values appended to it.
+        // The stub that memcached keeps for the client that won, from a time without rules; and values
+        // appended to it.
         let Some(number) = number_of(value) else {
             return assert!(value.iter().all(|byte| *byte == b'x'), "{text}");
         };
@@ -195,7 +196,8 @@ impl Sim {
         true
     }
 
-    /// A reply that comes before the thread that has given it up has stored is taken all the same. False: the value was sent.
+    /// A reply that comes before the thread that has given it up has stored is taken all the same. False: the
+    /// value was sent.
     fn waits_still(&mut self, request: &Request) -> bool {
         let before = self.jobs.len();
         self.jobs.retain(|job| job.gave_up != Some(request.number));

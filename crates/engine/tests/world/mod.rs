@@ -1,5 +1,5 @@
-//! An engine with many connections and a simulated clock: handles replies that wait as the server does, without
-//! sockets.
+//! An engine with many connections and a simulated clock: handles replies that wait as the server does,
+//! without sockets.
 
 #![allow(dead_code, clippy::unwrap_used, missing_docs, reason = "shared by several tests")]
 
@@ -10,9 +10,10 @@ use std::sync::Mutex;
 
 use cattlegrid_engine::rules::Rules;
 use cattlegrid_engine::{
-    BumpWaiter, Context, Counter, Counters, Effects, End, Engine, EngineConfig, Event, Got, Interest, Landed,
-    Load, LoadEnd, LoadFailure, LoadOrder, MayHold, Now, Output, Parked, Piece, Prefixes, Progress,
-    ReplyQueue, RulesConfig, RunGet, RunningCall, Seen, Step, Ticket, Wake, is_of_run, is_quiet_get,
+    AnsweredGets, BumpWaiter, Context, Counter, Counters, Effects, Engine, EngineConfig, Event, GetEnd,
+    GetPiece, Interest, Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome, MayHold, Now, Output,
+    ParkedRequest, PieceResult, Prefixes, Progress, ReplyQueue, RulesConfig, RunGet, RunningCall, Step,
+    Ticket, Wake, is_of_run, is_quiet_get,
 };
 use cattlegrid_herd::{Caller, PeerKey, Policy, RECORDS_MAX, Session};
 use cattlegrid_protocol::{BINARY_MAGIC, Limits, PacketCommand, Parsed, Request, parse, parse_packet};
@@ -308,16 +309,16 @@ impl World {
         let parked = if let Request::Get(get) = request {
             let (mut get, mut hash) = (get.clone(), hash);
             let progress = Progress::from(std::mem::take(&mut self.begun));
-            let mut piece = Piece { progress, bytes: self.most, ..Piece::ALL };
+            let mut piece = GetPiece { progress, bytes: self.most, ..GetPiece::ALL };
             loop {
                 match self.engine.get(&get, hash, piece, &mut lock, &mut cx) {
-                    Got::Done => break None,
-                    Got::Parked(parked) => break Some(parked),
-                    Got::ParkedMore(parked, keys) => {
+                    PieceResult::Done => break None,
+                    PieceResult::Parked(parked) => break Some(parked),
+                    PieceResult::ParkedMore(parked, keys) => {
                         left = Some(get.with_keys(keys));
                         break Some(parked);
                     }
-                    Got::More(left) => {
+                    PieceResult::More(left) => {
                         get = get.with_keys(left);
                         hash = self.engine.hash(&Request::Get(get.clone())).unwrap();
                         piece.progress = Progress::Begun;
@@ -338,14 +339,15 @@ impl World {
         self.hand_over(number, pieces.into_iter().chain([out]), parked, counts, &mut effects);
     }
 
-    /// Executes the run of quiet gets that `input` begins with, as the server does. Returns what is behind it.
+    /// Executes the run of quiet gets that `input` begins with, as the server does. Returns what is behind
+    /// it.
     fn execute_run<'i>(&mut self, number: u64, input: &'i [u8], limits: &Limits) -> &'i [u8] {
-        let (mut gets, mut ends, mut at, mut end) = (Vec::new(), Vec::new(), 0, End::Nothing);
+        let (mut gets, mut ends, mut at, mut end) = (Vec::new(), Vec::new(), 0, GetEnd::Nothing);
         while let Parsed::Complete { request, used } = parse_any(&input[at..], limits) {
             let is_quiet = is_quiet_get(&request);
             match request {
-                Request::MetaNoop => end = End::Mn,
-                Request::Packet(packet, PacketCommand::Noop) => end = End::Noop(packet),
+                Request::MetaNoop => end = GetEnd::Mn,
+                Request::Packet(packet, PacketCommand::Noop) => end = GetEnd::Noop(packet),
                 _ if is_of_run(&request) => {
                     let hash = self.engine.hash(&request).unwrap();
                     gets.push((request, hash));
@@ -391,7 +393,7 @@ impl World {
                 RunGet::Held => {
                     let (some, waits) = self.engine.get_run(
                         &gets[done..],
-                        Seen { keys: &seen, computes: &leases },
+                        AnsweredGets { keys: &seen, computes: &leases },
                         end,
                         most,
                         &mut lock,
@@ -400,7 +402,7 @@ impl World {
                     assert!(some > 0, "no key names a call here");
                     (done, parked, may_hold) = (done + some, waits, MayHold::No);
                     if done == gets.len() {
-                        end = End::Nothing;
+                        end = GetEnd::Nothing;
                     }
                 }
             }
@@ -414,11 +416,11 @@ impl World {
             }
             self.hand_over(number, [out].into_iter(), parked, true, &mut effects);
         }
-        if end != End::Nothing {
+        if end != GetEnd::Nothing {
             // It is not part of what was held.
             let mut out = Output::default();
             match end {
-                End::Noop(packet) => cattlegrid_protocol::reply::packet::done(&mut out.bytes, packet, 0),
+                GetEnd::Noop(packet) => cattlegrid_protocol::reply::packet::done(&mut out.bytes, packet, 0),
                 _ => out.bytes.extend_from_slice(cattlegrid_protocol::reply::MN),
             }
             self.hand_over(number, [out].into_iter(), None, false, &mut Effects::default());
@@ -426,12 +428,13 @@ impl World {
         &input[at..]
     }
 
-    /// Sends what a request has written, and keeps it if it waits; `counts`: its keys are counted as those of gets.
+    /// Sends what a request has written, and keeps it if it waits; `counts`: its keys are counted as those of
+    /// gets.
     fn hand_over(
         &mut self,
         number: u64,
         written: impl Iterator<Item = Output>,
-        parked: Option<Box<Parked>>,
+        parked: Option<Box<ParkedRequest>>,
         counts: bool,
         effects: &mut Effects,
     ) {
@@ -474,7 +477,7 @@ impl World {
     /// Continues the call of an object that has waited longest. False: there is none.
     pub(crate) fn go_on(&mut self) -> bool {
         let Some(call) = self.calls.pop_front() else { return false };
-        let left = self.with_step(|engine, step| engine.go_on(call, &mut engine.shard_lock(), step));
+        let left = self.with_step(|engine, step| engine.continue_call(call, &mut engine.shard_lock(), step));
         self.calls.extend(left);
         true
     }
@@ -616,20 +619,20 @@ impl World {
     }
 
     /// The job under this token ends.
-    pub(crate) fn finish(&mut self, token: u64, end: &LoadEnd<'_>) -> Landed {
+    pub(crate) fn finish(&mut self, token: u64, end: &LoadEnd<'_>) -> LoadOutcome {
         let at = self.jobs.iter().position(|load| load.token == token).expect("the job runs");
         let load = self.jobs.remove(at);
         self.with_step(|engine, step| engine.finish_load(&load, end, &mut engine.shard_lock(), step))
     }
 
     /// It ends with a value that does not expire.
-    pub(crate) fn finish_with(&mut self, token: u64, data: &str) -> Landed {
+    pub(crate) fn finish_with(&mut self, token: u64, data: &str) -> LoadOutcome {
         let end = LoadEnd::Value { data: data.as_bytes(), flags: 0, ttl_s: Some(0), tags: &[] };
         self.finish(token, &end)
     }
 
     /// It ends without one.
-    pub(crate) fn fail(&mut self, token: u64, text: &str, cause: LoadFailure) -> Landed {
+    pub(crate) fn fail(&mut self, token: u64, text: &str, cause: LoadFailure) -> LoadOutcome {
         self.finish(token, &LoadEnd::Failed { text: text.as_bytes(), cause })
     }
 

@@ -57,7 +57,8 @@ fn loading() -> Loading {
     Loading { loader: "pages".into(), ttl_s: 60, urgency: Urgency::High, stale: true }
 }
 
-/// What happens to `source:7` by a certain change invalidates `page:7`: `gone:7` by a delete, `kept:7` by a set, and so on.
+/// What happens to `source:7` by a certain change invalidates `page:7`: `gone:7` by a delete, `kept:7` by a
+/// set, and so on.
 fn cascades() -> Vec<Cascade> {
     let keyed = [
         (Change::Delete, "gone:{id}"),

@@ -108,7 +108,7 @@ impl<W> Outbox<W> {
             return Wait::Lost;
         }
         let waits = self.lines.front().is_some_and(|(first, _)| *first <= ticket);
-        // Its batch does not ask the nodes to say so, or no one would hear of it: the next one does.
+        // Its batch does not ask the nodes to say so, or no node would be told: the next one does.
         let ticket = if is_barrier && !waits { self.push(&Bump::Nothing.line()) } else { ticket };
         self.waiters.push((ticket, is_barrier, who));
         Wait::Waits

@@ -1,7 +1,8 @@
-//! Every order of fillers, events, abandoned misses, tokens, ends of windows, evictions and lost misses, over the code itself; and
-//! long random histories in real time.
+//! Every order of fillers, events, abandoned misses, tokens, ends of windows, evictions and lost misses, over
+//! the code itself; and long random histories in real time.
 //!
-//! Whether a fill is too early and how long a life lasts is left open: both are tried. A value is as old as its miss at worst.
+//! Whether a fill is too early and how long a life lasts is left open: both are tried. A value is as old as
+//! its miss at worst.
 
 use std::collections::HashSet;
 
@@ -26,8 +27,8 @@ impl Value {
 /// An account, the slot of its lost misses and the item.
 #[derive(Debug, Clone)]
 struct Cell {
-    account: Account,
-    missing: Missing,
+    account: KeyAccount,
+    missing: UnrecordedMisses,
     item: Option<(Value, bool)>,
     /// The item has a limited life.
     ends: bool,
@@ -37,20 +38,26 @@ struct Cell {
 
 struct Hashes(Value, Option<(Value, bool)>);
 
-impl Values for Hashes {
+impl ValueHashes for Hashes {
     fn fill(&self) -> u64 {
         self.0.hash()
     }
 
-    fn shown(&self) -> Option<Shown> {
-        self.1.map(|(value, sure)| Shown { value: value.hash(), provisional: !sure })
+    fn shown(&self) -> Option<ShownValue> {
+        self.1.map(|(value, sure)| ShownValue { value: value.hash(), provisional: !sure })
     }
 }
 
 impl Cell {
     fn new() -> Self {
-        Self { account: Account::default(), missing: Missing::default(), item: None, ends: false, time: 0 }
-            .normal()
+        Self {
+            account: KeyAccount::default(),
+            missing: UnrecordedMisses::default(),
+            item: None,
+            ends: false,
+            time: 0,
+        }
+        .normal()
     }
 
     /// What does not matter here is the same in all states.
@@ -83,9 +90,11 @@ impl Cell {
 
     fn lose(&mut self, hard: u64, number: u64, now_ms: u64) {
         self.event(hard);
-        let lost = self.missing.lost.unwrap_or(Lost { number, until_ms: 0 });
-        self.missing.lost =
-            Some(Lost { number: lost.number.min(number), until_ms: lost.until_ms.max(now_ms + WINDOW) });
+        let lost = self.missing.lost.unwrap_or(LostMisses { number, until_ms: 0 });
+        self.missing.lost = Some(LostMisses {
+            number: lost.number.min(number),
+            until_ms: lost.until_ms.max(now_ms + WINDOW),
+        });
     }
 
     /// All is forgotten but one number.
@@ -94,7 +103,7 @@ impl Cell {
         let last_ms = self.account.times.largest().unwrap_or(0);
         self.lose(0, number, last_ms);
         let hard = self.account.hard;
-        self.account = Account { hard, ..Account::default() };
+        self.account = KeyAccount { hard, ..KeyAccount::default() };
         if self.item.is_some_and(|(_, sure)| !sure) {
             self.item = None;
         }
@@ -113,7 +122,7 @@ impl Cell {
             // After a start a fill without a record is dropped.
             return Judgement::Unrecorded;
         }
-        let moment = Moment { now_ms: 0, p99_ms: if early { 1000 } else { 0 }, strict };
+        let moment = FillMoment { now_ms: 0, p99_ms: if early { 1000 } else { 0 }, strict };
         let hashes = Hashes(value, self.item);
         let judgement = self.account.judge(&moment, &self.missing, &hashes);
         match judgement {
@@ -146,7 +155,7 @@ impl Cell {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Role {
-    /// It missed before the start, which forgot that.
+    /// The client missed before the start, which forgot that.
     Before,
     /// Never fills.
     Gone,
@@ -159,7 +168,7 @@ enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Progress {
     Begins,
-    /// It has missed: the version it read, the number, the time.
+    /// The client has missed: the version it read, the number, the time.
     Computes(u8, u8, u8),
     Done,
 }
@@ -168,9 +177,9 @@ enum Progress {
 enum Kind {
     /// The shard is told of the event.
     Delete,
-    /// It is found at the next miss or fill.
+    /// The event is found at the next miss or fill.
     Bump,
-    /// It is found at the next fill.
+    /// The event is found at the next fill.
     Blind,
 }
 
@@ -290,7 +299,7 @@ struct Found {
     dominated: Option<Vec<String>>,
     /// A new value was dropped for an older one without an end.
     lost: Option<Vec<String>>,
-    /// It takes longer than it may until something is certain.
+    /// The sweep takes longer than it may until something is certain.
     slow: Option<Vec<String>>,
     /// A fill of a miss after the event was called certainly old.
     wrong: Option<Vec<String>>,
@@ -342,7 +351,7 @@ impl Search {
         let mut cell = Cell::new();
         let is_started = sweep.before > 0;
         if is_started {
-            cell.missing.before = Some(Lost { number: 0, until_ms: WINDOW + 1 });
+            cell.missing.before = Some(LostMisses { number: 0, until_ms: WINDOW + 1 });
             cell.missing.keeps_all = true;
             cell.time = 1;
         }
@@ -409,7 +418,7 @@ impl Search {
                 }
             }
         }
-        if cell.missing != Missing::default() || self.sweep.late {
+        if cell.missing != UnrecordedMisses::default() || self.sweep.late {
             return;
         }
         let open: Vec<(u64, u64)> = state
@@ -478,7 +487,7 @@ impl Search {
             self.push(next, at, || "EVENT".to_owned());
         }
         self.disturb(state, at);
-        if is_done && state.cell.missing == Missing::default() {
+        if is_done && state.cell.missing == UnrecordedMisses::default() {
             self.settle(state, at);
         }
     }

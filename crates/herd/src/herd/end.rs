@@ -1,88 +1,94 @@
-//! How a lease ends, or passes on to the first waiter: its value comes, its holder gives up, is closed or is late, its
-//! key is invalidated.
+//! How a lease ends, or passes on to the first waiter: its value comes, its holder gives up, is closed or is
+//! late, its key is invalidated.
 //!
-//! A lease whose right is withdrawn passes to the first waiter of its queue, under a new token ([`Herd::admit`] and the
-//! private `pass_on`); without waiters it ends. A lease whose value was stored ends, and its waiters get the value
-//! ([`Herd::stored`]). The token of a lease that ended unfilled is kept for a fill window, so that a late fill is
-//! recognised.
+//! A lease whose right is withdrawn passes to the first waiter of its queue, under a new token
+//! ([`Herd::admit`] and the private `pass_on`); without waiters it ends. A lease whose value was stored ends,
+//! and its waiters get the value ([`Herd::stored`]). The token of a lease that ended unfilled is kept for a
+//! fill window, so that a late fill is recognised.
 //!
 //! # Histories
-//! H is the holder, W the first waiter, V another waiter, X a client without a wait. A number behind "at" is the
-//! clock's: the lease's token, or the number of an event. The tests named are in the engine's `tests/`; `late.rs` is in
-//! this crate's.
+//! H is the holder, W the first waiter, V another waiter, X a client without a wait. A number behind "at" is
+//! the clock's: the lease's token, or the number of an event. The tests named are in the engine's `tests/`;
+//! `late.rs` is in this crate's.
 //!
-//! 1. H misses at 5 and is the holder; W waits. H's connection is reset: the lease passes to W under token 6, at once.
-//!    After an orderly close H's pool may send the value on another connection: the lease passes on only when
-//!    `close_grace_ms` are over, unless the value comes first. (`herd.rs`:
+//! 1. H misses at 5 and is the holder; W waits. H's connection is reset: the lease passes to W under token 6,
+//!    at once. After an orderly close H's pool may send the value on another connection: the lease passes on
+//!    only when `close_grace_ms` are over, unless the value comes first. (`herd.rs`:
 //!    `the_next_waiter_gets_the_lease_when_the_holder_closes`)
-//! 2. H misses at 5, W and V wait. The deadline passes: the lease passes to W under token 6. H stores late, and no
-//!    event came after 5: the value is stored, V gets it, and W's lease ends, filled by another client. W still
-//!    computes: token 6 is kept, and W's value replaces H's. (`herd.rs`:
+//! 2. H misses at 5, W and V wait. The deadline passes: the lease passes to W under token 6. H stores late,
+//!    and no event came after 5: the value is stored, V gets it, and W's lease ends, filled by another
+//!    client. W still computes: token 6 is kept, and W's value replaces H's. (`herd.rs`:
 //!    `the_deadline_promotes_and_the_others_go_on_waiting`)
-//! 3. H misses at 5, W waits. X deletes at 6: the lease passes to W under token 7. H stores: its fill counts as of 5
-//!    and is dropped. H is no longer the holder, so W's lease goes on. (`fences.rs`:
+//! 3. H misses at 5, W waits. X deletes at 6: the lease passes to W under token 7. H stores: its fill counts
+//!    as of 5 and is dropped. H is no longer the holder, so W's lease goes on. (`fences.rs`:
 //!    `a_value_computed_before_a_delete_is_never_served`)
-//! 4. H misses at 5, W waits. X flushes, or bumps a tag of the key, at 6: no shard is told. The next get of the key
-//!    finds 5 < 6 and revokes the lease before it is answered; without a get, the engine's timer does. (`fences.rs`:
-//!    `flushes_revoke_leases`, `tags.rs`: `a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it`)
+//! 4. H misses at 5, W waits. X flushes, or bumps a tag of the key, at 6: no shard is told. The next get of
+//!    the key finds 5 < 6 and revokes the lease before it is answered; without a get, the engine's timer
+//!    does. (`fences.rs`: `flushes_revoke_leases`, `tags.rs`:
+//!    `a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it`)
 //! 5. H misses at 5, W waits. X stores without having asked: W gets X's value and the lease ends. (`herd.rs`:
 //!    `an_absent_key_stays_absent_while_it_is_computed`)
 //! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
 //!    stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6 only; V waits for
 //!    W's value. Also if X invalidates softly once more, at 8: the first event that is newer than the value counts. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
-//! 7. H misses at 5, W waits. A fill is dropped, because it may be older than an event, and there is no value: the lease passes
-//!    to W. If it was not H's fill, H computes on, and one more computation shows sooner what the value is. If there
-//!    is a value, or it is known to which miss the fill belongs, only the filler's own lease ends. (`ends.rs`: `a_dropped_fill_passes_the_lease_on`)
-//! 8. H's value is refused, because it is too large or there is no memory. The lease counts as unfilled; the delete
-//!    that follows passes it on. (`ends.rs`: `a_value_that_is_always_refused_is_let_pass`)
-//! 9. H's connection is reset on one thread, and the lease passes to W. On another thread W's connection is closed
-//!    before the wake arrives: no record of W's session says that it is the holder. `Herd::forget_waiter` does not find
-//!    W in the queue, finds it as the holder, and passes the lease on to V. (`shuttle.rs`: `promote_and_close`)
-//! 10. W's get is answered at once, because of another of its keys, after its wait was decided on another thread.
-//!     `Herd::withdraw` does not find W in the queue; `Herd::promoted` then records the lease, if W has got it, as W's.
-//!     Its miss is recorded for a fill window even if the deadline has passed and the timer has not acted on it.
-//!     (`late.rs`: `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
-//! 11. Of a rule with `rule_computers`, a lease is queued for a slot, and W waits for it. A slot becomes free in
-//!     another shard, and the admission is on its way. W's time is up first: the lease ends for lack of waiters. The
-//!     admission finds no lease, or one of another token, and gives the slot to the next in the queue. (`shuttle.rs`:
-//!     `a_slot_passes_over_a_waiter_that_closes`, `herd.rs`: `a_slot_is_not_lost_on_a_key_without_waiters`)
-//! 12. H computes two keys of such a rule, the second one beyond the limit; W waits for it. Its lease is revoked: W has
-//!     no computation of its own that it could be nested in, so the lease is queued, with its waiters. (`slots.rs`:
-//!     `a_nested_lease_that_passes_on_waits_for_a_slot`)
-//! 13. H's lease ends unfilled by its deadline, the last one that the rule allows in a row: the key is let pass. Its
-//!     waiters are not made holders one after the other: all get misses. (`ends.rs`:
+//! 7. H misses at 5, W waits. A fill is dropped, because it may be older than an event, and there is no
+//!    value: the lease passes to W. If it was not H's fill, H computes on, and one more computation shows
+//!    sooner what the value is. If there is a value, or it is known to which miss the fill belongs, only the
+//!    filler's own lease ends. (`ends.rs`: `a_dropped_fill_passes_the_lease_on`)
+//! 8. H's value is refused, because it is too large or there is no memory. The lease counts as unfilled; the
+//!    delete that follows passes it on. (`ends.rs`: `a_value_that_is_always_refused_is_let_pass`)
+//! 9. H's connection is reset on one thread, and the lease passes to W. On another thread W's connection is
+//!    closed before the wake arrives: no record of W's session says that it is the holder.
+//!    `Herd::forget_waiter` does not find W in the queue, finds it as the holder, and passes the lease on to
+//!    V. (`shuttle.rs`: `promote_and_close`)
+//! 10. W's get is answered at once, because of another of its keys, after its wait was decided on another
+//!     thread. `Herd::withdraw` does not find W in the queue; `Herd::promoted` then records the lease, if W
+//!     has got it, as W's. Its miss is recorded for a fill window even if the deadline has passed and the
+//!     timer has not acted on it. (`late.rs`: `the_miss_of_a_lease_whose_time_is_up_ends_with_its_window`)
+//! 11. Of a rule with `rule_computers`, a lease is queued for a slot, and W waits for it. A slot becomes free
+//!     in another shard, and the admission is on its way. W's time is up first: the lease ends for lack of
+//!     waiters. The admission finds no lease, or one of another token, and gives the slot to the next in the
+//!     queue. (`shuttle.rs`: `a_slot_passes_over_a_waiter_that_closes`, `herd.rs`:
+//!     `a_slot_is_not_lost_on_a_key_without_waiters`)
+//! 12. H computes two keys of such a rule, the second one beyond the limit; W waits for it. Its lease is
+//!     revoked: W has no computation of its own that it could be nested in, so the lease is queued, with its
+//!     waiters. (`slots.rs`: `a_nested_lease_that_passes_on_waits_for_a_slot`)
+//! 13. H's lease ends unfilled by its deadline, the last one that the rule allows in a row: the key is let
+//!     pass. Its waiters are not made holders one after the other: all get misses. (`ends.rs`:
 //!     `each_held_get_ends_in_one_counter`)
-//! 14. H reports a failure by its token while W and V wait. A waiter that asked for the lease gets the text: that is a
-//!     miss, which is recorded, since its client may compute the value. The first of the other waiters is the holder.
-//!     H's own miss is taken off the record by its token. (`tokens.rs`: `an_error_reaches_the_clients_that_asked_for_the_lease`,
-//!     `an_answer_with_a_failure_counts_as_a_miss`)
-//! 15. H gets token 5, and X misses while the clock shows 5: its miss has the same number. H stores with its token
-//!     after its own miss has aged out: X's miss stays open. (`tokens.rs`:
+//! 14. H reports a failure by its token while W and V wait. A waiter that asked for the lease gets the text:
+//!     that is a miss, which is recorded, since its client may compute the value. The first of the other
+//!     waiters is the holder. H's own miss is taken off the record by its token. (`tokens.rs`:
+//!     `an_error_reaches_the_clients_that_asked_for_the_lease`, `an_answer_with_a_failure_counts_as_a_miss`)
+//! 15. H gets token 5, and X misses while the clock shows 5: its miss has the same number. H stores with its
+//!     token after its own miss has aged out: X's miss stays open. (`tokens.rs`:
 //!     `a_token_used_after_its_window_takes_no_other_miss_with_it`)
-//! 16. The rules change while W waits, and none of the new ones leases the key: a `set` would not look for waiters. W
-//!     gets a miss. (`ends.rs`: `waiters_under_a_removed_rule_are_answered`)
-//! 17. The shard has no room for another lease, and clients hold leases that they asked for by name for a long time,
-//!     without waiters. X misses another key: the lease that is due last is ended to make room. Its token is kept, and
-//!     its holder can still store. (`slots.rs`: `leases_that_were_asked_for_too_long_make_room`)
-//! 18. Of a rule with `grace_on_error`: there is an old value, within its grace or past it. H computes, W waits. H says that it has failed, or
-//!     its time is up: W gets the old value. Until a back-off is over all gets do; then X gets the lease, and the others still get
-//!     the old value. (`grace.rs`: `an_old_value_is_served_while_computing_fails`)
+//! 16. The rules change while W waits, and none of the new ones leases the key: a `set` would not look for
+//!     waiters. W gets a miss. (`ends.rs`: `waiters_under_a_removed_rule_are_answered`)
+//! 17. The shard has no room for another lease, and clients hold leases that they asked for by name for a
+//!     long time, without waiters. X misses another key: the lease that is due last is ended to make room.
+//!     Its token is kept, and its holder can still store. (`slots.rs`:
+//!     `leases_that_were_asked_for_too_long_make_room`)
+//! 18. Of a rule with `grace_on_error`: there is an old value, within its grace or past it. H computes, W
+//!     waits. H says that it has failed, or its time is up: W gets the old value. Until a back-off is over
+//!     all gets do; then X gets the lease, and the others still get the old value. (`grace.rs`:
+//!     `an_old_value_is_served_while_computing_fails`)
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::{Ended, Herd};
-use crate::ask::{Ask, Role, Stale};
-use crate::effects::{JobOrder, Step, Verdict};
+use super::{EndedLease, Herd};
+use crate::ask::{Ask, Role, StaleFill};
+use crate::effects::{HerdStep, JobOrder, Verdict};
 use crate::fence::Events;
 use crate::grant::Grant;
 use crate::holder::{Closed, Holder, lease_ms};
 use crate::how::Filler;
-use crate::lease::{Kind, Lease};
-use crate::leases::Removed;
+use crate::lease::{Lease, LeaseKind};
+use crate::leases::RemovedLease;
 use crate::ledger::Surroundings;
-use crate::rule::{Admitted, RuleState, count};
-use crate::session::{Record, Session};
+use crate::rule::{Admission, RuleState, count};
+use crate::session::{MissRecord, Session};
 use crate::waiters::{Waiter, WaiterId};
 
 /// Waiters that are searched for a reply that is the next of its connection.
@@ -91,8 +97,9 @@ const FRONT_SEARCH: usize = 64;
 const DISPLACED_LOOKS: usize = 16;
 
 impl Herd {
-    /// Gives a free slot of its rule to this lease (history 11). If the lease is gone, the slot is for the next.
-    pub fn admit<V>(&mut self, admitted: &Admitted, step: &mut Step<'_, V>) {
+    /// Gives a free slot of its rule to this lease (history 11). If the lease is gone, the slot is for the
+    /// next.
+    pub fn admit<V>(&mut self, admitted: &Admission, step: &mut HerdStep<'_, V>) {
         self.drop_if_deserted(admitted.hash);
         let lease = self.leases.get(admitted.hash);
         if lease.is_some_and(|l| l.token == admitted.token && !l.holder.computes()) {
@@ -102,13 +109,13 @@ impl Herd {
         }
     }
 
-    /// Makes the first waiter the holder (histories 1, 2, 3); without waiters the lease ends. `cause`: counts the
-    /// promotion.
+    /// Makes the first waiter the holder (histories 1, 2, 3); without waiters the lease ends. `cause`: counts
+    /// the promotion.
     pub(super) fn pass_on<V>(
         &mut self,
         hash: u64,
         cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) {
         let Some(mut removed) = self.leases.remove(hash) else { return };
         if removed.lease.rule.policy().loader {
@@ -116,12 +123,13 @@ impl Herd {
         }
         let lease = &mut *removed.lease;
         let computes = lease.holder.computes();
-        if computes && lease.kind == Kind::Absent && self.passes.passes(hash, step.now_ms) {
+        if computes && lease.kind == LeaseKind::Absent && self.passes.passes(hash, step.now_ms) {
             return self.send_all(hash, removed, &|counters| &counters.held_passed, step);
         }
         let (old_token, old_until) = (lease.token, lease.missed_until_ms);
         let front = |waiter: &Waiter| waiter.caller.front() == waiter.request;
-        // A waiter whose reply is the next of its connection is answered at once; any other within `hold_behind`.
+        // A waiter whose reply is the next of its connection is answered at once; any other within
+        // `hold_behind`.
         let first = self
             .waiters
             .find(&lease.queue, FRONT_SEARCH, front)
@@ -171,15 +179,15 @@ impl Herd {
         }
     }
 
-    /// Ends the wait of a closed connection; `heard`: the records of the leases that it was told of. False: its wait
-    /// was decided already, and its miss is not recorded by this call.
+    /// Ends the wait of a closed connection; `heard`: the records of the leases that it was told of. False:
+    /// its wait was decided already, and its miss is not recorded by this call.
     pub fn forget_waiter<V>(
         &mut self,
         hash: u64,
         id: WaiterId,
         connection: u64,
-        heard: &[Record],
-        step: &mut Step<'_, V>,
+        heard: &[MissRecord],
+        step: &mut HerdStep<'_, V>,
     ) -> bool {
         let Some(lease) = self.leases.get_mut(hash) else { return false };
         if let Some(waiter) = self.waiters.unlink(&mut lease.queue, id) {
@@ -204,9 +212,14 @@ impl Herd {
         self.drop_if_deserted(hash);
     }
 
-    /// Makes a client that was answered a miss, and now asks for the lease, the holder that knows the token. What it stores by the miss
-    /// of before is judged by that.
-    pub(super) fn take_over<V>(&mut self, ask: &Ask<'_>, session: &Session, step: &mut Step<'_, V>) -> Role {
+    /// Makes a client that was answered a miss, and now asks for the lease, the holder that knows the token.
+    /// What it stores by the miss of before is judged by that.
+    pub(super) fn take_over<V>(
+        &mut self,
+        ask: &Ask<'_>,
+        session: &Session,
+        step: &mut HerdStep<'_, V>,
+    ) -> Role {
         let mut removed = self.leases.remove(ask.hash).expect("it was found");
         let token = step.clock.tick();
         let lease = &mut *removed.lease;
@@ -228,9 +241,15 @@ impl Herd {
         Role::Compute(Grant::new(record, hint))
     }
 
-    /// Queues a lease whose holder is gone for a slot, with its waiters (history 12): it was nested in another
-    /// computation of the holder's, or the limit is lower now.
-    pub(super) fn queue_again<V>(&mut self, hash: u64, mut removed: Removed, token: u64, step: &Step<'_, V>) {
+    /// Queues a lease whose holder is gone for a slot, with its waiters (history 12): it was nested in
+    /// another computation of the holder's, or the limit is lower now.
+    pub(super) fn queue_again<V>(
+        &mut self,
+        hash: u64,
+        mut removed: RemovedLease,
+        token: u64,
+        step: &HerdStep<'_, V>,
+    ) {
         let lease = &mut *removed.lease;
         let (old_token, old_until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
         (lease.token, lease.holder, lease.deadline_ms) = (token, Holder::Queued, u64::MAX);
@@ -245,7 +264,13 @@ impl Herd {
     }
 
     /// Ends a lease that was taken out. Its waiters must have been taken before.
-    pub(super) fn end<V>(&mut self, hash: u64, removed: Removed, filled: bool, step: &mut Step<'_, V>) {
+    pub(super) fn end<V>(
+        &mut self,
+        hash: u64,
+        removed: RemovedLease,
+        filled: bool,
+        step: &mut HerdStep<'_, V>,
+    ) {
         let lease = removed.end();
         self.limit.give(lease.rule.leases());
         debug_assert_eq!(lease.queue.len(), 0, "the waiters have been taken");
@@ -267,7 +292,8 @@ impl Herd {
         }
     }
 
-    /// Keeps the token of a lease that ended unfilled; `missed_until_ms`: until then its miss counts in the ledger.
+    /// Keeps the token of a lease that ended unfilled; `missed_until_ms`: until then its miss counts in the
+    /// ledger.
     pub(super) fn end_token(
         &mut self,
         hash: u64,
@@ -282,7 +308,7 @@ impl Herd {
             self.ended.remove(&oldest);
         }
         let until = now_ms + u64::from(rule.fill_window_ms());
-        if self.ended.insert(token, Ended { hash, until_ms: until, missed_until_ms }).is_none() {
+        if self.ended.insert(token, EndedLease { hash, until_ms: until, missed_until_ms }).is_none() {
             self.ended_order.push_back(token);
         }
     }
@@ -294,8 +320,8 @@ impl Herd {
         hash: u64,
         key: &[u8],
         by: Filler,
-        stale: Option<Stale>,
-        step: &mut Step<'_, V>,
+        stale: Option<StaleFill>,
+        step: &mut HerdStep<'_, V>,
     ) -> Vec<Waiter> {
         let Some(lease) = self.leases.of_key(hash, key) else {
             self.passes.filled(hash);
@@ -319,7 +345,7 @@ impl Herd {
             self.end_filled(hash, by_holder, step);
             return got;
         }
-        lease.kind = Kind::Stale;
+        lease.kind = LeaseKind::Stale;
         if by_holder {
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
@@ -327,7 +353,7 @@ impl Herd {
         got
     }
 
-    fn end_filled<V>(&mut self, hash: u64, by_holder: bool, step: &mut Step<'_, V>) {
+    fn end_filled<V>(&mut self, hash: u64, by_holder: bool, step: &mut HerdStep<'_, V>) {
         let Some(removed) = self.leases.remove(hash) else { return };
         let lease = &removed.lease;
         let (token, until, rule) = (lease.token, lease.missed_until_ms, Arc::clone(&lease.rule));
@@ -343,8 +369,9 @@ impl Herd {
         }
     }
 
-    /// Takes a token out of use: it was used for a fill, or its computation has failed. Its miss is taken off the record, if it
-    /// still counts: later another miss may have noted the same number (history 15). True: a provisional value of the key goes.
+    /// Takes a token out of use: it was used for a fill, or its computation has failed. Its miss is taken off
+    /// the record, if it still counts: later another miss may have noted the same number (history 15). True:
+    /// a provisional value of the key goes.
     pub fn use_token(&mut self, hash: u64, token: u64, around: &Surroundings, now_ms: u64) -> bool {
         let ended = self.ended.remove(&token).filter(|ended| ended.hash == hash);
         let lease = self.leases.get_mut(hash).filter(|lease| lease.token == token);
@@ -354,8 +381,16 @@ impl Herd {
         is_open && self.ledger.take(hash, Some(token), around, now_ms)
     }
 
-    /// A fill was dropped (history 7): the filler's own lease passes on, or with `anyones` the key's lease, also that of another client.
-    pub fn dropped<V>(&mut self, hash: u64, key: &[u8], by: Filler, anyones: bool, step: &mut Step<'_, V>) {
+    /// A fill was dropped (history 7): the filler's own lease passes on, or with `anyones` the key's lease,
+    /// also that of another client.
+    pub fn dropped<V>(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        by: Filler,
+        anyones: bool,
+        step: &mut HerdStep<'_, V>,
+    ) {
         let ends = if anyones { self.is_leased(hash, key) } else { self.holds(hash, by) };
         if ends && self.leases.get(hash).is_some_and(|lease| lease.holder.computes()) {
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
@@ -363,23 +398,23 @@ impl Herd {
     }
 
     /// The holder's value was refused: its lease ends unfilled, and the next waiter is the holder.
-    pub fn gave_up<V>(&mut self, hash: u64, by: Filler, step: &mut Step<'_, V>) {
+    pub fn gave_up<V>(&mut self, hash: u64, by: Filler, step: &mut HerdStep<'_, V>) {
         if self.holds(hash, by) {
             self.count_unset(hash, step);
             self.pass_on(hash, &|counters| &counters.promoted_gave_up, step);
         }
     }
 
-    /// A value was refused, and its key is deleted next (history 8). If it was the holder's, its lease counts as
-    /// unfilled.
-    pub fn refused<V>(&mut self, hash: u64, by: Filler, step: &Step<'_, V>) {
+    /// A value was refused, and its key is deleted next (history 8). If it was the holder's, its lease counts
+    /// as unfilled.
+    pub fn refused<V>(&mut self, hash: u64, by: Filler, step: &HerdStep<'_, V>) {
         let lease = self.leases.get(hash);
         if lease.is_some_and(|lease| lease.holder.may_be_filler(lease.token, by, lease.computers)) {
             self.count_unset(hash, step);
         }
     }
 
-    fn count_unset<V>(&mut self, hash: u64, step: &Step<'_, V>) {
+    fn count_unset<V>(&mut self, hash: u64, step: &HerdStep<'_, V>) {
         let Some(lease) = self.leases.get(hash) else { return };
         let (policy, counters) = (lease.rule.policy(), lease.rule.counters());
         count(&counters.unset);
@@ -387,7 +422,7 @@ impl Herd {
             return self.note_failure(hash, step);
         }
         // An old value is there: clients did not have to wait. Under a loader no key is let pass.
-        if lease.kind == Kind::Absent
+        if lease.kind == LeaseKind::Absent
             && !policy.loader
             && self.passes.unset(hash, policy.pass_after, policy.pass_for_ms, step.now_ms)
         {
@@ -395,27 +430,27 @@ impl Herd {
         }
     }
 
-    /// The computation of a key with an old value under `grace_on_error` has failed, or has ended unfilled: for a time the old value is
-    /// served (history 18).
-    fn note_failure<V>(&mut self, hash: u64, step: &Step<'_, V>) {
+    /// The computation of a key with an old value under `grace_on_error` has failed, or has ended unfilled:
+    /// for a time the old value is served (history 18).
+    fn note_failure<V>(&mut self, hash: u64, step: &HerdStep<'_, V>) {
         self.passes.failed(hash, false, step.clock.last(), step.now_ms);
         self.passes.begun(hash, step.now_ms);
     }
 
-    /// The same when no client waits that could compute it at once.
-    fn note_if_deserted<V>(&mut self, hash: u64, step: &Step<'_, V>) {
+    /// Notes a failure ([`Self::note_failure`]) if no client waits that could compute the value at once.
+    fn note_if_deserted<V>(&mut self, hash: u64, step: &HerdStep<'_, V>) {
         if self.leases.get(hash).is_some_and(|lease| lease.falls_back() && lease.queue.len() == 0) {
             self.note_failure(hash, step);
         }
     }
 
-    /// The computation has failed: if there is an old value under `grace_on_error`, all waiters get it (history 18). False: there is
-    /// none.
+    /// The computation has failed: if there is an old value under `grace_on_error`, all waiters get it
+    /// (history 18). False: there is none.
     fn fall_back<V>(
         &mut self,
         hash: u64,
         cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) -> bool {
         if !self.leases.get(hash).is_some_and(Lease::falls_back) || !self.passes.is_failing(hash) {
             return false;
@@ -425,13 +460,14 @@ impl Herd {
         true
     }
 
-    /// Ends a lease that was taken out, and answers all its waiters with misses (history 13), or with old values.
+    /// Ends a lease that was taken out, and answers all its waiters with misses (history 13), or with old
+    /// values.
     pub(super) fn send_all<V>(
         &mut self,
         hash: u64,
-        mut removed: Removed,
+        mut removed: RemovedLease,
         cause: &dyn Fn(&crate::counters::RuleCounters) -> &AtomicU64,
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) {
         let (rule, key) = (Arc::clone(&removed.lease.rule), removed.lease.key.clone());
         let mut waiting = Vec::new();
@@ -450,9 +486,9 @@ impl Herd {
         }
     }
 
-    /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers their waiters with
-    /// misses (history 16).
-    pub fn end_unruled<V>(&mut self, leases: impl Fn(&[u8]) -> bool, step: &mut Step<'_, V>) {
+    /// Other rules are in force: ends the leases of keys that none of them `leases`, and answers their
+    /// waiters with misses (history 16).
+    pub fn end_unruled<V>(&mut self, leases: impl Fn(&[u8]) -> bool, step: &mut HerdStep<'_, V>) {
         let unruled = self.leases.iter().filter(|(_, lease)| !leases(&lease.key));
         for hash in unruled.map(|(hash, _)| hash).collect::<Vec<_>>() {
             if let Some(removed) = self.leases.remove(hash) {
@@ -461,16 +497,16 @@ impl Herd {
         }
     }
 
-    /// The key was deleted, bumped or flushed, or invalidated softly: its lease is revoked and passes to the next
-    /// waiter (history 3).
-    pub fn invalidated<V>(&mut self, hash: u64, key: &[u8], step: &mut Step<'_, V>) {
+    /// The key was deleted, bumped or flushed, or invalidated softly: its lease is revoked and passes to the
+    /// next waiter (history 3).
+    pub fn invalidated<V>(&mut self, hash: u64, key: &[u8], step: &mut HerdStep<'_, V>) {
         if self.is_leased(hash, key) && self.leases.get(hash).is_some_and(|lease| lease.holder.computes()) {
             self.pass_on(hash, &|counters| &counters.promoted_invalidated, step);
         }
     }
 
     /// Revokes the key's lease if an event that concerns it came after its token (history 4).
-    pub(super) fn revoke_if_below<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) {
+    pub(super) fn revoke_if_below<V>(&mut self, ask: &Ask<'_>, step: &mut HerdStep<'_, V>) {
         if self
             .leases
             .get(ask.hash)
@@ -481,12 +517,12 @@ impl Herd {
         }
     }
 
-    /// Revokes all leases that an event from outside the shard concerns (history 4): `events` gives, for a key's hash, its
-    /// lease's token, its tags and its rule, the last such events.
+    /// Revokes all leases that an event from outside the shard concerns (history 4): `events` gives, for a
+    /// key's hash, its lease's token, its tags and its rule, the last such events.
     pub fn revoke<V>(
         &mut self,
         mut events: impl FnMut(u64, u64, &[u64], &RuleState) -> Events,
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) {
         let computing = self.leases.iter().filter(|(_, lease)| lease.holder.computes());
         let hit: Vec<(u64, Events)> = computing
@@ -501,10 +537,16 @@ impl Herd {
         }
     }
 
-    /// The holder gives up. With a text its computation has failed: the waiters that asked for the lease get the text, and the
-    /// lease passes to the first of the others. Without one it passes to the first of all. False: the token is not the
-    /// lease's.
-    pub fn failed<V>(&mut self, hash: u64, token: u64, text: Option<&[u8]>, step: &mut Step<'_, V>) -> bool {
+    /// The holder gives up. With a text its computation has failed: the waiters that asked for the lease get
+    /// the text, and the lease passes to the first of the others. Without one it passes to the first of all.
+    /// False: the token is not the lease's.
+    pub fn failed<V>(
+        &mut self,
+        hash: u64,
+        token: u64,
+        text: Option<&[u8]>,
+        step: &mut HerdStep<'_, V>,
+    ) -> bool {
         let Some(lease) = self.leases.get(hash).filter(|lease| lease.token == token) else {
             return false;
         };
@@ -529,7 +571,7 @@ impl Herd {
     }
 
     /// Answers the waiters that asked for the lease of this key: its computation has failed.
-    fn tell_failure<V>(&mut self, hash: u64, text: &[u8], step: &mut Step<'_, V>) {
+    fn tell_failure<V>(&mut self, hash: u64, text: &[u8], step: &mut HerdStep<'_, V>) {
         let Some(lease) = self.leases.get_mut(hash) else { return };
         let (rule, text) = (Arc::clone(&lease.rule), Arc::<[u8]>::from(text));
         let mut told = Vec::new();
@@ -544,9 +586,10 @@ impl Herd {
         }
     }
 
-    /// The client that holds the lease of this token is told of it only now: its time begins again, and its miss is one of this moment,
-    /// since what it computes is as new. The caller has closed the miss of before. None: the lease is not its any more.
-    pub fn renew<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) -> Option<Record> {
+    /// The client that holds the lease of this token is told of it only now: its time begins again, and its
+    /// miss is one of this moment, since what it computes is as new. The caller has closed the miss of
+    /// before. None: the lease is not its any more.
+    pub fn renew<V>(&mut self, hash: u64, token: u64, step: &mut HerdStep<'_, V>) -> Option<MissRecord> {
         let mut removed = self.take_lease_of(hash, token)?;
         let token = step.clock.tick();
         let lease = &mut *removed.lease;
@@ -560,8 +603,9 @@ impl Herd {
         Some(self.record(hash, token, true, Events::default(), &rule, step))
     }
 
-    /// The client that holds the lease of this token is not told of it before `until_ms`, in milliseconds since the start: its time
-    /// does not end before it could have begun. Returns the key; None: the lease is not its any more.
+    /// The client that holds the lease of this token is not told of it before `until_ms`, in milliseconds
+    /// since the start: its time does not end before it could have begun. Returns the key; None: the lease is
+    /// not its any more.
     pub fn extend(&mut self, hash: u64, token: u64, until_ms: u64) -> Option<Box<[u8]>> {
         let mut removed = self.take_lease_of(hash, token)?;
         let lease = &mut *removed.lease;
@@ -572,14 +616,20 @@ impl Herd {
     }
 
     /// The lease of a key, if a client computes it under this token.
-    fn take_lease_of(&mut self, hash: u64, token: u64) -> Option<Removed> {
+    fn take_lease_of(&mut self, hash: u64, token: u64) -> Option<RemovedLease> {
         let is_it = |lease: &&Lease| lease.token == token && !lease.closing && lease.begun.is_some();
         self.leases.get(hash).filter(is_it)?;
         self.leases.remove(hash)
     }
 
     /// The connection that holds this lease is closed (history 1). `orderly`: its client said so.
-    pub fn holder_closed<V>(&mut self, hash: u64, connection: u64, orderly: bool, step: &mut Step<'_, V>) {
+    pub fn holder_closed<V>(
+        &mut self,
+        hash: u64,
+        connection: u64,
+        orderly: bool,
+        step: &mut HerdStep<'_, V>,
+    ) {
         let Some(lease) = self.leases.get(hash) else { return };
         match lease.holder.closed(connection, orderly) {
             Closed::Stays => return,
@@ -602,21 +652,21 @@ impl Herd {
     }
 
     /// Ends leases whose deadline has passed (histories 2, 13).
-    pub fn handle_timeouts<V>(&mut self, step: &mut Step<'_, V>) {
+    pub fn handle_timeouts<V>(&mut self, step: &mut HerdStep<'_, V>) {
         while let Some((_, hash)) = self.leases.first_deadline().filter(|(ms, _)| *ms <= step.now_ms) {
             self.time_is_up(hash, step);
         }
     }
 
     /// Whether there may be another lease of the rule; makes room for it if need be.
-    pub(super) fn has_room<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> bool {
+    pub(super) fn has_room<V>(&mut self, rule: &RuleState, step: &mut HerdStep<'_, V>) -> bool {
         self.limit.has_room(rule.leases()) || self.displace(rule, step)
     }
 
-    /// Makes room for a lease of the rule (history 17): ends one of its leases without waiters that was asked for by name for
-    /// longer than the rule's time and is not due within that time. Its holder can still store the value. False: there is no
-    /// such lease.
-    fn displace<V>(&mut self, rule: &RuleState, step: &mut Step<'_, V>) -> bool {
+    /// Makes room for a lease of the rule (history 17): ends one of its leases without waiters that was asked
+    /// for by name for longer than the rule's time and is not due within that time. Its holder can still
+    /// store the value. False: there is no such lease.
+    fn displace<V>(&mut self, rule: &RuleState, step: &mut HerdStep<'_, V>) -> bool {
         let due_ms = step.now_ms.saturating_add(u64::from(rule.lease_ms()));
         let is_long = |(_, lease): &(u64, &Lease)| {
             lease.queue.len() == 0
@@ -630,7 +680,7 @@ impl Herd {
         true
     }
 
-    fn time_is_up<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+    fn time_is_up<V>(&mut self, hash: u64, step: &mut HerdStep<'_, V>) {
         if self.leases.get(hash).is_some_and(|lease| lease.closing) {
             self.note_if_deserted(hash, step);
             return self.pass_on(hash, &|counters| &counters.promoted_close, step);

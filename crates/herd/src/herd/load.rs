@@ -1,47 +1,49 @@
 //! Leases that a loader of the server holds: its job computes the value, and all clients wait.
 //!
-//! The lease belongs to the loader from the first miss on; no client is ever made the holder. A job is known by the lease's
-//! token, and its result counts only while that lease stands. When the lease ends without a value and clients still wait, the
-//! lease goes on under a new token with a new job. The loader's miss is not in the ledger: its fill shows the token, and a
-//! client's `set` must not be taken for it.
+//! The lease belongs to the loader from the first miss on; no client is ever made the holder. A job is known
+//! by the lease's token, and its result counts only while that lease stands. When the lease ends without a
+//! value and clients still wait, the lease goes on under a new token with a new job. The loader's miss is not
+//! in the ledger: its fill shows the token, and a client's `set` must not be taken for it.
 //!
 //! # Histories
-//! L is the loader, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in the engine's
-//! `tests/loads.rs`.
+//! L is the loader, W a waiter, X another client. A number behind "at" is the clock's. The tests named are in
+//! the engine's `tests/loads.rs`.
 //!
-//! 1. W misses at 5: L has the lease, job 5 begins, W waits. L's value comes: it is stored as of 5, and W gets it.
-//!    (`the_first_to_ask_waits_too`)
-//! 2. Job 5 runs, W waits. X deletes at 6: the lease goes on under token 7, and job 7 begins. The result of job 5 comes: 5 is
-//!    not the lease's token, and it is dropped. W gets the value of job 7. (`a_delete_during_a_job_starts_another`)
-//! 3. Jobs 5 and 7 run, and X deletes again: the lease's token is 9, and two jobs of the key are out. Job 9 begins when one
-//!    of them has ended. A third delete replaces it by job 11 before it has begun: all later deletes share one job.
-//!    (`further_deletes_share_one_job`)
-//! 4. Job 5 runs without a waiter. X deletes: the lease ends. The next get asks for a new job. At most two are out, whatever
-//!    leases they belong to. (`nothing_is_sent_for_nobody`)
-//! 5. Job 5 runs, W waits. X stores the key: W gets X's value, the lease ends, and job 5 is cancelled if no worker has begun
-//!    it. Its result is dropped. (`a_client_that_stores_ends_the_lease`)
-//! 6. Job 5 fails: W gets the old value if there is one, otherwise the answer `on_busy`, and no job of the key begins until its
-//!    back-off is over. If the worker of job 5 was lost, another job begins at once, the first time.
-//!    (`a_failure_backs_off`, `a_lost_worker_is_tried_again_once`)
-//! 7. Job 5 refreshes an old value, and no client waits. The old value's grace ends: W misses, waits for job 5, and the job
-//!    becomes as urgent as others that clients wait for. (`a_refresh_becomes_urgent`)
+//! 1. W misses at 5: L has the lease, job 5 begins, W waits. L's value comes: it is stored as of 5, and W
+//!    gets it. (`the_first_to_ask_waits_too`)
+//! 2. Job 5 runs, W waits. X deletes at 6: the lease goes on under token 7, and job 7 begins. The result of
+//!    job 5 comes: 5 is not the lease's token, and it is dropped. W gets the value of job 7.
+//!    (`a_delete_during_a_job_starts_another`)
+//! 3. Jobs 5 and 7 run, and X deletes again: the lease's token is 9, and two jobs of the key are out. Job 9
+//!    begins when one of them has ended. A third delete replaces it by job 11 before it has begun: all later
+//!    deletes share one job. (`further_deletes_share_one_job`)
+//! 4. Job 5 runs without a waiter. X deletes: the lease ends. The next get asks for a new job. At most two
+//!    are out, whatever leases they belong to. (`nothing_is_sent_for_nobody`)
+//! 5. Job 5 runs, W waits. X stores the key: W gets X's value, the lease ends, and job 5 is cancelled if no
+//!    worker has begun it. Its result is dropped. (`a_client_that_stores_ends_the_lease`)
+//! 6. Job 5 fails: W gets the old value if there is one, otherwise the answer `on_busy`, and no job of the
+//!    key begins until its back-off is over. If the worker of job 5 was lost, another job begins at once, the
+//!    first time. (`a_failure_backs_off`, `a_lost_worker_is_tried_again_once`)
+//! 7. Job 5 refreshes an old value, and no client waits. The old value's grace ends: W misses, waits for job
+//!    5, and the job becomes as urgent as others that clients wait for. (`a_refresh_becomes_urgent`)
 
 use std::sync::Arc;
 
 use super::Herd;
 use crate::ask::{Ask, Role};
-use crate::effects::{JobOrder, Step, Verdict};
+use crate::effects::{HerdStep, JobOrder, Verdict};
 use crate::holder::Holder;
-use crate::lease::Kind;
-use crate::leases::Removed;
+use crate::lease::LeaseKind;
+use crate::leases::RemovedLease;
 use crate::rule::{RuleState, count};
-use crate::slots::Start;
+use crate::slots::SlotAnswer;
 use crate::waiters::Waiter;
 
 /// Most jobs of one key that run at once.
 pub(crate) const JOBS_MAX: usize = 2;
 
-/// The jobs of one key that have begun and not ended: the token of each, and its rule, one of whose slots it has.
+/// The jobs of one key that have begun and not ended: the token of each, and its rule, one of whose slots it
+/// has.
 #[derive(Debug, Default)]
 pub(super) struct Jobs([Option<(u64, Arc<RuleState>)>; JOBS_MAX]);
 
@@ -65,19 +67,20 @@ impl Jobs {
 /// Why a job has brought no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobFailure {
-    /// It says so, or its answer cannot be used: the key backs off.
+    /// The job says that it failed, or its answer cannot be used: the key backs off.
     Error,
-    /// Its worker was lost: another job begins at once, unless one of the key has failed since its last value.
+    /// The job's worker was lost: another job begins at once, unless one of the key has failed since its last
+    /// value.
     Lost,
-    /// It was not begun, since the loader has too much to do: the key does not back off.
+    /// The job was not begun, since the loader has too much to do: the key does not back off.
     Refused,
-    /// It was not begun, since its loader was replaced: another job begins at once, at the new one.
+    /// The job was not begun, since its loader was replaced: another job begins at once, at the new one.
     Withdrawn,
 }
 
 impl Herd {
     /// A get of a key without a fresh value and without a lease: gives the lease to the loader (history 1).
-    pub(super) fn ask_loader<V>(&mut self, ask: &Ask<'_>, step: &mut Step<'_, V>) -> Role {
+    pub(super) fn ask_loader<V>(&mut self, ask: &Ask<'_>, step: &mut HerdStep<'_, V>) -> Role {
         let (rule, counters) = (ask.rule, ask.rule.counters());
         let gets_old = self.gets_old(ask);
         if self.passes.backs_off(ask.hash, gets_old, ask.outside.last(), step.now_ms) {
@@ -91,34 +94,35 @@ impl Herd {
         if !is_put_off {
             let may_queue = !gets_old && ask.hold_ms > 0;
             match rule.try_start(None, may_queue.then_some((ask.hash, token))) {
-                Start::Granted | Start::Nested => {}
+                SlotAnswer::Granted | SlotAnswer::Nested => {}
                 _ if gets_old => return Role::Old,
-                Start::Queued => {
+                SlotAnswer::Queued => {
                     self.insert(ask, Holder::Queued, token, step);
                     return Role::Leased;
                 }
-                Start::Refused => return Role::Leased,
-                Start::QueueFull => return self.busy(ask, step),
+                SlotAnswer::Refused => return Role::Leased,
+                SlotAnswer::QueueFull => return self.busy(ask, step),
             }
         }
         self.insert(ask, Holder::Loader, token, step);
         self.passes.begun(ask.hash, step.now_ms);
         count(match ask.found {
-            Kind::Absent | Kind::Past => &counters.leases,
-            Kind::Stale => &counters.leases_stale,
-            Kind::Early => &counters.leases_early,
+            LeaseKind::Absent | LeaseKind::Past => &counters.leases,
+            LeaseKind::Stale => &counters.leases_stale,
+            LeaseKind::Early => &counters.leases_early,
         });
         if is_put_off {
             count(&counters.loads_put_off);
         } else {
             self.start_job(ask.hash, step);
         }
-        let waits = ask.found == Kind::Stale && ask.waits_for_new();
+        let waits = ask.found == LeaseKind::Stale && ask.waits_for_new();
         if gets_old && !waits { Role::Old } else { Role::Leased }
     }
 
-    /// The lease goes on with another job, for its waiters (histories 2, 3); without them it ends (history 4).
-    pub(super) fn load_again<V>(&mut self, hash: u64, mut removed: Removed, step: &mut Step<'_, V>) {
+    /// The lease goes on with another job, for its waiters (histories 2, 3); without them it ends (history
+    /// 4).
+    pub(super) fn load_again<V>(&mut self, hash: u64, mut removed: RemovedLease, step: &mut HerdStep<'_, V>) {
         if removed.lease.queue.len() == 0 {
             return self.end(hash, removed, false, step);
         }
@@ -152,7 +156,7 @@ impl Herd {
     }
 
     /// The time of a lease begins again, with its job if that is not put off.
-    fn begin_again<V>(&mut self, hash: u64, is_put_off: bool, step: &mut Step<'_, V>) {
+    fn begin_again<V>(&mut self, hash: u64, is_put_off: bool, step: &mut HerdStep<'_, V>) {
         let Some(mut removed) = self.leases.remove(hash) else { return };
         let lease = &mut *removed.lease;
         let rule = Arc::clone(&lease.rule);
@@ -169,7 +173,7 @@ impl Herd {
     }
 
     /// Begins the job of a lease. It has a slot of its rule.
-    fn start_job<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+    fn start_job<V>(&mut self, hash: u64, step: &mut HerdStep<'_, V>) {
         let Some(lease) = self.leases.get_mut(hash) else { return };
         let counters = lease.rule.counters();
         self.jobs.entry(hash).or_default().add(lease.token, &lease.rule);
@@ -183,9 +187,9 @@ impl Herd {
         step.effects.jobs.push(JobOrder::Start { key, hash, token, hint, is_refresh });
     }
 
-    /// A job has ended, with a result or without. True: its lease stands, and its result counts. Otherwise a job that was put
-    /// off begins (history 3).
-    pub fn finish_job<V>(&mut self, hash: u64, token: u64, step: &mut Step<'_, V>) -> bool {
+    /// A job has ended, with a result or without. True: its lease stands, and its result counts. Otherwise a
+    /// job that was put off begins (history 3).
+    pub fn finish_job<V>(&mut self, hash: u64, token: u64, step: &mut HerdStep<'_, V>) -> bool {
         let Some(jobs) = self.jobs.get_mut(&hash) else { return false };
         let Some(rule) = jobs.take(token) else { return false };
         if jobs.len() == 0 {
@@ -205,7 +209,7 @@ impl Herd {
         false
     }
 
-    fn start_put_off<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+    fn start_put_off<V>(&mut self, hash: u64, step: &mut HerdStep<'_, V>) {
         let Some(removed) = self.leases.remove(hash) else { return };
         let lease = &removed.lease;
         let (token, rule) = (lease.token, Arc::clone(&lease.rule));
@@ -220,14 +224,14 @@ impl Herd {
         self.begin_again(hash, false, step);
     }
 
-    /// After [`Herd::finish_job`]: the job of the lease that stands has failed (history 6). Returns the waiters that get the
-    /// old value, or the answer `on_busy`; those that asked for the lease get `text`.
+    /// After [`Herd::finish_job`]: the job of the lease that stands has failed (history 6). Returns the
+    /// waiters that get the old value, or the answer `on_busy`; those that asked for the lease get `text`.
     pub fn job_failed<V>(
         &mut self,
         hash: u64,
         why: JobFailure,
         text: &[u8],
-        step: &mut Step<'_, V>,
+        step: &mut HerdStep<'_, V>,
     ) -> Vec<Waiter> {
         let Some(mut removed) = self.leases.remove(hash) else { return Vec::new() };
         let rule = Arc::clone(&removed.lease.rule);
@@ -268,7 +272,7 @@ impl Herd {
     }
 
     /// No rule has a loader for the key any more: ends its lease, and answers its waiters with misses.
-    pub fn abandon<V>(&mut self, hash: u64, step: &mut Step<'_, V>) {
+    pub fn abandon<V>(&mut self, hash: u64, step: &mut HerdStep<'_, V>) {
         if let Some(removed) = self.leases.remove(hash) {
             self.send_all(hash, removed, &|counters| &counters.held_unruled, step);
         }

@@ -1,16 +1,16 @@
 use super::*;
-use crate::account::Shown;
+use crate::account::ShownValue;
 use crate::policy::{LeaseTime, Policy};
 
 /// All values are different, and none is there.
 struct Different;
 
-impl Values for Different {
+impl ValueHashes for Different {
     fn fill(&self) -> u64 {
         1
     }
 
-    fn shown(&self) -> Option<Shown> {
+    fn shown(&self) -> Option<ShownValue> {
         None
     }
 }
@@ -29,16 +29,16 @@ impl Scene {
 
     fn miss(&mut self, connection: u64, now_ms: u64) -> bool {
         let rule = &self.rule;
-        let (found, old_until_ms, clock) = (Kind::Absent, 0, self.clock);
+        let (found, old_until_ms, clock) = (LeaseKind::Absent, 0, self.clock);
         let missed =
-            Missed { hash: 1, rule, connection, is_shared: false, found, old_until_ms, clock, now_ms };
+            ObservedMiss { hash: 1, rule, connection, is_shared: false, found, old_until_ms, clock, now_ms };
         self.observer.missed(&missed)
     }
 
     fn store(&mut self, now_ms: u64) {
         self.clock += 1;
         let outside = Events::default();
-        let stored = Stored { hash: 1, rule: &self.rule, outside, clock: self.clock, now_ms };
+        let stored = ObservedStore { hash: 1, rule: &self.rule, outside, clock: self.clock, now_ms };
         let judged = self.observer.judge(&stored, &Different);
         self.observer.stored(&stored, judged);
     }
@@ -55,7 +55,7 @@ impl Scene {
 
 #[test]
 fn holds_end_in_order_and_each_is_counted_once() {
-    let mut held = Held::default();
+    let mut held = HeldGets::default();
     let mut gone = 0;
     for now_ms in 0..2_000 {
         held.push(now_ms, 400);
@@ -98,7 +98,7 @@ fn deadlines_are_noticed_late_and_counted_when_they_were() {
     for connection in 1..=3 {
         scene.miss(connection, 0);
     }
-    scene.observer.settle(1, 2_500);
+    scene.observer.sweep(1, 2_500);
     let [deadlines, unset] = scene.counts(["promoted_deadline", "unset"]);
     assert_eq!((deadlines, unset), (2, 2));
     scene.store(2_900);
@@ -116,9 +116,9 @@ fn a_holder_that_closes_passes_its_lease_on() {
         scene.miss(2, 0);
         scene.observer.closed(1, 2, orderly, 1, 5);
         scene.observer.closed(1, 1, orderly, 1, 10);
-        scene.observer.settle(1, 9 + ms);
+        scene.observer.sweep(1, 9 + ms);
         assert_eq!(scene.counts(["promoted_close"]), [u64::from(!orderly)]);
-        scene.observer.settle(1, 10 + ms);
+        scene.observer.sweep(1, 10 + ms);
         assert_eq!(scene.counts(["promoted_close", "unset"]), [1, 0]);
     }
 }
@@ -130,7 +130,7 @@ fn what_is_told_of_no_key_changes_nothing() {
     scene.observer.changed(1, true, 1, 0);
     scene.observer.refused(1, 1, 0);
     scene.observer.closed(1, 7, false, 1, 0);
-    scene.observer.settle(1, 100);
+    scene.observer.sweep(1, 100);
     assert_eq!(scene.rule.counters().values().iter().sum::<u64>(), 0);
     scene.store(5);
     assert_eq!(scene.counts(["writes_unmissed"]), [1]);
@@ -153,12 +153,12 @@ fn room_is_bounded() {
     let mut scene = Scene::new(Policy::default());
     let most = scene.observer.most;
     for hash in 0..2 * most as u64 {
-        let missed = Missed {
+        let missed = ObservedMiss {
             hash,
             rule: &scene.rule,
             connection: 1,
             is_shared: false,
-            found: Kind::Absent,
+            found: LeaseKind::Absent,
             old_until_ms: 0,
             clock: 1,
             now_ms: 0,

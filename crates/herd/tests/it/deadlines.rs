@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Effects, Filler, Herd, HerdConfig, How, Kind, LEASE_BYTES, LeaseLimit, PeerKey,
-    Peers, Policy, Role, RuleState, Session, Step,
+    Ask, AskMode, Caller, Clock, Effects, Filler, Herd, HerdConfig, HerdStep, LEASE_BYTES, LeaseKind,
+    LeaseLimit, PeerKey, Peers, Policy, Role, RuleState, Session,
 };
 
 struct Numbers(Cell<u64>);
@@ -21,7 +21,8 @@ impl Clock for Numbers {
     }
 }
 
-/// Short leases, each of which is filled before its deadline, while a long lease that was granted first goes on.
+/// Short leases, each of which is filled before its deadline, while a long lease that was granted first goes
+/// on.
 #[test]
 fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     const LEASES: usize = 1000;
@@ -38,13 +39,13 @@ fn millions_of_finished_leases_behind_a_long_one_leave_nothing() {
     let mut most_bytes = 0;
     for n in 0..3_000_000_u64 {
         let mut effects = Effects::<()>::default();
-        let mut step = Step { now_ms: n / 100, clock: &clock, effects: &mut effects };
+        let mut step = HerdStep { now_ms: n / 100, clock: &clock, effects: &mut effects };
         let ask = Ask {
             key: b"k",
             hash: n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             rule: &rule,
-            found: Kind::Absent,
-            how: How::Explicit { detached: false, lease_ms: Some(60_000) },
+            found: LeaseKind::Absent,
+            how: AskMode::Explicit { detached: false, lease_ms: Some(60_000) },
             outside: cattlegrid_herd::Events::default(),
             tags: &[],
             hint: None,

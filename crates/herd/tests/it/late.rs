@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cattlegrid_herd::{
-    Ask, Caller, Clock, Effects, FillWindow, Herd, HerdConfig, Hold, How, Kind, LeaseLimit, LeaseTime,
-    PeerKey, Peers, Policy, Role, RuleState, Session, Step, Waited,
+    Ask, AskMode, Caller, Clock, Effects, FillWindow, Herd, HerdConfig, HerdStep, HoldTerms, LeaseKind,
+    LeaseLimit, LeaseTime, PeerKey, Peers, Policy, Role, RuleState, Session, WaitAnswer,
 };
 
 struct Seven;
@@ -19,8 +19,8 @@ impl Clock for Seven {
     }
 }
 
-/// A request that waits is answered after all, at the moment in which it was given the lease, and the lease's deadline
-/// has passed: its miss counts for a fill window, not for seven weeks.
+/// A request that waits is answered after all, at the moment in which it was given the lease, and the lease's
+/// deadline has passed: its miss counts for a fill window, not for seven weeks.
 #[test]
 fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
     let policy = Policy {
@@ -46,25 +46,27 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
         key: b"k",
         hash: 3,
         rule: &rule,
-        found: Kind::Absent,
-        how: How::Plain,
+        found: LeaseKind::Absent,
+        how: AskMode::Plain,
         outside: cattlegrid_herd::Events::default(),
         tags: &[],
         hint: None,
         hold_ms: 400,
         wait_ms: 0,
     };
-    let hold = Hold { request: 1, slot: 0, touch: None, room: true, many: false };
+    let hold = HoldTerms { request: 1, slot: 0, touch: None, room: true, many: false };
     let mut effects = Effects::default();
-    let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut Step<'_, ()>)| {
-        act(&mut herd, &mut Step { now_ms, clock: &Seven, effects: &mut effects });
+    let mut at = |now_ms: u64, act: &mut dyn FnMut(&mut Herd, &mut HerdStep<'_, ()>)| {
+        act(&mut herd, &mut HerdStep { now_ms, clock: &Seven, effects: &mut effects });
     };
     at(0, &mut |herd, step| {
         let Role::Compute(grant) = herd.ask(&ask, &holder, step) else { panic!("no lease") };
         let _told = grant.accept(&mut holder, step.now_ms);
     });
     at(1, &mut |herd, step| assert!(matches!(herd.ask(&ask, &waiter, step), Role::Leased)));
-    at(1, &mut |herd, step| assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), Waited::Waits(_))));
+    at(1, &mut |herd, step| {
+        assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), WaitAnswer::Waits(_)))
+    });
     at(10, &mut Herd::handle_timeouts);
     at(25, &mut |herd, step| {
         let record = herd.promoted(3, 2, step);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::common::{End, World, descriptors, look, processes, until, value};
-use cattlegrid_engine::{DeliveredValue, Landed, Load, LoadFailure, LoadOrder};
+use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder, LoadOutcome};
 
 const MIB: usize = 1 << 20;
 
@@ -249,7 +249,7 @@ fn a_worker_waits_while_results_on_their_way_take_all_room() {
         assert_eq!(loaders.jobs(), 1, "{mode}");
         // Short ones do not wait.
         assert_eq!(world.run(&loaders, "page:small"), value("value of page:small"));
-        kept.pop().unwrap().landed(Landed::Late);
+        kept.pop().unwrap().landed(LoadOutcome::Late);
         let last = world.next().1;
         assert_eq!(loaders.jobs(), 0, "{mode}");
         drop((kept, last));

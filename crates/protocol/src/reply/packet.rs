@@ -1,7 +1,8 @@
 //! Replies of the binary protocol: a header of 24 bytes, extras, a key and a value.
 //!
-//! A quiet command's success, and the miss of a quiet get, are left out here: callers need not ask. Errors are always sent, as
-//! memcached does, except those of a quiet get that it does not have ([`get_error_line`]).
+//! A quiet command's success, and the miss of a quiet get, are left out here: callers need not ask. Errors
+//! are always sent, as memcached does, except those of a quiet get that it does not have
+//! ([`get_error_line`]).
 
 use super::error;
 use crate::packet::{HEADER_BYTES, Packet, PacketStatus, opcode};
@@ -115,23 +116,23 @@ pub fn error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     error(out, packet, status);
 }
 
-/// A store that is refused with this line: not stored, and the line says why. libmemcached takes a server out of use for two seconds
-/// after an error that it does not know from a store.
+/// A store that is refused with this line: not stored, and the line says why. libmemcached takes a server out
+/// of use for two seconds after an error that it does not know from a store.
 pub fn not_stored_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     error_text(out, packet, PacketStatus::NotStored, line);
 }
 
-/// The same as [`error_line`] for a get: a quiet one has no reply. Clients that read the replies of quiet gets up to that of their noop take an
-/// error for the reply to another key, or for the noop's.
+/// Writes [`error_line`] for a get: a quiet one has no reply. Clients that read the replies of quiet gets up
+/// to that of their noop take an error for the reply to another key, or for the noop's.
 pub fn get_error_line(out: &mut Vec<u8>, packet: Packet, line: &str) {
     if !packet.is_quiet() {
         error_line(out, packet, line);
     }
 }
 
-/// The error of a call of an object's method, whose caller is at fault, for which the other protocols have this line. It has the
-/// status of a miss, and the line is its text: libmemcached takes a server out of use after any other error to a get, delete,
-/// touch or incr. A quiet get has no reply.
+/// The error of a call of an object's method, whose caller is at fault, for which the other protocols have
+/// this line. It has the status of a miss, and the line is its text: libmemcached takes a server out of use
+/// after any other error to a get, delete, touch or incr. A quiet get has no reply.
 #[cold]
 pub fn call_error_line(out: &mut Vec<u8>, packet: Packet, key: &[u8], line: &str) {
     if packet.returns_key() {
@@ -151,7 +152,8 @@ fn body(out: &mut Vec<u8>, packet: Packet, bytes: &[u8], cas: u64) {
     out.extend_from_slice(bytes);
 }
 
-/// The reply to a command that was refused with this line, if it did not come as a packet, or with the packet's error.
+/// The reply to a command that was refused with this line, if it did not come as a packet, or with the
+/// packet's error.
 #[cold]
 pub fn refusal(out: &mut Vec<u8>, packet: Option<Packet>, line: &str) {
     match packet {

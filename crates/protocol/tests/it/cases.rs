@@ -1,12 +1,12 @@
 //! Single cases that the recorded answers do not cover.
 
 use cattlegrid_protocol::{
-    Block, Cause, Limits, MetaKey, Parsed, Refused, Request, StoreVerb, parse, parse_apart, parse_from,
+    Block, Limits, MetaKey, Parsed, Refusal, RefusalCause, Request, StoreVerb, parse, parse_apart, parse_from,
 };
 
 use crate::common::{Event, LIMITS, check, check_need, check_splits};
 
-fn refused(input: &[u8]) -> Refused<'_> {
+fn refused(input: &[u8]) -> Refusal<'_> {
     match parse(input, &LIMITS) {
         Parsed::Refused(refused) => refused,
         other => panic!("{other:?}"),
@@ -76,7 +76,7 @@ fn a_block_on_its_way_says_how_to_refuse_it() {
             let parsed = parse(input.as_bytes(), &LIMITS);
             let Parsed::Incomplete { need, block: Some(refused) } = parsed else { panic!("{input}") };
             assert_eq!(need, line.len() + 2 + 11);
-            assert_eq!((refused.reply, refused.cause, refused.close), (reply, Cause::NoMemory, false));
+            assert_eq!((refused.reply, refused.cause, refused.close), (reply, RefusalCause::NoMemory, false));
             assert_eq!(refused.invalidated().as_ref().map(MetaKey::bytes), key, "{input}");
             assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
             assert_eq!(refused.token, token);

@@ -2,7 +2,7 @@
 
 use cattlegrid_protocol::reply::error;
 use cattlegrid_protocol::{
-    Block, Cause, Limits, Parsed, Refused, Request, Store, parse, parse_apart, parse_from,
+    Block, Limits, Parsed, Refusal, RefusalCause, Request, Store, parse, parse_apart, parse_from,
 };
 
 /// The results of parsing a stream, in an order that must not depend on how it was split.
@@ -111,24 +111,24 @@ pub(crate) fn check_need(request: &[u8], line: usize, limits: &Limits) {
     }
 }
 
-/// A refusal while a data block is incomplete drops the rest of it, and answers as for a whole line with a value that is
-/// too large.
-fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize, limits: &Limits) {
+/// A refusal while a data block is incomplete drops the rest of it, and answers as for a whole line with a
+/// value that is too large.
+fn block_ok(refused: &Refusal<'_>, input: &[u8], need: usize, limits: &Limits) {
     assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
-    assert_eq!((refused.cause, refused.close), (Cause::NoMemory, false));
+    assert_eq!((refused.cause, refused.close), (RefusalCause::NoMemory, false));
     assert!(refused.reply.is_empty() || refused.reply == error::OUT_OF_MEMORY);
     let small = Limits { max_item_bytes: 0, ..*limits };
     let Parsed::Refused(too_large) = parse(input, &small) else {
         panic!("a store that fits nowhere: {input:?}");
     };
-    assert_eq!(too_large.cause, Cause::TooLarge);
+    assert_eq!(too_large.cause, RefusalCause::TooLarge);
     assert_eq!(too_large.reply.is_empty(), refused.reply.is_empty());
-    let same = Refused { reply: too_large.reply, cause: Cause::TooLarge, ..refused.clone() };
+    let same = Refusal { reply: too_large.reply, cause: RefusalCause::TooLarge, ..refused.clone() };
     assert_eq!(same, too_large);
 }
 
-/// The line at the front of `input`, whose command with its data block is `all` bytes long, is the same request when the
-/// block is elsewhere: `whole`, if the block is there.
+/// The line at the front of `input`, whose command with its data block is `all` bytes long, is the same
+/// request when the block is elsewhere: `whole`, if the block is there.
 fn apart_ok(input: &[u8], all: usize, whole: Option<&Request<'_>>, limits: &Limits) {
     let line = input.iter().position(|byte| *byte == b'\n').expect("the line is whole") + 1;
     let len = all - line - 2;
@@ -151,7 +151,7 @@ fn apart_ok(input: &[u8], all: usize, whole: Option<&Request<'_>>, limits: &Limi
     else {
         panic!("{:?} without an end", &input[..line]);
     };
-    assert_eq!(apart, Refused { used: line, ..here });
+    assert_eq!(apart, Refusal { used: line, ..here });
 }
 
 /// Reads everything that a request borrows and checks its invariants.

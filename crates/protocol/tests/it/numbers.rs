@@ -1,10 +1,11 @@
 //! Numbers at the boundaries of 31, 32, 63 and 64 bits, in every place of every command that takes one.
 //!
-//! These tables are memcached 1.6.45's. The client flags and the exptime of a classic store are read as C's `strtoul` and
-//! `strtol` do, with 64 bits, and cut to their lower 32, so that the exptime 4294967295 is -1 (clients send -1 as
-//! unsigned); a minus sign negates flags: a magnitude above 2^63 then comes out positive and is taken. All other numbers
-//! are digits only: exptimes of 32 bits with an optional `-`, 11 characters at most; the flag `F` of 32 bits, 11
-//! characters at most; CAS numbers, deltas and initial values of 64 bits, 22 digits at most.
+//! These tables are memcached 1.6.45's. The client flags and the exptime of a classic store are read as C's
+//! `strtoul` and `strtol` do, with 64 bits, and cut to their lower 32, so that the exptime 4294967295 is -1
+//! (clients send -1 as unsigned); a minus sign negates flags: a magnitude above 2^63 then comes out positive
+//! and is taken. All other numbers are digits only: exptimes of 32 bits with an optional `-`, 11 characters
+//! at most; the flag `F` of 32 bits, 11 characters at most; CAS numbers, deltas and initial values of 64
+//! bits, 22 digits at most.
 
 use cattlegrid_protocol::{Admin, Limits, Parsed, Request, parse};
 

@@ -1,7 +1,7 @@
 //! Properties of the binary grammar for any bytes: shared by the property tests and the fuzz target.
 
 use cattlegrid_protocol::{
-    Block, Cause, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refused, Request, parse_packet,
+    Block, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refusal, RefusalCause, Request, parse_packet,
     parse_packet_apart,
 };
 
@@ -112,15 +112,15 @@ pub(crate) fn check(stream: &[u8], limits: &Limits) -> Vec<Event> {
 }
 
 /// A refusal while a value is incomplete drops the rest of it.
-fn block_ok(refused: &Refused<'_>, input: &[u8], need: usize) {
+fn block_ok(refused: &Refusal<'_>, input: &[u8], need: usize) {
     assert_eq!((refused.used, refused.swallow), (input.len(), (need - input.len()) as u64));
-    assert_eq!((refused.cause, refused.close), (Cause::NoMemory, false));
+    assert_eq!((refused.cause, refused.close), (RefusalCause::NoMemory, false));
     let (packet, status) = refused.packet.expect("it is a packet");
     assert_eq!((packet.opcode, status), (input[1], PacketStatus::OutOfMemory));
 }
 
-/// The packet at the front of `input`, `all` bytes long, is the same request when its value is elsewhere: `whole`, if it
-/// is there.
+/// The packet at the front of `input`, `all` bytes long, is the same request when its value is elsewhere:
+/// `whole`, if it is there.
 fn apart_ok(input: &[u8], all: usize, whole: Option<&Request<'_>>, limits: &Limits) {
     let head = 24 + usize::from(input[4]) + usize::from(u16::from_be_bytes([input[2], input[3]]));
     let Parsed::Complete { mut request, used } = parse_packet_apart(&input[..head], limits) else {

@@ -1,8 +1,8 @@
 //! The binary grammar: which packets are requests, how the others are refused, and what replies look like.
 
 use cattlegrid_protocol::{
-    Admin, Block, Cause, Limits, Packet, PacketCommand, PacketStatus, Parsed, Refused, Request, opcode,
-    parse_packet, reply,
+    Admin, Block, Limits, Packet, PacketCommand, PacketStatus, Parsed, Refusal, RefusalCause, Request,
+    opcode, parse_packet, reply,
 };
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn request(input: &[u8]) -> Request<'_> {
     }
 }
 
-fn refused(input: &[u8]) -> Refused<'_> {
+fn refused(input: &[u8]) -> Refusal<'_> {
     match parse_packet(input, &limits()) {
         Parsed::Refused(refused) => refused,
         other => panic!("{other:?}"),
@@ -139,7 +139,7 @@ fn a_store_that_is_too_large_or_finds_no_memory() {
     assert_eq!(refused.packet.unwrap().1, PacketStatus::TooLarge);
     assert_eq!(
         (refused.cause, refused.invalidate, refused.token),
-        (Cause::TooLarge, Some(&b"key"[..]), Some(9))
+        (RefusalCause::TooLarge, Some(&b"key"[..]), Some(9))
     );
     assert!(refused.drops_old());
     let input = packet(opcode::REPLACE, 9, &[0; 8], b"key", &[b'v'; 200]);

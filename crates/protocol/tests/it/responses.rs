@@ -1,5 +1,5 @@
-//! Replies that any server may write, read back by the client's side, however they are split; requests that the client's
-//! side writes, read back by the server's.
+//! Replies that any server may write, read back by the client's side, however they are split; requests that
+//! the client's side writes, read back by the server's.
 
 use cattlegrid_protocol::{Block, Parsed, Request, StoreVerb, parse, reply, request};
 use proptest::prelude::*;

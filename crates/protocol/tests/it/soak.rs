@@ -1,5 +1,6 @@
 //! The code of the fuzz targets on a stable toolchain: valid streams that a seeded generator damages.
-//! `SOAK_ITERATIONS=1000000 cargo nextest run --release -p cattlegrid-protocol soak` runs longer, `SOAK_SEED` with another seed.
+//! `SOAK_ITERATIONS=1000000 cargo nextest run --release -p cattlegrid-protocol soak` runs longer, `SOAK_SEED`
+//! with another seed.
 
 use crate::common::{LIMITS, check};
 

@@ -1,8 +1,8 @@
 //! The refusals of memcached 1.6.45.
 //!
-//! `data/memcached-1.6.45-parse.tsv` is derived from recorded answers. Each line has the bytes sent (escaped, `K` is
-//! a key) and then, separated by tabs, the answers that the parser gives, in order. `<silent>`: the bytes sent
-//! left a data block open, which took the `mn` that followed.
+//! `data/memcached-1.6.45-parse.tsv` is derived from recorded answers. Each line has the bytes sent (escaped,
+//! `K` is a key) and then, separated by tabs, the answers that the parser gives, in order. `<silent>`: the
+//! bytes sent left a data block open, which took the `mn` that followed.
 
 use crate::common::{Event, check};
 use cattlegrid_protocol::Limits;

@@ -17,7 +17,7 @@
 use std::io::IoSliceMut;
 
 use arrayvec::ArrayVec;
-use cattlegrid_protocol::{Parsed, Refused};
+use cattlegrid_protocol::{Parsed, Refusal};
 use cattlegrid_store::ArrivingValue;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
@@ -55,13 +55,13 @@ impl PagedStore {
     }
 
     /// How to refuse it; `ended`: bytes of the block's end that have arrived.
-    pub(super) fn refusal(&self, ended: usize, speaks: Speaks, shared: &Shared) -> Option<Refused<'_>> {
+    pub(super) fn refusal(&self, ended: usize, speaks: Speaks, shared: &Shared) -> Option<Refusal<'_>> {
         let Parsed::Incomplete { block: Some(refused), .. } = speaks.parse(&self.line, 0, &shared.limits)
         else {
             return None;
         };
         let arrived = self.value.filled() + ended;
-        Some(Refused { swallow: refused.swallow.saturating_sub(arrived as u64), ..refused })
+        Some(Refusal { swallow: refused.swallow.saturating_sub(arrived as u64), ..refused })
     }
 }
 
@@ -271,8 +271,8 @@ impl Connection {
         Some(end.len())
     }
 
-    /// A refusal by which nothing becomes of a key that its user may not write.
-    pub(super) fn allowed<'r>(&self, refused: Refused<'r>, shared: &Shared) -> Refused<'r> {
+    /// A refusal that leaves as it is a key that its user may not write.
+    pub(super) fn allowed<'r>(&self, refused: Refusal<'r>, shared: &Shared) -> Refusal<'r> {
         match &self.limited {
             None => refused,
             Some(limited) => shared.engine.refused_allowed(&limited.rights, refused),

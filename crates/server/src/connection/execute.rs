@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
-use cattlegrid_engine::{Context, Got, PREFETCH_MAX, Piece, Progress, Rights, ShardLock, Step, Ticket};
-use cattlegrid_protocol::{Cause, Get, Keys, Parsed, Refused, Request, reply};
+use cattlegrid_engine::{
+    Context, GetPiece, PREFETCH_MAX, PieceResult, Progress, Rights, ShardLock, Step, Ticket,
+};
+use cattlegrid_protocol::{Get, Keys, Parsed, Refusal, RefusalCause, Request, reply};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::input::{Answer, Front, Speaks, Swallow};
@@ -405,13 +407,13 @@ impl Connection {
         }
         self.leave_run();
         self.input.take_run();
-        let piece = Piece { progress, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
+        let piece = GetPiece { progress, bytes: turn.output_bytes, keys: turn.shared.caps.turn_keys };
         let (shared, mut cx) = self.context(turn);
         let parked = if let Request::Get(get) = request {
             match shared.engine.get(get, hash, piece, lock, &mut cx) {
-                Got::Done => None,
-                Got::Parked(parked) => Some(parked),
-                Got::ParkedMore(parked, left) => {
+                PieceResult::Done => None,
+                PieceResult::Parked(parked) => Some(parked),
+                PieceResult::ParkedMore(parked, left) => {
                     let since_ms = parked.since_ms();
                     let progress = since_ms.map_or(Progress::Begun, Progress::Waits);
                     let done = text.len() - self.put_off(get, &left, progress, text);
@@ -419,7 +421,7 @@ impl Connection {
                     self.go_on_behind(since_ms.is_some());
                     return done;
                 }
-                Got::More(left) => {
+                PieceResult::More(left) => {
                     let is_waiting = matches!(progress, Progress::Waits(_));
                     let progress = if is_waiting { progress } else { Progress::Begun };
                     let line = self.put_off(get, &left, progress, text);
@@ -495,20 +497,20 @@ impl Connection {
         }
     }
 
-    pub(super) fn refused(&mut self, refused: &Refused<'_>, turn: &mut Turn<'_>) {
+    pub(super) fn refused(&mut self, refused: &Refusal<'_>, turn: &mut Turn<'_>) {
         self.info.last_command.store(turn.now.second, Relaxed);
         let answer = self.input.swallow(refused.swallow, Answer::of(refused));
         match refused.cause {
-            Cause::Grammar => {}
-            Cause::TooLarge => turn.counters.store_too_large.add(1),
-            Cause::NoMemory => turn.counters.store_no_memory.add(1),
-            Cause::NotAllowed(command) => self.note_not_allowed(command, turn),
+            RefusalCause::Grammar => {}
+            RefusalCause::TooLarge => turn.counters.store_too_large.add(1),
+            RefusalCause::NoMemory => turn.counters.store_no_memory.add(1),
+            RefusalCause::NotAllowed(command) => self.note_not_allowed(command, turn),
         }
         self.leave_run();
         if let Some(store) = &refused.store
             && let Some(key) = store.key()
         {
-            let too_large = refused.cause == Cause::TooLarge;
+            let too_large = refused.cause == RefusalCause::TooLarge;
             let (shared, mut cx) = self.context(turn);
             shared.engine.note_refused(key.bytes(), store.verb, store.classic, too_large, &mut cx);
         }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cattlegrid_engine::{Context, Counters, Now, Parked, ReplyQueue, Wake};
+use cattlegrid_engine::{Context, Counters, Now, ParkedRequest, ReplyQueue, Wake};
 use cattlegrid_protocol::{Admin, PacketCommand, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -33,7 +33,7 @@ impl Connection {
 
     /// Keeps a request that waits, behind all that was answered before it.
     #[cold]
-    pub(super) fn park(&mut self, parked: Box<Parked>, len: usize, turn: &mut Turn<'_>) {
+    pub(super) fn park(&mut self, parked: Box<ParkedRequest>, len: usize, turn: &mut Turn<'_>) {
         self.replies.push(turn.out, turn.now.ms);
         let is_barrier = parked.is_barrier();
         self.replies.park(parked, len, turn.now.ms);

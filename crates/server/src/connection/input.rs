@@ -10,8 +10,8 @@ use std::mem::take;
 use cattlegrid_config::Protocol;
 use cattlegrid_engine::Progress;
 use cattlegrid_protocol::{
-    BINARY_MAGIC, Cause, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refused, parse_apart,
-    parse_from, parse_packet, parse_packet_apart, reply,
+    BINARY_MAGIC, HEADER_BYTES, KEY_MAX, Limits, Packet, PacketStatus, Parsed, Refusal, RefusalCause,
+    parse_apart, parse_from, parse_packet, parse_packet_apart, reply,
 };
 
 use super::arriving::PagedStore;
@@ -110,9 +110,11 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn of(refused: &Refused<'_>) -> Self {
+    pub(super) fn of(refused: &Refusal<'_>) -> Self {
         match refused.packet {
-            Some((packet, _)) if matches!(refused.cause, Cause::NotAllowed(_)) => Self::NotAllowed(packet),
+            Some((packet, _)) if matches!(refused.cause, RefusalCause::NotAllowed(_)) => {
+                Self::NotAllowed(packet)
+            }
             Some((packet, status)) => Self::Packet(packet, status),
             None => Self::Line(refused.reply),
         }

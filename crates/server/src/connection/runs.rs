@@ -3,7 +3,7 @@
 //! Their gets are executed one by one until the first whose key another client computes. From there on the run must be known up
 //! to its end: what has arrived of it stays in `input` until the rest has come, for a short time at most.
 
-use cattlegrid_engine::{End, MayHold, RunGet, Seen, ShardLock, is_of_run, is_quiet_get};
+use cattlegrid_engine::{AnsweredGets, GetEnd, MayHold, RunGet, ShardLock, is_of_run, is_quiet_get};
 use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 
 use super::Connection;
@@ -111,7 +111,7 @@ impl Connection {
     pub(super) fn hold_run(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<Batch> {
         let shared = turn.shared;
         let (mut gets, mut ends) = (Vec::new(), Vec::new());
-        let (mut at, mut end, mut is_whole) = (0, End::Nothing, false);
+        let (mut at, mut end, mut is_whole) = (0, GetEnd::Nothing, false);
         while !is_whole && gets.len() <= GETS_MAX {
             match self.parse(&rest[at..], 0, shared) {
                 Parsed::Complete { request, used } if is_of_run(&request) => {
@@ -123,11 +123,11 @@ impl Connection {
                 }
                 Parsed::Complete { request, used } => {
                     match request {
-                        Request::MetaNoop => end = End::Mn,
-                        Request::Packet(packet, PacketCommand::Noop) => end = End::Noop(packet),
+                        Request::MetaNoop => end = GetEnd::Mn,
+                        Request::Packet(packet, PacketCommand::Noop) => end = GetEnd::Noop(packet),
                         _ => {}
                     }
-                    if end != End::Nothing {
+                    if end != GetEnd::Nothing {
                         at += used;
                     }
                     is_whole = true;
@@ -149,7 +149,7 @@ impl Connection {
         }
         let bytes = turn.output_bytes;
         let (seen, computes) = (std::mem::take(&mut self.run_seen), std::mem::take(&mut self.run_computes));
-        let seen = Seen { keys: &seen, computes: &computes };
+        let seen = AnsweredGets { keys: &seen, computes: &computes };
         let (shared, mut cx) = self.context(turn);
         let mut lock = shared.engine.shard_lock();
         let (done, parked) = shared.engine.get_run(&gets, seen, end, bytes, &mut lock, &mut cx);

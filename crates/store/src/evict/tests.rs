@@ -33,17 +33,17 @@ fn a_pinned_item_that_cannot_move_stays() {
         count += 1;
     }
     memory.set_limit(PAGE_BYTES).unwrap();
-    assert_eq!(store.begin_walk(Purpose::Writers), Some(Begun::Walk));
+    assert_eq!(store.begin_walk(Purpose::Writers), Some(WalkChoice::Walk));
     let walked = store.walk.unwrap().segment;
     let spares = store.log.exchange_spares(Vec::new());
     while store.log.seal_fullest(ShareSet::ALL) {}
     while store.walk.is_some_and(|walk| walk.segment == walked)
-        && store.walk_some(1_000, Pause::NEVER, Purpose::Writers).is_some()
+        && store.walk_some(1_000, WalkPause::NEVER, Purpose::Writers).is_some()
     {}
     assert!(store.walk.is_none(), "it has ended before the segment's end");
     store.verify();
-    assert_eq!(put(&mut store, count), Err(Full));
-    assert_eq!(store.give_back(PAGE_BYTES, Least::Taken), 0);
+    assert_eq!(put(&mut store, count), Err(StoreFull));
+    assert_eq!(store.give_back(PAGE_BYTES, LeastShares::Taken), 0);
     store.verify();
     store.log.exchange_spares(spares);
     memory.set_limit(1 << 20).unwrap();

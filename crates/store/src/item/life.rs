@@ -2,12 +2,13 @@
 
 use super::NEVER;
 
-/// The limited life of a value that may have to be computed again, apart from its expiry: it ends as if it was evicted.
+/// The limited life of a value that may have to be computed again, apart from its expiry: it ends as if it
+/// was evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     /// Milliseconds since the server's start.
     pub ends_ms: u64,
-    /// It was provisional when it was stored; otherwise it was doubted later.
+    /// The value was provisional when it was stored; otherwise it was doubted later.
     pub provisional: bool,
 }
 
@@ -34,9 +35,9 @@ impl Refresh {
 
 /// In the field of the refresh lead: the item has a life.
 pub(super) const HAS_LIFE: u32 = 1 << 31;
-/// The same: it is provisional.
+/// A bit of the refresh field: the value is provisional.
 pub(super) const IS_PROVISIONAL: u32 = 1 << 30;
-/// The same: milliseconds from the end of the life to the expiry, below 1,000.
+/// Bits of the refresh field: milliseconds from the end of the life to the expiry, below 1,000.
 pub(super) const LIFE_MS: u32 = IS_PROVISIONAL - 1;
 
 /// The second by whose beginning this millisecond has passed.

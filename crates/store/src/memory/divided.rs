@@ -1,9 +1,11 @@
-//! Pages that are divided: the last part of a large value, which would leave most of a page empty, shares one with others.
+//! Pages that are divided: the last part of a large value, which would leave most of a page empty, shares one
+//! with others.
 //!
-//! A page has 16 units. A part moves to the page whose longest free run of units is the shortest that is long enough. Where there is none its end moves
-//! to the longest run that there is, and its beginning to another; where there is none for that either, the page in which it lies is
-//! divided: so a value never needs a page more for it. A page that no part has any more goes back. However parts come and go, they have no
-//! more pages than if each had one of its own.
+//! A page has 16 units. A part moves to the page whose longest free run of units is the shortest that is long
+//! enough. Where there is none its end moves to the longest run that there is, and its beginning to another;
+//! where there is none for that either, the page in which it lies is divided: so a value never needs a page
+//! more for it. A page that no part has any more goes back. However parts come and go, they have no more
+//! pages than if each had one of its own.
 //!
 //! # Invariants
 //! * A unit belongs to one part at most; a divided page is not free in `Pages`, and counts as used.
@@ -33,7 +35,7 @@ impl Units {
         self.page as usize * PAGE_BYTES + usize::from(self.first) * UNIT_BYTES
     }
 
-    /// Its bytes.
+    /// The size in bytes.
     #[inline]
     pub(super) fn len(self) -> usize {
         usize::from(self.count) * UNIT_BYTES
@@ -50,10 +52,10 @@ impl Units {
     }
 }
 
-/// See the module's text.
+/// Pages that the last parts of several large values share.
 #[derive(Debug, Default)]
-pub(super) struct Divided {
-    pages: HashMap<u32, Page>,
+pub(super) struct DividedPages {
+    pages: HashMap<u32, DividedPage>,
     /// The pages by their longest free run.
     by_run: [Vec<u32>; UNITS],
     /// Free units of all of them.
@@ -61,16 +63,17 @@ pub(super) struct Divided {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Page {
+struct DividedPage {
     /// Bit set: the unit is free.
     free: u16,
-    /// Its place in its list.
+    /// The page's place in its list.
     place: u32,
 }
 
-impl Divided {
-    /// Units for a part of `bytes` bytes (1 to 15 units) in the page `own`: its beginning, and its end if that is elsewhere.
-    /// The beginning may be where it is, in `own`, which is divided then; otherwise `own` has become free of it.
+impl DividedPages {
+    /// Units for a part of `bytes` bytes (1 to 15 units) in the page `own`: its beginning, and its end if
+    /// that is elsewhere. The beginning may be where it is, in `own`, which is divided then; otherwise `own`
+    /// has become free of it.
     pub(super) fn place(&mut self, own: u32, bytes: usize) -> [Units; 2] {
         let count = bytes.div_ceil(UNIT_BYTES);
         debug_assert!((1..UNITS).contains(&count), "{bytes} bytes");
@@ -117,13 +120,13 @@ impl Divided {
     fn enter(&mut self, page: u32, free: u16) {
         self.free += free.count_ones() as usize;
         let list = &mut self.by_run[longest_run(free)];
-        self.pages.insert(page, Page { free, place: list.len() as u32 });
+        self.pages.insert(page, DividedPage { free, place: list.len() as u32 });
         list.push(page);
     }
 
     /// Takes a page out of its list; its free units.
     fn leave(&mut self, page: u32) -> u16 {
-        let Page { free, place } = self.pages.remove(&page).expect("units are of a divided page");
+        let DividedPage { free, place } = self.pages.remove(&page).expect("units are of a divided page");
         self.free -= free.count_ones() as usize;
         let list = &mut self.by_run[longest_run(free)];
         list.swap_remove(place as usize);
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn no_unit_is_taken_twice_and_all_go_back() {
-        let (mut divided, mut random) = (Divided::default(), 7_u64);
+        let (mut divided, mut random) = (DividedPages::default(), 7_u64);
         let mut taken: Vec<[Units; 2]> = Vec::new();
         let (mut next, mut whole) = (0, Vec::new());
         for round in 0..20_000 {
@@ -236,7 +239,7 @@ mod tests {
     #[test]
     fn parts_of_one_length_leave_little_free() {
         for count in 1..UNITS {
-            let mut divided = Divided::default();
+            let mut divided = DividedPages::default();
             for own in 0..1000 {
                 divided.place(own, count * UNIT_BYTES);
             }

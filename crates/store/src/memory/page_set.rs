@@ -8,8 +8,8 @@ use crate::memory::{Memory, PAGE_BYTES};
 /// The bytes of one page.
 pub(crate) type Page = [u8; PAGE_BYTES];
 
-/// Single pages that belong to their owner alone, numbered from 0 on: four bytes for each, and one lock for as many as are
-/// taken or given back at once. Their first content is arbitrary.
+/// Single pages that belong to their owner alone, numbered from 0 on: four bytes for each, and one lock for
+/// as many as are taken or given back at once. Their first content is arbitrary.
 pub(crate) struct PageSet {
     memory: Arc<Memory>,
     /// Each page at most once.
@@ -67,8 +67,8 @@ impl PageSet {
     /// Gives its pages other numbers: `order` has the same places.
     ///
     /// # Panics
-    /// It has others: pages of another set could be reached. In release builds, too: it is called only to take back what has
-    /// failed.
+    /// It has others: pages of another set could be reached. In release builds, too: it is called only to
+    /// take back what has failed.
     pub(crate) fn reorder(&mut self, order: Vec<u32>) {
         let sorted = |places: &[u32]| {
             let mut places = places.to_vec();
@@ -88,11 +88,12 @@ impl PageSet {
     #[inline]
     pub(crate) fn page(&self, number: usize) -> &Page {
         let offset = self.pages[number] as usize * PAGE_BYTES;
-        // SAFETY: the page is mapped and belongs to this set alone (`Memory::take_pages`), and `self` is borrowed.
+        // SAFETY: the page is mapped and belongs to this set alone (`Memory::take_pages`), and `self` is
+        // borrowed.
         unsafe { self.memory.base.add(offset).cast::<Page>().as_ref() }
     }
 
-    /// The same, to write.
+    /// A page, to write.
     #[inline]
     pub(crate) fn page_mut(&mut self, number: usize) -> &mut Page {
         let offset = self.pages[number] as usize * PAGE_BYTES;

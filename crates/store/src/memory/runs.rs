@@ -1,7 +1,9 @@
-//! Pages in several runs, used as one row of bytes: a large value's. Its last part may share a page with those of others.
+//! Pages in several runs, used as one row of bytes: a large value's. Its last part may share a page with
+//! those of others.
 //!
 //! # Invariants
-//! * The pages of all runs belong to these runs alone (`Memory::take_runs`) until they are given back; so do the units of the tail.
+//! * The pages of all runs belong to these runs alone (`Memory::take_runs`) until they are given back; so do
+//!   the units of the tail.
 //! * `before` of each run is the number of pages of the runs before it.
 
 use std::sync::Arc;
@@ -10,7 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::divided::{UNIT_BYTES, Units};
 use super::{Memory, PAGE_BYTES};
 
-/// Pages in several runs that belong to their owner alone, as one row of bytes. Their first content is arbitrary.
+/// Pages in several runs that belong to their owner alone, as one row of bytes. Their first content is
+/// arbitrary.
 pub struct Runs {
     memory: Arc<Memory>,
     /// Most values have one run: then nothing is allocated. Without meaning while there are no pages.
@@ -24,7 +27,7 @@ pub struct Runs {
 /// A run of pages.
 #[derive(Debug, Clone, Copy, Default)]
 struct Span {
-    /// Its first page's place.
+    /// The place of the first page.
     page: u32,
     /// Pages of the runs before it.
     before: u32,
@@ -64,9 +67,10 @@ impl Runs {
         if self.pages == 0 { 0 } else { 1 + self.rest.len() }
     }
 
-    /// Adds pages at the end that hold `bytes`; false, and none, when fewer are free. Not after [`Runs::settle`].
+    /// Adds pages at the end that hold `bytes`; false, and none, when fewer are free. Not after
+    /// [`Runs::shrink_to`].
     pub fn grow(&mut self, bytes: usize) -> bool {
-        debug_assert!(self.tail[0].is_empty(), "settled runs do not grow");
+        debug_assert!(self.tail[0].is_empty(), "runs of fixed length do not grow");
         let Self { memory, first, rest, pages, .. } = self;
         let count = bytes.div_ceil(PAGE_BYTES);
         if u32::try_from(*pages + count).is_err() {
@@ -107,8 +111,9 @@ impl Runs {
         self.pages = wanted;
     }
 
-    /// Gives back what the first `bytes` bytes do not need: pages at the end, and units of the last one. They grow no more.
-    pub fn settle(&mut self, bytes: usize) {
+    /// Gives back what the first `bytes` bytes do not need: pages at the end, and units of the last one. They
+    /// grow no more.
+    pub fn shrink_to(&mut self, bytes: usize) {
         self.truncate(bytes);
         let part = bytes % PAGE_BYTES;
         if !self.tail[0].is_empty() || part == 0 || part > PAGE_BYTES - UNIT_BYTES || self.len() < bytes {
@@ -121,7 +126,8 @@ impl Runs {
         self.tail = divided.place(last as u32, part);
         let [beginning, end] = self.tail;
         let moves = beginning.page as usize != last;
-        // SAFETY: all are mapped and belong to these runs alone, the last page and the units of other pages, which are divided.
+        // SAFETY: all are mapped and belong to these runs alone, the last page and the units of other pages,
+        // which are divided.
         unsafe {
             let base = self.memory.base.as_ptr();
             let from = base.add(last * PAGE_BYTES);
@@ -152,7 +158,8 @@ impl Runs {
             if skipped == units.len() {
                 return None;
             }
-            // SAFETY: the units are mapped and belong to these runs alone (`Memory::take_units`), and `self` is borrowed.
+            // SAFETY: the units are mapped and belong to these runs alone (`Memory::take_units`), and `self`
+            // is borrowed.
             unsafe {
                 let at = self.memory.base.as_ptr().add(units.offset() + skipped);
                 Some(std::slice::from_raw_parts(at, units.len() - skipped))
@@ -162,7 +169,8 @@ impl Runs {
             let (page, _, count) = self.span(number);
             let skipped = std::mem::take(&mut skip);
             let at = page * PAGE_BYTES + skipped;
-            // SAFETY: the pages are mapped and belong to these runs alone (`Memory::take_runs`), and `self` is borrowed.
+            // SAFETY: the pages are mapped and belong to these runs alone (`Memory::take_runs`), and `self`
+            // is borrowed.
             unsafe {
                 std::slice::from_raw_parts(self.memory.base.as_ptr().add(at), count * PAGE_BYTES - skipped)
             }
@@ -170,16 +178,17 @@ impl Runs {
         runs.chain(tail)
     }
 
-    /// The same, to write, before they are settled.
+    /// The bytes from `offset` on, to write, before [`Runs::shrink_to`].
     pub fn from_mut(&mut self, offset: usize) -> impl Iterator<Item = &mut [u8]> {
-        debug_assert!(self.tail[0].is_empty(), "settled runs are not written");
+        debug_assert!(self.tail[0].is_empty(), "runs of fixed length are not written");
         let (first, mut skip) = self.place_of(offset);
         let runs = &*self;
         (first..runs.count()).map(move |number| {
             let (page, _, count) = runs.span(number);
             let skipped = std::mem::take(&mut skip);
             let at = page * PAGE_BYTES + skipped;
-            // SAFETY: as in `from`; `self` is borrowed mutably for as long as the slices live, and runs have no page in common.
+            // SAFETY: as in `from`; `self` is borrowed mutably for as long as the slices live, and runs have
+            // no page in common.
             unsafe {
                 std::slice::from_raw_parts_mut(
                     runs.memory.base.as_ptr().add(at),
@@ -189,7 +198,8 @@ impl Runs {
         })
     }
 
-    /// The run that has the byte at `offset`, or the last one, and the bytes before it in that run; behind the last one if it is in the tail.
+    /// The run that has the byte at `offset`, or the last one, and the bytes before it in that run; behind
+    /// the last one if it is in the tail.
     #[inline]
     fn place_of(&self, offset: usize) -> (usize, usize) {
         if offset >= self.pages * PAGE_BYTES && !self.tail[0].is_empty() {

@@ -139,7 +139,8 @@ fn the_limit_moves() {
     assert!(memory.scattered(MIB / 2).is_some());
 }
 
-/// Every other page is free: half of the memory can be had as runs of 64 pages, and no more is resident than before.
+/// Every other page is free: half of the memory can be had as runs of 64 pages, and no more is resident than
+/// before.
 #[test]
 fn pages_in_pieces_are_not_stranded() {
     if cfg!(miri) {

@@ -5,7 +5,7 @@ use crate::memory::Run;
 
 /// Which of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Queue {
+pub(crate) enum SegmentQueue {
     /// Where keys begin that were missed before they were stored.
     Small = 0,
     /// For items that were used while in another queue, or came back soon after leaving the small one.
@@ -14,7 +14,7 @@ pub(crate) enum Queue {
     Blind = 2,
 }
 
-impl Queue {
+impl SegmentQueue {
     /// Number of queues.
     pub(crate) const COUNT: usize = 3;
     /// All of them, in the order of their numbers.
@@ -29,19 +29,20 @@ impl Queue {
 /// One segment's account.
 pub(crate) struct Segment {
     pub(super) run: Run,
-    pub(crate) queue: Queue,
+    pub(crate) queue: SegmentQueue,
     /// Of the TTLs of its items, in their share.
     pub(crate) class: u8,
     /// Of its items.
     pub(crate) share: u8,
-    pub(crate) state: State,
+    pub(crate) state: SegmentState,
     /// Where the next item goes.
     pub(crate) filled: usize,
     pub(crate) live_bytes: usize,
     pub(crate) live_items: usize,
     /// Pages of the huge values and trees that its items name.
     pub(crate) outside_bytes: usize,
-    /// Its stubs, the items whose values are outside the log and which are not pinned, and their bytes.
+    /// The segment's stubs, the items whose values are outside the log and which are not pinned, and their
+    /// bytes.
     pub(crate) stubs: (usize, usize),
     /// Bytes of its pinned items in the log.
     pub(crate) pinned_bytes: usize,
@@ -51,13 +52,15 @@ pub(crate) struct Segment {
     pub(super) kept: usize,
     /// No pinned item in it is known to die before this second.
     pub(crate) reap_at: u32,
-    /// No pinned item in it is known to have been ended by an event up to this number: see [`crate::Ends`].
+    /// No pinned item in it is known to have been ended by an event up to this number: see
+    /// [`crate::PinnedEnds`].
     pub(crate) looked: u64,
     /// The second in which its pinned items were last looked at.
     pub(crate) looked_at: u32,
     /// Order of sealing: the lowest is the oldest.
     pub(crate) sequence: u64,
-    /// It was made a segment of the main queue as it was: its items have had this many uses then, which do not count any more.
+    /// The segment was made one of the main queue as it was: its items have had this many uses then, which do
+    /// not count any more.
     pub(crate) spent: u8,
     /// When it was opened, in ticks.
     pub(super) opened: u64,
@@ -71,7 +74,7 @@ pub(crate) struct Segment {
 
 /// What a queue has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Account {
+pub(crate) struct QueueAccount {
     /// Bytes of its sealed and open segments, and of what their items have outside the log.
     pub(crate) bytes: usize,
     /// Of these, bytes of pinned items.
@@ -82,7 +85,7 @@ pub(crate) struct Account {
     pub(crate) items: usize,
 }
 
-impl Account {
+impl QueueAccount {
     /// Adds another queue's.
     pub(crate) fn add(&mut self, other: &Self) {
         self.bytes += other.bytes;
@@ -99,7 +102,7 @@ pub(crate) struct Weight {
     pub(crate) bytes: usize,
     /// Bytes of the budget outside the log.
     pub(crate) outside: usize,
-    /// It is never evicted.
+    /// The item is never evicted.
     pub(crate) pinned: bool,
 }
 
@@ -119,8 +122,8 @@ impl Weight {
         if self.is_stub() { (1, self.bytes) } else { (0, 0) }
     }
 
-    /// It has its value outside the log and may be evicted: the walk of its segment moves it, and evicts it for no other reason
-    /// than that there is no room.
+    /// Whether the item has its value outside the log and may be evicted: the walk of its segment moves it,
+    /// and evicts it for no other reason than that there is no room.
     pub(crate) fn is_stub(self) -> bool {
         self.outside > 0 && !self.pinned
     }
@@ -133,7 +136,7 @@ impl Weight {
 
 /// The state of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum SegmentState {
     /// Takes appends.
     Open,
     /// Full: may be collected.
@@ -158,14 +161,14 @@ impl Segment {
         }
     }
 
-    /// When its items were stored, in ticks: the mean by their bytes. An item that was moved counts as stored at a time between its
-    /// segment's and the move.
+    /// When its items were stored, in ticks: the mean by their bytes. An item that was moved counts as stored
+    /// at a time between its segment's and the move.
     pub(crate) fn stored(&self) -> u64 {
         let mean = self.byte_ticks / (self.filled as i128).max(1);
         self.opened.saturating_add_signed(mean as i64)
     }
 
-    /// Its items that are neither pinned nor stubs, and their bytes on average.
+    /// The mean size in bytes of the segment's items that are neither pinned nor stubs.
     pub(crate) fn mean_bytes(&self) -> usize {
         let bytes = self.live_bytes.saturating_sub(self.pinned_bytes + self.stubs.1);
         bytes / self.live_items.saturating_sub(self.stubs.0).max(1)

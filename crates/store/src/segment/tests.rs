@@ -12,16 +12,16 @@ fn writers_leave_room_for_pinned_items() {
     let items: Vec<(u64, Weight)> = (0..16)
         .map(|n| {
             let (location, weight) =
-                (log.append(Queue::Main, 0, BYTES).unwrap(), weights[usize::from(n >= 4)]);
+                (log.append(SegmentQueue::Main, 0, BYTES).unwrap(), weights[usize::from(n >= 4)]);
             log.add(location, weight, NEVER, 1, 0);
             (location, weight)
         })
         .collect();
-    assert!(log.append(Queue::Main, 0, BYTES).is_none(), "the last spare is the collector's");
+    assert!(log.append(SegmentQueue::Main, 0, BYTES).is_none(), "the last spare is the collector's");
     log.collect(0);
     let mut written = 0;
     for (from, weight) in items {
-        if let Some(to) = log.append_survivor(Queue::Main, 0, BYTES, weight.pinned) {
+        if let Some(to) = log.append_survivor(SegmentQueue::Main, 0, BYTES, weight.pinned) {
             log.remove(from, weight);
             log.add(to, weight, NEVER, 1, 0);
         } else {
@@ -29,7 +29,7 @@ fn writers_leave_room_for_pinned_items() {
             log.remove(from, weight);
         }
         log.verify_room();
-        if let Some(location) = log.append_anywhere(Queue::Main, 0, BYTES) {
+        if let Some(location) = log.append_anywhere(SegmentQueue::Main, 0, BYTES) {
             log.add(location, weights[0], NEVER, 1, 0);
             written += 1;
         }

@@ -1,23 +1,23 @@
 //! Changes of a tree that may be taken back, and the bound of what the trees of pinned objects take.
 //!
-//! While changes are an attempt, no page is given back, and each page in use is copied before its first change. Taken back, all
-//! pages and long values are what they were.
+//! While changes are an attempt, no page is given back, and each page in use is copied before its first
+//! change. Taken back, all pages and long values are what they were.
 
 use std::collections::BTreeMap;
 
-use super::values::Shared;
+use super::values::SharedValues;
 use super::{Tree, TreeFull};
 use crate::memory::{PAGE_BYTES, Page};
 
 /// A tree as it was before an attempt.
-pub(super) struct Before {
-    /// Its pages in the order of their numbers.
+pub(super) struct TreeBefore {
+    /// The tree's pages in the order of their numbers.
     order: Vec<u32>,
     /// Pages that it has taken since.
     added: Vec<u32>,
     /// Those that have changed since, by their place in the budget.
     changed: BTreeMap<u32, Box<Page>>,
-    values: Shared,
+    values: SharedValues,
     used: usize,
     inner: usize,
     root: u32,
@@ -29,23 +29,24 @@ pub(super) struct Before {
 
 /// How far the tree of a pinned object may grow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bound {
+pub(super) struct PinnedBound {
     /// Most bytes of pinned objects in the budget.
     most: usize,
-    /// Bytes that the tree has taken under the bound, which count as pinned besides those that its object is known to hold.
+    /// Bytes that the tree has taken under the bound, which count as pinned besides those that its object is
+    /// known to hold.
     taken: usize,
-    /// It has refused some.
+    /// The bound has refused some growth.
     has_refused: bool,
 }
 
 impl Tree {
     /// Bounds its growth: what all pinned objects of the budget hold stays within `most` bytes.
     pub(crate) fn bind(&mut self, most: usize) {
-        self.bound = Some(Bound { most, taken: 0, has_refused: false });
+        self.bound = Some(PinnedBound { most, taken: 0, has_refused: false });
     }
 
-    /// Ends the bound. Bytes that were taken under it, which the caller gives back to the account of pinned objects, and whether
-    /// it has refused some.
+    /// Ends the bound. Bytes that were taken under it, which the caller gives back to the account of pinned
+    /// objects, and whether it has refused some.
     pub(crate) fn unbind(&mut self) -> (usize, bool) {
         self.bound.take().map_or((0, false), |bound| (bound.taken, bound.has_refused))
     }
@@ -63,7 +64,7 @@ impl Tree {
 
     /// Changes from now on are an attempt, until [`Tree::keep`] or [`Tree::take_back`].
     pub(crate) fn attempt(&mut self) {
-        self.before = Some(Box::new(Before {
+        self.before = Some(Box::new(TreeBefore {
             order: self.pages.order().to_vec(),
             added: Vec::new(),
             changed: BTreeMap::new(),
@@ -88,7 +89,7 @@ impl Tree {
     /// Takes back what was attempted.
     pub(crate) fn take_back(&mut self) {
         let Some(before) = self.before.take() else { return };
-        let Before { mut order, added, changed, values, .. } = *before;
+        let TreeBefore { mut order, added, changed, values, .. } = *before;
         let len = order.len();
         order.extend_from_slice(&added);
         self.pages.reorder(order);

@@ -1,13 +1,14 @@
 //! Inserts and removals in a tree, and the pages that they need or give back.
 //!
-//! A page that an entry does not fit in is divided in two: in the middle, or behind its last entry where the new entry is the
-//! tree's last, so that ascending keys fill their pages. The page above gets an entry for the new page and may be divided
-//! likewise, up to the root. What a removal leaves below half of a page joins a neighbour where both take seven eighths of a page at
-//! most, so that the next insert does not divide them again; an empty page always goes.
+//! A page that an entry does not fit in is divided in two: in the middle, or behind its last entry where the
+//! new entry is the tree's last, so that ascending keys fill their pages. The page above gets an entry for
+//! the new page and may be divided likewise, up to the root. What a removal leaves below half of a page joins
+//! a neighbour where both take seven eighths of a page at most, so that the next insert does not divide them
+//! again; an empty page always goes.
 
 use std::cmp::Ordering;
 
-use super::node::{self, Content, ENTRY_MAX, Node, ROOM};
+use super::node::{self, ENTRY_MAX, EntryContent, ROOM, TreePage};
 use super::{Tree, TreeFull};
 use crate::huge::HugeValue;
 use crate::memory::PAGE_BYTES;
@@ -18,18 +19,19 @@ const LOW: usize = ROOM / 2;
 const JOINED_MAX: usize = ROOM / 8 * 7;
 /// Of this many pages one may be spare.
 const PAGES_PER_SPARE: usize = 64;
-/// Levels that a tree can have: its pages have 32-bit numbers, and of any two neighbours one has two pages below it at least.
+/// Levels that a tree can have: its pages have 32-bit numbers, and of any two neighbours one has two pages
+/// below it at least.
 const LEVELS_MAX: usize = 64;
 
 /// The way from the root to a leaf.
-struct Path {
+struct LeafPath {
     /// The pages above the leaf from the root on, each with the entry that the way takes.
     steps: [(u32, u16); LEVELS_MAX],
     len: usize,
     leaf: u32,
 }
 
-impl Path {
+impl LeafPath {
     /// The page at a depth, where the root has depth 0.
     fn page(&self, depth: usize) -> u32 {
         if depth == self.len { self.leaf } else { self.steps[depth].0 }
@@ -46,7 +48,8 @@ impl Path {
 }
 
 impl Tree {
-    /// Keeps pages in reserve for this many inserts with keys and values of any length up to [`Tree::KEY_MAX`] and
+    /// Keeps pages in reserve for this many inserts with keys and values of any length up to
+    /// [`Tree::KEY_MAX`] and
     /// [`Tree::VALUE_INLINE_MAX`]: they cannot fail, removals among them. A single insert needs no reserve: it fails before it
     /// changes anything. The reserve lasts until [`Tree::release_reserve`].
     ///
@@ -56,8 +59,9 @@ impl Tree {
         self.reserve_for(inserts, Self::KEY_MAX, Self::VALUE_INLINE_MAX)
     }
 
-    /// The same for keys and values of at most these lengths, which takes fewer pages: 100 members of 20 bytes divide a small
-    /// tree's pages three times and not 100 times.
+    /// Reserves pages for `inserts` entries with keys and values of at most these lengths in bytes, fewer
+    /// than [`Tree::reserve`]: 100 members of 20 bytes divide a small tree's pages three times and not 100
+    /// times.
     ///
     /// # Errors
     /// [`TreeFull`].
@@ -76,7 +80,8 @@ impl Tree {
         self.trim();
     }
 
-    /// Puts a value under a key. True: the key is new. A key longer than [`Tree::KEY_MAX`] is the caller's to refuse.
+    /// Puts a value under a key. True: the key is new. A key longer than [`Tree::KEY_MAX`] is the caller's to
+    /// refuse.
     ///
     /// # Errors
     /// [`TreeFull`]: nothing has changed.
@@ -89,13 +94,13 @@ impl Tree {
             self.plant()?;
         }
         if node::space(0, key.len(), value.len()) <= ENTRY_MAX {
-            return self.put(key, Content::Here(value), value.len());
+            return self.put(key, EntryContent::Here(value), value.len());
         }
         let full = TreeFull { bytes: value.len() };
         let huge = HugeValue::new(self.pages.memory(), &[value]).ok_or(full)?;
         self.check_bound(huge.held_bytes())?;
         let number = self.values.add(huge);
-        let done = self.put(key, Content::Elsewhere(number), value.len());
+        let done = self.put(key, EntryContent::Elsewhere(number), value.len());
         done.map_err(|full| {
             self.values.remove(number);
             TreeFull { bytes: full.bytes + value.len() }
@@ -115,13 +120,13 @@ impl Tree {
         self.bytes -= key.len() as u64;
         self.count_on(&path, path.len, false);
         if self.node(path.leaf).used() < LOW {
-            self.settle(&mut path);
+            self.rebalance(&mut path);
         }
         true
     }
 
-    /// Gives up to `pages` of its pages back (one at least, and a long value whole), whatever is in them: the map is empty from the
-    /// first call on. True: none is left, and it can be dropped at no cost.
+    /// Gives up to `pages` of its pages back (one at least, and a long value whole), whatever is in them: the
+    /// map is empty from the first call on. True: none is left, and it can be dropped at no cost.
     pub fn take_apart(&mut self, pages: usize) -> bool {
         (self.used, self.inner, self.root) = (0, 0, 0);
         (self.len, self.bytes, self.longest_key, self.largest_entry) = (0, 0, 0, 0);
@@ -145,7 +150,7 @@ impl Tree {
     }
 
     /// Puts an entry, of whose value `len` bytes count.
-    fn put(&mut self, key: &[u8], content: Content<'_>, len: usize) -> Result<bool, TreeFull> {
+    fn put(&mut self, key: &[u8], content: EntryContent<'_>, len: usize) -> Result<bool, TreeFull> {
         let mut path = self.path_to(key);
         let node = self.node(path.leaf);
         let space = node::space(0, key.len(), content.len());
@@ -156,7 +161,7 @@ impl Tree {
         let cuts = if node.free() + old.unwrap_or(0) >= space {
             Vec::new()
         } else {
-            self.plan(&path, &Grown { old: node, at: index, replaces: old.is_some(), key, content })
+            self.plan(&path, &GrownPage { old: node, at: index, replaces: old.is_some(), key, content })
         };
         let is_new_root = cuts.len() > path.len;
         self.add_spares(cuts.len() + usize::from(is_new_root))?;
@@ -168,8 +173,8 @@ impl Tree {
         if is_new {
             self.len += 1;
             self.bytes += key.len() as u64;
-        } else if let Content::Here(value) = content
-            && let Content::Here(own) = self.node(path.leaf).content(index)
+        } else if let EntryContent::Here(value) = content
+            && let EntryContent::Here(own) = self.node(path.leaf).content(index)
             && own.len() == value.len()
         {
             self.bytes -= len as u64;
@@ -188,7 +193,7 @@ impl Tree {
             if is_new {
                 self.count_on(&path, path.len, true);
             } else if self.node(path.leaf).used() < LOW {
-                self.settle(&mut path);
+                self.rebalance(&mut path);
             }
         } else {
             self.divide(&path, index, key, content, is_new, &cuts);
@@ -200,7 +205,7 @@ impl Tree {
     /// Takes an entry's value off the accounts, and lets it go where it is elsewhere.
     fn let_go(&mut self, leaf: u32, index: usize) {
         match self.node(leaf).content(index) {
-            Content::Elsewhere(number) => {
+            EntryContent::Elsewhere(number) => {
                 self.bytes -= self.values.get(number).len() as u64;
                 self.values.remove(number);
             }
@@ -208,8 +213,9 @@ impl Tree {
         }
     }
 
-    /// Where the leaf at the end of a path must be divided, and the pages above it that the divisions make too full.
-    fn plan(&self, path: &Path, grown: &Grown<'_>) -> Vec<Cut> {
+    /// Where the leaf at the end of a path must be divided, and the pages above it that the divisions make
+    /// too full.
+    fn plan(&self, path: &LeafPath, grown: &GrownPage<'_>) -> Vec<PageCut> {
         let mut cuts = vec![grown.cut(self.is_last(path, path.len))];
         for depth in (0..path.len).rev() {
             let (old, at) = (self.node(path.steps[depth].0), usize::from(path.steps[depth].1) + 1);
@@ -217,7 +223,7 @@ impl Tree {
             if old.free() >= node::space(1, key.len(), 0) {
                 break;
             }
-            let grown = Grown { old, at, replaces: false, key, content: Content::Child(0, 0) };
+            let grown = GrownPage { old, at, replaces: false, key, content: EntryContent::Child(0, 0) };
             let cut = grown.cut(self.is_last(path, depth));
             cuts.push(cut);
         }
@@ -227,22 +233,22 @@ impl Tree {
     /// Adds an entry to a leaf, and divides pages as planned, from the leaf upwards.
     fn divide(
         &mut self,
-        path: &Path,
+        path: &LeafPath,
         index: usize,
         key: &[u8],
-        content: Content<'_>,
+        content: EntryContent<'_>,
         is_new: bool,
-        cuts: &[Cut],
+        cuts: &[PageCut],
     ) {
         let mut page = path.leaf;
         let mut added = self.split(page, index, key, content, !is_new, &cuts[0]);
         for (above, cut) in cuts.iter().enumerate() {
-            let (below, content) = (self.below(page), Content::Child(added, self.below(added)));
+            let (below, content) = (self.below(page), EntryContent::Child(added, self.below(added)));
             let Some(depth) = path.len.checked_sub(above + 1) else {
                 let level = self.node(page).level() + 1;
                 self.root = self.take_page(level);
                 let mut root = self.node_mut(self.root);
-                root.push(b"", Content::Child(page, below));
+                root.push(b"", EntryContent::Child(page, below));
                 root.push(&cut.separator, content);
                 root.seal();
                 return;
@@ -268,12 +274,12 @@ impl Tree {
         page: u32,
         at: usize,
         key: &[u8],
-        content: Content<'_>,
+        content: EntryContent<'_>,
         replaces: bool,
-        cut: &Cut,
+        cut: &PageCut,
     ) -> u32 {
         let old = *self.pages.page(page as usize);
-        let grown = Grown { old: Node(&old), at, replaces, key, content };
+        let grown = GrownPage { old: TreePage(&old), at, replaces, key, content };
         let level = grown.old.level();
         let mut lower = self.node_mut(page);
         lower.clear(level);
@@ -292,8 +298,9 @@ impl Tree {
         added
     }
 
-    /// After a removal: joins pages that are below half with their neighbours, from a leaf upwards, and lets empty ones go.
-    fn settle(&mut self, path: &mut Path) {
+    /// After a removal: joins pages that are below half with their neighbours, from a leaf upwards, and lets
+    /// empty ones go.
+    fn rebalance(&mut self, path: &mut LeafPath) {
         let mut depth = path.len;
         if depth > 0 && self.node(path.leaf).count() == 0 {
             depth = self.drop_empty(path);
@@ -321,9 +328,9 @@ impl Tree {
         self.trim();
     }
 
-    /// Lets the empty leaf at the end of a path go, with the pages above it that have nothing else below them. Returns the depth of
-    /// the page that had it below it.
-    fn drop_empty(&mut self, path: &mut Path) -> usize {
+    /// Lets the empty leaf at the end of a path go, with the pages above it that have nothing else below
+    /// them. Returns the depth of the page that had it below it.
+    fn drop_empty(&mut self, path: &mut LeafPath) -> usize {
         let mut depth = path.len;
         let mut empty = [0; LEVELS_MAX + 1];
         let mut count = 0;
@@ -352,14 +359,14 @@ impl Tree {
     }
 
     /// Moves the entries of the page below entry `slot + 1` to the page below entry `slot`.
-    fn join(&mut self, parent: u32, slot: usize, path: &mut Path) {
+    fn join(&mut self, parent: u32, slot: usize, path: &mut LeafPath) {
         let node = self.node(parent);
         let (lower, upper) = (node.child(slot), node.child(slot + 1));
         let below = node.below(slot) + node.below(slot + 1);
         let level = self.node(lower).level();
         let separator = if level > 0 { node.key(slot + 1).to_vec() } else { Vec::new() };
         let old = *self.pages.page(upper as usize);
-        let old = Node(&old);
+        let old = TreePage(&old);
         let mut joined = self.node_mut(lower);
         joined.close_holes();
         for index in 0..old.count() {
@@ -373,8 +380,9 @@ impl Tree {
         self.drop_page(upper, path);
     }
 
-    /// Makes a page that nothing names any more a spare one. The page in use with the highest number takes its number.
-    fn drop_page(&mut self, page: u32, path: &mut Path) {
+    /// Makes a page that nothing names any more a spare one. The page in use with the highest number takes
+    /// its number.
+    fn drop_page(&mut self, page: u32, path: &mut LeafPath) {
         let last = (self.used - 1) as u32;
         self.inner -= usize::from(self.node(page).level() > 0);
         if page != last {
@@ -440,8 +448,8 @@ impl Tree {
         self.used + self.used / PAGES_PER_SPARE
     }
 
-    /// Most pages that inserts can take: of the leaves, and of each level above as many entries are put as pages below are
-    /// divided.
+    /// Most pages that inserts can take: of the leaves, and of each level above as many entries are put as
+    /// pages below are divided.
     fn worst_case(&self, inserts: usize, key: usize, value: usize) -> usize {
         let new = node::space(0, key, value).min(ENTRY_MAX);
         let largest = new.max(self.largest_entry);
@@ -466,8 +474,8 @@ impl Tree {
         pages
     }
 
-    fn path_to(&self, key: &[u8]) -> Path {
-        let mut path = Path { steps: [(0, 0); LEVELS_MAX], len: 0, leaf: self.root };
+    fn path_to(&self, key: &[u8]) -> LeafPath {
+        let mut path = LeafPath { steps: [(0, 0); LEVELS_MAX], len: 0, leaf: self.root };
         loop {
             let node = self.node(path.leaf);
             if node.level() == 0 {
@@ -481,12 +489,12 @@ impl Tree {
     }
 
     /// Whether the page at this depth of a path is the last of its level.
-    fn is_last(&self, path: &Path, depth: usize) -> bool {
+    fn is_last(&self, path: &LeafPath, depth: usize) -> bool {
         path.steps[..depth].iter().all(|step| usize::from(step.1) + 1 == self.node(step.0).count())
     }
 
     /// Counts an entry in the pages of a path above this depth: one more, or one less.
-    fn count_on(&mut self, path: &Path, depth: usize, more: bool) {
+    fn count_on(&mut self, path: &LeafPath, depth: usize, more: bool) {
         for &(page, slot) in &path.steps[..depth] {
             let mut node = self.node_mut(page);
             let below = node.node().below(usize::from(slot));
@@ -501,15 +509,16 @@ impl Tree {
     }
 }
 
-/// Most divisions of a level of `nodes` pages by `inserts` entries of up to `new` bytes; `largest`: of entries old and new. Without
-/// pages: of a new root's level.
+/// Most divisions of a level of `nodes` pages by `inserts` entries of up to `new` bytes; `largest`: of
+/// entries old and new. Without pages: of a new root's level.
 ///
-/// Each insert divides one page at most. The parts of a page differ by one entry at most, so each has at least `half` bytes,
-/// where the key that the upper part of an inner page leaves to the page above counts as its own. Let a page with `b` bytes
-/// have `b / half - 1` points, or none if that is negative. An insert adds `new / half` points, and a division takes one away: `n`
-/// divisions take `n` points, which inserts bring or pages have that are not empty. To join two pages adds a point at most,
-/// and gives a page back. Of the last page of a level the points may be negative, as it begins with a single entry where
-/// the one before stays full: one point more.
+/// Each insert divides one page at most. The parts of a page differ by one entry at most, so each has at
+/// least `half` bytes, where the key that the upper part of an inner page leaves to the page above counts as
+/// its own. Let a page with `b` bytes have `b / half - 1` points, or none if that is negative. An insert adds
+/// `new / half` points, and a division takes one away: `n` divisions take `n` points, which inserts bring or
+/// pages have that are not empty. To join two pages adds a point at most, and gives a page back. Of the last
+/// page of a level the points may be negative, as it begins with a single entry where the one before stays
+/// full: one point more.
 fn splits(inserts: usize, new: usize, largest: usize, nodes: usize) -> usize {
     let half = (ROOM - largest) / 2;
     let had = nodes.min(inserts).saturating_mul(ROOM - half);
@@ -517,7 +526,7 @@ fn splits(inserts: usize, new: usize, largest: usize, nodes: usize) -> usize {
 }
 
 /// Where a page is divided.
-struct Cut {
+struct PageCut {
     /// Entries that stay.
     lower: usize,
     /// Smallest key that belongs to the upper part.
@@ -525,21 +534,21 @@ struct Cut {
 }
 
 /// The entries of a page with another that it may have no room for.
-struct Grown<'a> {
-    old: Node<'a>,
+struct GrownPage<'a> {
+    old: TreePage<'a>,
     at: usize,
-    /// It takes the place of entry `at`.
+    /// The entry takes the place of entry `at`.
     replaces: bool,
     key: &'a [u8],
-    content: Content<'a>,
+    content: EntryContent<'a>,
 }
 
-impl<'a> Grown<'a> {
+impl<'a> GrownPage<'a> {
     fn count(&self) -> usize {
         self.old.count() + usize::from(!self.replaces)
     }
 
-    fn entry(&self, index: usize) -> (&'a [u8], Content<'a>) {
+    fn entry(&self, index: usize) -> (&'a [u8], EntryContent<'a>) {
         let from = match index.cmp(&self.at) {
             Ordering::Less => index,
             Ordering::Equal => return (self.key, self.content),
@@ -549,7 +558,7 @@ impl<'a> Grown<'a> {
     }
 
     /// Where to divide it; `is_last`: no page of its level comes after it.
-    fn cut(&self, is_last: bool) -> Cut {
+    fn cut(&self, is_last: bool) -> PageCut {
         let is_behind = is_last && self.at + 1 == self.count() && self.at > 0;
         let lower = if is_behind { self.at } else { self.middle() };
         let upper = self.entry(lower).0;
@@ -558,7 +567,7 @@ impl<'a> Grown<'a> {
             0 => &upper[..=node::common(self.entry(lower - 1).0, upper)],
             _ => upper,
         };
-        Cut { lower, separator: separator.to_vec() }
+        PageCut { lower, separator: separator.to_vec() }
     }
 
     /// The number of entries in the lower part so that the larger part is as small as possible.

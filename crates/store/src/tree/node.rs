@@ -10,12 +10,13 @@
 //!  entry: 11 bits length of the key, 11 bits length of the value, 1 bit "the value is elsewhere"; key; value
 //! ```
 //!
-//! All numbers are little-endian. A *head* is the four bytes of the key that follow the first `prefix` bytes, as a big-endian
-//! number, so that a search reads slots, and of the entries only those whose head is the key's. Removed entries leave holes,
-//! which are closed when an insert needs the room.
+//! All numbers are little-endian. A *head* is the four bytes of the key that follow the first `prefix` bytes,
+//! as a big-endian number, so that a search reads slots, and of the entries only those whose head is the
+//! key's. Removed entries leave holes, which are closed when an insert needs the room.
 //!
 //! # Invariants
-//! * Keys ascend; the first entry of a page above the leaves has an empty key and stands for all keys below the second.
+//! * Keys ascend; the first entry of a page above the leaves has an empty key and stands for all keys below
+//!   the second.
 //! * All keys (but that first one) begin with the same `prefix` bytes.
 //! * `used` is the sum of [`space`] over the entries; slots, free space and entries do not overlap.
 
@@ -25,7 +26,8 @@ use crate::memory::{PAGE_BYTES, Page};
 
 /// Bytes of a page for slots and entries.
 pub(super) const ROOM: usize = PAGE_BYTES - HEADER;
-/// Most bytes of an entry and its slot: any page that such an entry makes too full can be divided in two that are not.
+/// Most bytes of an entry and its slot: any page that such an entry makes too full can be divided in two that
+/// are not.
 pub(super) const ENTRY_MAX: usize = ROOM / 2;
 
 const HEADER: usize = 12;
@@ -57,7 +59,7 @@ fn slot_bytes(level: usize) -> usize {
 
 /// What an entry has beside its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content<'a> {
+pub(super) enum EntryContent<'a> {
     /// In a leaf: the value.
     Here(&'a [u8]),
     /// In a leaf: the value's number in the table of those with pages of their own.
@@ -66,7 +68,7 @@ pub(super) enum Content<'a> {
     Child(u32, u64),
 }
 
-impl Content<'_> {
+impl EntryContent<'_> {
     /// Bytes of the entry that follow the key.
     pub(super) fn len(&self) -> usize {
         match self {
@@ -79,9 +81,9 @@ impl Content<'_> {
 
 /// A page, to read.
 #[derive(Clone, Copy)]
-pub(super) struct Node<'a>(pub(super) &'a Page);
+pub(super) struct TreePage<'a>(pub(super) &'a Page);
 
-impl<'a> Node<'a> {
+impl<'a> TreePage<'a> {
     /// Pages from here to the leaves: 0 for a leaf.
     #[inline]
     pub(super) fn level(self) -> usize {
@@ -120,17 +122,17 @@ impl<'a> Node<'a> {
 
     /// What entry `index` has beside its key.
     #[inline]
-    pub(super) fn content(self, index: usize) -> Content<'a> {
+    pub(super) fn content(self, index: usize) -> EntryContent<'a> {
         if self.level() > 0 {
-            return Content::Child(self.child(index), self.below(index));
+            return EntryContent::Child(self.child(index), self.below(index));
         }
         let at = self.offset(index);
         let header = self.header(at);
         let at = at + ENTRY_HEADER + (header & LEN_MASK) as usize;
         if header & ELSEWHERE != 0 {
-            return Content::Elsewhere(self.u32(at));
+            return EntryContent::Elsewhere(self.u32(at));
         }
-        Content::Here(&self.0[at..at + (header >> 11 & LEN_MASK) as usize])
+        EntryContent::Here(&self.0[at..at + (header >> 11 & LEN_MASK) as usize])
     }
 
     /// The page below entry `index`.
@@ -183,7 +185,8 @@ impl<'a> Node<'a> {
         Err(from)
     }
 
-    /// The place of a key in a leaf, if it is there: reads less than [`Node::search`] where all keys begin alike.
+    /// The place of a key in a leaf, if it is there: reads less than [`TreePage::search`] where all keys
+    /// begin alike.
     #[inline]
     pub(super) fn find(self, key: &[u8]) -> Option<usize> {
         let prefix = self.prefix();
@@ -226,7 +229,8 @@ impl<'a> Node<'a> {
         (from, self.heads_below(from + 1, count, |own| own <= head))
     }
 
-    /// The first entry from `first` on for which `is_below` is false; without branches that the processor could mispredict.
+    /// The first entry from `first` on for which `is_below` is false; without branches that the processor
+    /// could mispredict.
     #[inline]
     fn heads_below(self, first: usize, count: usize, is_below: impl Fn(u32) -> bool) -> usize {
         let (mut from, mut len) = (first, count - first);
@@ -314,13 +318,13 @@ impl<'a> Node<'a> {
 }
 
 /// A page, to change. The caller has seen that there is room.
-pub(super) struct NodeMut<'a>(pub(super) &'a mut Page);
+pub(super) struct TreePageMut<'a>(pub(super) &'a mut Page);
 
-impl<'a> NodeMut<'a> {
+impl<'a> TreePageMut<'a> {
     /// The page, to read.
     #[inline]
-    pub(super) fn node(&self) -> Node<'_> {
-        Node(self.0)
+    pub(super) fn node(&self) -> TreePage<'_> {
+        TreePage(self.0)
     }
 
     /// Makes it a page without entries.
@@ -332,8 +336,8 @@ impl<'a> NodeMut<'a> {
         self.set_u16(PREFIX, 0);
     }
 
-    /// Adds an entry behind the others. [`NodeMut::seal`] must follow the last.
-    pub(super) fn push(&mut self, key: &[u8], content: Content<'_>) {
+    /// Adds an entry behind the others. [`TreePageMut::seal`] must follow the last.
+    pub(super) fn push(&mut self, key: &[u8], content: EntryContent<'_>) {
         let count = self.node().count();
         self.write(count, key, content, 0);
         self.set_u16(COUNT, count + 1);
@@ -353,7 +357,7 @@ impl<'a> NodeMut<'a> {
     }
 
     /// Inserts an entry at `index`, between smaller and larger keys. Its space must be free.
-    pub(super) fn insert(&mut self, index: usize, key: &[u8], content: Content<'_>) {
+    pub(super) fn insert(&mut self, index: usize, key: &[u8], content: EntryContent<'_>) {
         let node = self.node();
         let (level, count, first) = (node.level(), node.count(), node.first());
         let slot = slot_bytes(level);
@@ -377,8 +381,8 @@ impl<'a> NodeMut<'a> {
         }
     }
 
-    /// Removes entry `index`. Above the leaves the page below the first entry goes with the second's key, so that an empty
-    /// key stays in front.
+    /// Removes entry `index`. Above the leaves the page below the first entry goes with the second's key, so
+    /// that an empty key stays in front.
     pub(super) fn remove(&mut self, index: usize) {
         let mut index = index;
         let node = self.node();
@@ -423,7 +427,7 @@ impl<'a> NodeMut<'a> {
     /// Copies the entries together, so that all that is free is in one piece.
     pub(super) fn close_holes(&mut self) {
         let old = *self.0;
-        let old = Node(&old);
+        let old = TreePage(&old);
         self.clear(old.level());
         for index in 0..old.count() {
             self.push(old.key(index), old.content(index));
@@ -431,7 +435,7 @@ impl<'a> NodeMut<'a> {
         self.seal();
     }
 
-    fn write(&mut self, index: usize, key: &[u8], content: Content<'_>, head: u32) {
+    fn write(&mut self, index: usize, key: &[u8], content: EntryContent<'_>, head: u32) {
         let node = self.node();
         let level = node.level();
         let space = space(level, key.len(), content.len());
@@ -444,15 +448,15 @@ impl<'a> NodeMut<'a> {
         self.set_u16(slot + 4, at);
         let mut header = key.len() as u32;
         match content {
-            Content::Here(value) => {
+            EntryContent::Here(value) => {
                 header |= (value.len() as u32) << 11;
                 self.0[at + ENTRY_HEADER + key.len()..][..value.len()].copy_from_slice(value);
             }
-            Content::Elsewhere(number) => {
+            EntryContent::Elsewhere(number) => {
                 header |= ELSEWHERE;
                 self.set_u32(at + ENTRY_HEADER + key.len(), number);
             }
-            Content::Child(child, below) => {
+            EntryContent::Child(child, below) => {
                 self.set_child(index, child);
                 self.set_below(index, below);
             }

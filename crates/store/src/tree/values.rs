@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::huge::HugeValue;
 
-/// See the module's text.
+/// A tree's values that have pages of their own, by number.
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct ValueTable {
     slots: Vec<Option<Arc<HugeValue>>>,
     vacant: Vec<u32>,
     count: usize,
@@ -19,12 +19,12 @@ pub(super) struct Values {
 
 /// Values of a tree at some time, by number, and the numbers between them.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedValues {
     slots: Vec<Option<Arc<HugeValue>>>,
     vacant: Vec<u32>,
 }
 
-impl Values {
+impl ValueTable {
     /// Bytes of the budget that the values hold.
     pub(super) fn held_bytes(&self) -> usize {
         self.held
@@ -76,13 +76,13 @@ impl Values {
         }
     }
 
-    /// The values that there are, for [`Values::become_again`].
-    pub(super) fn share(&self) -> Shared {
-        Shared { slots: self.slots.clone(), vacant: self.vacant.clone() }
+    /// The values that there are, for [`ValueTable::become_again`].
+    pub(super) fn share(&self) -> SharedValues {
+        SharedValues { slots: self.slots.clone(), vacant: self.vacant.clone() }
     }
 
     /// Has the values again that it had when they were shared.
-    pub(super) fn become_again(&mut self, before: Shared) {
+    pub(super) fn become_again(&mut self, before: SharedValues) {
         // Those that stay are there twice for a moment, so that none of them leaves.
         before.slots.iter().flatten().for_each(|value| value.enter());
         while self.pop().is_some() {}
@@ -91,7 +91,8 @@ impl Values {
         (self.slots, self.vacant) = (before.slots, before.vacant);
     }
 
-    /// Lets the value with the highest number go, whatever names it. Returns the bytes that it held; None: none is left.
+    /// Lets the value with the highest number go, whatever names it. Returns the bytes that it held; None:
+    /// none is left.
     pub(super) fn pop(&mut self) -> Option<usize> {
         // Some of these numbers are not in the table any more after this.
         self.vacant = Vec::new();
@@ -109,7 +110,7 @@ impl Values {
     }
 }
 
-impl Drop for Values {
+impl Drop for ValueTable {
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }

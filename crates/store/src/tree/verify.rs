@@ -1,11 +1,11 @@
 //! A walk through a whole tree that checks its invariants.
 
 use super::Tree;
-use super::node::Content;
+use super::node::EntryContent;
 use crate::memory::PAGE_BYTES;
 
 /// What a walk has found.
-struct Found {
+struct WalkFindings {
     pages: Vec<bool>,
     values: Vec<u32>,
     inner: usize,
@@ -20,7 +20,7 @@ impl Tree {
     /// Where an invariant does not hold.
     pub fn verify(&self) {
         let mut found =
-            Found { pages: vec![false; self.used], values: Vec::new(), inner: 0, bytes: 0, held: 0 };
+            WalkFindings { pages: vec![false; self.used], values: Vec::new(), inner: 0, bytes: 0, held: 0 };
         if self.used == 0 {
             assert_eq!((self.len, self.bytes, self.inner), (0, 0, 0), "taken apart");
             return;
@@ -50,7 +50,7 @@ impl Tree {
         level: usize,
         from: Option<&[u8]>,
         to: Option<&[u8]>,
-        found: &mut Found,
+        found: &mut WalkFindings,
     ) -> u64 {
         let is_again = std::mem::replace(&mut found.pages[page as usize], true);
         assert!(!is_again, "a page is reached once");
@@ -67,13 +67,13 @@ impl Tree {
         if level == 0 {
             for index in 0..count {
                 let value = match node.content(index) {
-                    Content::Here(value) => value.len(),
-                    Content::Elsewhere(number) => {
+                    EntryContent::Here(value) => value.len(),
+                    EntryContent::Elsewhere(number) => {
                         found.values.push(number);
                         found.held += self.values.get(number).held_bytes();
                         self.values.get(number).len()
                     }
-                    Content::Child(..) => panic!("a leaf has no pages below it"),
+                    EntryContent::Child(..) => panic!("a leaf has no pages below it"),
                 };
                 found.bytes += (node.key(index).len() + value) as u64;
             }

@@ -1,4 +1,5 @@
-//! What is kept of kinds of work in which a cache loses what it should not: each is a row of `cattlegrid-store-bench work`, smaller.
+//! What is kept of kinds of work in which a cache loses what it should not: each is a row of
+//! `cattlegrid-store-bench work`, smaller.
 
 use crate::one::{MEBIBYTE, One, make_wanted_room};
 
@@ -117,8 +118,7 @@ fn without_evictions_what_was_deleted_can_be_stored_again() {
     if cfg!(miri) {
         return;
     }
-    let mut one = one();
-    one.store.set_evictions(false);
+    let mut one = One::without_evictions(MEMORY);
     let mut count = 0;
     while one.try_put(count, 1_000) {
         count += 1;
@@ -135,14 +135,14 @@ fn without_evictions_what_was_deleted_can_be_stored_again() {
     }
 }
 
-/// Without evictions nothing is lost, however little room the compaction has: longer values among the holes of short ones.
+/// Without evictions nothing is lost, however little room the compaction has: longer values among the holes
+/// of short ones.
 #[test]
 fn without_evictions_nothing_is_lost() {
     if cfg!(miri) {
         return;
     }
-    let mut one = one();
-    one.store.set_evictions(false);
+    let mut one = One::without_evictions(MEMORY);
     let mut count = 0;
     while one.try_put(count, 200) {
         count += 1;
@@ -253,7 +253,8 @@ fn skewed(random: u64, keys: u64) -> u64 {
     key
 }
 
-/// Fills that are read again once, when two thirds of the memory were filled since, beside keys in constant use.
+/// Fills that are read again once, when two thirds of the memory were filled since, beside keys in constant
+/// use.
 #[test]
 fn what_is_read_again_much_later_is_kept_in_the_end() {
     if cfg!(miri) {
@@ -287,7 +288,8 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     {
         let mut stores = One::several(if shards == 1 { MEMORY } else { 4 * MEMORY }, shards);
         let memory = if shards == 1 { MEMORY } else { 4 * MEMORY } as u64;
-        // Sessions are read when a third of the memory was written since; what may be asked for fills it twice.
+        // Sessions are read when a third of the memory was written since; what may be asked for fills it
+        // twice.
         let (gap, keys) = (memory / 3 / (session + 60), memory * 2 / (popular + 60));
         let (mut found, mut hits, mut gets) = (0, 0, 0);
         let count = 5 * memory / (session + 60);
@@ -323,8 +325,9 @@ fn sessions_and_popular_values_of_other_sizes_are_both_kept() {
     }
 }
 
-/// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are written. `wait`: requests
-/// for which the clock goes on beside each write. Returns how many reads were hits, and how many there were.
+/// Writes `count` values that are not read, and reads `keys` keys in turn, each once while `every` values are
+/// written. `wait`: requests for which the clock goes on beside each write. Returns how many reads were hits,
+/// and how many there were.
 fn read_in_turn(one: &mut One, keys: u64, (count, every): (u64, u64), wait: u32, fills: bool) -> (u64, u64) {
     let (mut found, mut read) = (0, 0);
     for n in 0..count {
@@ -342,8 +345,8 @@ fn read_in_turn(one: &mut One, keys: u64, (count, every): (u64, u64), wait: u32,
     (found, read)
 }
 
-/// Keys that were made in one burst and are in constant use fill many segments, in which nothing may go: beside what is not read,
-/// all of them stay.
+/// Keys that were made in one burst and are in constant use fill many segments, in which nothing may go:
+/// beside what is not read, all of them stay.
 #[test]
 fn what_was_set_in_a_burst_and_is_in_use_is_there() {
     if cfg!(miri) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Found, Full, HugeValue, KeyHasher, Least, Lookup, Marks, Memory, NEVER, NewValue,
-    ObjectUsage, PAGE_BYTES, Store, StoreConfig, Tree, Value,
+    Attributes, Found, HugeValue, KeyHasher, LeastShares, Lookup, Marks, Memory, NEVER, NewValue,
+    ObjectUsage, PAGE_BYTES, Store, StoreConfig, StoreFull, Tree, Value,
 };
 
 const MEBIBYTE: usize = 1 << 20;
@@ -37,7 +37,7 @@ impl One {
         if marks.has(Marks::OBJECT) { self.hasher.hash_object(key) } else { self.hasher.hash(key) }
     }
 
-    fn put(&mut self, key: &[u8], marks: Marks, expiry: u32, value: NewValue<'_>) -> Result<(), Full> {
+    fn put(&mut self, key: &[u8], marks: Marks, expiry: u32, value: NewValue<'_>) -> Result<(), StoreFull> {
         self.cas += 1;
         let attributes = Attributes { cas: self.cas, marks, expiry, ..Attributes::default() };
         self.store.put(self.hash(key, marks), key, &attributes, value)
@@ -174,8 +174,8 @@ fn work(one: &One) -> u64 {
     stats.moved + stats.evictions + stats.reclaimed
 }
 
-/// Where only pinned objects are left, writes are refused at once, nothing is lost, and once some are gone there is
-/// room again.
+/// Where only pinned objects are left, writes are refused at once, nothing is lost, and once some are gone
+/// there is room again.
 #[test]
 fn a_store_full_of_pinned_objects_refuses_and_recovers() {
     for (evictions, len) in [(true, 20), (true, 3_000), (false, 100)] {
@@ -193,7 +193,7 @@ fn a_store_full_of_pinned_objects_refuses_and_recovers() {
         for n in 0..1_000_u32 {
             let marks = [Marks::none(), Marks::OBJECT, PINNED][n as usize % 3];
             let _full = one.put(&n.to_le_bytes(), marks, NEVER, NewValue::Inline([&[1; 2_000], &[]]));
-            let _nothing = one.store.give_back(PAGE_BYTES, Least::Taken);
+            let _nothing = one.store.give_back(PAGE_BYTES, LeastShares::Taken);
             one.store.tick();
         }
         assert!(
@@ -224,7 +224,8 @@ fn a_store_full_of_pinned_objects_refuses_and_recovers() {
     }
 }
 
-/// A quarter of a store is pinned, in segments of their own and among other items: writes work on in bounded pieces.
+/// A quarter of a store is pinned, in segments of their own and among other items: writes work on in bounded
+/// pieces.
 #[test]
 fn pinned_objects_do_not_make_writes_wait() {
     let mut one = One::new(8 * MEBIBYTE, true);
@@ -288,7 +289,7 @@ fn a_large_tree_goes_in_pieces_or_at_once_where_memory_is_wanted() {
         assert_eq!(one.memory.pinned_object_bytes(), 0);
         assert_eq!((one.store.held_bytes(), one.store.usage().tree_bytes), (before, held as u64));
         if at_once {
-            one.store.give_back(held, Least::Taken);
+            one.store.give_back(held, LeastShares::Taken);
         } else {
             while one.store.tick() {
                 one.store.verify();

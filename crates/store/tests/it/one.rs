@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cattlegrid_store::{
-    Attributes, HugeValue, KeyHasher, Least, Lookup, Memory, NewValue, ObjectNames, PAGE_BYTES, Share, Store,
-    StoreConfig,
+    Attributes, HugeValue, KeyHasher, LeastShares, Lookup, Memory, NewValue, ObjectNames, PAGE_BYTES, Share,
+    Store, StoreConfig,
 };
 
 pub(crate) const MEBIBYTE: usize = 1 << 20;
@@ -26,12 +26,21 @@ impl One {
         Self::sharing(memory_bytes, count, &[])
     }
 
-    /// The same with shares; a key begins with its lowest byte.
+    /// A store that evicts no live item.
+    pub(crate) fn without_evictions(memory_bytes: usize) -> Self {
+        Self::with(memory_bytes, 1, &[], false).remove(0)
+    }
+
+    /// Stores of one memory with shares; a key begins with its lowest byte.
     pub(crate) fn sharing(memory_bytes: usize, count: usize, shares: &[Share]) -> Vec<Self> {
+        Self::with(memory_bytes, count, shares, true)
+    }
+
+    fn with(memory_bytes: usize, count: usize, shares: &[Share], evictions: bool) -> Vec<Self> {
         let memory =
             Memory::shared(memory_bytes, shares, ObjectNames::default()).expect("there is address space");
         let hasher = KeyHasher::new(1);
-        let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, true));
+        let by_workers = (1..20).map(|workers| StoreConfig::derive(memory_bytes, workers, evictions));
         let (_, config) = by_workers
             .into_iter()
             .find(|(shards, _)| *shards == count)
@@ -59,11 +68,11 @@ impl One {
         let content = vec![b'v'; len];
         let value = if len > self.store.config().inline_max() {
             let huge = HugeValue::new(&self.memory, &[&content]).or_else(|| {
-                self.store.give_back(len + PAGE_BYTES, Least::Kept);
+                self.store.give_back(len + PAGE_BYTES, LeastShares::Kept);
                 HugeValue::new(&self.memory, &[&content])
             });
             let huge = huge.or_else(|| {
-                self.store.give_back(len + PAGE_BYTES, Least::Taken);
+                self.store.give_back(len + PAGE_BYTES, LeastShares::Taken);
                 HugeValue::new(&self.memory, &[&content])
             });
             NewValue::Huge(huge.expect("there is room for a value"))
@@ -76,7 +85,7 @@ impl One {
         let hash = self.hasher.hash(&key);
         if self.store.put(hash, &key, &attributes, value).is_err() {
             // Of a value in the log. An engine asks other stores first.
-            self.store.give_back(len + self.store.config().segment_bytes, Least::Taken);
+            self.store.give_back(len + self.store.config().segment_bytes, LeastShares::Taken);
             let again = NewValue::Inline([&content, &[]]);
             self.store.put(hash, &key, &attributes, again).expect("there is room for an item");
         }

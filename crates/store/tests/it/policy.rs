@@ -50,7 +50,8 @@ fn shards_of_like_load_hold_like_shares() {
 const COLLECTED: usize = 32 << 10;
 const COLLECTED_RATIO: usize = 8;
 
-/// Stores an item; the work of the collector for it must be in proportion. `least`: bytes of the shortest items.
+/// Stores an item; the work of the collector for it must be in proportion. `least`: bytes of the shortest
+/// items.
 fn put_in_steps(one: &mut One, key: u64, len: usize, least: usize) {
     let work = |one: &One| {
         let stats = one.store.stats();

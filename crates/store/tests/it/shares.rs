@@ -87,7 +87,8 @@ fn ratio(tenants: &mut Tenants, keys: u32, mut beside: impl FnMut(&mut Tenants, 
     f64::from(hits) / f64::from(gets)
 }
 
-/// Others write far more than the memory, by all ways: what fits into what a share has at least is not evicted.
+/// Others write far more than the memory, by all ways: what fits into what a share has at least is not
+/// evicted.
 #[test]
 fn a_flood_takes_nothing_of_what_a_share_has_at_least() {
     if cfg!(miri) {
@@ -194,7 +195,8 @@ fn bounds_can_be_changed() {
     tenants.verify();
 }
 
-/// Pinned objects are not evicted for the most of their share: other items of it have no room, and no tick goes on for ever.
+/// Pinned objects are not evicted for the most of their share: other items of it have no room, and no tick
+/// goes on for ever.
 #[test]
 fn pinned_objects_may_be_more_than_the_most() {
     let memory = Memory::shared(MEBIBYTE, &[share(b'p', 0.0, 0.1)], ObjectNames::default()).unwrap();

@@ -134,7 +134,8 @@ fn a_tree_that_has_shrunk_to_a_tenth_has_given_its_pages_back() {
     assert_eq!((tree.len(), tree.bytes(), memory.used_bytes()), (0, 0, PAGE_BYTES));
 }
 
-/// At each allocation of an insert the budget ends; the tree stays as it was, and has all it needs with a page for each level.
+/// At each allocation of an insert the budget ends; the tree stays as it was, and has all it needs with a
+/// page for each level.
 #[test]
 fn an_insert_that_finds_no_page_changes_nothing() {
     let (memory, mut tree) = tree(16 << 20);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use cattlegrid_tags::{Kind, TagHash, TagHasher, Tags, Validity};
+use cattlegrid_tags::{BumpKind, TagHash, TagHasher, Tags, Validity};
 
 const KEY: u64 = 5;
 
@@ -30,7 +30,7 @@ fn a_bump_is_seen_with_arrays_of_every_size_and_on_every_thread() {
     for bits in 0..21 {
         let (tags, clock) = (Tags::new(32 << bits), Clock::default());
         let item = clock.tick();
-        for kind in [Kind::Soft, Kind::Hard] {
+        for kind in [BumpKind::Soft, BumpKind::Hard] {
             thread::scope(|scope| {
                 scope.spawn(|| tags.bumps().bump(tag("user:1"), kind, || clock.tick()));
             });
@@ -46,9 +46,9 @@ fn a_bump_is_seen_with_arrays_of_every_size_and_on_every_thread() {
 fn no_bump_is_forgotten_however_many_follow() {
     let (tags, clock) = (Tags::new(32 << 10), Clock::default());
     let item = clock.tick();
-    tags.bumps().bump(tag("user:1"), Kind::Hard, || clock.tick());
+    tags.bumps().bump(tag("user:1"), BumpKind::Hard, || clock.tick());
     for other in 0..100_000 {
-        tags.bumps().bump(tag(&format!("other:{other}")), Kind::Soft, || clock.tick());
+        tags.bumps().bump(tag(&format!("other:{other}")), BumpKind::Soft, || clock.tick());
         if other % 1_000 == 0 {
             assert_eq!(tags.check(item, [tag("user:1").get()], KEY, 0), Validity::Dead);
         }
@@ -64,18 +64,18 @@ fn a_bump_during_a_rolling_flush_has_its_effect() {
     tags.floors().start_rolling(0, 180_000, || clock.tick());
     let new = clock.tick();
     assert_eq!([check(old, 0), check(new, 0)], [Validity::Valid; 2]);
-    tags.bumps().bump(tag("user:1"), Kind::Hard, || clock.tick());
+    tags.bumps().bump(tag("user:1"), BumpKind::Hard, || clock.tick());
     assert_eq!([check(old, 0), check(new, 0)], [Validity::Dead; 2], "old and new items alike");
     assert_eq!(check(clock.tick(), 0), Validity::Valid);
     assert_eq!(tags.check(old, [tag("user:2").get()], KEY, 0), Validity::Valid);
-    tags.floors().settle(180_000);
+    tags.floors().sweep(180_000);
     assert_eq!([check(old, 180_000), check(new, 180_000)], [Validity::Dead; 2], "and when it has ended");
 }
 
 /// With counters: a value computed before a bump and stored after it was served as fresh.
 #[test]
 fn a_value_computed_before_a_bump_and_stored_after_it_is_not_fresh() {
-    for (kind, expected) in [(Kind::Hard, Validity::Dead), (Kind::Soft, Validity::Stale)] {
+    for (kind, expected) in [(BumpKind::Hard, Validity::Dead), (BumpKind::Soft, Validity::Stale)] {
         let (tags, clock) = (Tags::new(1 << 20), Clock::default());
         clock.tick();
         let miss = clock.now();

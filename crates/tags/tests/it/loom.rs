@@ -3,16 +3,16 @@
 //!
 //! `cargo xtask test --stage models`.
 //!
-//! Loom compares an access only with the last one to the same place. A thread that loads a place before it stores there
-//! would hide earlier loads of other threads from it; so the writers keep their own copy under their lock and
-//! only store.
+//! Loom compares an access only with the last one to the same place. A thread that loads a place before it
+//! stores there would hide earlier loads of other threads from it; so the writers keep their own copy under
+//! their lock and only store.
 
 use std::sync::Arc;
 
 use ::loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ::loom::thread;
 
-use cattlegrid_tags::{Kind, TagHash, Tags, Validity};
+use cattlegrid_tags::{BumpKind, TagHash, Tags, Validity};
 
 /// A server: the clock is as in the engine, whose numbers order nothing else.
 struct Server {
@@ -45,7 +45,7 @@ impl Server {
         self.clock.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn bump(&self, tag: u64, kind: Kind) -> u64 {
+    fn bump(&self, tag: u64, kind: BumpKind) -> u64 {
         self.tags.bumps().bump(TagHash::from_stored(tag), kind, || self.tick())
     }
 
@@ -77,7 +77,7 @@ fn a_get_sent_after_the_answer_to_a_bump_sees_it() {
     model(|| {
         let server = Server::new(32, 1);
         let bumper = spawn(&server, |server| {
-            server.bump(1, Kind::Hard);
+            server.bump(1, BumpKind::Hard);
             server.answer();
         });
         let answered = server.is_answered();
@@ -94,10 +94,10 @@ fn another_tags_bump_at_the_same_time_hides_nothing() {
         // Places 0 and 1 of two slots a row.
         let server = Server::new(64, 1);
         let other = spawn(&server, |server| {
-            server.bump(0, Kind::Soft);
+            server.bump(0, BumpKind::Soft);
         });
         let bumper = spawn(&server, |server| {
-            server.bump(u64::MAX, Kind::Soft);
+            server.bump(u64::MAX, BumpKind::Soft);
             server.answer();
         });
         let answered = server.is_answered();
@@ -113,14 +113,14 @@ fn slots_and_last_bump_never_go_down() {
     model(|| {
         let server = Server::new(32, 0);
         let bumpers =
-            [1, 2].map(|tag| spawn(&server, move |server| assert!(server.bump(tag, Kind::Hard) > 0)));
+            [1, 2].map(|tag| spawn(&server, move |server| assert!(server.bump(tag, BumpKind::Hard) > 0)));
         let earlier = server.tags.bumps().last_bump();
-        let slot = server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard);
+        let slot = server.tags.bumps().last_own(TagHash::from_stored(1), BumpKind::Hard);
         assert!(slot >= earlier, "what is published has been raised");
         assert!(server.tags.bumps().last_bump() >= earlier);
         bumpers.into_iter().for_each(|bumper| bumper.join().unwrap());
         assert_eq!(server.tags.bumps().last_bump(), 2);
-        assert_eq!(server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard), 2);
+        assert_eq!(server.tags.bumps().last_own(TagHash::from_stored(1), BumpKind::Hard), 2);
     });
 }
 
@@ -129,7 +129,7 @@ fn what_is_written_after_the_answer_is_valid() {
     model(|| {
         let server = Server::new(32, 0);
         let bumper = spawn(&server, |server| {
-            server.bump(1, Kind::Hard);
+            server.bump(1, BumpKind::Hard);
             server.answer();
         });
         if server.is_answered() {
@@ -159,7 +159,7 @@ fn a_gradual_purge_that_retires_lets_nothing_through() {
     model(|| {
         let server = Server::new(32, 1);
         server.purge(1, 0);
-        let upkeep = spawn(&server, |server| server.tags.settle(1));
+        let upkeep = spawn(&server, |server| server.tags.sweep(1));
         assert!(server.check(1, &[1], 1) >= Validity::Stale);
         upkeep.join().unwrap();
         assert_eq!(server.check(1, &[1], 1), Validity::Dead);
@@ -202,7 +202,7 @@ fn a_rolling_floor_that_becomes_hard_lets_nothing_through() {
     model(|| {
         let server = Server::new(32, 1);
         server.tags.floors().start_rolling(0, PERIOD_MS, || server.tick());
-        let upkeep = spawn(&server, |server| server.tags.floors().settle(PERIOD_MS));
+        let upkeep = spawn(&server, |server| server.tags.floors().sweep(PERIOD_MS));
         assert_eq!(server.check(1, &[], PERIOD_MS), Validity::Dead);
         upkeep.join().unwrap();
         assert_eq!(server.tags.floors().hard(), 2);
@@ -230,11 +230,11 @@ fn what_is_published_has_been_raised() {
     model(|| {
         let server = Server::new(32, 0);
         let bumper = spawn(&server, |server| {
-            server.bump(1, Kind::Hard);
+            server.bump(1, BumpKind::Hard);
         });
         // No answer was awaited: this tests the order within the arrays.
         let published = server.tags.bumps().last_bump();
-        let raised = server.tags.bumps().last_own(TagHash::from_stored(1), Kind::Hard);
+        let raised = server.tags.bumps().last_own(TagHash::from_stored(1), BumpKind::Hard);
         assert!(raised >= published);
         bumper.join().unwrap();
     });
@@ -279,8 +279,8 @@ fn a_tag_that_is_named_while_a_bump_is_left_out() {
         server.tags.end_notes();
         let log = spawn(&server, |server| {
             let tag = TagHash::from_stored(1);
-            if !server.tags.leaves_out(tag, Kind::Hard, || server.tick()) {
-                server.bump(1, Kind::Hard);
+            if !server.tags.leaves_out(tag, BumpKind::Hard, || server.tick()) {
+                server.bump(1, BumpKind::Hard);
             }
         });
         // Missed before the bump: its number is 1.
@@ -301,11 +301,11 @@ fn a_miss_that_is_not_seen_is_later_than_the_bump() {
             let server = Arc::clone(&server);
             thread::spawn(move || {
                 let mut number = 0;
-                let is_left_out = server.tags.leaves_out(TagHash::from_stored(1), Kind::Hard, || {
+                let is_left_out = server.tags.leaves_out(TagHash::from_stored(1), BumpKind::Hard, || {
                     number = server.tick();
                     number
                 });
-                if is_left_out { number } else { server.bump(1, Kind::Hard) }
+                if is_left_out { number } else { server.bump(1, BumpKind::Hard) }
             })
         };
         server.tags.note(&[1]);
@@ -324,7 +324,8 @@ fn a_bump_that_is_left_out_while_exact_arrays_are_made() {
         server.tags.begin_notes();
         server.tags.end_notes();
         let log = spawn(&server, |server| {
-            let is_left_out = server.tags.leaves_out(TagHash::from_stored(1), Kind::Hard, || server.tick());
+            let is_left_out =
+                server.tags.leaves_out(TagHash::from_stored(1), BumpKind::Hard, || server.tick());
             assert!(is_left_out);
         });
         server.tags.name_exactly(|| server.tick());

@@ -1,8 +1,8 @@
-//! Random sets, misses, fills, bumps, gradual purges, flushes and evictions against a naive model: an index from tags to keys, and marks on
-//! the items.
+//! Random sets, misses, fills, bumps, gradual purges, flushes and evictions against a naive model: an index
+//! from tags to keys, and marks on the items.
 //!
-//! With arrays of four slots no answer may be more lenient than the model's; with arrays that are large enough
-//! all answers are equal.
+//! With arrays of four slots no answer may be more lenient than the model's; with arrays that are large
+//! enough all answers are equal.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use cattlegrid_tags::{
-    Kind, Purge, Purged, ROLLING_MAX, RollingFloor, TagHash, TagHasher, TagList, Tags, Validity,
+    BumpKind, Purge, PurgeOutcome, ROLLING_MAX, RollingFloor, TagHash, TagHasher, TagList, Tags, Validity,
 };
 
 const KEYS: u8 = 12;
@@ -22,7 +22,7 @@ enum Op {
     Miss { key: u8 },
     Fill { miss: usize, tags: Vec<u8> },
     Evict { key: u8 },
-    Bump { tag: u8, kind: Kind },
+    Bump { tag: u8, kind: BumpKind },
     Purge { tag: u8, period_ms: u64, grace_ms: u64 },
     Flush { delay_ms: u64 },
     Rolling { period_ms: u64 },
@@ -32,7 +32,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let tags = || prop::collection::vec(0..TAGS, 0..4);
-    let kind = prop_oneof![Just(Kind::Hard), Just(Kind::Soft)];
+    let kind = prop_oneof![Just(BumpKind::Hard), Just(BumpKind::Soft)];
     prop_oneof![
         6 => (0..KEYS, tags()).prop_map(|(key, tags)| Op::Set { key, tags }),
         4 => (0..KEYS).prop_map(|key| Op::Miss { key }),
@@ -51,7 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// An invalidation of an item, or of everything since a miss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
-    Bump(u8, Kind),
+    Bump(u8, BumpKind),
     /// Of a tag, by its number in [`Model::purges`].
     Purge(u8, usize),
     Flush,
@@ -70,8 +70,8 @@ struct ModelItem {
 impl ModelItem {
     fn suffer(&mut self, event: Event) {
         match event {
-            Event::Bump(tag, Kind::Hard) if self.tags.contains(&tag) => self.marked = Validity::Dead,
-            Event::Bump(tag, Kind::Soft) if self.tags.contains(&tag) => {
+            Event::Bump(tag, BumpKind::Hard) if self.tags.contains(&tag) => self.marked = Validity::Dead,
+            Event::Bump(tag, BumpKind::Soft) if self.tags.contains(&tag) => {
                 self.marked = self.marked.max(Validity::Stale);
             }
             Event::Purge(tag, number) if self.tags.contains(&tag) => self.purges.push(number),
@@ -94,7 +94,7 @@ struct Model {
     /// Those that count for the limit, oldest first.
     running: Vec<usize>,
     pending_flush_ms: Option<u64>,
-    /// All gradual purges up to now: when the grace of their items is over, and whether that has been settled.
+    /// All gradual purges up to now: when the grace of their items is over, and whether that has been ended.
     purges: Vec<(Purge, u64, bool)>,
 }
 
@@ -271,7 +271,7 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
                 let (hash, now_ms) = (server.hash(&[*tag]), server.now_ms);
                 model.retire(now_ms);
                 let begun = server.tags.purge(hash, (now_ms, *period_ms), *grace_ms, |_| 0, || server.tick());
-                let Purged::Gradually(number) = begun else { unreachable!("there are fewer") };
+                let PurgeOutcome::Gradually(number) = begun else { unreachable!("there are fewer") };
                 let purge = Purge { tag: hash, number, start_ms: now_ms, period_ms: *period_ms };
                 model.purges.push((purge, now_ms + period_ms + grace_ms, false));
                 model.happen(Event::Purge(*tag, model.purges.len() - 1));
@@ -298,7 +298,7 @@ fn run(ops: &[Op], memory_bytes: usize, exact: bool) -> Result<(), TestCaseError
             }
             Op::Advance { ms } => server.now_ms += ms,
             Op::Settle => {
-                server.tags.settle(server.now_ms);
+                server.tags.sweep(server.now_ms);
                 model.retire(server.now_ms);
             }
         }
@@ -370,7 +370,7 @@ fn few_tags_in_arrays_of_full_size_are_never_false_stale() {
     let (tags, hasher) = (Tags::new(64 << 20), TagHasher::new(1));
     let hash = |number: u32| hasher.hash(&number.to_le_bytes()).unwrap();
     for number in 1..=100 {
-        let kind = if number % 2 == 0 { Kind::Hard } else { Kind::Soft };
+        let kind = if number % 2 == 0 { BumpKind::Hard } else { BumpKind::Soft };
         tags.bumps().bump(hash(number), kind, || u64::from(number));
     }
     let others = (101..20_000).filter(|&n| tags.check(0, [hash(n).get()], 7, 0) != Validity::Valid).count();

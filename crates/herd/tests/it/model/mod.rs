@@ -1,15 +1,16 @@
-//! Random operations on one shard's herd by several connections, called as an engine would, and the conditions that
-//! must hold:
+//! Random operations on one shard's herd by several connections, called as an engine would, and the
+//! conditions that must hold:
 //!
-//! * after every step the herd's own walk finds no fault, a key has at most one lease, and as many leases compute under
-//!   a rule as it counts;
+//! * after every step the herd's own walk finds no fault, a key has at most one lease, and as many leases
+//!   compute under a rule as it counts;
 //! * each waiter is answered exactly once, and no other connection is;
-//! * the ledger's number for a key is never above the oldest outstanding miss that is younger than its window,
-//!   whichever connections close, so no fill is stored that is older than the last event of its key;
-//! * when all connections have been closed and time has passed nothing remains: no lease, waiter, slot, peer or miss.
+//! * the ledger's number for a key is never above the oldest outstanding miss that is younger than its
+//!   window, whichever connections close, so no fill is stored that is older than the last event of its key;
+//! * when all connections have been closed and time has passed nothing remains: no lease, waiter, slot, peer
+//!   or miss.
 //!
-//! Tables are tiny, keys share slots (two of them a hash), and every limit of a rule is drawn small, so that the limits
-//! are reached first. Wakes are delivered late, timeouts are handled late, rules are reloaded.
+//! Tables are tiny, keys share slots (two of them a hash), and every limit of a rule is drawn small, so that
+//! the limits are reached first. Wakes are delivered late, timeouts are handled late, rules are reloaded.
 
 mod terms;
 
@@ -19,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_herd::{
-    Admitted, Ask, Caller, Clock, Effects, Events, Fence, Filler, Herd, Hold, How, Judgement, Kind,
-    LeaseLimit, Ledger, Moment, NESTED_MAX, OnBusy, Owner, PeerKey, Peers, Record, Role, RuleState, Session,
-    Shown, Softened, Stale, Step, Surroundings, Unanswered, Values, Verdict, Wait, WaitGraph, Waited, Wake,
-    Walk, Withdrawn,
+    Admission, Ask, AskMode, Caller, CircleSearch, Clock, Effects, Events, Fence, FillMoment, Filler, Herd,
+    HerdStep, HoldTerms, Judgement, LeaseKind, LeaseLimit, Ledger, MissRecord, NESTED_MAX, OnBusy, Owner,
+    PeerKey, Peers, Role, RuleState, Session, SessionWait, ShownValue, SoftRelation, StaleFill, Surroundings,
+    UnansweredKey, ValueHashes, Verdict, WaitAnswer, WaitGraph, Wake, WithdrawReason,
 };
 
 use crate::draw::Draw;
@@ -61,13 +62,13 @@ struct News {
 /// The value of a fill, and the value that is shown, if there is one.
 struct Drawn([u64; 2], bool);
 
-impl Values for Drawn {
+impl ValueHashes for Drawn {
     fn fill(&self) -> u64 {
         self.0[0]
     }
 
-    fn shown(&self) -> Option<Shown> {
-        self.1.then_some(Shown { value: self.0[1], provisional: self.0[1] == 0 })
+    fn shown(&self) -> Option<ShownValue> {
+        self.1.then_some(ShownValue { value: self.0[1], provisional: self.0[1] == 0 })
     }
 }
 
@@ -97,7 +98,7 @@ struct World {
     misses: Vec<Miss>,
     /// Waiters: connection, request and place in it, with the key.
     open: BTreeMap<(u64, u64, u16), usize>,
-    admitted: Vec<Admitted>,
+    admitted: Vec<Admission>,
     /// The number of each key's last hard event.
     hard: [u64; KEYS.len()],
     floor: u64,
@@ -142,9 +143,9 @@ impl World {
     }
 
     /// Calls the herd and takes its effects.
-    fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut Step<'_, ()>) -> R) -> R {
+    fn herd<R>(&mut self, act: impl FnOnce(&mut Herd, &mut HerdStep<'_, ()>) -> R) -> R {
         let mut effects = Effects::default();
-        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
+        let mut step = HerdStep { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
         let result = act(&mut self.herd, &mut step);
         self.take(effects);
         result
@@ -166,16 +167,16 @@ impl World {
     }
 
     /// A connection is answered a miss.
-    fn told(&mut self, connection: u64, key: usize, record: Record) {
+    fn told(&mut self, connection: u64, key: usize, record: MissRecord) {
         self.told_late(connection, key, record, true);
     }
 
     /// The same for a miss that was decided some time ago.
-    fn told_late(&mut self, connection: u64, key: usize, record: Record, sure: bool) {
+    fn told_late(&mut self, connection: u64, key: usize, record: MissRecord, sure: bool) {
         assert_eq!(record.hash, hash_of(key));
         let Some(conn) = self.conns.get_mut(&connection) else { return };
         conn.session.record(record, self.now_ms);
-        let Record { number, until_ms, leased, .. } = record;
+        let MissRecord { number, until_ms, leased, .. } = record;
         assert!(until_ms <= self.now_ms + 3_600_000, "no miss outlives the longest lease");
         self.misses.push(Miss { key, number, until_ms, connection, leased, sure });
     }
@@ -259,8 +260,14 @@ impl World {
             conn.session.set_sends_while_held();
         }
         let how = how(draw);
-        let found =
-            draw.choose(&[Kind::Absent, Kind::Absent, Kind::Absent, Kind::Stale, Kind::Early, Kind::Past]);
+        let found = draw.choose(&[
+            LeaseKind::Absent,
+            LeaseKind::Absent,
+            LeaseKind::Absent,
+            LeaseKind::Stale,
+            LeaseKind::Early,
+            LeaseKind::Past,
+        ]);
         let (mut leased, mut computes) = (Vec::new(), false);
         for &key in &keys {
             let rule = self.rule(key);
@@ -287,14 +294,14 @@ impl World {
                 Role::Miss(record) => self.told(connection, key, record),
                 Role::Old => {
                     let fails = self.herd.is_failing(ask.hash);
-                    assert!(found.is_served() || found == Kind::Past && fails, "no old value is served");
+                    assert!(found.is_served() || found == LeaseKind::Past && fails, "no old value is served");
                 }
                 Role::Busy(record) => {
                     assert!(!found.is_served() && rule.policy().on_busy == OnBusy::Error);
                     self.told(connection, key, record);
                 }
                 Role::Leased | Role::Trial => {
-                    let waits_for_new = found == Kind::Stale && ask.wait_ms > 0 && !how.is_explicit();
+                    let waits_for_new = found == LeaseKind::Stale && ask.wait_ms > 0 && !how.is_explicit();
                     assert!(!found.is_served() || waits_for_new);
                     leased.push(key);
                 }
@@ -315,15 +322,15 @@ impl World {
             }
             let ask = self.ask(key, &rule, found, how, keys.len() > 1);
             let many = keys.len() > 1;
-            let hold = Hold { request, slot: slot as u16, touch: None, room: !draw.once_in(8), many };
+            let hold = HoldTerms { request, slot: slot as u16, touch: None, room: !draw.once_in(8), many };
             match self.wait_herd(connection, &ask, &hold) {
-                Waited::Waits(_) => {
+                WaitAnswer::Waits(_) => {
                     let new = self.open.insert((connection, request, hold.slot), key);
                     assert!(new.is_none());
                 }
-                Waited::Miss(record) => self.told(connection, key, record),
-                Waited::Old => assert!(found.is_served()),
-                Waited::Busy(record) => {
+                WaitAnswer::Miss(record) => self.told(connection, key, record),
+                WaitAnswer::Old => assert!(found.is_served()),
+                WaitAnswer::Busy(record) => {
                     self.told(connection, key, record);
                     self.withdraw_request(connection, request);
                     for key in &leased[slot..] {
@@ -336,7 +343,14 @@ impl World {
         self.check_circle(connection);
     }
 
-    fn ask<'a>(&self, key: usize, rule: &'a Arc<RuleState>, found: Kind, how: How, many: bool) -> Ask<'a> {
+    fn ask<'a>(
+        &self,
+        key: usize,
+        rule: &'a Arc<RuleState>,
+        found: LeaseKind,
+        how: AskMode,
+        many: bool,
+    ) -> Ask<'a> {
         let policy = rule.policy();
         Ask {
             key: KEYS[key],
@@ -354,15 +368,15 @@ impl World {
 
     fn ask_herd(&mut self, connection: u64, ask: &Ask<'_>) -> Role {
         let mut effects = Effects::default();
-        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
+        let mut step = HerdStep { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
         let role = self.herd.ask(ask, &self.conns[&connection].session, &mut step);
         self.take(effects);
         role
     }
 
-    fn wait_herd(&mut self, connection: u64, ask: &Ask<'_>, hold: &Hold) -> Waited {
+    fn wait_herd(&mut self, connection: u64, ask: &Ask<'_>, hold: &HoldTerms) -> WaitAnswer {
         let mut effects = Effects::<()>::default();
-        let mut step = Step { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
+        let mut step = HerdStep { now_ms: self.now_ms, clock: &self.clock, effects: &mut effects };
         let session = &mut self.conns.get_mut(&connection).expect("it asked").session;
         let waited = self.herd.wait(ask, hold, session, &mut step);
         assert!(effects.is_empty(), "a wait wakes no other request");
@@ -388,7 +402,7 @@ impl World {
         let by = Filler { connection: Some(connection), token, pooled: by_key && own.is_none() };
         self.answer_own_waits(connection, hash, by);
         let around = self.around(hash);
-        let moment = Moment { now_ms: self.now_ms, p99_ms: 50, strict: draw.once_in(4) };
+        let moment = FillMoment { now_ms: self.now_ms, p99_ms: 50, strict: draw.once_in(4) };
         let number = token.or(own);
         let (judgement, softened) = if by_key {
             let values = [draw.below(3) as u64, draw.below(3) as u64];
@@ -397,10 +411,10 @@ impl World {
         } else {
             let events = around.outside.max(around.written);
             match number {
-                None => (Judgement::Write, Softened::No),
-                Some(number) if number < events.hard => (Judgement::Old, Softened::No),
-                Some(stamp) if stamp < events.soft => (Judgement::Clean { stamp }, Softened::Now),
-                Some(stamp) => (Judgement::Clean { stamp }, Softened::No),
+                None => (Judgement::Write, SoftRelation::No),
+                Some(number) if number < events.hard => (Judgement::Old, SoftRelation::No),
+                Some(stamp) if stamp < events.soft => (Judgement::Clean { stamp }, SoftRelation::Now),
+                Some(stamp) => (Judgement::Clean { stamp }, SoftRelation::No),
             }
         };
         if by_key && sure.is_some() {
@@ -416,13 +430,13 @@ impl World {
                 self.hard[key]
             );
         }
-        let stale = judgement.stamp().filter(|_| softened == Softened::Now);
-        let stale = stale.map(|stamp| Stale { stamp, by_own_tag: draw.once_in(4) });
+        let stale = judgement.stamp().filter(|_| softened == SoftRelation::Now);
+        let stale = stale.map(|stamp| StaleFill { stamp, by_own_tag: draw.once_in(4) });
         let is_fill = judgement != Judgement::Write;
         if is_fill {
             self.count_off(connection, hash, token, by_key);
-            // A waiter that was answered at the moment in which it was given the lease may have been told of it twice.
-            // A connection that keeps its own misses settles all of them.
+            // A waiter that was answered at the moment in which it was given the lease may have been told of
+            // it twice. A connection that keeps its own misses settles all of them.
             if sure.is_none() || !by_key && token.is_none() {
                 self.doubt(hash);
             }
@@ -489,17 +503,17 @@ impl World {
 
     fn answer_all_own_waits(&mut self, connection: u64, hash: u64) {
         let waits = self.conns[&connection].session.waits();
-        let own: Vec<Wait> = waits.iter().filter(|wait| wait.hash == hash).copied().collect();
+        let own: Vec<SessionWait> = waits.iter().filter(|wait| wait.hash == hash).copied().collect();
         for wait in own {
-            self.give_up(connection, &wait, Withdrawn::OwnWrite);
+            self.give_up(connection, &wait, WithdrawReason::OwnWrite);
         }
     }
 
     /// A wait ends as a miss; its answer is on the way.
-    fn give_up(&mut self, connection: u64, wait: &Wait, why: Withdrawn) {
+    fn give_up(&mut self, connection: u64, wait: &SessionWait, why: WithdrawReason) {
         let place = (connection, wait.request, wait.slot);
         let unanswered = self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, why, step));
-        let Some(Unanswered { record, old }) = unanswered else {
+        let Some(UnansweredKey { record, old }) = unanswered else {
             assert!(!self.open.contains_key(&place), "it was not decided");
             return;
         };
@@ -576,23 +590,24 @@ impl World {
 
     fn withdraw_request(&mut self, connection: u64, request: u64) {
         let waits = self.conns[&connection].session.waits();
-        let own: Vec<Wait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
+        let own: Vec<SessionWait> = waits.iter().filter(|wait| wait.request == request).copied().collect();
         for wait in own {
             let place = (connection, wait.request, wait.slot);
             let unanswered =
-                self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, Withdrawn::Answered, step));
+                self.herd(|herd, step| herd.withdraw(wait.hash, wait.waiter, WithdrawReason::Answered, step));
             let (key, sure) = match (&unanswered, self.open.remove(&place)) {
                 (Some(_), Some(key)) => (key, true),
                 (None, None) => {
                     let inbox = &self.conns[&connection].inbox;
                     let decided = inbox.iter().find(|news| (news.request, news.slot) == (place.1, place.2));
-                    // Its window began when it was decided, so the new record proves nothing about the ledger.
+                    // Its window began when it was decided, so the new record proves nothing about the
+                    // ledger.
                     decided.map(|news| (news.key, false)).expect("its answer is on the way")
                 }
                 (_, open) => panic!("{unanswered:?} of a request that waits: {open:?}"),
             };
             let record = match unanswered {
-                Some(Unanswered { record, .. }) => record,
+                Some(UnansweredKey { record, .. }) => record,
                 None => Some(self.herd(|herd, step| herd.promoted(wait.hash, connection, step))),
             };
             if let Some(record) = record {
@@ -642,8 +657,8 @@ impl World {
         let mut untrue = Vec::new();
         let hash = loop {
             match walk {
-                Walk::Clear => return,
-                Walk::Circle(steps) if untrue.len() < 4 => {
+                CircleSearch::Clear => return,
+                CircleSearch::Circle(steps) if untrue.len() < 4 => {
                     let is_untrue = |holder: u64, hash| self.herd.holder(hash) != Some(holder);
                     match steps.iter().find(|step| is_untrue(step.holder, step.hash)) {
                         Some(step) => untrue.push(*step),
@@ -651,7 +666,7 @@ impl World {
                     }
                     walk = self.graph.look_again(connection, &untrue);
                 }
-                Walk::Circle(_) | Walk::TooLong => break None,
+                CircleSearch::Circle(_) | CircleSearch::TooLong => break None,
             }
         };
         let waits = self.conns[&connection].session.waits();
@@ -660,7 +675,7 @@ impl World {
             None => waits.last(),
         };
         if let Some(wait) = wait.copied() {
-            self.give_up(connection, &wait, Withdrawn::Circle);
+            self.give_up(connection, &wait, WithdrawReason::Circle);
         }
     }
 
@@ -742,6 +757,6 @@ impl World {
 }
 
 /// Whether an admitted lease is of this rule, whatever its terms were then.
-fn is_of(admitted: &Admitted, rule: &RuleState) -> bool {
+fn is_of(admitted: &Admission, rule: &RuleState) -> bool {
     std::ptr::eq(admitted.rule.counters(), rule.counters())
 }

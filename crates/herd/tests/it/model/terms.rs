@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use cattlegrid_herd::{
-    AfterStart, Ambiguous, Clock, Early, FillWindow, How, LeaseTime, OnBusy, Owner, Partial, Policy,
+    AfterStart, Ambiguous, AskMode, Clock, Early, FillWindow, LeaseTime, OnBusy, Owner, Partial, Policy,
 };
 
 use crate::draw::Draw;
@@ -69,13 +69,13 @@ pub(super) fn policy(draw: &mut Draw<'_>) -> Policy {
     }
 }
 
-pub(super) fn how(draw: &mut Draw<'_>) -> How {
+pub(super) fn how(draw: &mut Draw<'_>) -> AskMode {
     match draw.below(5) {
-        1 => How::Quiet,
-        0 => How::Explicit {
+        1 => AskMode::Quiet,
+        0 => AskMode::Explicit {
             detached: draw.once_in(2),
             lease_ms: draw.choose(&[None, Some(1), Some(10), Some(5_000)]),
         },
-        _ => How::Plain,
+        _ => AskMode::Plain,
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cattlegrid_config::{NoScripts, RuleFile};
-use cattlegrid_engine::{Landed, Load, LoadEnd, LoadFailure, LoadOrder};
+use cattlegrid_engine::{Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome};
 use cattlegrid_loader::{Finished, Host, Loaders, Severity, StartError};
 use tempfile::TempDir;
 
@@ -157,7 +157,7 @@ pub fn look(finished: Finished) -> End {
             End::Failed(cause, String::from_utf8(text.to_vec()).unwrap().replace("%20", " "))
         }
     });
-    finished.landed(if matches!(end, End::Failed(..)) { Landed::Failed } else { Landed::Stored });
+    finished.landed(if matches!(end, End::Failed(..)) { LoadOutcome::Failed } else { LoadOutcome::Stored });
     end
 }
 

@@ -1,6 +1,7 @@
 //! A model of a store: plain maps that say which replies are allowed.
 //!
-//! Plain items and objects are drawn with equal keys. No more than `pinned_max` bytes are pinned by the model, as in a server.
+//! Plain items and objects are drawn with equal keys. No more than `pinned_max` bytes are pinned by the
+//! model, as in a server.
 
 #![expect(clippy::unwrap_used, reason = "a test's model: a panic is a finding")]
 
@@ -9,8 +10,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use cattlegrid_store::{
-    Attributes, Ends, Found, HugeValue, Item, KeyHasher, Least, Lookup, Marks, Memory, NEVER, NewValue,
-    ObjectNames, Share, Store, StoreConfig, Tree, Value,
+    Attributes, Found, HugeValue, Item, KeyHasher, LeastShares, Lookup, Marks, Memory, NEVER, NewValue,
+    ObjectNames, PinnedEnds, Share, Store, StoreConfig, Tree, Value,
 };
 
 #[derive(Debug, Clone)]
@@ -84,7 +85,7 @@ pub(crate) enum Op {
         on: bool,
     },
     Reclaim,
-    /// Pinned objects of a kind end, as by a tag: see [`Ends`].
+    /// Pinned objects of a kind end, as by a tag: see [`PinnedEnds`].
     End {
         kind: u8,
     },
@@ -208,7 +209,7 @@ impl Model {
             }
             Op::GiveBack { bytes } => {
                 if self.evictions {
-                    self.store.give_back(bytes, Least::Taken);
+                    self.store.give_back(bytes, LeastShares::Taken);
                 }
             }
             Op::Purge => {
@@ -257,7 +258,7 @@ impl Model {
     fn end(&mut self, kind: u16) {
         self.clock += 1;
         let is_over = |_: u64, item: &Item<'_>| item.object().is_some_and(|(own, _)| own == kind);
-        let ends = Ends { event: self.clock, by_time: false, is_over: &is_over };
+        let ends = PinnedEnds { event: self.clock, by_time: false, is_over: &is_over };
         // The segment that is being collected is left out until its items have moved.
         for _ in 0..2 {
             while self.store.reclaim_pinned(Some(&ends)).is_some() {}
@@ -292,7 +293,7 @@ impl Model {
         let value_arg = if len > self.store.config().inline_max() {
             let mut huge = HugeValue::new(&self.memory, &[&value]);
             if huge.is_none() && self.evictions {
-                self.store.give_back(len + 4096, Least::Taken);
+                self.store.give_back(len + 4096, LeastShares::Taken);
                 huge = HugeValue::new(&self.memory, &[&value]);
             }
             let Some(huge) = huge else { return };
@@ -396,7 +397,7 @@ impl Model {
     fn put_tree(&mut self, key: u16, entries: u16, ttl: u32, pinned: bool) {
         let mut tree = Tree::new(&self.memory);
         if tree.is_err() {
-            self.store.give_back(16 << 10, Least::Taken);
+            self.store.give_back(16 << 10, LeastShares::Taken);
             tree = Tree::new(&self.memory);
         }
         let Ok(tree) = tree else { return };
@@ -471,8 +472,8 @@ impl Model {
         }
     }
 
-    /// Puts members into a tree; each that is refused is tried again when memory has been given back, if the object is still
-    /// there then.
+    /// Puts members into a tree; each that is refused is tried again when memory has been given back, if the
+    /// object is still there then.
     fn grow(&mut self, key: u16, from: u16, entries: u16, len: usize) {
         if len <= Tree::VALUE_INLINE_MAX && entries.is_multiple_of(2) {
             return self.grow_at_once(key, from, entries, len);
@@ -493,7 +494,7 @@ impl Model {
                         assert_eq!(map.insert(member.to_vec(), value).is_none(), is_new);
                         break;
                     }
-                    Err(full) => self.store.give_back(full.bytes, Least::Taken),
+                    Err(full) => self.store.give_back(full.bytes, LeastShares::Taken),
                 };
             }
         }

@@ -45,8 +45,8 @@ pub(crate) enum Op {
     Nth { place: u16 },
     /// Reads some entries on either side of a key.
     Scan { key: Key, count: usize },
-    /// Reserves room for inserts of keys and values up to these lengths; nothing else is left then. Inserts them, with a removal
-    /// after some.
+    /// Reserves room for inserts of keys and values up to these lengths; nothing else is left then. Inserts
+    /// them, with a removal after some.
     Reserved { from: Key, count: u16, step: u16, len: usize },
     /// Leaves this many pages to the tree, and takes all others.
     Leave { pages: usize },

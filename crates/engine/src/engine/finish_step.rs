@@ -19,8 +19,9 @@ impl Engine {
         (next != u64::MAX).then_some(next)
     }
 
-    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of `engine/hold.rs`); those that
-    /// an invalidation which is phased in revokes, at the moments of their keys. Any thread may call it.
+    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of
+    /// `engine/hold.rs`); those that an invalidation which is phased in revokes, at the moments of their
+    /// keys. Any thread may call it.
     pub fn handle_timeouts(&self, step: &mut Step<'_>) {
         let (shared, now) = (self.shared(), step.now);
         if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
@@ -45,15 +46,16 @@ impl Engine {
             one.with_herd(step, Herd::handle_timeouts);
         }
         shared.revoke_at(revoke_ms);
-        self.settle(&mut lock, step);
+        self.finish_step(&mut lock, step);
     }
 
-    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next deadline. Every method that
-    /// takes a step or a context ends with it; the rest of the effects is the server's.
+    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next
+    /// deadline. Every method that takes a step or a context ends with it; the rest of the effects is the
+    /// server's.
     #[inline]
-    pub(crate) fn settle(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
-        if !step.effects.is_settled() {
-            self.settle_some(lock, step);
+    pub(crate) fn finish_step(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        if !step.effects.is_finished() {
+            self.finish_admitted(lock, step);
         }
         if self.memory.wants_room() {
             self.make_wanted_room(lock);
@@ -65,7 +67,7 @@ impl Engine {
         }
     }
 
-    fn settle_some(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+    fn finish_admitted(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
         while !step.effects.herd.admitted.is_empty() {
             for admitted in std::mem::take(&mut step.effects.herd.admitted) {
                 lock.shard(admitted.hash).with_herd(step, |herd, step| herd.admit(&admitted, step));
