@@ -400,22 +400,22 @@ struct Model {
 
 impl Model {
     fn boundary(&self, now_ms: u64) -> u64 {
-        let now = Timestamp::from_millisecond(now_ms as i64).unwrap().to_zoned(self.zone.clone());
+        let now = Timestamp::from_millisecond(now_ms as i64).unwrap().to_zoned_datetime(self.zone.clone());
         let day = now.start_of_day().unwrap();
         let weekday = i64::from(now.weekday().to_monday_zero_offset());
         let end = match self.window {
             "day" => day.tomorrow().unwrap().start_of_day().unwrap(),
-            "week" => (now.date() + (7 - weekday).days()).to_zoned(self.zone.clone()).unwrap(),
+            "week" => (now.date() + (7 - weekday).days()).to_zoned_datetime(self.zone.clone()).unwrap(),
             "month" => {
                 let first = date(now.year(), now.month(), 1) + 1.month();
-                first.to_zoned(self.zone.clone()).unwrap()
+                first.to_zoned_datetime(self.zone.clone()).unwrap()
             }
             "hour" | "minute" => {
                 // Seconds go by one at a time until the clock shows a whole unit, or jumps.
                 let mut next = now.timestamp().as_second() + 1;
                 loop {
-                    let before = Timestamp::from_second(next - 1).unwrap().to_zoned(self.zone.clone());
-                    let at = Timestamp::from_second(next).unwrap().to_zoned(self.zone.clone());
+                    let before = Timestamp::from_second(next - 1).unwrap().to_zoned_datetime(self.zone.clone());
+                    let at = Timestamp::from_second(next).unwrap().to_zoned_datetime(self.zone.clone());
                     let is_whole = at.second() == 0 && (self.window == "minute" || at.minute() == 0);
                     if is_whole || at.offset() != before.offset() {
                         break at;
