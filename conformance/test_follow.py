@@ -198,6 +198,29 @@ def test_each_rule_says_what_is_served_while_the_database_is_down(start, open_di
     wait_until("the other setting counts", lambda: c.get("serve:2") is None)
 
 
+@pytest.mark.parametrize("rule", ["", 'hold = "400ms"', 'owner = "connection"', 'grace = "10s"'])
+def test_fresh_values_are_kept_while_the_log_is_behind(start, open_dir, rule):
+    """One client on its own, of whose misses none takes a number that anything else would take."""
+    follow = (
+        '[follow.gone]\nkind = "postgres"\nurl = "postgres://nobody@127.0.0.1:{port}/gone"\nmax_lag = "1s"\nwhen_behind = "miss"\n'
+        '[[follow.gone.table]]\ntable = "rows"\nbump = ["row:{id}"]\n'
+    ).replace("{port}", str(free_port()))
+    server = started(start, open_dir, f'[[rule]]\nmatch = "page:{{id}}"\ntags = ["row:{{id}}"]\n{rule}\n' + follow)
+    until(server, "lost")
+    c = client(server)
+    time.sleep(1.5)
+    for _ in range(3):
+        assert c.get("page:1") is None
+        assert c.set("page:1", "fresh", noreply=False)
+        since = time.monotonic()
+        answers = [c.get("page:1") for _ in range(10)]
+        assert answers == [b"fresh"] * 10 or time.monotonic() - since > 0.5
+        time.sleep(1.3)
+        # Older than `max_lag`.
+    # Without a reader too, nothing that is older is served.
+    assert c.get("page:1") is None
+
+
 @pytest.mark.parametrize("when_behind", ["refresh", "miss", "serve"])
 def test_what_is_served_while_the_database_is_down(start, open_dir, own_database, when_behind):
     database = own_database()

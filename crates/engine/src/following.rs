@@ -9,9 +9,10 @@
 //!
 //! # The ring
 //! Which number is `max_lag_ms` old is read from a ring of times and numbers, one each [`RING_MS`]. The time
-//! is read first, then the number, so a later number was given out at that time or later. The first entry
-//! that is *not older* than the moment counts, which invalidates up to [`RING_MS`] too much, never too
-//! little.
+//! is read first, then a number is taken for it, so that number and later ones were seen at that time or
+//! later. The first entry that is *not older* than the moment counts, which invalidates up to [`RING_MS`] too
+//! much, never too little. Each entry has a number of its own: a miss takes none, and would else be as old as
+//! the last write, however long that is ago.
 
 use std::collections::VecDeque;
 
@@ -95,7 +96,7 @@ pub(crate) struct Following {
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
     pub(crate) logs: Vec<Log>,
-    /// Times, and the numbers given out until then.
+    /// Times, and a number taken after each.
     ring: VecDeque<(u64, u64)>,
 }
 
@@ -130,12 +131,12 @@ impl Following {
 }
 
 impl Logs {
-    /// Notes the number that the clock shows at this time, if the last one is old enough.
-    pub(crate) fn note(&mut self, now_ms: u64, clock: impl FnOnce() -> u64) {
+    /// Notes a number for this time, if the last one is old enough.
+    pub(crate) fn note(&mut self, now_ms: u64, tick: impl FnOnce() -> u64) {
         if self.ring.back().is_some_and(|(at_ms, _)| now_ms < at_ms + RING_MS) {
             return;
         }
-        self.ring.push_back((now_ms, clock()));
+        self.ring.push_back((now_ms, tick()));
         let longest_ms = self.logs.iter().map(|log| log.settings.max_lag_ms).max().unwrap_or(0);
         // The first entry that is not older than any distance stays.
         while self.ring.front().is_some_and(|(at_ms, _)| at_ms + longest_ms + RING_MS < now_ms) {
@@ -143,11 +144,11 @@ impl Logs {
         }
     }
 
-    /// The number below which everything was given out before this time, and perhaps some that was given out
-    /// up to [`RING_MS`] after it. `last`: the last number that was given out.
-    pub(crate) fn number_at(&self, at_ms: u64, last: u64) -> u64 {
+    /// The number below which everything was seen before this time, and perhaps some that was seen up to
+    /// [`RING_MS`] after it. `tick`: takes a number for a time that is later than the last entry.
+    pub(crate) fn number_at(&self, at_ms: u64, tick: impl FnOnce() -> u64) -> u64 {
         let at = self.ring.partition_point(|(noted_ms, _)| *noted_ms < at_ms);
-        self.ring.get(at).map_or(last, |(_, number)| *number) + 1
+        self.ring.get(at).map_or_else(tick, |(_, number)| *number)
     }
 
     /// When the next look is due.

@@ -326,7 +326,10 @@ impl<'a> Item<'a> {
     pub fn read_check(&self, now: u32) -> ReadCheck {
         const SPECIAL: u16 = Marks::STALE.0 | Marks::NEGATIVE.0;
         let state = state(self.bytes);
-        if state & SPECIAL != 0 || state & (HAS_GRACE | HAS_REFRESH) != 0 && self.is_over_or_due(now) {
+        // Most items, first.
+        if state & (SPECIAL | HAS_GRACE | HAS_REFRESH | HAS_TAGS) == 0 {
+            ReadCheck::Nothing
+        } else if state & SPECIAL != 0 || state & (HAS_GRACE | HAS_REFRESH) != 0 && self.is_over_or_due(now) {
             ReadCheck::Rule
         } else if state & HAS_TAGS != 0 {
             ReadCheck::Tags

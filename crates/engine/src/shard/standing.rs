@@ -64,12 +64,15 @@ impl Shard {
     pub(crate) fn passes_read_check(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
         match self.read_check(found) {
             ReadCheck::Nothing => true,
-            ReadCheck::Tags => {
-                let item = self.store.header(found);
-                self.shared.tags().is_current(item.stamp()) || self.has_valid_tags(&item, hash, step.now.ms)
-            }
+            ReadCheck::Tags => self.has_current_tags(found, hash, step),
             ReadCheck::Rule => false,
         }
+    }
+
+    #[inline(never)]
+    fn has_current_tags(&self, found: Found, hash: u64, step: &Step<'_>) -> bool {
+        let item = self.store.header(found);
+        self.shared.tags().is_current(item.stamp()) || self.has_valid_tags(&item, hash, step.now.ms)
     }
 
     #[inline(never)]

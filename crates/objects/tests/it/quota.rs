@@ -414,7 +414,8 @@ impl Model {
                 // Seconds go by one at a time until the clock shows a whole unit, or jumps.
                 let mut next = now.timestamp().as_second() + 1;
                 loop {
-                    let before = Timestamp::from_second(next - 1).unwrap().to_zoned_datetime(self.zone.clone());
+                    let before =
+                        Timestamp::from_second(next - 1).unwrap().to_zoned_datetime(self.zone.clone());
                     let at = Timestamp::from_second(next).unwrap().to_zoned_datetime(self.zone.clone());
                     let is_whole = at.second() == 0 && (self.window == "minute" || at.minute() == 0);
                     if is_whole || at.offset() != before.offset() {
