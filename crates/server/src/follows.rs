@@ -274,7 +274,7 @@ async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
     match &origin {
         #[cfg(feature = "etcd")]
         FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) if node.via.is_some() => {
-            via::follow(node, wished).await
+            via::follow(node, wished).await;
         }
         FollowOrigin::Postgres(_) | FollowOrigin::Mysql(_) => {
             let make = |node: &Own| database(&node.settings);

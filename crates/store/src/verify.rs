@@ -57,10 +57,8 @@ impl Store {
                         sums.pinned_bytes += weight.bytes;
                         sums.pinned_outside += weight.outside;
                         let dead_at = item::dead_at(content);
-                        assert!(
-                            dead_at == item::NEVER || segment.reap_at <= dead_at,
-                            "not reclaimed in time"
-                        );
+                        let in_time = dead_at == item::NEVER || segment.reap_at <= dead_at;
+                        assert!(in_time, "not reclaimed in time");
                     }
                     if weight.is_stub() {
                         sums.stubs = (sums.stubs.0 + 1, sums.stubs.1 + weight.bytes);
@@ -95,10 +93,8 @@ impl Store {
             assert_eq!(sums.stubs, segment.stubs, "stubs of a segment");
             let mean = segment.stored();
             assert!(mean <= self.log.now(), "stored in the future");
-            assert_eq!(
-                segment.state == SegmentState::Collected,
-                self.walk.is_some_and(|w| w.segment == index)
-            );
+            let is_walked = self.walk.is_some_and(|w| w.segment == index);
+            assert_eq!(segment.state == SegmentState::Collected, is_walked);
             assert_eq!(segment.share, self.log.share_of(segment.class));
             let queue = &mut queues[usize::from(segment.share)][segment.queue as usize];
             queue.0 += self.log.segment_bytes() + sums.outside;

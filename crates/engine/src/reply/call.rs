@@ -147,7 +147,7 @@ impl CallForm<'_> {
                 }
                 match answered {
                     CallReply::Value(shows) if shows.value == DROPPED => {
-                        out.extend_from_slice(reply::DELETED)
+                        out.extend_from_slice(reply::DELETED);
                     }
                     CallReply::Error(text) => reply::line(out, text),
                     _ => out.extend_from_slice(reply::NOT_FOUND),

@@ -65,7 +65,7 @@ fn the_miss_of_a_lease_whose_time_is_up_ends_with_its_window() {
     });
     at(1, &mut |herd, step| assert!(matches!(herd.ask(&ask, &waiter, step), Role::Leased)));
     at(1, &mut |herd, step| {
-        assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), WaitAnswer::Waits(_)))
+        assert!(matches!(herd.wait(&ask, &hold, &mut waiter, step), WaitAnswer::Waits(_)));
     });
     at(10, &mut Herd::handle_timeouts);
     at(25, &mut |herd, step| {
