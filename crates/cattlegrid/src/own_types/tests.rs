@@ -1,5 +1,7 @@
 //! Types of users' own in `[objects]` and `--objects`: how they are read, what is refused, and what `check` says of them.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
