@@ -1,6 +1,6 @@
 //! Lists of methods that differ in little more than their names: calls that several types have, of which each is written once, and options.
 
-/// Methods that do only call the method of the same name: `run FIELD;` that of a field, whose future the driver of the
+/// Methods that only call the method of the same name: `run FIELD;` that of a field, whose future the driver of the
 /// blocking client runs, `of METHOD;` that of what this method returns, `of_async METHOD;` the same for async methods. Bounds behind
 /// `where` stand in brackets.
 macro_rules! calls {
