@@ -60,8 +60,10 @@ pub(crate) struct Definitions {
     since: Place,
     /// Statements so far that may have changed a definition.
     changes: u64,
-    /// The stream is the first of a node that goes on for another one: what they were there, as far as that one knew them.
-    expected: Option<Option<u64>>,
+    /// The stream is the first of a node that goes on for another one.
+    goes_on: bool,
+    /// What they were at its beginning, as far as the other one knew them.
+    expected: Option<u64>,
 }
 
 impl Definitions {
@@ -74,12 +76,12 @@ impl Definitions {
 
     /// The first stream will go on where another node stood, which knew definitions of this number, if any.
     pub(crate) fn goes_on(&mut self, expected: Option<u64>) {
-        self.expected = Some(expected);
+        (self.goes_on, self.expected) = (true, expected);
     }
 
     /// A stream begins at a place, and not where the last one stopped: what is known is so from there on, or the catalog says otherwise.
     pub(crate) fn begins(&mut self, at: Place) {
-        (self.expected, self.since) = (None, at);
+        (self.goes_on, self.expected, self.since) = (false, None, at);
     }
 
     /// A number of what is known from this place on, which is the same for the same definitions.
@@ -125,14 +127,14 @@ impl Definitions {
     /// The catalog was read before the stream begins at `at`, and before the log was at `head`. Returns whether something may have been
     /// other than it is, though no statement says so.
     pub(crate) fn opens(&mut self, targets: Vec<Target>, head: Place, at: Place) -> bool {
-        let expected = self.expected.take();
+        let (goes_on, expected) = (std::mem::take(&mut self.goes_on), self.expected.take());
         self.read = None;
         if self.is_known && self.targets == targets {
             return false;
         }
         // As they are now, and no statement since has changed them back: as they were all the time.
-        let is_same = expected.flatten().is_some_and(|expected| expected == mark(&targets));
-        let is_other = self.is_known || expected.is_some() && !is_same;
+        let is_same = expected.is_some_and(|expected| expected == mark(&targets));
+        let is_other = self.is_known || goes_on && !is_same;
         (self.targets, self.is_known) = (targets, true);
         self.since = if is_same { at.min(head) } else { head };
         is_other
