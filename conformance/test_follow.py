@@ -543,6 +543,15 @@ def test_a_password_command_that_leaves_something_behind(start, open_dir, databa
     assert time.monotonic() - begun < 8
 
 
+def test_check_does_not_wait_for_what_a_password_command_leaves_behind(open_dir, binary):
+    with open(f"{open_dir}/rules.toml", "w") as out:
+        out.write(rules(1, more='password_command = ["sh", "-c", "echo why >&2; echo secret; sleep 30 & exit 0"]'))
+    begun = time.monotonic()
+    checked = subprocess.run([binary, "check", f"{open_dir}/rules.toml", "--connect"], capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - begun < 12 and checked.returncode == 1, checked
+    assert "why" in checked.stderr and "refused" in checked.stdout + checked.stderr, checked
+
+
 def test_slots_that_cannot_be_followed_and_slots_that_stay(start, open_dir, own_database, binary):
     database = own_database()
     database.sql("SELECT pg_create_logical_replication_slot('own', 'test_decoding')")

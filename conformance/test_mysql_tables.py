@@ -121,6 +121,12 @@ def test_other_statements_in_the_place_of_rows(shop, tmp_path):
         statements = ["SET binlog_format = STATEMENT", "CREATE DATABASE IF NOT EXISTS elsewhere", "USE elsewhere", change]
         assert gone(server, c, ["page:3"], lambda: database.sql(*statements)) == {"page:3"}, change
         assert flushes(server) > before
+    # A table of the same name is another one.
+    before = flushes(server)
+    statements = ["CREATE TABLE elsewhere.items (id int)", "ALTER TABLE elsewhere.items ADD a int", "USE elsewhere", "TRUNCATE items",
+                  "/*!40000 ALTER TABLE `items` DISABLE KEYS */", "SET binlog_format = STATEMENT", "INSERT INTO items VALUES (1, 2)", "DROP TABLE items"]
+    assert gone(server, c, ["page:3"], lambda: database.sql(*statements)) == set()
+    assert flushes(server) == before, server.log()
 
 
 def test_rights_that_hide_what_is_needed(shop):

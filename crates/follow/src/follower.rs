@@ -33,6 +33,9 @@ const LOOK_AGAIN_MS: u64 = 5;
 /// that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
+/// Time within which another one that takes the place of the stream again is the same one, in milliseconds.
+const OUTBID_MS: u64 = 60_000;
+
 /// Longest time that counts as the caller's own, in milliseconds: the machine may have been suspended.
 const STALLED_MS_MAX: u64 = 10_000;
 
@@ -193,6 +196,8 @@ pub struct Follower<L: Log> {
     confirmed_ms: Option<u64>,
     probes: u64,
     failures: u32,
+    /// When another one took the place of this one's stream last, and how often in a row.
+    outbid: Option<(u64, u32)>,
     actions: VecDeque<Action<L::Position>>,
 }
 
@@ -271,6 +276,7 @@ impl<L: Log> Follower<L> {
             confirmed_ms: None,
             probes: 0,
             failures: 0,
+            outbid: None,
             actions: VecDeque::new(),
         }
     }
@@ -356,6 +362,15 @@ impl<L: Log> Follower<L> {
             Told::Lost { .. } => self.lost(now_ms),
         }
         self.tick(now_ms);
+    }
+
+    /// The stream ends because another one takes its place, and would again: from the second time within a minute on, the pause before the
+    /// next attempt doubles though the stream was confirmed. [`Told::Lost`] follows.
+    pub fn outbid(&mut self, now_ms: u64) {
+        let before = self.outbid.filter(|(at_ms, _)| now_ms < at_ms + OUTBID_MS);
+        let count = before.map_or(0, |(_, count)| count + 1);
+        self.outbid = Some((now_ms, count));
+        self.failures = self.failures.max(count);
     }
 
     /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within a minute.
@@ -537,8 +552,14 @@ impl<L: Log> Follower<L> {
             stream.heads.pop_back();
         }
         stream.heads.push_back(Head { asked_at_ms: at_ms, position: head });
+        let mut is_flushed = false;
         for names in seen {
-            self.bump(names, now_ms);
+            // Once is enough for all that became visible together.
+            if matches!(names, Names::All { .. }) && std::mem::replace(&mut is_flushed, true) {
+                self.names_bytes -= names.bytes();
+            } else {
+                self.bump(names, now_ms);
+            }
         }
         self.confirm();
     }

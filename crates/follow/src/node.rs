@@ -37,6 +37,8 @@ pub enum Notice {
     },
     /// The database lacks something. An empty list: no more.
     Missing(Vec<Missing>),
+    /// The database or the rule file should be otherwise, and is followed all the same. It is said at each connection.
+    Advice(Missing),
     /// The log refuses this node's own entries, for this reason; `None`: it takes them again.
     Takes(Option<Missing>),
     /// Another node has this node's name.

@@ -58,6 +58,10 @@ pub(crate) trait Database: Log + Sized {
     fn take(&mut self, message: Self::Message, core: &mut Core<Self>, node: &mut impl Node);
     /// The stream ended: why, for the log.
     fn ended(&mut self, error: &WireError) -> String;
+    /// Whether it ended because another one takes its place.
+    fn is_outbid(_error: &WireError) -> bool {
+        false
+    }
     /// Asks on the second connection.
     fn ask(&self, question: Question, second: Self::Connection, link: &mut Link<Self>) -> Answering<Self>;
     /// Takes the reply to a probe.
@@ -394,6 +398,9 @@ impl<D: Database> Running<D> {
             Event::Streamed(Ok(message)) => self.database.take(message, &mut self.core, node),
             Event::Streamed(Err(error)) => {
                 let reason = self.database.ended(&error);
+                if D::is_outbid(&error) {
+                    self.core.follower.outbid(node.now_ms());
+                }
                 self.core.lose(reason, node);
             }
             Event::Answered(connection, Ok(reply)) => {

@@ -462,7 +462,7 @@ impl Node for OrderSink {
                     log::notice(format_args!("log {name}: nothing is missing any more"));
                 }
             }
-            Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
+            Notice::Advice(_) | Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
         }
     }
 

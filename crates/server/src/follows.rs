@@ -2,7 +2,7 @@
 //!
 //! Nothing of it is on the way of a request, and a log that cannot be reached stops neither the start nor a reload: it is behind.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -541,6 +541,12 @@ impl Node for Own {
                 }
                 view.missing = missing;
             }
+            Notice::Advice(advice) => {
+                let advice = advice.to_string();
+                if self.said.is_new(&advice) {
+                    log::warning(format_args!("log {name}: {advice}"));
+                }
+            }
             #[cfg(feature = "etcd")]
             Notice::Takes(missing) => {
                 let refused = missing.as_ref().map(ToString::to_string);
@@ -657,33 +663,44 @@ fn first_line(text: &[u8]) -> Result<String, String> {
     if line.is_empty() { Err("the password is empty".to_owned()) } else { Ok(line.to_owned()) }
 }
 
-/// The first line that a program prints, if it ends in time and with status 0. What it has started may go on.
+/// The first line that a program prints, if it ends in time and with status 0. What it has started may go on, and has no hold of our own
+/// output: what the program writes as errors is written by us, while it runs.
 fn printed(program: &str, arguments: &[String], is_stopped: impl Fn() -> bool) -> Result<Vec<u8>, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
         .map_err(text)?;
     let mut output = child.stdout.take().ok_or("has no output")?;
+    let mut errors = child.stderr.take().ok_or("has no output")?;
     let end = nanos() + PASSWORD_TIME.as_nanos() as u64;
-    let (mut printed, mut status, mut is_open) = (Vec::new(), None, true);
+    let (mut printed, mut status, mut is_open, mut has_errors) = (Vec::new(), None, true, true);
     loop {
         let has_line = printed.contains(&b'\n') || printed.len() >= PASSWORD_BYTES_MAX;
         if status.is_none() {
             status = child.try_wait().map_err(text)?;
         }
         let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        let mut polled = [PollFd::new(&output, PollFlags::IN)];
-        let wanted = if is_open && !has_line { &mut polled[..] } else { &mut [] };
-        let has_more = poll(wanted, Some(&pause)).is_ok_and(|ready| ready > 0);
-        if has_more {
-            let mut some = [0; 1024];
+        let is_wanted = is_open && !has_line;
+        let mut polled = Vec::with_capacity(2);
+        polled.extend(is_wanted.then(|| PollFd::new(&output, PollFlags::IN)));
+        polled.extend(has_errors.then(|| PollFd::new(&errors, PollFlags::IN)));
+        let has_more = poll(&mut polled, Some(&pause)).is_ok_and(|ready| ready > 0);
+        let is_ready = |at: usize| polled.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let (prints, fails) = (is_wanted && is_ready(0), has_errors && is_ready(usize::from(is_wanted)));
+        let mut some = [0; 1024];
+        if has_more && prints {
             let count = output.read(&mut some).map_err(text)?;
             is_open = count > 0;
             printed.extend_from_slice(&some[..count]);
+        } else if has_more && fails && nanos() < end {
+            let count = errors.read(&mut some).map_err(text)?;
+            has_errors = count > 0;
+            std::io::stderr().write_all(&some[..count]).unwrap_or_default();
         } else if let Some(status) = status {
             return if status.success() { Ok(printed) } else { Err(format!("ended with {status}")) };
         }

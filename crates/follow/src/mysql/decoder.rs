@@ -11,7 +11,7 @@ use crate::mysql::definitions::{Definitions, Purpose, Target};
 use crate::mysql::event::{Change, Event, HEADER_BYTES, Header, Query, Rows, TableMap};
 use crate::mysql::parts::{Part, parts};
 use crate::mysql::place::{Origin, Place, Transaction};
-use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention};
+use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention, may_name};
 use crate::names::{NAMES_BYTES_MAX, Names};
 use crate::tables::{LeftOut, Table};
 
@@ -135,7 +135,7 @@ impl Decoder {
         let mut decoder = Self::new(tables);
         (decoder.place, decoder.last) = (place, begun.last);
         decoder.file = Some((place.file, begun.file_time));
-        decoder.definitions.begins(begun.definitions);
+        decoder.definitions.goes_on(begun.definitions);
         decoder
     }
 
@@ -159,7 +159,7 @@ impl Decoder {
         if !resumes {
             (self.file, self.last) = (None, None);
             self.prepared.clear();
-            self.definitions.begins(None);
+            self.definitions.begins(place.unwrap_or_default());
         }
         base.clone_into(&mut self.base);
         self.is_placed = place.is_some();
@@ -176,10 +176,13 @@ impl Decoder {
         last.map_or(obeyed, |last| last.start)
     }
 
-    /// The catalog was read, at the moment at which definitions had changed as often and the log was at `head`; whether something is other
-    /// than it was known to be.
-    pub(crate) fn looked(&mut self, targets: Vec<Target>, changes: u64, head: Place) -> bool {
-        let is_other = self.definitions.read(targets, changes, head, self.place);
+    /// The catalog was read, when definitions had changed as often and the log was at `head` afterwards; `None`: before the stream begins.
+    /// Returns whether something is other than it was known to be.
+    pub(crate) fn looked(&mut self, targets: Vec<Target>, changes: Option<u64>, head: Place) -> bool {
+        let is_other = match changes {
+            Some(changes) => self.definitions.read(targets, changes, head, self.place),
+            None => self.definitions.opens(targets, head, self.place),
+        };
         if is_other {
             self.odd.clear();
         }
@@ -410,9 +413,10 @@ impl Decoder {
                 self.prepared.retain(|(other, _)| **other != *id);
                 return self.end(time, said);
             }
+            Statement::Truncate(_, _) if query.is_no_ascii => self.statement(&sql, true, query, said),
             Statement::Truncate(database, table) => self.truncate(&sql, database, &table, query.database),
-            Statement::Data => self.statement(&sql, false, query.database, said),
-            Statement::Definition => self.statement(&sql, true, query.database, said),
+            Statement::Data => self.statement(&sql, false, query, said),
+            Statement::Definition => self.statement(&sql, true, query, said),
             Statement::Other => {}
         }
         if !is_inside && self.open.as_ref().is_some_and(|open| !open.has_begun) {
@@ -428,11 +432,13 @@ impl Decoder {
         let database = database.unwrap_or_else(|| String::from_utf8_lossy(default).into_owned());
         let is_it =
             |table: &&Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, name);
+        let may_be = |own: &str, given: &str| self.is_same(own, given) || may_be_written_otherwise(sql, own);
+        let may_be_it = |table: &&Table| may_be(&table.schema, &database) && may_be(&table.name, name);
         let found = self.tables.iter().find(is_it);
+        let perhaps = self.tables.iter().find(may_be_it);
         let Some(open) = &mut self.open else { return };
         let Some(table) = found else {
-            let may_be = |table: &&Table| may_be_written_otherwise(sql, &table.name);
-            if let Some(table) = self.tables.iter().find(may_be) {
+            if let Some(table) = perhaps {
                 open.names.all(&format!("{} was truncated, perhaps", table.full_name()));
             }
             return;
@@ -443,17 +449,18 @@ impl Decoder {
         table.truncate.iter().for_each(|tag| open.names.add(table.scope, tag.as_bytes()));
     }
 
-    /// A statement that changes rows or definitions, without saying which rows. One of a database with followed tables may change theirs
-    /// through a view, a procedure or a trigger.
-    fn statement(&mut self, sql: &str, is_definition: bool, default: &[u8], said: &mut Vec<Said>) {
-        let default = String::from_utf8_lossy(default);
+    /// A statement that changes rows or definitions, without saying which rows. One of a database with followed tables may change their
+    /// rows through a view, a procedure or a trigger.
+    fn statement(&mut self, sql: &str, is_definition: bool, query: &Query<'_>, said: &mut Vec<Said>) {
+        let default = String::from_utf8_lossy(query.database);
         let verb = sql.split_whitespace().next().unwrap_or_default();
+        let is_of_database = is_definition && (may_mention(sql, "database") || may_mention(sql, "schema"));
         let hit = self.definitions.targets().iter().map(|target| &target.table).find(|table| {
-            !is_definition && (self.is_same(&table.schema, &default) || may_mention(sql, &table.schema))
-                || may_mention(sql, &table.name)
-                || is_definition
-                    && (may_mention(sql, "database") || may_mention(sql, "schema"))
-                    && may_mention(sql, &table.schema)
+            let is_in = self.is_same(&table.schema, &default);
+            query.is_no_ascii
+                || is_definition && may_name(sql, &default, &table.schema, &table.name)
+                || !is_definition && is_in
+                || (!is_definition || is_of_database) && may_mention(sql, &table.schema)
         });
         let Some(table) = hit else { return };
         let name = table.full_name();
@@ -499,6 +506,8 @@ impl Decoder {
                     // Nothing is confirmed until it is mended, and then everything is flushed.
                     Some(odd) if odd.is_said => return Role::Other,
                     Some(_) => {}
+                    // A statement may follow that made it what it is.
+                    None if !self.definitions.is_sure(self.place) => {}
                     None => {
                         self.odd.push(Odd { table, what: what.clone(), is_said: false });
                         said.push(Said::Changed);

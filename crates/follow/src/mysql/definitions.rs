@@ -60,7 +60,9 @@ pub(crate) struct Definitions {
     since: Place,
     /// Statements so far that may have changed a definition.
     changes: u64,
-    /// What they were at the beginning of the stream, as another node knew them.
+    /// The stream is the first of a node that goes on for another one.
+    goes_on: bool,
+    /// What they were at its beginning, as far as the other one knew them.
     expected: Option<u64>,
 }
 
@@ -72,14 +74,19 @@ impl Definitions {
         Self { targets: tables.iter().map(target).collect(), ..Self::default() }
     }
 
-    /// A stream begins: where another node stood, which knew definitions of this number; `None`: anywhere.
-    pub(crate) fn begins(&mut self, expected: Option<u64>) {
-        self.expected = expected;
+    /// The first stream will go on where another node stood, which knew definitions of this number, if any.
+    pub(crate) fn goes_on(&mut self, expected: Option<u64>) {
+        (self.goes_on, self.expected) = (true, expected);
+    }
+
+    /// A stream begins at a place, and not where the last one stopped: what is known is so from there on, or the catalog says otherwise.
+    pub(crate) fn begins(&mut self, at: Place) {
+        (self.goes_on, self.expected, self.since) = (false, None, at);
     }
 
     /// A number of what is known from this place on, which is the same for the same definitions.
     pub(crate) fn mark(&self, from: Place) -> Option<u64> {
-        (self.is_known && self.since <= from).then(|| mark(&self.targets))
+        self.is_sure(from).then(|| mark(&self.targets))
     }
 
     /// The tables whose rows are looked at.
@@ -110,14 +117,32 @@ impl Definitions {
         if changes != self.changes || self.is_known && self.targets == targets {
             return false;
         }
-        // As they are now, and no statement since the beginning has changed them back: as they were all the time.
-        let was_known = self.expected.take().is_some_and(|expected| expected == mark(&targets));
-        let from = if was_known && changes == 0 { from.min(at) } else { from };
         let is_other = self.is_known;
         self.is_known = false;
         self.read = Some(Read { targets, from });
         self.reached(at);
         is_other
+    }
+
+    /// The catalog was read before the stream begins at `at`, and before the log was at `head`. Returns whether something may have been
+    /// other than it is, though no statement says so.
+    pub(crate) fn opens(&mut self, targets: Vec<Target>, head: Place, at: Place) -> bool {
+        let (goes_on, expected) = (std::mem::take(&mut self.goes_on), self.expected.take());
+        self.read = None;
+        if self.is_known && self.targets == targets {
+            return false;
+        }
+        // As they are now, and no statement since has changed them back: as they were all the time.
+        let is_same = expected.is_some_and(|expected| expected == mark(&targets));
+        let is_other = self.is_known || goes_on && !is_same;
+        (self.targets, self.is_known) = (targets, true);
+        self.since = if is_same { at.min(head) } else { head };
+        is_other
+    }
+
+    /// Whether no statement is still to come that made the definitions what they are.
+    pub(crate) fn is_sure(&self, at: Place) -> bool {
+        self.is_known && self.since <= at
     }
 
     /// The stream has reached a place.
@@ -187,30 +212,55 @@ mod tests {
     }
 
     #[test]
+    fn what_was_read_before_a_stream_counts_at_once() {
+        let mut own = Definitions::new(&[]);
+        own.begins(at(100));
+        assert!(!own.opens(targets(&["id"]), at(200), at(100)));
+        assert!(own.is_known() && !own.is_waiting() && own.targets() == targets(&["id"]));
+        // A statement before 200 may have made them so.
+        assert!(!own.is_sure(at(199)) && own.mark(at(199)).is_none() && own.mark(at(200)).is_some());
+        own.changed();
+        assert!(!own.is_known());
+        // The log was begun anew.
+        let mut own = Definitions::new(&[]);
+        own.opens(targets(&["id"]), at(900), at(900));
+        own.begins(at(4));
+        assert!(!own.opens(targets(&["id"]), at(50), at(4)));
+        assert!(own.mark(at(4)).is_some(), "another node can go on");
+        // And the table is another one.
+        own.begins(at(4));
+        assert!(own.opens(targets(&["key"]), at(50), at(4)) && own.is_known());
+        assert!(own.mark(at(4)).is_none() && own.mark(at(50)).is_some());
+    }
+
+    #[test]
     fn another_node_goes_on_with_what_was_known() {
         let known = |columns: &[&str]| {
             let mut own = Definitions::new(&[]);
-            own.read(targets(columns), 0, at(100), at(100));
+            own.opens(targets(columns), at(100), at(100));
             own
         };
         let first = known(&["id", "name"]);
         assert_eq!(first.mark(at(99)), None, "known from 100 on only");
         let mark = first.mark(at(150));
         assert!(mark.is_some() && mark != known(&["id"]).mark(at(150)));
-        for (columns, is_known) in [(["id", "name"], true), (["name", "id"], false)] {
+        for (mark, columns, is_same) in
+            [(mark, ["id", "name"], true), (mark, ["name", "id"], false), (None, ["id", "name"], false)]
+        {
             let mut other = Definitions::new(&[]);
-            other.begins(mark);
-            assert!(!other.read(targets(&columns), 0, at(500), at(150)));
-            assert_eq!((other.is_known(), other.is_waiting()), (is_known, !is_known));
-            other.reached(at(500));
-            assert!(other.is_known());
+            other.goes_on(mark);
+            assert_eq!(other.opens(targets(&columns), at(500), at(150)), !is_same, "everything, once");
+            assert!(other.is_known() && !other.is_waiting(), "no row is of a table that is not known");
+            assert_eq!(other.is_sure(at(150)), is_same);
         }
         // A stream that begins elsewhere.
         let mut other = Definitions::new(&[]);
-        other.begins(mark);
-        other.begins(None);
-        other.read(targets(&["id", "name"]), 0, at(500), at(150));
-        assert!(!other.is_known());
+        other.goes_on(mark);
+        other.begins(at(300));
+        assert!(
+            !other.opens(targets(&["name", "id"]), at(500), at(300)),
+            "everything is invalidated as it is"
+        );
     }
 
     #[test]

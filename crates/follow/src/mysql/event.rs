@@ -20,6 +20,10 @@ const ARTIFICIAL: u16 = 0x20;
 
 /// MariaDB's: the transaction has a single statement, and no event that ends it.
 const STANDALONE: u8 = 1;
+
+/// Numbers of character sets whose first half is not ASCII, of those that a client may have: `swe7`, with MariaDB's that do not pad.
+const NO_ASCII: [u16; 4] = [10, 82, 1034, 1106];
+
 /// What is before each event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -98,6 +102,8 @@ pub(crate) enum Event<'a> {
 pub(crate) struct Query<'a> {
     pub(crate) database: &'a [u8],
     pub(crate) sql: std::borrow::Cow<'a, [u8]>,
+    /// The text is in a character set of the client's whose first half is not ASCII.
+    pub(crate) is_no_ascii: bool,
 }
 
 /// How the rows of a table are written in the events that follow.
@@ -215,11 +221,36 @@ impl<'a> Query<'a> {
         let database = usize::from(reader.u8()?);
         reader.u16()?;
         let variables = usize::from(reader.u16()?);
-        reader.take(more + variables)?;
+        reader.take(more)?;
+        let is_no_ascii = charset(reader.take(variables)?).is_some_and(|number| NO_ASCII.contains(&number));
         let database = reader.take(database)?;
         reader.u8()?;
         let sql = if is_compressed { inflated(reader.rest())?.into() } else { reader.rest().into() };
-        Some(Self { database, sql })
+        Some(Self { database, sql, is_no_ascii })
+    }
+}
+
+/// The number of the client's character set in the variables of a statement, of which each has a length of its own.
+fn charset(variables: &[u8]) -> Option<u16> {
+    let mut reader = Reader::new(variables);
+    loop {
+        match reader.u8()? {
+            0 | 3 => drop(reader.take(4)?),
+            1 => drop(reader.take(8)?),
+            4 => return reader.u16(),
+            // The text ends with a zero.
+            2 => {
+                let length = usize::from(reader.u8()?);
+                reader.take(length + 1)?;
+            }
+            5 | 6 => {
+                let length = usize::from(reader.u8()?);
+                reader.take(length)?;
+            }
+            7 | 8 => drop(reader.take(2)?),
+            // It comes behind that of the character set.
+            _ => return None,
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::mysql::place::{Place, Seen, Transaction};
 use crate::mysql::server::{Identity, Probed, Server};
 use crate::mysql::standing::Stands;
 use crate::mysql::wire::{Connection, ER_MASTER_FATAL, Payload};
-use crate::node::{Node, Standing, Wish};
+use crate::node::{Node, Notice, Standing, Wish};
 use crate::source::{self, Answering, Core, Database, Failed, Link, Looked, Opened, Question, Reply};
 use crate::tables::{LeftOut, Table};
 use crate::wire::{OUR_NAME, Peer, WireError};
@@ -77,13 +77,7 @@ impl Source {
         let catalog = Catalog::read(&mut connection, &self.tables, true).await?;
         let mut missing = catalog.missing.clone();
         let number = self.number();
-        if catalog.server.variable("server_id") == number.to_string() {
-            missing.push(Missing {
-                what: format!("server_id = {number} is that of the server itself"),
-                mend: "name another one".to_owned(),
-                is_fatal: true,
-            });
-        }
+        missing.extend(same_number(&catalog.server, number));
         if let Err(error) = self.register(&mut connection, number).await {
             missing.push(no_right(&catalog.account, &error));
         }
@@ -187,8 +181,8 @@ impl Database for Mysql {
     type Session = Server;
     /// Where the stream was when it was asked.
     type Probed = (Place, Probed);
-    /// The number of changes of definitions when it was asked.
-    type Catalog = (u64, Catalog);
+    /// The number of changes of definitions when it was asked; `None`: before the stream begins.
+    type Catalog = (Option<u64>, Catalog);
 
     fn password(&self) -> Option<String> {
         self.source.address.password.clone()
@@ -199,11 +193,14 @@ impl Database for Mysql {
         resume: Option<Place>,
         password: Option<&str>,
         core: &mut Core<Self>,
-        _node: &mut impl Node,
+        node: &mut impl Node,
     ) -> Result<Opened<Self>, Failed> {
         let source = self.source.clone();
         let (mut second, peer) = source.connection(password, None).await?;
         let server = Server::read(&mut second).await?;
+        if let Some(same) = same_number(&server, self.number) {
+            node.notice(Notice::Advice(same));
+        }
         // Before the catalog: a statement in between is in the stream.
         let begins = if server.is_on("log_bin") && (server.is_mariadb || server.variable("gtid_mode") == "ON")
         {
@@ -238,7 +235,7 @@ impl Database for Mysql {
         }
         self.decoder.begins(&base, place, resume.is_some(), server.ignores_case(), has_checksum);
         stream.command(&command).await?;
-        let catalog = (self.decoder.definitions.changes(), catalog);
+        let catalog = (None, catalog);
         Ok(Opened { stream, second, session: server, catalog, identity, resumes_at: resume, ordered: resume })
     }
 
@@ -269,6 +266,10 @@ impl Database for Mysql {
         text
     }
 
+    fn is_outbid(error: &WireError) -> bool {
+        is_of_other(error)
+    }
+
     fn ask(&self, question: Question, mut second: Connection, link: &mut Link<Self>) -> Answering<Self> {
         let (server, tables) = (link.session.clone(), Arc::clone(&self.source.tables));
         let (place, changes) = (self.decoder.place(), self.decoder.definitions.changes());
@@ -282,7 +283,7 @@ impl Database for Mysql {
                 Question::Nudge => Ok(Reply::Nudged),
                 Question::Catalog => Catalog::read(&mut second, &tables, false)
                     .await
-                    .map(|catalog| Reply::Catalog((changes, catalog))),
+                    .map(|catalog| Reply::Catalog((Some(changes), catalog))),
             };
             (second, reply)
         })
@@ -307,7 +308,7 @@ impl Database for Mysql {
         core.follower.told(Told::Probed { number, identity, head, snapshot, works }, node.now_ms());
     }
 
-    fn looked(&mut self, (changes, catalog): (u64, Catalog), _core: &mut Core<Self>) -> Looked {
+    fn looked(&mut self, (changes, catalog): (Option<u64>, Catalog), _core: &mut Core<Self>) -> Looked {
         let mut is_changed = false;
         if let Some((_, head)) = catalog.head {
             is_changed = self.decoder.looked(catalog.targets, changes, head);
@@ -352,6 +353,15 @@ fn take_said(said: Said, core: &mut Core<Mysql>, now_ms: u64) {
         }
     };
     core.follower.told(told, now_ms);
+}
+
+/// The server's own number is given. It follows all the same, but for a server that refuses it.
+fn same_number(server: &Server, number: u32) -> Option<Missing> {
+    (server.variable("server_id") == number.to_string()).then(|| Missing {
+        what: format!("server_id = {number} is that of the server itself"),
+        mend: "name another one".to_owned(),
+        is_fatal: true,
+    })
 }
 
 fn no_right(account: &str, error: &WireError) -> Missing {

@@ -206,19 +206,53 @@ pub(crate) fn may_be_written_otherwise(sql: &str, name: &str) -> bool {
     !name.is_ascii() && !sql.is_ascii() || name.contains(['`', '"'])
 }
 
+/// Whether the statement, of a session whose database is `default`, may name this table: without a database where the session's is the
+/// table's, or the text has that name in it elsewhere; or with the name of its database.
+pub(crate) fn may_name(sql: &str, default: &str, database: &str, table: &str) -> bool {
+    if !default.eq_ignore_ascii_case(database) && !may_mention(sql, database) {
+        return false;
+    }
+    if may_be_written_otherwise(sql, table) {
+        return true;
+    }
+    let sql = without_comments(sql).to_lowercase();
+    let is_of_other = |at: usize| {
+        let qualifier = qualifier(&sql[..at]);
+        qualifier
+            .is_some_and(|own| own != database.to_lowercase() && !may_be_written_otherwise(own, database))
+    };
+    places(&sql, &table.to_lowercase()).any(|at| !is_of_other(at))
+}
+
+/// The name before the `.` at the end of a text that a name follows. `None`: there is none, or it is not surely one.
+fn qualifier(before: &str) -> Option<&str> {
+    // What is in a comment may stand in between.
+    if before.contains("--") || before.contains('#') {
+        return None;
+    }
+    let before = before.strip_suffix(['`', '"']).unwrap_or(before);
+    let before = before.trim_end().strip_suffix('.')?;
+    let unquoted = before.trim_end();
+    if let Some(quote @ ('`' | '"')) = unquoted.chars().next_back() {
+        let (_, name) = unquoted[..unquoted.len() - 1].rsplit_once(quote)?;
+        return (!name.is_empty()).then_some(name);
+    }
+    // `TABLE .users` has no name before the `.`. What cannot be read may be of a name.
+    let is_none = |letter: char| !is_of_name(letter) && letter.is_ascii();
+    let begin = before.rfind(is_none).map_or(0, |at| at + 1);
+    (begin < before.len()).then(|| &before[begin..])
+}
+
 /// Whether the statement has this name in it, in letters of any size, and not as a part of another name.
 fn mentions(sql: &str, name: &str) -> bool {
-    let (sql, name) = (sql.to_lowercase(), name.to_lowercase());
-    let mut from = 0;
-    while let Some(at) = sql[from..].find(&name) {
-        let (begin, end) = (from + at, from + at + name.len());
-        let is_whole = !sql[..begin].ends_with(is_of_name) && !sql[end..].starts_with(is_of_name);
-        if is_whole {
-            return true;
-        }
-        from = begin + sql[begin..].chars().next().map_or(1, char::len_utf8);
-    }
-    false
+    places(&sql.to_lowercase(), &name.to_lowercase()).next().is_some()
+}
+
+/// Where a name is in a text, and not as a part of another name; both are in small letters.
+fn places<'a>(sql: &'a str, name: &'a str) -> impl Iterator<Item = usize> + 'a {
+    sql.match_indices(name).map(|(at, _)| at).filter(move |at| {
+        !sql[..*at].ends_with(is_of_name) && !sql[at + name.len()..].starts_with(is_of_name)
+    })
 }
 
 #[cfg(test)]
@@ -283,5 +317,40 @@ mod tests {
                 && !may_mention("ALTER TABLE a", "größe")
         );
         assert!(may_mention("ALTER TABLE `a``b`", "a`b") && !may_mention("ALTER TABLE größe", "users"));
+    }
+
+    #[test]
+    fn names_of_tables_are_those_of_a_database() {
+        for (default, sql) in [
+            ("shop", "ALTER TABLE users ADD a int"),
+            ("shop", "ALTER TABLE `Users` ADD a int"),
+            ("shop", "ALTER TABLE .users ADD a int"),
+            ("shop", "RENAME TABLE tenant7.users TO users"),
+            ("shop", "ALTER TABLE tenant7./* a */users ADD a int"),
+            ("shop", "ALTER TABLE tenant7.\n# a\nusers ADD a int"),
+            ("tenant7", "ALTER TABLE shop.users ADD a int"),
+            ("tenant7", "DROP TABLE IF EXISTS `SHOP` . `users`"),
+            ("tenant7", "ALTER TABLE \"shop\".\"users\" ADD a int"),
+            ("tenant7", "ALTER TABLE shop.old RENAME users"),
+            ("tenant7", "RENAME TABLE users TO users_old, shop.users TO a"),
+            ("", "/*!40000 ALTER TABLE shop.users DISABLE KEYS */"),
+        ] {
+            assert!(may_name(sql, default, "shop", "users"), "{sql}");
+        }
+        for (default, sql) in [
+            ("tenant7", "ALTER TABLE users ADD a int"),
+            ("tenant7", "CREATE TABLE `users` (a int)"),
+            ("tenant7", "/*!40000 ALTER TABLE users DISABLE KEYS */"),
+            ("shop", "ALTER TABLE tenant7.users ADD a int"),
+            ("shop", "-- a tool\nDROP TABLE `tenant7` . `users`"),
+            ("shop", "CREATE TABLE \"tenant7\".\"users\" (a int)"),
+            ("", "DROP TABLE tenant7.users"),
+            ("shop", "ALTER TABLE users_old ADD a int"),
+        ] {
+            assert!(!may_name(sql, default, "shop", "users"), "{sql}");
+        }
+        assert!(may_name("ALTER TABLE gr\u{fffd}\u{fffd}e ADD a int", "shop", "shop", "größe"));
+        assert!(!may_name("ALTER TABLE gr\u{fffd}\u{fffd}e ADD a int", "tenant7", "shop", "größe"));
+        assert!(may_name("ALTER TABLE b\u{fffd}d.users ADD a int", "shop", "büd", "users"));
     }
 }

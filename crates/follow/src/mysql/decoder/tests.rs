@@ -106,9 +106,19 @@ impl Log {
     }
 
     fn query_in(&mut self, database: &str, sql: &str) -> Vec<Said> {
+        self.query_of(database, sql, 45)
+    }
+
+    /// `charset`: the number of the client's.
+    fn query_of(&mut self, database: &str, sql: &str, charset: u16) -> Vec<Said> {
+        let mut variables = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 6, 3, b's', b't', b'd', 4];
+        variables.extend_from_slice(&charset.to_le_bytes());
+        variables.extend_from_slice(&[8, 0, 8, 0]);
         let mut content = vec![0; 8];
         content.push(database.len() as u8);
-        content.extend_from_slice(&[0; 4]);
+        content.extend_from_slice(&[0; 2]);
+        content.extend_from_slice(&(variables.len() as u16).to_le_bytes());
+        content.extend_from_slice(&variables);
         content.extend_from_slice(database.as_bytes());
         content.push(0);
         content.extend_from_slice(sql.as_bytes());
@@ -232,6 +242,35 @@ fn a_definition_that_may_have_changed_is_read_again_before_rows_are() {
 }
 
 #[test]
+fn rows_before_the_place_at_which_the_catalog_was_read() {
+    let backlog = |log: &mut Log, head: u64| {
+        let begun = log.decoder.begun(at(1, 1000)).unwrap();
+        log.decoder = Decoder::resumed(&[users()], at(1, 1000), begun);
+        log.decoder.begins("bin", Some(at(1, 1000)), true, false, true);
+        let is_other = log.decoder.looked(columns(&["id", "age"]), None, at(1, head));
+        log.offset = 1000;
+        is_other
+    };
+    // Known as it was, and not: the second node has the gap, and no row invalidates everything.
+    let mut log = Log::new();
+    assert!(!backlog(&mut log, 5000));
+    assert_eq!(tags(log.insert(1, 1)), ["user:1"]);
+    log.decoder.definitions.changed();
+    assert!(backlog(&mut log, 5000));
+    for id in 1..4 {
+        assert_eq!(tags(log.insert(1, id)), [format!("user:{id}")]);
+    }
+    // Rows of another width have their statement behind them.
+    log.gtid(4, 0);
+    log.map("users", &[3]);
+    log.rows(23, 1, &[[1, 5]]);
+    assert!(reason(entry(log.said(16, &[0; 8]))).contains("another number of columns"));
+    assert_eq!(log.decoder.missing(), []);
+    log.gtid(5, 1);
+    assert!(log.query("ALTER TABLE users ADD age int").contains(&Said::Changed));
+}
+
+#[test]
 fn statements() {
     let mut log = Log::new();
     log.gtid(1, 0);
@@ -244,11 +283,38 @@ fn statements() {
     log.gtid(1, 0);
     log.query_in("other", "UPDATE seen SET age = 1");
     assert!(entry(log.said(16, &[0; 8])).is_empty());
-    for sql in ["UPDATE `Shop`.seen SET age = 1", "INSERT INTO log SELECT * FROM users"] {
+    for sql in ["UPDATE `Shop`.seen SET age = 1", "INSERT INTO log SELECT * FROM shop.users"] {
         log.gtid(1, 0);
         log.query_in("other", sql);
         assert!(reason(entry(log.said(16, &[0; 8]))).contains("set binlog_format = ROW"), "{sql}");
     }
+    // Tables of the same name in another database.
+    log.gtid(1, 0);
+    log.query_in("other", "UPDATE users SET name = 'shopper'");
+    assert!(entry(log.said(16, &[0; 8])).is_empty());
+    for (database, sql) in [
+        ("other", "CREATE TABLE users (id int)"),
+        ("other", "/*!40000 ALTER TABLE `users` DISABLE KEYS */"),
+        ("shop", "ALTER TABLE other.users ADD name int"),
+        ("other", "TRUNCATE users"),
+    ] {
+        log.gtid(1, 1);
+        assert!(entry(log.query_in(database, sql)).is_empty(), "{sql}");
+    }
+    // In this character set letters are written as signs: the text is not what it seems.
+    for sql in ["TRUNCATE t{", "ALTER TABLE t{ ADD a int", "UPDATE t{ SET a = 1"] {
+        for (charset, hits) in [(45, false), (10, true)] {
+            log.gtid(1, 1);
+            let said = log.query_of("other", sql, charset);
+            let names = said.into_iter().find_map(|said| match said {
+                Said::Entry { names, .. } => Some(names),
+                _ => None,
+            });
+            assert_eq!(!names.unwrap().is_empty(), hits, "{sql}");
+        }
+    }
+    let (changes, place) = (log.decoder.definitions.changes(), log.decoder.place());
+    log.decoder.looked(columns(&["id", "age"]), Some(changes), place);
     log.gtid(1, 0);
     log.query("SELECT change_all()");
     assert!(reason(entry(log.query("COMMIT"))).contains("SELECT"));
