@@ -619,6 +619,10 @@ def test_two_servers_of_one_number(start, open_dir, database):
     started(start, open_dir, rules(database.port, more="server_id = 4711"))
     wait_until("it is said", lambda: "server_id = 4711" in first.log(), 30)
     assert "each server needs its own" in first.log()
+    own = database.sql("SELECT @@server_id")[0][0]
+    third = started(start, open_dir, rules(database.port, more=f"server_id = {own}"))
+    until(third, "confirmed")
+    assert third.log().count(f"server_id = {own} is that of the server itself: name another one") == 1, third.log()
 
 
 class MysqlScene(Scene):

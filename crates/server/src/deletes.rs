@@ -462,7 +462,13 @@ impl Node for OrderSink {
                     log::notice(format_args!("log {name}: nothing is missing any more"));
                 }
             }
-            Notice::Advice(_) | Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
+            Notice::Advice(advice) => {
+                let advice = advice.to_string();
+                if said.is_new(&advice) {
+                    log::warning(format_args!("log {name}: {advice}"));
+                }
+            }
+            Notice::Takes(_) | Notice::NameTaken { .. } | Notice::Foreign { .. } => {}
         }
     }
 

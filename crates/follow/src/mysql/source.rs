@@ -355,7 +355,7 @@ fn take_said(said: Said, core: &mut Core<Mysql>, now_ms: u64) {
     core.follower.told(told, now_ms);
 }
 
-/// The server's own number is given. It follows all the same, but for a server that refuses it.
+/// The server's own number is given. A server that does not refuse it is followed all the same.
 fn same_number(server: &Server, number: u32) -> Option<Missing> {
     (server.variable("server_id") == number.to_string()).then(|| Missing {
         what: format!("server_id = {number} is that of the server itself"),

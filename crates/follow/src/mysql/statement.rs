@@ -209,7 +209,7 @@ pub(crate) fn may_be_written_otherwise(sql: &str, name: &str) -> bool {
 /// Whether the statement, of a session whose database is `default`, may name this table: without a database where the session's is the
 /// table's, or the text has that name in it elsewhere; or with the name of its database.
 pub(crate) fn may_name(sql: &str, default: &str, database: &str, table: &str) -> bool {
-    if !default.eq_ignore_ascii_case(database) && !may_mention(sql, database) {
+    if default.to_lowercase() != database.to_lowercase() && !may_mention(sql, database) {
         return false;
     }
     if may_be_written_otherwise(sql, table) {
@@ -351,6 +351,7 @@ mod tests {
         }
         assert!(may_name("ALTER TABLE gr\u{fffd}\u{fffd}e ADD a int", "shop", "shop", "größe"));
         assert!(!may_name("ALTER TABLE gr\u{fffd}\u{fffd}e ADD a int", "tenant7", "shop", "größe"));
+        assert!(may_name("ALTER TABLE users ADD a int", "BÜD", "büd", "users"));
         assert!(may_name("ALTER TABLE b\u{fffd}d.users ADD a int", "shop", "büd", "users"));
     }
 }
