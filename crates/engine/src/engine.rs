@@ -7,9 +7,10 @@
 //! * No thread waits for a shard's lock while it holds another's.
 
 // What a shard leaves for the engine, and what it cannot do alone.
-mod finish_step;
 pub(crate) mod pending;
 pub(crate) mod room;
+
+mod finish_step;
 
 // Replies that wait for a log.
 mod bump;
