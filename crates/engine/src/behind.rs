@@ -154,6 +154,8 @@ mod tests {
     fn nothing_is_looked_at_without_a_log() {
         let shared = EngineShared::new(false, 1 << 20, 1 << 16, 1);
         assert!(!shared.following().is_due(u64::MAX - 1));
+        shared.follow(Vec::new(), 10_000);
+        assert_eq!((shared.following().is_due(u64::MAX - 1), shared.clock()), (false, 0));
     }
 
     #[test]

@@ -131,9 +131,10 @@ impl Following {
 }
 
 impl Logs {
-    /// Notes a number for this time, if the last one is old enough.
+    /// Notes a number for this time, if the last one is old enough and a log is followed.
     pub(crate) fn note(&mut self, now_ms: u64, tick: impl FnOnce() -> u64) {
-        if self.ring.back().is_some_and(|(at_ms, _)| now_ms < at_ms + RING_MS) {
+        let is_noted = self.ring.back().is_some_and(|(at_ms, _)| now_ms < at_ms + RING_MS);
+        if is_noted || self.logs.is_empty() {
             return;
         }
         self.ring.push_back((now_ms, tick()));

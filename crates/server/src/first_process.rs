@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
-use rustix::process::{self, Pid, WaitOptions, getpid, getppid, kill_process, setpgid, waitpid};
+use rustix::process::{self, Pid, WaitOptions, getpid, getppid, kill_process, setpgid, wait};
 
 use crate::{log, sys};
 
@@ -95,7 +95,7 @@ fn look_after(program: Pid, awaited: &SigSet) -> u8 {
 fn collect(program: Pid) -> Option<u8> {
     let mut ended = None;
     loop {
-        match waitpid(None, WaitOptions::NOHANG) {
+        match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == program => {
                 let code = status.exit_status().map(|code| code & 0xff);
                 let code = code.or_else(|| Some(128 + status.terminating_signal()?));
