@@ -39,7 +39,7 @@
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};
-//! use cattlegrid_tags::{Kind, TagHasher, Tags, Validity};
+//! use cattlegrid_tags::{BumpKind, TagHasher, Tags, Validity};
 //!
 //! let (tags, hasher, clock) = (Tags::new(1 << 20), TagHasher::new(0x5EED), AtomicU64::new(0));
 //! let tick = || clock.fetch_add(1, Ordering::Relaxed) + 1;
@@ -50,7 +50,7 @@
 //! let check = |stamp| tags.check(stamp, list.hashes().iter().copied(), key_hash, now_ms);
 //! assert_eq!(check(stamp), Validity::Valid);
 //!
-//! tags.bumps().bump(hasher.hash(b"user:12543")?, Kind::Hard, tick);
+//! tags.bumps().bump(hasher.hash(b"user:12543")?, BumpKind::Hard, tick);
 //! assert_eq!(check(stamp), Validity::Dead);
 //! assert_eq!(check(tick()), Validity::Valid);
 //! # Ok::<(), cattlegrid_tags::TagError>(())
