@@ -202,8 +202,8 @@ def test_each_rule_says_what_is_served_while_the_database_is_down(start, open_di
 def test_fresh_values_are_kept_while_the_log_is_behind(start, open_dir, rule):
     """One client on its own, of whose misses none takes a number that anything else would take."""
     follow = (
-        '[follow.gone]\nkind = "postgres"\nurl = "postgres://nobody@127.0.0.1:{port}/gone"\nmax_lag = "1s"\nwhen_behind = "miss"\n'
-        '[[follow.gone.table]]\ntable = "rows"\nbump = ["row:{id}"]\n'
+        '[follow.shop]\nkind = "postgres"\nurl = "postgres://nobody@127.0.0.1:{port}/gone"\nmax_lag = "1s"\nwhen_behind = "miss"\n'
+        '[[follow.shop.table]]\ntable = "rows"\nbump = ["row:{id}"]\n'
     ).replace("{port}", str(free_port()))
     server = started(start, open_dir, f'[[rule]]\nmatch = "page:{{id}}"\ntags = ["row:{{id}}"]\n{rule}\n' + follow)
     until(server, "lost")
