@@ -22,7 +22,11 @@ macro_rules! calls {
         )* }
     };
     (@run $field:ident $self:ident $name:ident $arguments:tt [$($attributes:tt)*] [$($head:tt)*]) => {
-        $($attributes)* pub $($head)* { $self.driver.run($self.$field.$name $arguments) }
+        $($attributes)*
+        ///
+        /// # Errors
+        /// As the method of the same name of the async type.
+        pub $($head)* { $self.driver.run($self.$field.$name $arguments) }
     };
     (@of $method:ident $self:ident $name:ident $arguments:tt [$($attributes:tt)*] [$($head:tt)*]) => {
         $($attributes)* pub $($head)* { $self.$method().$name $arguments }

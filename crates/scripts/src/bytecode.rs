@@ -21,7 +21,6 @@ mod opcode {
     pub(super) const SET_GLOBAL: u8 = 8;
     pub(super) const SET_UPVALUE: u8 = 10;
     pub(super) const GET_IMPORT: u8 = 12;
-    pub(super) const GET_FIELD: u8 = 15;
     pub(super) const NEW_CLOSURE: u8 = 19;
     pub(super) const RETURN: u8 = 22;
     pub(super) const DUPLICATE_CLOSURE: u8 = 64;
@@ -126,11 +125,14 @@ impl Bytecode {
     }
 
     /// The parameters of a function by where and how it is defined, each with whether it must be there, as those before it. Of
-    /// several that are defined alike in one line, none must be there.
+    /// several that are defined alike in one line, none must be there. None: there is none, or the names were not written.
     pub(crate) fn parameters(&self, line: usize, name: &str, count: usize) -> Option<Vec<(String, bool)>> {
         let is_it = |one: &&Function| one.line == line && one.name == name && one.parameters.len() == count;
         let mut found = self.functions.iter().filter(is_it);
         let mut parameters = found.next()?.parameters.clone();
+        if parameters.iter().any(|(name, _)| name.is_empty()) {
+            return None;
+        }
         if found.any(|other| other.parameters != parameters) {
             for (_, is_required) in &mut parameters {
                 *is_required = false;
@@ -328,31 +330,17 @@ impl Body<'_> {
 
     fn uses(&self, upvalues: &[String], children: &[usize]) -> Option<(Vec<(usize, Use)>, Closures)> {
         let (mut uses, mut closures) = (Vec::<(usize, Use)>::new(), Closures::new());
-        // The register into which the instruction before has read a global.
-        let mut global = None;
         let mut place = 0;
         while let Some(word) = self.code.get(place) {
             let [code, a, b, _] = word.to_le_bytes();
             let operand = (word >> 16) as usize;
             let is_long = opcode::LONG.contains(&code);
             let next = if is_long { *self.code.get(place + 1)? } else { 0 };
-            let before = global.take();
             let mut note = |one: Use| uses.push((self.lines[place], one));
             match code {
-                opcode::GET_GLOBAL => {
-                    note(Use::Read(self.text(next)?.to_owned()));
-                    global = Some(a);
-                }
-                opcode::GET_IMPORT => {
-                    note(Use::Read(self.import(next)?));
-                    global = Some(a);
-                }
-                opcode::GET_FIELD if before == Some(b) => {
-                    if let Some((_, Use::Read(path))) = uses.last_mut() {
-                        *path = format!("{path}.{}", self.text(next)?);
-                        global = Some(a);
-                    }
-                }
+                opcode::GET_GLOBAL => note(Use::Read(self.text(next)?.to_owned())),
+                // Members in the text itself. What a register holds that has a member is not known: it may come from elsewhere, too.
+                opcode::GET_IMPORT => note(Use::Read(self.import(next)?)),
                 opcode::SET_GLOBAL => note(Use::Assigned(self.text(next)?.to_owned())),
                 opcode::SET_UPVALUE => {
                     let name = upvalues.get(usize::from(b)).cloned().unwrap_or_default();

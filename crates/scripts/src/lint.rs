@@ -83,6 +83,7 @@ fn check(file: &Path, bytecode: &Bytecode, is_test: bool, globals: &[&str]) -> V
                 Use::Upvalue(number, name)
                     if !is_test && bytecode.owner(place, *number) == Some(bytecode.main) =>
                 {
+                    let name = if name.is_empty() { "a local" } else { name };
                     let text = format!(
                         "{name} is kept outside of objects: each thread has its own, and it is lost at any time; \
                          keep it in the object"

@@ -174,7 +174,9 @@ pub(crate) fn compile(source: &Source) -> Result<Chunk, Problem> {
 
 /// What the compiler says of a source's functions and names.
 pub(crate) fn describe(source: &Source) -> Result<Bytecode, Problem> {
-    let bytecode = compiled(source, &compiler::to_describe())?;
+    // Constants that have names have registers, too, of which there may be too few for them: without the names they run.
+    let described = compiled(source, &compiler::to_describe());
+    let bytecode = described.or_else(|_| compiled(source, &compiler::to_run()))?;
     Bytecode::read(&bytecode)
         .ok_or_else(|| error(&source.path, None, "is compiled to bytecode of another version".to_owned()))
 }

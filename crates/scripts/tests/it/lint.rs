@@ -183,6 +183,39 @@ fn sources_that_are_right_have_no_problems() {
     }
 }
 
+/// What a local may hold is not known, and is not guessed.
+#[test]
+fn members_of_locals_have_no_problems() {
+    for lib in [
+        "a == '1' and { foo = 3 } or string",
+        "if a == '1' then { foo = 3 } else string",
+        "{ foo = 3 } or string",
+        "string",
+    ] {
+        let text = format!(
+            "return {{ a = function(self, a) local lib = {lib} if lib.foo then return lib.foo end lib.bar = 1 end }}"
+        );
+        assert_eq!(problems(&text), [""; 0], "{text}");
+    }
+    assert_eq!(problems("local n = 'foo' return { a = function() return string[n] end }"), [""; 0]);
+}
+
+/// A function has 200 locals, of which constants take no room when it runs.
+#[test]
+fn more_constants_than_a_function_has_registers() {
+    let constants: String = (0..220).map(|n| format!("local C{n} = {n} ")).collect();
+    let sum: String = (0..220).map(|n| format!(" + C{n}")).collect();
+    let text = format!("{constants} return {{ a = function(self, x) return x{sum} end }}");
+    assert_eq!(problems(&text), [""; 0]);
+    let text = format!("{constants} local n return {{ a = function() n = 1 return foo end }}");
+    let found = problems(&text);
+    let all = [
+        "warning 1: a local is kept outside of objects: each thread has its own, and it is lost at any time; keep it in the object",
+        "error 1: unknown global foo: define it before this line with `local`",
+    ];
+    assert_eq!(found, all);
+}
+
 /// Whatever is left of a source: no panic, and an end.
 #[test]
 fn a_source_may_end_anywhere() {
