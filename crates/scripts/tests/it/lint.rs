@@ -203,8 +203,8 @@ fn members_of_locals_have_no_problems() {
 /// A function has 200 locals, of which constants take no room when it runs.
 #[test]
 fn more_constants_than_a_function_has_registers() {
-    let constants: String = (0..220).map(|n| format!("local C{n} = {n} ")).collect();
-    let sum: String = (0..220).map(|n| format!(" + C{n}")).collect();
+    let list = |one: &dyn Fn(u32) -> String| (0..220).map(one).collect::<Vec<_>>().concat();
+    let (constants, sum) = (list(&|n| format!("local C{n} = {n} ")), list(&|n| format!(" + C{n}")));
     let text = format!("{constants} return {{ a = function(self, x) return x{sum} end }}");
     assert_eq!(problems(&text), [""; 0]);
     let text = format!("{constants} local n return {{ a = function() n = 1 return foo end }}");
