@@ -58,7 +58,7 @@ pub(crate) struct Function {
 }
 
 /// What a function does with a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Use {
     /// Reads a global, or a member of one: `string.rep`.
     Read(String),

@@ -3,7 +3,7 @@
 //! # Invariants
 //! * An error is a mistake for certain, as it stops a reload; what may be meant is a warning.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use crate::bytecode::{Bytecode, Use};
@@ -20,14 +20,10 @@ pub fn lint(sources: &Sources, globals: &[&str]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let all = sources.types.iter().chain(&sources.libraries).map(|source| (source, false));
     for (source, is_test) in all.chain(sources.tests.iter().map(|source| (source, true))) {
-        let mut found = match load::describe(source) {
-            Ok(bytecode) => check(&source.path, &bytecode, is_test, globals),
-            Err(problem) => vec![problem],
-        };
-        found.sort_by_key(|problem| problem.line);
-        found.dedup();
-        found.truncate(PROBLEMS_MAX);
-        problems.append(&mut found);
+        match load::describe(source) {
+            Ok(bytecode) => problems.extend(check(&source.path, &bytecode, is_test, globals)),
+            Err(problem) => problems.push(problem),
+        }
         problems.extend(unused(sources, source));
     }
     problems
@@ -53,48 +49,56 @@ fn unused(sources: &Sources, library: &Source) -> Option<Problem> {
     })
 }
 
-/// What is wrong with the names of a file.
+/// What is wrong with the names of a file: the first problems in the order of lines.
 fn check(file: &Path, bytecode: &Bytecode, is_test: bool, globals: &[&str]) -> Vec<Problem> {
     let all = || bytecode.functions.iter().flat_map(|function| &function.uses);
     let assigned: BTreeSet<&str> = all()
         .filter_map(|(_, one)| if let Use::Assigned(name) = one { Some(&**name) } else { None })
         .collect();
-    let mut problems = Vec::new();
-    for (place, function) in bytecode.functions.iter().enumerate() {
-        for (line, one) in &function.uses {
-            let (severity, text) = match one {
-                Use::Read(path) => {
-                    let root = path.split('.').next().unwrap_or_default();
-                    let text = if globals.contains(&root) {
-                        unknown_member(path, is_test, globals)
-                    } else if assigned.contains(root) {
-                        // The assignment is reported.
-                        None
-                    } else {
-                        Some(unknown_global(root, &bytecode.locals(place), globals))
-                    };
-                    let Some(text) = text else { continue };
-                    (Severity::Error, text)
-                }
-                Use::Assigned(name) => (
-                    Severity::Error,
-                    format!("{name} is a global, and globals cannot be assigned: write `local {name}`"),
-                ),
-                Use::Upvalue(number, name)
-                    if !is_test && bytecode.owner(place, *number) == Some(bytecode.main) =>
-                {
-                    let name = if name.is_empty() { "a local" } else { name };
-                    let text = format!(
-                        "{name} is kept outside of objects: each thread has its own, and it is lost at any time; \
-                         keep it in the object"
-                    );
-                    (Severity::Warning, text)
-                }
-                Use::Upvalue(..) | Use::Return => continue,
-            };
-            problems.push(Problem { file: file.to_owned(), line: Some(*line), severity, text });
-        }
-    }
+    let functions = bytecode.functions.iter().enumerate();
+    let mut uses: Vec<(usize, &Use, usize)> = functions
+        .flat_map(|(place, one)| one.uses.iter().map(move |(line, one)| (*line, one, place)))
+        .collect();
+    uses.sort_by_key(|(line, ..)| *line);
+    let mut seen = HashSet::new();
+    // Whose upvalue it is, is a matter of the function.
+    uses.retain(|(line, one, place)| {
+        seen.insert((*line, *one, if matches!(one, Use::Upvalue(..)) { *place } else { 0 }))
+    });
+    let problem = |(line, one, place): (usize, &Use, usize)| {
+        let (severity, text) = match one {
+            Use::Read(path) => {
+                let root = path.split('.').next().unwrap_or_default();
+                let text = if globals.contains(&root) {
+                    unknown_member(path, is_test, globals)?
+                } else if assigned.contains(root) {
+                    // The assignment is reported.
+                    return None;
+                } else {
+                    unknown_global(root, &bytecode.locals(place), globals)
+                };
+                (Severity::Error, text)
+            }
+            Use::Assigned(name) => (
+                Severity::Error,
+                format!("{name} is a global, and globals cannot be assigned: write `local {name}`"),
+            ),
+            Use::Upvalue(number, name)
+                if !is_test && bytecode.owner(place, *number) == Some(bytecode.main) =>
+            {
+                let name = if name.is_empty() { "a local" } else { name };
+                let text = format!(
+                    "{name} is kept outside of objects: each thread has its own, and it is lost at any time; \
+                     keep it in the object"
+                );
+                (Severity::Warning, text)
+            }
+            Use::Upvalue(..) | Use::Return => return None,
+        };
+        Some(Problem { file: file.to_owned(), line: Some(line), severity, text })
+    };
+    let mut problems: Vec<Problem> = uses.into_iter().filter_map(problem).take(PROBLEMS_MAX).collect();
+    problems.dedup();
     problems
 }
 

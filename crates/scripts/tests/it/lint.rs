@@ -183,6 +183,18 @@ fn sources_that_are_right_have_no_problems() {
     }
 }
 
+/// Each text is looked for among the locals: not for more names than are reported.
+#[test]
+fn many_unknown_names_among_many_locals() {
+    let one_line = "do local a = z end ".repeat(20_000);
+    assert_eq!(problems(&one_line), ["error 1: unknown global z: define it before this line with `local`"]);
+    let lines: String =
+        (0..20_000).map(|n| ["do local a = zork", &n.to_string(), " end\n"].concat()).collect();
+    let found = problems(&lines);
+    assert_eq!(found.len(), 50);
+    assert_eq!(found[49], "error 50: unknown global zork49: define it before this line with `local`");
+}
+
 /// What a local may hold is not known, and is not guessed.
 #[test]
 fn members_of_locals_have_no_problems() {
