@@ -63,7 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// It is about keys under a rule.
+    /// Whether the load's keys are under a rule.
     fn is_ruled(self) -> bool {
         self.is_tagged() || matches!(self, Self::RuledMiss | Self::Park | Self::FillWake)
     }
@@ -103,7 +103,7 @@ const TAG_BYTES: usize = 1 << 20;
 /// Bumps of tags that no key has.
 const BUMPS: u64 = 1_000;
 
-/// What rules may take of the memory.
+/// The limits of memory for rules.
 fn rules_config() -> RulesConfig {
     let (ledger_bytes, fence_bytes, waiters) = (1 << 20, 1 << 20, 1 << 16);
     RulesConfig {
@@ -410,7 +410,7 @@ impl Load {
         self.out.len()
     }
 
-    /// What the server does with wakes, as far as it is not about sockets.
+    /// Handles the wakes of a turn as the server does, except for sockets.
     fn wake(&mut self) {
         if !self.effects.has_wakes() {
             return;

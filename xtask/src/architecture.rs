@@ -1,5 +1,5 @@
-//! What `docs/architecture.md` says of the source is so: files that it names exist, and its table of modules with unsafe code
-//! is the list of those that open it, whose tests the sanitizer runs.
+//! Checks what `docs/architecture.md` says of the source: files that it names exist, and its table of modules
+//! with unsafe code is the list of those that open it, whose tests the sanitizer runs.
 
 use std::collections::BTreeSet;
 use std::fs;

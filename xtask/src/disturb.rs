@@ -163,7 +163,8 @@ fn victims(ancestor: i32) -> Vec<i32> {
     all.iter().filter(|(pid, (_, name))| !is_spared(name) && descends(pid)).map(|(pid, _)| *pid).collect()
 }
 
-/// Of the text of `/proc/PID/stat`: the parent's number and the program's name, which may have any characters.
+/// Parses the text of `/proc/PID/stat`: the parent's process id and the program's name, which may have any
+/// characters.
 fn parent_and_name(stat: &str) -> Option<(i32, String)> {
     let (before, after) = stat.rsplit_once(')')?;
     let name = before.split_once('(')?.1;

@@ -1,4 +1,4 @@
-//! What a developer runs besides cargo: see [`USAGE`].
+//! Commands for developers besides cargo's: see [`USAGE`].
 
 #[cfg(feature = "documents")]
 mod docs;

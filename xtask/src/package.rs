@@ -5,7 +5,7 @@ mod sbom;
 use std::path::Path;
 use std::process::Command;
 
-/// What `cargo xtask package` takes.
+/// The usage of `cargo xtask package`.
 const USAGE: &str = "usage: cargo xtask package <what>
   deb [--no-build PROFILE] [--version VERSION]   the Debian package, in target/package; --no-build: of the program that this profile has built
   musl                                           the program without shared libraries, in target/package

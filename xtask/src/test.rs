@@ -38,7 +38,7 @@ use stages::{STAGES, Stage};
 /// How often the runner looks for a signal, for memory that became free, and for output to follow.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a whole run may take.
+/// The time limit of a whole run, as text.
 const BUDGET: &str = " (budget on two cores: 2400 s cold, 1500 s when everything is compiled)";
 
 /// How often it says what is running.

@@ -87,9 +87,9 @@ struct List<'a>(Vec<(Regex, &'a str)>);
 /// A phrase of the list in a text.
 #[derive(Debug, PartialEq)]
 struct Found<'a> {
-    /// Of the text, from 1.
+    /// The line of the text, from 1.
     line: usize,
-    /// As it stands there; line breaks are blanks.
+    /// The phrase as it stands there; line breaks are blanks.
     phrase: String,
     advice: &'a str,
 }

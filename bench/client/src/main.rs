@@ -35,12 +35,12 @@ struct Options {
     /// The server.
     #[arg(long, value_name = "PROGRAM", default_value = "memcached")]
     server: PathBuf,
-    /// Its threads.
+    /// The number of threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
 }
 
-/// What a way took in a round.
+/// The cost of one way in a round.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     gets_a_second: f64,

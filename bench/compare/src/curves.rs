@@ -18,7 +18,7 @@ const CONNECTIONS: &[usize] = &[1, 4, 16, 50, 150, 500];
 const DEPTHS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 const VALUE_BYTES: &[u32] = &[1, 10, 32, 100, 320, 1000, 3200, 10_000];
 const MEMORY_MIB: &[u64] = &[8, 16, 32, 64, 128];
-/// Of the chart of latencies.
+/// The percentiles in the chart of latencies.
 const PERCENTILES: [&str; 4] = ["p50", "p90", "p99", "p99.9"];
 
 /// One line for each server.

@@ -11,9 +11,9 @@ use cattlegrid_load::{Plan, Popularity, Replay, Sizes, Ttls};
 /// A load and its memory limit.
 #[derive(Debug)]
 pub struct Load {
-    /// Its name, for the tables.
+    /// The load's name in the tables.
     pub name: String,
-    /// Its keys, sizes and lifetimes.
+    /// The load's keys, sizes and lifetimes.
     pub plan: Plan,
     /// The limit, in MiB.
     pub memory_mib: u64,

@@ -72,10 +72,10 @@ struct Options {
     /// are separated by blanks, and no shell reads them.
     #[arg(long, value_name = "NAME=COMMAND")]
     peer: Vec<Peer>,
-    /// Of the part work, only what has this in its name.
+    /// Only rows of the part work whose names contain this.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Of the part work, the serving threads of both servers, 1 to 64.
+    /// The serving threads of both servers in the part work, 1 to 64.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
     /// Directory of the traces.
@@ -199,7 +199,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What ends all runs once the program is asked to leave. Servers do not get its signals: they end with it.
+/// The meter that ends all runs once the program is asked to leave. Servers do not get its signals: they end
+/// with it.
 fn stopped_by_signals() -> Result<Arc<Meter>> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);

@@ -159,7 +159,7 @@ impl Server {
         Self::start_with(programs, kind, &Setup::new(memory_mib))
     }
 
-    /// As `setup` says.
+    /// Starts a server with this setup.
     pub(crate) fn start_with(programs: &Programs, kind: Kind, setup: &Setup<'_>) -> Result<Self> {
         let [memory, threads, connections] =
             [setup.memory_mib, setup.threads, setup.connections].map(|n| n.to_string());
@@ -261,7 +261,7 @@ impl Server {
         self.process.pid()
     }
 
-    /// What ends its runs.
+    /// The meter that ends its runs.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }

@@ -48,7 +48,7 @@ pub enum Op {
     },
 }
 
-/// What was hit of the gets of a tally.
+/// The gets of a tally, and the hits among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Gets.
@@ -57,7 +57,7 @@ pub struct Tally {
     pub hits: u64,
     /// Bytes of the values asked for.
     pub bytes: u64,
-    /// Of those that hit.
+    /// Bytes of the values that hit.
     pub hit_bytes: u64,
 }
 
@@ -83,9 +83,9 @@ impl Tally {
 /// A figure of a kind of work.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// What it says.
+    /// The figure's name.
     pub name: &'static str,
-    /// Of which tally.
+    /// The index of its tally.
     pub tally: usize,
     /// The share of bytes, not of gets.
     pub by_bytes: bool,
@@ -96,11 +96,11 @@ type Run = Box<dyn Fn(u64, Each<'_>)>;
 
 /// A kind of work. See the module's text.
 pub struct Work {
-    /// Its name.
+    /// The name of the work.
     pub name: String,
     /// The limit, in MiB.
     pub memory_mib: u64,
-    /// What it shows.
+    /// The figures that it shows.
     pub figures: Vec<Figure>,
     run: Run,
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::progress;
 use crate::servers::{Kind, Programs, Server, Setup};
 
-/// Of the random numbers.
+/// The seed of the random numbers.
 const SEED: u64 = 1;
 /// Requests under way at a time: a miss is filled when all of them are answered.
 const DEPTH: usize = 32;

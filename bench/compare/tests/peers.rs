@@ -40,7 +40,8 @@ fn commands_that_start_no_server() {
     assert!(code == Some(1) && said.contains("the port is taken"), "{said}");
 }
 
-/// What answers wrongly is named with what it said, and its process ends, as does one that it has started.
+/// A server of another protocol is named with its reply, and its process ends, as does a process that it has
+/// started.
 #[test]
 fn a_server_of_another_protocol() {
     let directory = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// What is counted; its name is in the command line above.
+/// The code that is counted; its name is in the command line above.
 #[inline(never)]
 fn counted(load: &mut Load, times: u32) -> usize {
     load.run_again(times)

@@ -1,5 +1,6 @@
-//! What a value costs that a loader of the server computes: CPU and system calls of the whole way of a get that misses, from
-//! the client's line to its reply, compared with the parts: the pool alone with the same worker, and a get that hits.
+//! The cost of a value that a loader of the server computes: CPU and system calls for the whole way of a get
+//! that misses, from the client's line to its reply, compared with the parts: the pool alone with the same
+//! worker, and a get that hits.
 //!
 //! Each round measures all of them one after the other; the table has the medians of the rounds. Hits of other keys are
 //! timed beside the loads, and beside a foreign process that burns as much CPU as the loads took in all processes.
@@ -46,7 +47,7 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/pages.py");
 /// A key that is always there.
 const HIT: &str = "hit:0";
 
-/// What is measured, in the order of the table; a number for each round.
+/// The measured figures, in the order of the table; a number for each round.
 #[derive(Debug, Default)]
 struct Figures {
     /// CPU of a get that hits, in microseconds.

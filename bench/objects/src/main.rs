@@ -1,5 +1,5 @@
-//! What calls of objects cost, shipped and in Luau, compared with a plain get and with a script of Redis, what objects take of
-//! memory, and what others wait for methods that are stopped.
+//! The cost of calls of objects, shipped and in Luau, compared with a plain get and with a script of Redis;
+//! the memory that objects take; and the time that others wait for methods that are stopped.
 //!
 //! CPU is that of the server's process. The loads of a table take turns, so that other work of the machine affects all;
 //! a figure is the median of the rounds, a ratio the median of the ratios within each round, with quartiles.
@@ -40,7 +40,7 @@ struct Options {
     /// Objects and members of the large tables, 1000 to 10000000.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
     large: u32,
-    /// What to measure.
+    /// The parts to measure.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "calls,members,memory,runaways")]
     parts: Vec<String>,
 }
@@ -53,7 +53,7 @@ const PIPELINE: usize = 32;
 const GIVEN_BACK: Duration = Duration::from_secs(90);
 /// Where `share.luau` is: a quota in Luau, whose name is as long as that of the shipped one.
 const TYPES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/types");
-/// As `quota:addandcheck` answers.
+/// A script with the replies of `quota:addandcheck`.
 const SCRIPT: &str = "local n = redis.call('INCRBY', KEYS[1], ARGV[1]); \
     if n <= tonumber(ARGV[2]) then return 'QUOTA_OK' end; return 'QUOTA_EXCEEDED'";
 

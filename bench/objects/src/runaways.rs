@@ -1,4 +1,4 @@
-//! What other connections wait while methods in Luau run away.
+//! Waits of other connections while methods in Luau run away.
 //!
 //! Each method of the types made here never ends, so that it is stopped at the limit of time; one is called at a time,
 //! without a pause, and at most four times, since the fifth would switch it off. Readers ask for a plain value and wait for
@@ -20,7 +20,7 @@ use crate::clients::{Clients, Exchange};
 const READERS: usize = 8;
 const TYPES: usize = 8;
 const METHODS: usize = 50;
-/// As the rule file says it.
+/// The limit of time in the rule file.
 const LIMIT_MS: u64 = 10;
 /// Between two gets of a reader.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -114,7 +114,7 @@ fn read(address: &str, over: &AtomicBool, is_away: &AtomicBool) -> Result<Waits>
     Ok(waits)
 }
 
-/// Of sorted times; percent from 1 to 100.
+/// A quantile of sorted times; percent from 1 to 100.
 fn quantile(times: &[u64], percent: usize) -> u64 {
     times[(times.len() * percent).div_ceil(100).saturating_sub(1)]
 }

@@ -57,7 +57,7 @@ enum What {
         /// Worker threads of a server, from which its shards follow.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
         threads: u64,
-        /// What keeps the items.
+        /// The kind of cache that keeps the items.
         #[arg(long, value_enum, default_value = "cattlegrid")]
         cache: Kind,
         /// Segments of a peer in KiB; it keeps no longer values.

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use segcache::{Policy, Segcache};
 
-/// What keeps items.
+/// The kinds of cache that keep items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// The store of this project.

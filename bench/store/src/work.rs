@@ -12,8 +12,8 @@ use crate::peer::{Kind, Peer};
 /// Requests per simulated second.
 const REQUESTS_A_SECOND: u64 = 100_000;
 
-/// What runs: `threads` of a server, from which its shards follow; `kind` of cache, if it is a peer with segments of `segment_bytes` and
-/// a hash table for items of `item_bytes`.
+/// The setting of a run: `threads` of a server, from which its shards follow; `kind` of cache, if it is a
+/// peer with segments of `segment_bytes` and a hash table for items of `item_bytes`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
     pub(crate) threads: usize,

@@ -15,7 +15,7 @@ pub(crate) use luau::{TYPES, lint, test};
 #[cfg(not(feature = "scripts"))]
 pub(crate) use none::{TYPES, lint, test};
 
-/// What a check of sources has found.
+/// The result of a check of sources.
 #[derive(Debug, Default)]
 pub(crate) struct SourceReport {
     /// In the order of the files.

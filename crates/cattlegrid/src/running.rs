@@ -1,4 +1,4 @@
-//! What a running server says, for `nodes` and, of its rules, for `check --server`.
+//! The reports of running servers for `nodes`, and for `check --server`, which compares their rules.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;

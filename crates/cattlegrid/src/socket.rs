@@ -12,10 +12,11 @@ pub(crate) enum Socket {
     Unix(UnixStream),
 }
 
-/// To `host:port` or `[address]:port`; each address that the host has, and reads and writes, take `patience` at most.
+/// Connects to `host:port` or `[address]:port`. Each address of the host is tried for at most `patience`,
+/// which is also the limit of each read and write.
 ///
 /// # Errors
-/// That of the last address.
+/// The error of the last address that was tried.
 pub(crate) fn connect_tcp(address: &str, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::other("names no address");
     for address in address.to_socket_addrs()? {
@@ -33,10 +34,10 @@ pub(crate) fn connect_tcp(address: &str, patience: Duration) -> io::Result<TcpSt
 }
 
 impl Socket {
-    /// As [`connect_tcp`], or to a Unix socket: an address with a `/` is its path.
+    /// Connects as [`connect_tcp`] does, or to a Unix socket if the address has a `/`: then it is a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn connect(address: &str, patience: Duration) -> io::Result<Self> {
         if !address.contains('/') {
             return connect_tcp(address, patience).map(Self::Tcp);

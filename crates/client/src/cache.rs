@@ -191,7 +191,7 @@ pub struct Ask<'a> {
     pub hint: Option<&'a [u8]>,
 }
 
-/// What a server answers to [`Cache::ask`].
+/// A server's answer to [`Cache::ask`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The key is present.

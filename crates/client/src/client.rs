@@ -66,12 +66,13 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// What computing shares, what counts, and above how many bytes values are compressed.
+    /// Parts of the client that a herd needs: the shared requests, the metrics, and the length in bytes above
+    /// which values are compressed.
     pub(crate) fn for_herd(&self) -> (&Arc<Flights<Self>>, &Arc<Metrics>, Option<usize>) {
         (&self.inner.flights, &self.inner.settings.metrics, self.inner.compress_above)
     }
 
-    /// What the client has counted since it was built.
+    /// Statistics of the client since it was built.
     pub fn statistics(&self) -> Statistics {
         self.inner.settings.metrics.statistics()
     }

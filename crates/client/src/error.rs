@@ -54,7 +54,7 @@ pub enum Error {
     Refused {
         /// The server's address.
         server: String,
-        /// As sent.
+        /// The server's line as it was sent.
         line: String,
     },
     /// The server cannot do it now: its line that begins with `SERVER_ERROR`.
@@ -62,7 +62,7 @@ pub enum Error {
     Server {
         /// The server's address.
         server: String,
-        /// As sent.
+        /// The server's line as it was sent.
         line: String,
     },
     /// Bytes that are no reply to what was sent. The connection was closed.
@@ -70,7 +70,7 @@ pub enum Error {
     Protocol {
         /// The server's address.
         server: String,
-        /// What is wrong.
+        /// The rule of the protocol that the reply breaks.
         message: String,
     },
     /// A value that cannot be read as the type that was asked for, or written.
@@ -78,7 +78,7 @@ pub enum Error {
     Value {
         /// The key, as far as it is text.
         key: String,
-        /// What is wrong.
+        /// Why the value cannot be read or written.
         message: String,
     },
     /// The server, or one of them, has no tags: it is memcached, or Cattlegrid without a rule file (which may be empty), or the client
@@ -94,9 +94,9 @@ pub enum Error {
         prefix: String,
         /// The option.
         option: &'static str,
-        /// Its value in this process.
+        /// The option's value in this process.
         here: String,
-        /// Its value in the record that other processes have written.
+        /// The option's value in the record that other processes have written.
         there: String,
     },
     /// A call that cannot be made so: what is wrong and what would be right.
@@ -104,7 +104,7 @@ pub enum Error {
     Usage(String),
 }
 
-/// What is wrong with a key.
+/// The reason why bytes are no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -119,12 +119,12 @@ pub enum KeyError {
     Byte {
         /// The byte.
         byte: u8,
-        /// Its place, from 0.
+        /// The byte's place in the key, from 0.
         at: usize,
     },
 }
 
-/// What a client without meta commands has to be told.
+/// The advice for the user of a server or proxy without meta commands.
 fn without_meta(line: &str) -> &'static str {
     if line == "ERROR" {
         " (it does not know this command; a server or proxy without meta commands needs `.protocol(Protocol::Text)`)"

@@ -95,7 +95,8 @@ impl<C: Cache + 'static> Herd<C> {
         self
     }
 
-    /// What was counted: over a [`Client`](crate::Client) all that it counts, over another connection what concerns computing.
+    /// Statistics: over a [`Client`](crate::Client) all that the client counts, over another connection only
+    /// counters of computing.
     pub fn statistics(&self) -> Statistics {
         self.metrics.statistics()
     }

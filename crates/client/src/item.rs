@@ -1,4 +1,4 @@
-//! What is read from a cache and written to it: values with flags, and how long they live.
+//! Items that are read from a cache and written to it: values with flags and times to live.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,10 +43,10 @@ pub struct Write<'a> {
     pub tags: &'a [String],
 }
 
-/// What a server has done with a write.
+/// The effect of a write on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// It was stored.
+    /// The server has stored the value.
     Stored {
         /// The item's new CAS number, if the connection knows it.
         cas: Option<u64>,

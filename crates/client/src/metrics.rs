@@ -1,4 +1,4 @@
-//! What a client counts, and tells an [`Observer`] and `tracing`.
+//! Statistics of a client, and the events that it reports to an [`Observer`] and to `tracing`.
 //!
 //! Names of events: `connected` and `disconnected` (debug), `ejected` and `returned` (warn) with `server` and `message`; `servers` (info)
 //! with `servers`, and `no list` (debug) with `message`, of the list of nodes; `computed`
@@ -89,7 +89,8 @@ pub enum RequestOutcome {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a client has counted since it was built: a snapshot. The counters are read one after the other, while the client works.
+        /// Statistics of a client since it was built: a snapshot. The counters are read one after the other,
+        /// while the client works.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Statistics {
@@ -364,7 +365,7 @@ impl Computation {
         &self.keys[at].0
     }
 
-    /// It ends elsewhere: nothing is told of it here.
+    /// Ends the observation here: the call's result is reported elsewhere.
     pub(crate) fn leaves(mut self) {
         self.keys.clear();
     }

@@ -111,7 +111,7 @@ impl Near {
         Some(Item { data: entry.data, flags: entry.flags, cas: 0 })
     }
 
-    /// To be called before the read is sent.
+    /// Marks the begin of a read; called before the read is sent.
     pub(crate) fn reading(&self, key: &[u8], now: Instant) -> ReadMark {
         ReadMark { number: self.slots[self.slot(key)].load(Ordering::SeqCst), began: now }
     }
@@ -128,7 +128,7 @@ impl Near {
         self.entries.insert(key.into(), Entry { data, flags: item.flags, number: reading.number, deadline });
     }
 
-    /// To be called before an own write or delete is sent.
+    /// Marks the begin of a write or delete of this process; called before it is sent.
     pub(crate) fn writing(&self, key: &[u8]) -> WriteGuard<'_> {
         let slot = self.slot(key);
         self.slots[slot].fetch_add(1, Ordering::SeqCst);

@@ -52,7 +52,7 @@ impl Call {
         self
     }
 
-    /// As it is sent.
+    /// The call's name as it is sent: the type, `:`, and the method.
     pub fn name(&self) -> &str {
         &self.name
     }

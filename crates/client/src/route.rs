@@ -50,11 +50,13 @@ pub(crate) use place::{SPLIT_STEP, fnv, mix};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Sharding {
-    /// As pylibmc with `{"ketama": True}`, and libmemcached with `MEMCACHED_BEHAVIOR_KETAMA`: 100 points for each server of
-    /// libmemcached's own hash, or, when a weight is above 1, points in proportion to the weights.
+    /// The points of pylibmc with `{"ketama": True}`, and of libmemcached with `MEMCACHED_BEHAVIOR_KETAMA`:
+    /// 100 points for each server of libmemcached's own hash, or, when a weight is above 1, points in
+    /// proportion to the weights.
     Ketama,
-    /// As pylibmc with `{"ketama_weighted": True}`, libmemcached with `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`, and most clients
-    /// that know weights: points of MD5, 160 for a server of average weight.
+    /// The points of pylibmc with `{"ketama_weighted": True}`, of libmemcached with
+    /// `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`, and of most clients that know weights: points of MD5, 160 for a
+    /// server of average weight.
     #[default]
     KetamaWeighted,
     /// The server with the highest score for the key, see the module's text. Shares are within 1% of the weights, where ketama's
@@ -87,7 +89,7 @@ pub struct Options {
     pub flush_on_return: bool,
 }
 
-/// What a report has changed.
+/// The change that a report has caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// No server's state.
@@ -103,7 +105,7 @@ pub enum Event {
 pub struct Probe {
     /// Place of the server.
     pub place: usize,
-    /// It must be sent `flush_all`, and the probe has succeeded only when that was answered `OK`.
+    /// Whether the probe must be `flush_all`, and succeeds only when that was answered `OK`.
     pub flush: bool,
     ejection: u64,
 }
@@ -371,9 +373,10 @@ pub fn server_name(server: &str) -> Cow<'_, str> {
     }
 }
 
-/// What the call of an object is routed by, so that all calls on it go to one server: `type:key`. For
-/// `quota:addandcheck:u1:10` and for `quota::u1` that is `quota:u1`; escapes (`%3A`, `%25`) stay as they are, and colons in the
-/// key of the second form become `%3A`. What has no key is routed whole.
+/// The text by whose hash a call of an object is routed, `type:key`, so that all calls on an object go to one
+/// server. For `quota:addandcheck:u1:10` and for `quota::u1` that is `quota:u1`; escapes (`%3A`, `%25`) stay
+/// as they are, and colons in the key of the second form become `%3A`. A name without a key is routed by its
+/// whole text.
 pub fn object_route(call: &[u8]) -> Cow<'_, [u8]> {
     let mut parts = call.splitn(3, |byte| *byte == b':');
     let (Some(kind), Some(method), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {

@@ -39,7 +39,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// As it stands in the flags.
+    /// The format's number in the item's flags.
     fn number(self) -> u32 {
         match self {
             Self::Bytes => 0,
@@ -186,15 +186,16 @@ holders! {
     Cow<'static, [u8]> as Vec<u8>,
 }
 
-/// What can be written: every [`Value`], and what is only borrowed, such as a text `"..."`, which is read as a `String`.
+/// Values that can be written: every [`Value`], and borrowed forms such as a text `"..."`, which is read as a
+/// `String`.
 pub trait ToValue: Send {
     /// How it is written.
     fn format(&self) -> Format;
 
-    /// Its bytes.
+    /// Encodes the value.
     ///
     /// # Errors
-    /// Why it has none.
+    /// Why the value cannot be encoded.
     fn to_value(&self) -> Result<Bytes, String>;
 }
 
@@ -225,7 +226,7 @@ macro_rules! borrowed {
 
 borrowed! { str [u8] &str &[u8] &String &Vec<u8> &Bytes }
 
-/// What serde writes and reads.
+/// Implements the traits for formats of serde.
 macro_rules! formats {
     ($(
         $(#[$doc:meta])*

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Whose database it is.
+/// The database products that can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Product {
     /// PostgreSQL.
@@ -14,7 +14,7 @@ pub enum Product {
 /// A server, a database there, and a user.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
-    /// Whose server it is.
+    /// The product of the server.
     pub product: Product,
     /// A name, an IP address, or begins with `/`: the directory of PostgreSQL's Unix socket, or the path of that of MySQL.
     pub host: String,
@@ -42,11 +42,11 @@ pub enum SslMode {
     Require,
     /// Always; the certificate must be signed by an authority that is trusted.
     VerifyCa,
-    /// As `VerifyCa`, and it must be for the host's name.
+    /// Verifies as `VerifyCa` does, and that the certificate is for the host's name.
     VerifyFull,
 }
 
-/// What is wrong with an address.
+/// The reason why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: write {}", product.example())]
 pub struct AddressError {
@@ -55,7 +55,7 @@ pub struct AddressError {
 }
 
 impl Product {
-    /// What addresses may begin with; the first is how they are written.
+    /// The schemes of addresses; the first one is used when an address is written.
     const fn schemes(self) -> [&'static str; 2] {
         match self {
             Self::Postgres => ["postgres://", "postgresql://"],

@@ -48,12 +48,12 @@ pub struct Settings {
     pub again_ms: u64,
 }
 
-/// What a source saw.
+/// An event that a source reports to its follower.
 #[derive(Debug, Clone)]
 pub enum Told<L: Log> {
     /// Both connections are there.
     Connected {
-        /// Of the server that the stream comes from.
+        /// The identity of the server that the stream comes from.
         identity: L::Identity,
         /// The stream begins at the position that was acknowledged last, or before it: by this follower, or, at its first connection,
         /// by one before it whose effects are still there.
@@ -65,9 +65,10 @@ pub enum Told<L: Log> {
         position: L::Position,
         /// The transaction.
         transaction: L::Transaction,
-        /// What it bumps.
+        /// The names that the entry bumps.
         names: Names,
-        /// It is this node's own: what it bumps has been bumped here before it was written. It may be once more later.
+        /// Whether the node has written the entry itself: its bumps were obeyed here before it was written.
+        /// They may be obeyed once more later.
         is_own: bool,
     },
     /// All entries before the position have arrived.
@@ -79,11 +80,11 @@ pub enum Told<L: Log> {
     Probed {
         /// The probe's.
         number: u64,
-        /// Of the server that replied.
+        /// The identity of the server that replied.
         identity: L::Identity,
         /// All that was committed before the probe was sent lies before this position.
         head: L::Position,
-        /// What a reader sees.
+        /// The transactions that a reader sees that begins now.
         snapshot: L::Snapshot,
         /// The server works for the stream at this moment: it may be silent for minutes while it reads a large transaction, and would
         /// begin anew at the next connection.
@@ -96,7 +97,7 @@ pub enum Told<L: Log> {
     },
     /// Whether the log has all that is followed: read from the catalog of the database.
     Covers {
-        /// What is missing, for the log; `None`: nothing.
+        /// Things that the log lacks, as text for the log; `None`: it lacks nothing.
         missing: Option<String>,
     },
     /// A connection ended, or could not be made.
@@ -106,7 +107,7 @@ pub enum Told<L: Log> {
     },
 }
 
-/// What the caller must do, in this order.
+/// A task for the caller, which does all tasks in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<P> {
     /// Bump these tags; each takes the next number of the node's clock.
@@ -122,7 +123,7 @@ pub enum Action<P> {
     Acknowledge(P),
     /// Ask for the head and a snapshot on the second connection, and say [`Told::Probed`].
     Probe {
-        /// To be given back.
+        /// The number that [`Told::Probed`] gives back.
         number: u64,
     },
     /// Make the log write an entry of our own, on the second connection: its head is not passed.
@@ -182,11 +183,11 @@ pub struct State {
 pub struct Follower<L: Log> {
     settings: Settings,
     link: Link<L>,
-    /// Of the last stream, and the position acknowledged there.
+    /// The server's identity of the last stream. `acknowledged` is the position acknowledged there.
     identity: Option<L::Identity>,
     acknowledged: Option<L::Position>,
     unseen: Unseen<L>,
-    /// What the log does not have of what is followed: nothing is confirmed.
+    /// Things that the log lacks: while there are any, nothing is confirmed.
     missing: Option<String>,
     /// When everything was flushed last because of `unseen`.
     flushed_ms: u64,
@@ -224,7 +225,7 @@ struct Stream<L: Log> {
 
 #[derive(Debug)]
 struct Waiting<L: Log> {
-    /// Of the entry before it.
+    /// The position of the entry before this one.
     before: Option<L::Position>,
     position: L::Position,
     transaction: L::Transaction,

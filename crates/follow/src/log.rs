@@ -1,4 +1,4 @@
-//! What differs between logs: the types of positions, transactions, snapshots and identities.
+//! The types that differ between logs: positions, transactions, snapshots and identities.
 
 use std::fmt::{Debug, Display};
 
@@ -6,9 +6,9 @@ use std::fmt::{Debug, Display};
 pub trait Log {
     /// A place in the log, between two entries; they are ordered as the entries are.
     type Position: Clone + Ord + Debug;
-    /// What a snapshot is asked about: whether it sees this transaction.
+    /// The name of a transaction, by which a snapshot says whether it sees it.
     type Transaction: Clone + Eq + Debug;
-    /// What a reader that begins now sees.
+    /// The transactions that a reader sees that begins now.
     type Snapshot: Snapshot<Self::Transaction>;
     /// The server, and the history of its data: different after a promotion, a restore or a change of server.
     type Identity: Clone + Eq + Debug + Display;
@@ -16,7 +16,7 @@ pub trait Log {
     const IS_VISIBLE_ON_ARRIVAL: bool = false;
 }
 
-/// What a reader sees that begins at one moment.
+/// The transactions that a reader sees that begins at one moment.
 pub trait Snapshot<T> {
     /// Whether the transaction has ended, so that each later reader sees what it did.
     fn sees(&self, transaction: &T) -> bool;

@@ -1,15 +1,15 @@
-//! What a database lacks.
+//! Requirements that a database does not meet.
 
 use std::fmt;
 
 /// Something that is missing, and how it is mended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What is missing.
+    /// The requirement.
     pub what: String,
     /// The statement or setting that mends it.
     pub mend: String,
-    /// It keeps the stream from beginning at all.
+    /// Whether the stream cannot begin without it.
     pub is_fatal: bool,
 }
 

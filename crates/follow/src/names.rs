@@ -18,7 +18,7 @@ pub struct Name {
     pub tag: Box<[u8]>,
 }
 
-/// What an entry bumps.
+/// The names that an entry bumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Names {
     /// These tags.

@@ -1,4 +1,4 @@
-//! What the source of a log and the server that obeys it know of each other.
+//! The interface between the source of a log and the server that obeys it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::follower::{FlushReason, State};
 use crate::names::Names;
 use crate::postgres::{LeftOut, Missing};
 
-/// What a log says, in the order in which the node must obey it.
+/// An order from a log. The node must obey orders in the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Bump these tags.
@@ -20,12 +20,12 @@ pub enum Order {
     },
 }
 
-/// What a person may want to know.
+/// An event for the server's operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// Both connections are there.
     Connected {
-        /// Of a database the system identifier and timeline, of etcd the cluster's identifier.
+        /// Of a database: the system identifier and timeline. Of etcd: the cluster's identifier.
         identity: String,
         /// The stream goes on where the last one ended.
         resumes: bool,
@@ -62,11 +62,11 @@ pub enum Notice {
 pub struct Standing {
     /// All before it is obeyed.
     pub position: u64,
-    /// What the other node needs, in one line.
+    /// The state that the other node needs, in one line.
     pub text: Box<str>,
 }
 
-/// What the log's bumps are for.
+/// A node that obeys the orders of a log.
 pub trait Node {
     /// A clock that goes on while the machine is suspended, in milliseconds.
     fn now_ms(&self) -> u64;
@@ -100,7 +100,7 @@ pub trait Node {
     fn password(&mut self) -> Result<Option<String>, String>;
 }
 
-/// What a source is told while it follows.
+/// The server's requests to a source that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wish {
     /// Stop.

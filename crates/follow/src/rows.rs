@@ -12,7 +12,7 @@ pub(crate) struct Relation {
     pub(crate) id: u32,
     pub(crate) schema: String,
     pub(crate) name: String,
-    /// What of an old row is sent.
+    /// The columns of an old row that are sent.
     pub(crate) identity: Identity,
     pub(crate) columns: Vec<Column>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Column {
     pub(crate) is_key: bool,
 }
 
-/// What is known of a row as it was.
+/// The old row of a change, as far as it is sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Old<'a> {
     /// The columns of its key; the others are NULL.
@@ -60,7 +60,7 @@ pub(crate) struct Bound {
     width: usize,
     pub(crate) truncate: Vec<String>,
     pub(crate) name: String,
-    /// Of a row that changes, the old tags are known only if all of the old row is sent.
+    /// Whether the old tags of a changed row are known only if the whole old row is sent.
     pub(crate) needs_whole: bool,
 }
 

@@ -30,12 +30,12 @@ const FULL_WAIT: Duration = Duration::from_millis(10);
 /// Longest wait when nothing is due.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// What differs between databases, and what is known of one while it is followed.
+/// The part that differs between databases: the state of one database while it is followed.
 pub(crate) trait Database: Log + Sized {
     type Connection;
     /// A part of the stream.
     type Message;
-    /// What belongs to one pair of connections.
+    /// State of one pair of connections.
     type Session;
     /// A reply to [`Question::Probe`].
     type Probed;
@@ -68,7 +68,7 @@ pub(crate) trait Database: Log + Sized {
     fn probed(&mut self, number: u64, probed: Self::Probed, core: &mut Core<Self>, node: &mut impl Node);
     /// Takes what the catalog says.
     fn looked(&mut self, catalog: Self::Catalog, core: &mut Core<Self>) -> Looked;
-    /// What was left out of tags so far.
+    /// Counts of rows that got no tags so far.
     fn left_out(&self) -> LeftOut;
     /// From where on another node could go on.
     fn standing(
@@ -95,7 +95,7 @@ pub(crate) trait Database: Log + Sized {
     async fn leave(_link: &mut Link<Self>, _unix_now: Duration) {}
 }
 
-/// What the second connection is asked.
+/// A question to the second connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Question {
     Probe { number: u64 },
@@ -113,7 +113,7 @@ pub(crate) enum Reply<D: Database> {
 pub(crate) type Answering<D> =
     Pin<Box<dyn Future<Output = (<D as Database>::Connection, Result<Reply<D>, WireError>)> + Send>>;
 
-/// What the catalog says.
+/// The findings of a look into the catalog.
 pub(crate) struct Looked {
     pub(crate) missing: Vec<Missing>,
     /// How a table is defined that is followed was changed, and the stream has not said so.
@@ -171,10 +171,10 @@ impl<D: Database> Link<D> {
     }
 }
 
-/// What is known of any database.
+/// State that is the same for any database.
 pub(crate) struct Core<D: Database> {
     pub(crate) follower: Follower<D>,
-    /// Of the server that is followed.
+    /// The identity of the server that is followed.
     pub(crate) identity: Option<D::Identity>,
     pub(crate) link: Option<Link<D>>,
     pub(crate) missing: Vec<Missing>,
@@ -248,7 +248,7 @@ struct Running<D: Database> {
     core: Core<D>,
 }
 
-/// What comes after the follower's actions.
+/// The next step after the follower's actions.
 enum Next<P> {
     /// Make the connections.
     Connect { resume: Option<P> },

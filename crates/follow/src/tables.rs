@@ -5,23 +5,23 @@ use std::fmt;
 /// A table that is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Its schema; `public` if the setting has none.
+    /// The table's schema; `public` if the setting has none.
     pub schema: String,
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// What each changed row bumps.
+    /// Templates of the tags that each changed row bumps.
     pub bump: Vec<Template>,
     /// An update bumps only if one of these changed; `None`: any column.
     pub columns: Option<Vec<String>>,
-    /// What TRUNCATE bumps; empty: everything.
+    /// Tags that TRUNCATE bumps; empty: everything is invalidated.
     pub truncate: Vec<String>,
     /// A number of the caller's, given with each of its names.
     pub scope: u8,
-    /// What is done about rows that a foreign key changes, and that are in no log: MySQL and MariaDB.
+    /// How rows are treated that a foreign key changes, and that are in no log: MySQL and MariaDB.
     pub cascade: Cascade,
 }
 
-/// What is done about rows of a table that a foreign key changes, and that are in no log.
+/// How rows of a table are treated that a foreign key changes, and that are in no log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cascade {
     /// A table with such a key is not followed.
@@ -29,7 +29,7 @@ pub enum Cascade {
     Refused,
     /// A change of the other table's row that may change rows of this one bumps everything.
     Flush,
-    /// What the other table's row bumps is enough.
+    /// The tags of the other table's row are enough.
     Parent,
 }
 
@@ -42,7 +42,7 @@ impl Cascade {
         if name == "flush" { Self::Flush } else { Self::Parent }
     }
 
-    /// Its name in a rule file.
+    /// The variant's name in a rule file.
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::Refused => None,
@@ -65,7 +65,7 @@ pub(crate) enum Piece {
     Column(String),
 }
 
-/// What is wrong with a template or a table's name.
+/// The reason why a template or a table's name is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// A brace without its counterpart, or a column without a name.
@@ -103,7 +103,7 @@ impl Template {
         if parts.is_empty() { refuse() } else { Ok(Self { text: text.to_owned(), parts }) }
     }
 
-    /// As it was written.
+    /// The template as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -194,7 +194,7 @@ fn part(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// What was left out of the tags of rows.
+/// Counts of parts of rows that were left out of tags.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct LeftOut {
     /// A column was NULL, or too long to be sent.

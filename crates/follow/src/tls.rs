@@ -29,7 +29,7 @@ pub enum TlsError {
     File {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The fault of the file.
         reason: String,
     },
     /// No file of the system's is there.
@@ -191,7 +191,7 @@ impl Verifier {
         if is_signed { Ok(()) } else { refused(CertificateError::BadSignature) }
     }
 
-    /// As rustls does, for certificates of versions that it does not read.
+    /// Verifies a signature as rustls does, for certificates of versions that it does not read.
     fn verify_signature(
         &self,
         message: &[u8],

@@ -1,4 +1,4 @@
-//! What the connections to databases have in common: the socket, and what goes wrong.
+//! The common part of connections to databases: the socket, and its errors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_COUNT: u32 = 3;
 
-/// What went wrong with a connection to a database.
+/// An error of a connection to a database.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -53,7 +53,7 @@ pub enum WireError {
     /// The server refused a request.
     #[error("{message} ({kind} {code}){}", hint.as_deref().map(|hint| format!("; {hint}")).unwrap_or_default())]
     Server {
-        /// What kind of code it is: `SQLSTATE`, or `error`, the server's own number.
+        /// The kind of the code: `SQLSTATE`, or `error`, the server's own number.
         kind: &'static str,
         /// The code.
         code: String,
@@ -74,7 +74,7 @@ pub enum WireError {
     /// No reply within the time for it.
     #[error("no {what} within {} s", TIMEOUT.as_secs())]
     Timeout {
-        /// What was waited for.
+        /// The reply that did not come.
         what: &'static str,
     },
 }
@@ -106,7 +106,7 @@ pub(crate) fn text(row: &ResultRow, at: usize) -> &str {
     row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
-/// What a connection's bytes go through.
+/// A stream of a connection's bytes: a socket, or TLS over one.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 

@@ -1,5 +1,5 @@
-//! What of a certificate must be known to verify it as libpq does: rustls reads version 3 only, refuses the certificate of an
-//! authority as a server's, and knows no common name. Source: RFC 5280, X.690.
+//! The parts of a certificate that are needed to verify it as libpq does: rustls reads version 3 only,
+//! refuses the certificate of an authority as a server's, and knows no common name. Source: RFC 5280, X.690.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ pub(crate) struct Malformed;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Certificate<'a> {
-    /// What is signed.
+    /// The part that is signed.
     pub(crate) signed: &'a [u8],
     pub(crate) signature_algorithm: &'a [u8],
     pub(crate) signature: &'a [u8],
@@ -42,9 +42,9 @@ pub(crate) struct Certificate<'a> {
     pub(crate) is_for_servers: bool,
     /// Whether it may sign certificates, by the uses that it names.
     pub(crate) may_sign: bool,
-    /// It has limits that are not known here.
+    /// Whether the certificate has constraints that are not known here.
     pub(crate) has_unknown_limits: bool,
-    /// Of the subject's alternative names.
+    /// DNS names of the subject's alternative names.
     pub(crate) dns: Vec<&'a [u8]>,
     pub(crate) ip: Vec<&'a [u8]>,
     /// The first common name.

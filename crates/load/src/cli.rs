@@ -127,7 +127,7 @@ pub struct BenchOptions {
     json: bool,
 }
 
-/// What the command line of `cattlegrid bench` asks for.
+/// The command line of `cattlegrid bench`.
 #[derive(Debug)]
 pub enum BenchCommand {
     /// Load a server.
@@ -315,7 +315,7 @@ fn single<W: Wire + Clone + Send>(
 struct Comparison<'a> {
     /// The whole of each server's turns.
     servers: [(&'a str, Report); 2],
-    /// What each server says it is.
+    /// The version that each server reports.
     identities: [Option<String>; 2],
     /// The first server's figure divided by the second one's, turn by turn.
     throughput_ratio: Option<Spread>,

@@ -26,7 +26,7 @@ use crate::{BenchError, Tally};
 /// A server under load, shared by the sessions that load it.
 #[derive(Debug)]
 pub struct Peer {
-    /// As the user wrote it.
+    /// The server's address as the user wrote it.
     name: String,
     address: SockAddr,
     contents: Contents,
@@ -61,7 +61,7 @@ impl Peer {
         })
     }
 
-    /// Its sessions speak TLS. [`Peer::connect`] leaves that to its caller.
+    /// Sets whether sessions speak TLS. [`Peer::connect`] leaves that to its caller.
     #[must_use]
     pub fn over_tls(self, tls: Option<Tls>) -> Self {
         Self { tls, ..self }
@@ -134,7 +134,7 @@ fn is_connecting(error: &io::Error) -> bool {
     error.raw_os_error() == Some(nix::errno::Errno::EINPROGRESS as i32)
 }
 
-/// What other threads see of a run, and how they end it.
+/// A run as other threads see it: they read its progress, and can end it.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// Requests answered so far.
@@ -164,7 +164,7 @@ pub struct Session<W> {
     reconnects: bool,
     clock: Clock,
     connections: Vec<Connection>,
-    /// What one receive takes.
+    /// The buffer of a receive.
     buffer: Box<[u8]>,
     /// For the keys of one request.
     ids: Vec<u64>,
@@ -232,7 +232,7 @@ struct Question {
 /// need no new memory each.
 #[derive(Debug, Default)]
 struct Input {
-    /// What was received, then room.
+    /// Received bytes, followed by room for more.
     bytes: Vec<u8>,
     filled: usize,
 }

@@ -28,13 +28,14 @@ pub use client::Client;
 pub struct Start<'a> {
     /// The program.
     pub program: &'a Path,
-    /// Its arguments; port and address come from them. `-p -1` takes a free port.
+    /// Arguments of the program; port and address are taken from them. `-p -1` takes a free port.
     pub words: &'a [&'a str],
     /// The text of a rule file, which `--config` names.
     pub rules: Option<&'a str>,
     /// The port, for a program that does not write a port file.
     pub port: Option<u16>,
-    /// It has a process group of its own: Ctrl-C on the terminal does not reach it, and what it has started ends with it.
+    /// Whether the server has a process group of its own: Ctrl-C on the terminal does not reach it, and the
+    /// processes that it has started end with it.
     pub own_group: bool,
 }
 
@@ -42,11 +43,11 @@ pub struct Start<'a> {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// It leads a process group.
+    /// Whether the process leads a process group.
     leads: bool,
     address: String,
     kept: bool,
-    /// Its working directory, with its rule file.
+    /// The server's working directory, with its rule file.
     directory: TempDir,
 }
 
@@ -54,13 +55,13 @@ pub struct Server {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// It ended, or does not listen: the last line it has logged.
+    /// The server ended, or does not listen. Its last log line.
     #[error("{0}")]
     Refused(String),
     /// A system call failed.
     #[error("{what}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
         /// The call's error.
         error: io::Error,
@@ -68,16 +69,16 @@ pub enum StartError {
 }
 
 const RULE_FILE: &str = "rules.toml";
-/// What a server is given to listen: far more than it needs on a slow machine.
+/// The time limit for a server to listen: far more than it needs on a slow machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(45);
-/// What a server is given to leave.
+/// The time limit for a server to leave.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
-/// What another process is given to bring something about.
+/// The time limit for an effect that another process must bring about.
 const DEADLINE: Duration = Duration::from_secs(45);
 const STEP: Duration = Duration::from_millis(5);
 
 impl<'a> Start<'a> {
-    /// Of this program with these arguments.
+    /// A server of `program` with the arguments `words`.
     pub fn new(program: &'a Path, words: &'a [&'a str]) -> Self {
         Self { program, words, rules: None, port: None, own_group: false }
     }
@@ -141,12 +142,12 @@ impl Server {
         &self.address
     }
 
-    /// Its process.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its rule file, if it was started with one.
+    /// The path of the rule file; the file exists only if the server was started with rules.
     pub fn rule_file(&self) -> PathBuf {
         self.directory.path().join(RULE_FILE)
     }

@@ -43,7 +43,7 @@ pub enum BenchError {
     /// The server cannot be reached.
     #[error("{address}: {error}")]
     Connect {
-        /// As it was asked for.
+        /// The address as the user wrote it.
         address: String,
         /// The call's error.
         error: io::Error,
@@ -57,7 +57,7 @@ pub enum BenchError {
     /// A system call failed that never should.
     #[error("{what}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
         /// The call's error.
         error: io::Error,

@@ -37,7 +37,7 @@ impl TlsSlot {
     }
 }
 
-/// Of one server; less does not keep one.
+/// The number of TLS sessions kept for a server. With a smaller number rustls keeps none.
 const SESSIONS: usize = 8;
 
 impl Link {

@@ -1,4 +1,4 @@
-//! What another process uses: processor time and memory.
+//! Resources that another process uses: processor time and memory.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// What has been used since `before`.
+    /// The processor time used between `before` and this measurement.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Cpu {
         }
     }
 
-    /// Of two times together.
+    /// The sum of two times.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

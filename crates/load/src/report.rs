@@ -1,4 +1,4 @@
-//! What a run saw, and how people read it.
+//! The results of a run, and their form for people.
 
 use std::fmt::{self, Display};
 use std::time::Duration;

@@ -23,7 +23,7 @@ use crate::wire::{Element, Memcached, Wire};
 use crate::workload::Plan;
 use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
 
-/// What stampedes came to.
+/// The results of stampedes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StampedeReport {
     /// Keys, one after the other.
@@ -102,7 +102,7 @@ struct Crowd<'a, W> {
     clients: Vec<Client>,
     compute: Duration,
     buffer: Vec<u8>,
-    /// Who computes, and since when; all take equally long.
+    /// Clients that compute, with the time when each began. All computations take equally long.
     computing: VecDeque<(Instant, usize)>,
     tally: Tally,
     held: u64,

@@ -1,4 +1,4 @@
-//! What values hold, so that every reply can be checked.
+//! The contents of values, so that every reply can be checked.
 //!
 //! A value is its version in eight hexadecimal digits, then text that follows from its key and version. Values
 //! below eight bytes have no version.
@@ -45,9 +45,9 @@ pub enum Fault {
     Flags {
         /// The key's number.
         id: u64,
-        /// As received.
+        /// The flags received, in decimal.
         flags: u32,
-        /// As sent.
+        /// The flags sent.
         stored: u32,
     },
     /// Another length than was stored.
@@ -55,9 +55,9 @@ pub enum Fault {
     Length {
         /// The key's number.
         id: u64,
-        /// As received.
+        /// The length received.
         bytes: usize,
-        /// As sent.
+        /// The length sent.
         stored: usize,
     },
     /// Bytes that were never stored under this key.
@@ -71,7 +71,7 @@ pub enum Fault {
     Stale {
         /// The key's number.
         id: u64,
-        /// As received.
+        /// The version received.
         version: u32,
         /// The least that is right.
         stored: u32,
@@ -81,7 +81,7 @@ pub enum Fault {
     Future {
         /// The key's number.
         id: u64,
-        /// As received.
+        /// The version received.
         version: u32,
         /// The most that is right.
         stored: u32,

@@ -23,7 +23,8 @@ pub trait Wire {
         self.clone()
     }
 
-    /// What the end of a connection, or silence, may mean before the first reply: follows the words that say so.
+    /// The words for an error at the end of a connection, or after silence, before the first reply: what the
+    /// cause may be.
     fn doubt(&self) -> &'static str {
         ""
     }
@@ -53,7 +54,7 @@ pub trait Wire {
 pub enum Element<'a> {
     /// A value and the key it belongs to; keys asked for before this one and not answered are misses.
     Named {
-        /// As the server sent it.
+        /// The key as the server sent it.
         key: &'a [u8],
         /// Client flags.
         flags: u32,
@@ -64,7 +65,7 @@ pub enum Element<'a> {
     Placed {
         /// Which of the request's keys, from 0; below their number.
         place: usize,
-        /// As the server sent it.
+        /// The key as the server sent it.
         key: &'a [u8],
         /// Client flags.
         flags: u32,

@@ -1,4 +1,4 @@
-//! What is asked for: which keys, how often, with what values and lifetimes.
+//! The requests of a load: which keys, how often, and with what values and lifetimes.
 //!
 //! A key is a number below [`Plan::keys`]; its name, value size and lifetime follow from it, so that any reply
 //! can be checked. A [`Supply`] draws the requests.
@@ -255,9 +255,9 @@ impl FromStr for Popularity {
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// Of the keys just appended.
+    /// A get of the keys just appended.
     Get,
-    /// Of the one key just appended.
+    /// A set of the one key just appended.
     Set,
 }
 
@@ -339,7 +339,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Of all keys of a plan.
+    /// The stores of all keys of a plan.
     pub fn new(plan: &Plan) -> Self {
         Self { next: Arc::default(), keys: plan.keys }
     }

@@ -184,7 +184,8 @@ fn number<T: TryFrom<i64>>(
     number.map(Some).ok_or_else(|| format!("{name}: {}; expected is {expected}", shown(value)))
 }
 
-/// What a value is, for the text of an error: what a cache holds is nothing for a log.
+/// The name of a value's kind for the text of an error. The value itself must not be logged, because caches
+/// hold private data.
 fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! What the jobs of a loader came to, and the values that are on their way: results to the threads that store them, old values
+//! How a loader's jobs ended, and the values in transit: results to the threads that store them, old values
 //! to workers.
 //!
 //! A result is counted from the moment in which the pool hands it over until it is stored or dropped: see [`BytesInTransit`]. An old
@@ -20,13 +20,13 @@ pub(crate) enum EndKind {
     NotFound,
     /// The worker reported an error, or its answer cannot be used.
     Error,
-    /// Its worker was lost.
+    /// The worker was lost.
     Lost,
-    /// Its time was up.
+    /// The job's time was up.
     Timeout,
-    /// It was not begun.
+    /// The job was not begun.
     Refused,
-    /// It was withdrawn before it was begun, or its worker has stopped when it was told.
+    /// The job was withdrawn before it began, or its worker stopped it when asked.
     Cancelled,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum EndKind {
 pub struct Counts {
     /// Jobs submitted.
     pub jobs: AtomicU64,
-    /// Of these, refreshes: no client waited for them when they were submitted.
+    /// Refreshes among the jobs: no client waited for them when they were submitted.
     pub refreshes: AtomicU64,
     /// Jobs that ended with a value.
     pub values: AtomicU64,

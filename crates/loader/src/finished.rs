@@ -13,7 +13,7 @@ use crate::program::LoaderProgram;
 /// The end of a job. What it carries is counted as on its way until it is dropped.
 #[derive(Debug)]
 pub struct Finished {
-    /// What was ordered, without the old value.
+    /// The load as it was ordered, without the old value.
     pub(crate) load: Load,
     pub(crate) result: Result<Answer, Failure>,
     /// None: there is no such loader.
@@ -29,7 +29,7 @@ pub(crate) struct Failure {
 }
 
 impl Finished {
-    /// What was ordered.
+    /// The load as it was ordered.
     pub fn load(&self) -> &Load {
         &self.load
     }

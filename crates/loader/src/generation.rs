@@ -24,9 +24,9 @@ use crate::program::LoaderProgram;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("loader {loader}: {reason}")]
 pub struct StartError {
-    /// Its name.
+    /// The loader's name.
     pub loader: String,
-    /// What was tried, and what the system or the program said.
+    /// The step that failed, and the message of the system or the program.
     pub reason: String,
 }
 
@@ -164,7 +164,8 @@ impl Loaders {
         Ok(prepared)
     }
 
-    /// What is known of a loader by its name, also of one whose last jobs run.
+    /// The state that all generations of a loader share, found by its name; also of a loader that was removed
+    /// and whose last jobs run.
     fn program(&self, settings: &LoaderSettings) -> Arc<LoaderProgram> {
         let current = self.current().get(settings.name.as_str()).map(|running| Arc::clone(&running.program));
         let old = || {

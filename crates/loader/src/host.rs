@@ -1,4 +1,5 @@
-//! What loaders need of the program that runs them, and what they tell it.
+//! The interface between loaders and the program that runs them: the functions that loaders call, and their
+//! messages.
 
 use std::time::Instant;
 
@@ -25,6 +26,6 @@ pub enum Severity {
     Warning,
     /// Output of a worker.
     Notice,
-    /// What a worker says for debugging.
+    /// A worker's message for debugging.
     Debug,
 }

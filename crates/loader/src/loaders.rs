@@ -43,7 +43,7 @@ pub struct Loaders {
 #[derive(Debug, Default)]
 pub(crate) struct OldGenerations(Mutex<Vec<Arc<Generation>>>);
 
-/// What the callbacks of jobs need.
+/// The state that callbacks of jobs use.
 pub(crate) struct Common {
     pub(crate) host: Arc<dyn Host>,
     /// The server's largest item, in bytes.
@@ -71,13 +71,13 @@ pub(crate) struct Generation {
 /// A loader, for statistics.
 #[derive(Debug)]
 pub struct LoaderView {
-    /// Its name.
+    /// The loader's name.
     pub name: Arc<str>,
-    /// Its settings.
+    /// The loader's settings.
     pub settings: LoaderSettings,
-    /// What its jobs came to, over all generations.
+    /// Counts of its jobs over all generations.
     pub counts: Arc<Counts>,
-    /// Its pool now.
+    /// Statistics of the pool in force.
     pub pool: Stats,
     /// Workers of earlier generations whose last jobs run.
     pub draining: u64,

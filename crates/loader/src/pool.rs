@@ -145,7 +145,7 @@ fn of_user(variable: &str, user: &User) -> Option<OsString> {
 pub(crate) const SLACK_BYTES: usize = 64 << 10;
 /// Bytes that a byte of a value may take in JSON: `\u0041`. What the value has is counted when it was read.
 const JSON_BYTES_MAX: usize = 6;
-/// What frames may have at least, for log lines and texts of errors beside small items.
+/// The least limit of a frame in bytes, so that log lines and texts of errors fit where items are small.
 const FRAME_MIN: u32 = 1 << 20;
 /// Least bytes of the room for replies.
 const ROOM_MIN: usize = 16 << 20;
@@ -153,5 +153,5 @@ const ROOM_MIN: usize = 16 << 20;
 const INFLIGHT_MIN: usize = 4 << 20;
 /// The system ends workers first when it has no memory.
 const OOM_SCORE_ADJ: i32 = 500;
-/// What is left for the end of the last jobs of a generation.
+/// The time left for the end of a generation's last jobs.
 const LAST: Duration = Duration::from_secs(1);

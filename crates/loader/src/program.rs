@@ -28,9 +28,9 @@ impl std::fmt::Debug for LoaderProgram {
 }
 
 struct LogLimits {
-    /// Of failures, each with the worker's last words.
+    /// Limits reports of failures, each with the worker's last words.
     reports: Limiter,
-    /// Of lines of workers' output.
+    /// Limits lines of workers' output.
     output: Limiter,
     starts: StartOutput,
 }
@@ -59,7 +59,7 @@ impl LoaderProgram {
         &self.counts
     }
 
-    /// What the pools of all its generations share.
+    /// The bound on processes that the pools of all generations share.
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -200,7 +200,7 @@ impl LoaderProgram {
     }
 }
 
-/// What the pool puts between a reason and a program's last words.
+/// The words that the pool puts between a reason and a program's last words.
 const OUTPUT_ENDS: &str = "; output ends: ";
 
 /// Reports of failures a second.

@@ -1,4 +1,5 @@
-//! What workers write that cannot start: a program that is broken writes the same at each try, and the log has it once.
+//! The output of workers that cannot start: a broken program writes the same at each try, and the log has it
+//! once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ const FORGET: Duration = Duration::from_secs(300);
 const PASSED_MAX: usize = 200;
 const LINE_MAX: usize = 1024;
 
-/// What was written, and by what start.
+/// Output of a failed start, and the start that it belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct StartOutput {
     /// Lines of output that are in the log, the last ones.

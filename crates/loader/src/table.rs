@@ -34,13 +34,13 @@ pub(crate) struct LoadEntry {
     wish: Option<Wish>,
 }
 
-/// What is wanted of a job.
+/// What is left to do for a job whose load may have been withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Raise,
     /// A worker that has begun it goes on, and its result counts.
     Withdraw,
-    /// Its result does not count; a worker that has begun it is told.
+    /// The result does not count; a worker that has begun the job is told.
     Abandon,
 }
 
@@ -78,7 +78,7 @@ impl Table {
         self.shard(token).insert(token, entry);
     }
 
-    /// It was submitted.
+    /// Records the handle of a job that was submitted.
     pub(crate) fn note(&self, token: u64, handle: JobHandle) {
         if let Some(entry) = self.shard(token).get_mut(&token) {
             entry.handle = Some(handle);
@@ -88,7 +88,7 @@ impl Table {
         }
     }
 
-    /// It has ended.
+    /// Removes a job that has ended.
     pub(crate) fn remove(&self, token: u64) {
         self.shard(token).remove(&token);
     }

@@ -1,4 +1,4 @@
-//! What a panic costs: the process, or only the code that a thread runs guarded.
+//! The consequence of a panic: it ends the process, or only the code that a thread runs guarded.
 //!
 //! A program calls [`install`] first. From then on a panic is printed and aborts the process, unless its thread runs
 //! inside [`guarded`]: then it is printed, unwinds to there and is an error like any other. The pool runs callbacks so,
@@ -101,7 +101,7 @@ pub struct Panic {
 }
 
 impl Panic {
-    /// What was given to `panic!`; `None` when that was no text.
+    /// The text that was given to `panic!`; `None` if it was not text.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(text(|| std::panic::panic_any(7)), None);
     }
 
-    /// Its destructor panics with another one, `.0` times.
+    /// A value whose destructor panics with another one, `.0` times.
     struct Bomb(u32);
 
     impl Drop for Bomb {

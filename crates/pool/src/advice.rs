@@ -1,4 +1,4 @@
-//! What a worker did wrong, in words: what it printed, and the likely cause.
+//! Texts about the failure of a worker: its last output, and the likely cause.
 //!
 //! Sans-io: the driver passes what it has of a worker.
 //!
@@ -12,17 +12,17 @@ use crate::launch::Mode;
 /// Bytes of a worker's output that a message shows.
 pub(crate) const SHOWN_BYTES: usize = 80;
 
-/// What is known of a worker or template that did not become ready.
+/// Facts about a worker or template that did not become ready.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartReport<'a> {
     pub(crate) mode: Mode,
     /// The end of what it wrote to its log: standard error, and standard output unless it is a socket.
     pub(crate) output: &'a str,
-    /// What it wrote to its socket and is no whole message.
+    /// Bytes that it wrote to its socket and that are no whole message.
     pub(crate) unread: &'a [u8],
-    /// Its exit status; `None` if it was killed.
+    /// The exit status; `None` if it was killed.
     pub(crate) status: Option<i32>,
-    /// It was killed because its time was up.
+    /// Whether it was killed because its start took too long.
     pub(crate) is_late: bool,
 }
 

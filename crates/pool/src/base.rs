@@ -1,7 +1,8 @@
-//! What all parts of the driver use: the time, the next alarm, the options, the counters, epoll and the callbacks.
+//! The common base of the driver's parts: the time, the next alarm, the options, the counters, epoll and the
+//! callbacks.
 //!
 //! # Invariants
-//! * It knows no job, worker or program: its methods may be called from any part.
+//! * The base knows no job, worker or program: its methods may be called from any part.
 //! * A callback of the program runs only inside [`Base::guard`] or another `guarded`.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +38,7 @@ pub(crate) struct Base {
     log_limit: RateLimit,
 }
 
-/// What an epoll event is about.
+/// The source of an epoll event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum EventSource {

@@ -52,9 +52,9 @@ struct BudgetState {
 struct Member {
     key: u64,
     inbox: Weak<Inbox>,
-    /// Its places.
+    /// Places that the pool holds.
     held: usize,
-    /// Of these, places of workers that are leaving.
+    /// Places of workers that are leaving, which `held` includes.
     leaving: usize,
     /// Places that it was granted and has not used yet: 0 or 1.
     granted: usize,
@@ -67,7 +67,7 @@ struct Member {
 struct Wait {
     since: Instant,
     order: u64,
-    /// It is for the first worker of a new program.
+    /// Whether the place is for the first worker of a new program.
     probe: bool,
 }
 
@@ -192,13 +192,13 @@ impl Member {
 pub(crate) struct Seat {
     shared: Option<Arc<BudgetShared>>,
     key: u64,
-    /// It waits, or has been granted a place that it has not used.
+    /// Whether the pool waits, or was granted a place that it has not used.
     registered: bool,
     /// Places of processes that were killed and may not be gone: each with its pidfd, and when to stop waiting.
     fading: Vec<(BudgetPlace, Option<OwnedFd>, Instant)>,
 }
 
-/// What a pool owes to pools that wait.
+/// A pool's debt to pools that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Debt {
     /// Nothing.
@@ -340,7 +340,7 @@ pub(crate) struct BudgetPlace {
 }
 
 impl BudgetPlace {
-    /// Its worker takes no more jobs. Saying it twice changes nothing.
+    /// Marks the place as one whose worker takes no more jobs. A second call changes nothing.
     pub(crate) fn leave(&mut self) {
         if let Some((shared, key)) = &self.of
             && !std::mem::replace(&mut self.leaving, true)

@@ -30,7 +30,8 @@ impl Pool {
         Map { pool: self.clone(), args: args.into_iter().fuse(), calls: VecDeque::new() }
     }
 
-    /// As [`Pool::map`], but outcomes come in the order in which jobs end, each with the number of its item, counted from 0.
+    /// Runs jobs as [`Pool::map`] does, but outcomes come in the order in which jobs end, each with the
+    /// number of its item, counted from 0.
     /// When the iterator is dropped, outstanding jobs are finished and their outcomes are dropped.
     pub fn as_completed<A>(&self, args: A) -> AsCompleted<A::IntoIter>
     where

@@ -49,7 +49,7 @@ pub(crate) struct Driver {
     fleet: Fleet,
     programs: Programs,
     ending: Ending,
-    /// Its way into the room for replies that it shares with other pools, if it does.
+    /// The access to the room for replies that the pool shares with others, if it shares one.
     reply_room: RoomClient,
     /// The batch that is being made; empty otherwise.
     batch: Vec<u64>,

@@ -26,7 +26,7 @@ pub enum Error {
     WorkerLost {
         /// Number of the worker.
         worker: u64,
-        /// What happened, for people.
+        /// The cause as text for people.
         reason: String,
         /// Exit code, if it exited.
         status: Option<i32>,
@@ -63,7 +63,7 @@ pub enum Error {
     /// No worker could be started.
     #[error("no worker could be started: {reason}{}", tail(stderr_tail))]
     StartFailed {
-        /// What was tried and what the system or the program said.
+        /// The step that failed, and the message of the system or the program.
         reason: String,
         /// The system's error number, if it was one.
         errno: Option<i32>,
@@ -83,7 +83,7 @@ pub enum Error {
     Codec(String),
 }
 
-/// What a pool reports to `on_error`. Failures of single jobs go to their callers and are not here.
+/// A fault that a pool reports to `on_error`. Failures of single jobs go to their callers and are not here.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -104,7 +104,7 @@ pub enum PoolError {
     /// A worker or template could not be started: exec, import, init or a time limit.
     #[error("start failed: {reason}{}", tail(stderr_tail))]
     StartFailed {
-        /// What was tried and what the system or the program said.
+        /// The step that failed, and the message of the system or the program.
         reason: String,
         /// The end of its output.
         stderr_tail: String,

@@ -106,7 +106,7 @@ impl Events {
         std::future::poll_fn(|context| self.poll_recv(context)).await
     }
 
-    /// As [`Events::recv`], for futures and streams made by hand.
+    /// Polls for the next event, as [`Events::recv`] awaits it, for futures and streams made by hand.
     pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         let mut state = self.buffer.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.events.is_empty() && !state.closed {

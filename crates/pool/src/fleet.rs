@@ -47,7 +47,7 @@ pub(crate) struct Fleet {
     /// Most jobs in a batch at the workers of this program, as far as one has said it.
     batch: usize,
     sizing: Sizing,
-    /// Its part in the budget that it shares with other pools, if it does.
+    /// The pool's part of the budget that it shares with others, if it shares one.
     seat: Seat,
     starts: StartPolicy,
     groups: Groups,
@@ -353,7 +353,7 @@ impl Fleet {
         base.set_slack(config.max.saturating_mul(config.load).saturating_mul(self.batch));
     }
 
-    /// What to start and stop, see [`Sizing::poll`].
+    /// The workers to start and to stop; see [`Sizing::poll`].
     pub(crate) fn poll_sizing(&mut self, waiting: usize, may_start: bool, base: &Base) -> Decision {
         self.sizing.poll(base.now(), waiting, may_start)
     }
@@ -387,7 +387,8 @@ impl Fleet {
         self.retire_as(slot, true, base);
     }
 
-    /// As [`Fleet::retire`]; `replace` says whether another worker may take its place without delay.
+    /// Retires a worker as [`Fleet::retire`] does; `replace` says whether another worker may take its place
+    /// without delay.
     pub(crate) fn retire_as(&mut self, slot: usize, replace: bool, base: &mut Base) {
         let Some(worker) = self.get_mut(slot) else { return };
         match worker.state {
@@ -540,7 +541,7 @@ impl Fleet {
         base.watch(socket, EventSource::Worker, worker.number, flags);
     }
 
-    /// As [`Fleet::watch_socket`], after an event that was the only one to be told.
+    /// Watches the socket as [`Fleet::watch_socket`] does, again after an event that epoll reports only once.
     pub(crate) fn watch_again(&self, slot: usize, base: &Base) {
         if self.get(slot).is_some_and(|worker| worker.is_unread() && worker.want_write) {
             self.watch_socket(slot, base);

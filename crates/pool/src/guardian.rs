@@ -27,7 +27,7 @@ use rustix::process::Pid;
 #[derive(Debug)]
 pub(crate) struct Guardian {
     socket: OwnedFd,
-    /// Its process id, for reaping it when it has ended.
+    /// The guardian's process id, for reaping it when it has ended.
     pub(crate) pid: Pid,
     /// Readable when it has ended.
     pub(crate) pidfd: Option<OwnedFd>,

@@ -143,7 +143,7 @@ impl Inbox {
         std::mem::swap(&mut messages.0, into);
     }
 
-    /// As [`Inbox::take`], and refuses all messages from now on.
+    /// Takes the messages as [`Inbox::take`] does, and refuses all messages from now on.
     pub(crate) fn end(&self, into: &mut Vec<Message>) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut messages.0, into);

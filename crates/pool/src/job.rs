@@ -62,7 +62,7 @@ impl Sink {
         self.fill(outcome).wake();
     }
 
-    /// As [`Sink::deliver`], but leaves it to the caller to wake the waiter.
+    /// Delivers as [`Sink::deliver`] does, but leaves it to the caller to wake the waiter.
     pub(crate) fn fill(self, outcome: Outcome) -> Waiter {
         match self {
             Self::Call(resolver) => return resolver.fill(outcome),
@@ -171,9 +171,9 @@ pub(crate) struct JobEntry {
     pub(crate) room: Option<RoomPermit>,
     /// An error about something that the job has sent and the pool could not pass on: the job's outcome when it ends.
     pub(crate) fault: Option<Error>,
-    /// Its outcome is no longer needed: it is not begun (again).
+    /// The caller has withdrawn the job: it is not begun, and not begun again.
     pub(crate) withdrawn: bool,
-    /// Its worker was told of that, and may end it before it is done.
+    /// The worker was told that the job is withdrawn, and may end it early.
     pub(crate) told: bool,
 }
 
@@ -226,7 +226,7 @@ pub(crate) enum Stage {
     Leaving,
     /// At the worker in this slot.
     Sent(usize),
-    /// Its worker has answered it, or has ended.
+    /// The worker has answered the job, or has ended.
     Released,
 }
 

@@ -262,7 +262,7 @@ impl Jobs {
         }
     }
 
-    /// As [`Jobs::end`], for a job that is neither in the queue nor at a worker.
+    /// Ends a job as [`Jobs::end`] does, if it is neither in the queue nor at a worker.
     pub(crate) fn end_unqueued(&mut self, id: u64, error: Error, base: &mut Base) {
         if let Some(job) = self.table.get_mut(id) {
             job.stage = Stage::Leaving;

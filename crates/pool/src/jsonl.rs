@@ -295,7 +295,8 @@ pub mod base64 {
     use base64::alphabet::STANDARD;
     use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 
-    /// As `base64.b64decode` of Python: bits that are over in the last digit do not count.
+    /// The decoder accepts the same texts as Python's `base64.b64decode`: surplus bits of the last digit do
+    /// not count.
     const ENGINE: GeneralPurpose =
         GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(List::parse(&error.body).unwrap().get(1), Some(&b"no"[..]));
     }
 
-    /// Of any length and depth: nothing is read as a number, and nothing put in order.
+    /// Values of any length and depth: no number is parsed, and no field is reordered.
     #[test]
     fn values_are_passed_on_as_they_were_written() {
         let deep = "[".repeat(1_000) + &"]".repeat(1_000);
@@ -392,7 +393,7 @@ mod tests {
         }
     }
 
-    /// What a serialiser writes for fields that a message does not have.
+    /// A serialiser may write `null` for a field that a message does not have.
     #[test]
     fn a_field_that_is_null_is_as_absent() {
         let read = |line: &str, objects| read_line(line.as_bytes(), Some(9), objects);

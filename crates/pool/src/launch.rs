@@ -181,7 +181,7 @@ impl Launch {
     }
 }
 
-/// As [`Launch::check`], for variables.
+/// Checks variables as [`Launch::check`] checks arguments.
 pub(crate) fn check_env(env: &BTreeMap<OsString, Option<OsString>>) -> Result<(), String> {
     for (key, value) in env {
         let bytes = key.as_bytes();

@@ -37,7 +37,7 @@ pub(crate) struct LongLine {
     depth: u64,
     in_string: bool,
     escaped: bool,
-    /// It does not begin with `{`, does not end with `}`, or has more text after the `}`.
+    /// The line does not begin with `{`, does not end with `}`, or has more text after the `}`.
     no_object: bool,
     was_open: bool,
     /// The beginning of the name or value that is being read, of the outer object.
@@ -51,14 +51,14 @@ pub(crate) struct LongLine {
     head: Vec<u8>,
 }
 
-/// What a line has of a field.
+/// Whether a line has a field, and how.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum FieldPresence {
     #[default]
     Nothing,
-    /// It is `null`.
+    /// The field is `null`.
     Null,
-    /// It is as absent where replies are objects.
+    /// The field is present, but counts as absent because replies are objects.
     InOthers,
     Yes,
 }

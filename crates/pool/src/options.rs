@@ -106,15 +106,15 @@ impl Default for Options {
     }
 }
 
-/// What happens to a job when the queue is full.
+/// The treatment of a job when the queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePolicy {
-    /// It ends as [`crate::Error::Rejected`].
+    /// The job ends as [`crate::Error::Rejected`].
     #[default]
     Reject,
     /// The oldest job of the least urgent class ends as [`crate::Error::Rejected`] instead.
     DropOldest,
-    /// Its caller waits for room.
+    /// The caller waits for room.
     Wait,
 }
 

@@ -64,7 +64,7 @@ impl Pool {
         self.job(args).call()
     }
 
-    /// As [`Pool::call`], but a full queue is an error now, under any policy.
+    /// Submits a job as [`Pool::call`] does, but a full queue is an error now, under any policy.
     ///
     /// # Errors
     /// [`Error::Rejected`] when as many jobs are outstanding as queue and workers hold.
@@ -295,11 +295,11 @@ impl PoolStart {
         self.started.wait().map(|()| pool)
     }
 
-    /// As [`PoolStart::wait`], while `keeps_waiting` says so, which is asked every 10 ms. None: it does not any more, and what was started is
-    /// ended.
+    /// Waits as [`PoolStart::wait`] does while `keeps_waiting`, which is called every 10 ms, returns true.
+    /// When it returns false, the processes that were started are ended and the result is None.
     ///
     /// # Panics
-    /// As [`PoolStart::wait`].
+    /// Panics where [`PoolStart::wait`] does.
     pub fn wait_while(self, keeps_waiting: impl Fn() -> bool) -> Option<Result<Pool, Error>> {
         while matches!(self.pool, Some(Ok(_))) && !self.started.is_done() {
             if !keeps_waiting() {

@@ -44,7 +44,7 @@ pub(crate) struct Program {
 #[derive(Debug)]
 pub(crate) struct PendingLaunch {
     pub(crate) program: Program,
-    /// It also starts a worker and waits until that is ready.
+    /// Whether the launch also starts a worker and waits until it is ready.
     pub(crate) probe: bool,
     pub(crate) answer: Resolver<Result<(), Error>>,
     /// Since when that worker waits for room in the budget.

@@ -34,7 +34,7 @@ struct RoomShared {
 struct RoomState {
     /// Bytes that are held or granted.
     used: usize,
-    /// Of these, those of open lines.
+    /// Bytes of open lines, which `used` includes.
     open: usize,
     /// An open line has room over the limit.
     has_over: bool,
@@ -127,7 +127,7 @@ impl RoomShared {
 }
 
 impl RoomState {
-    /// Of room that is not open any more.
+    /// Takes room out of the sums of open room, because its line has ended or the room is given back.
     fn shut(&mut self, was_open: bool, bytes: usize, was_over: bool) {
         if was_open {
             self.open -= bytes;
@@ -159,9 +159,9 @@ pub(crate) enum RoomAnswer {
 pub struct RoomPermit {
     of: Option<Arc<RoomShared>>,
     bytes: usize,
-    /// Its line has not ended.
+    /// Whether the line has not ended.
     is_open: bool,
-    /// It is the open line that has room over the limit.
+    /// Whether this is the open line that may exceed the limit.
     is_over: bool,
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct Ticket {
     number: u64,
     /// How much it waits for.
     bytes: usize,
-    /// What an open line has already. Empty for a frame.
+    /// The room that an open line has already. Empty for a frame.
     held: RoomPermit,
 }
 
@@ -191,7 +191,8 @@ impl RoomClient {
         self.take_more(RoomPermit::default(), bytes, false)
     }
 
-    /// As [`RoomClient::take`], for an open line that has `held`, which may be none: room for `bytes` more.
+    /// Takes `bytes` more of room, as [`RoomClient::take`] does, for an open line that has `held`, which may
+    /// be empty.
     pub(crate) fn grow(&self, held: RoomPermit, bytes: usize) -> RoomAnswer {
         self.take_more(held, bytes, true)
     }
@@ -242,7 +243,7 @@ impl RoomPermit {
         shared.grant(state);
     }
 
-    /// Its line has ended.
+    /// Marks the line as ended.
     pub(crate) fn close(&mut self) {
         if self.is_open {
             self.resize(self.bytes);

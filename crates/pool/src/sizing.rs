@@ -41,7 +41,7 @@ impl Default for SizingConfig {
     }
 }
 
-/// What to do now.
+/// The workers to start and to stop now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// Start this many workers.
@@ -202,7 +202,8 @@ impl Sizing {
         }
     }
 
-    /// What to do at `now` with `queued` jobs waiting. The caller reports what it then does.
+    /// Decides at `now`, with `queued` jobs waiting, on workers to start and to stop. The caller reports each
+    /// that it starts or stops.
     ///
     /// `may_start` false (no template, back-off) leaves growth for a later call.
     #[inline]

@@ -134,7 +134,7 @@ counters! {
     batched,
     /// Worker processes started, or asked of the template.
     spawned,
-    /// Of these, ended for whatever reason, or not forked.
+    /// Workers that have ended for whatever reason, or were not forked.
     exited,
     /// Workers that ended without being asked to.
     crashed,
@@ -160,7 +160,7 @@ counters! {
     events,
     /// Bytes written by workers to stdout and stderr.
     log_bytes,
-    /// Of these, bytes not passed on: over the rate limit, or standard error is not read.
+    /// Bytes of the log that were not passed on: over the rate limit, or standard error is not read.
     log_dropped,
 }
 

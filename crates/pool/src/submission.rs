@@ -80,9 +80,10 @@ impl JobHandle {
         self.shared.inbox.send(Message::Withdraw(self.note.clone(), false));
     }
 
-    /// As [`JobHandle::withdraw`]; a worker that has begun the job is told besides: its `cancelled()` is true from then on. It is not
-    /// stopped, and the job's time goes on. If it ends the job with an error, as an asynchronous worker does whose task is cancelled so,
-    /// the job ends as [`crate::Error::Cancelled`].
+    /// Withdraws the job as [`JobHandle::withdraw`] does, and tells a worker that has begun it: its
+    /// `cancelled()` is true from then on. The worker is not stopped, and the time limit of the job still
+    /// runs. If the worker ends the job with an error, as an asynchronous worker does whose task is
+    /// cancelled, the job ends as [`crate::Error::Cancelled`].
     pub fn abandon(&self) {
         self.shared.inbox.send(Message::Withdraw(self.note.clone(), true));
     }

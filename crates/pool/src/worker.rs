@@ -44,18 +44,18 @@ pub(crate) struct WorkerProcess {
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) log: ProcessLog,
     pub(crate) page: Option<Page>,
-    /// It writes the page.
+    /// Whether the worker writes the page.
     pub(crate) uses_page: bool,
-    /// It claims its jobs there before it begins them.
+    /// Whether the worker claims its jobs in the page before it begins them.
     pub(crate) uses_claims: bool,
-    /// It does one job, or one batch, at a time.
+    /// Whether the worker does one job, or one batch, at a time.
     pub(crate) one_at_a_time: bool,
-    /// It takes batches.
+    /// Whether the worker takes batches.
     pub(crate) takes_batches: bool,
     /// Most jobs in a batch for it.
     pub(crate) batch: usize,
     pub(crate) json: bool,
-    /// Its jobs and replies are JSON objects: see [`crate::Launch::objects`].
+    /// Whether jobs and replies are JSON objects: see [`crate::Launch::objects`].
     pub(crate) objects: bool,
     /// Most batches at this worker.
     pub(crate) window: usize,
@@ -72,7 +72,7 @@ pub(crate) struct WorkerProcess {
     pub(crate) paused: bool,
     /// The room for the frame that is being read, if it needs any.
     pub(crate) room: FrameRoom,
-    /// Its end is known: what it has sent is read to the end, over all limits.
+    /// Whether its end is known: the bytes that it has sent are read to the end, over all limits.
     pub(crate) has_ended: bool,
     pub(crate) in_flight: VecDeque<SentJob>,
     pub(crate) in_flight_bytes: usize,
@@ -80,7 +80,7 @@ pub(crate) struct WorkerProcess {
     near: Cell<usize>,
     /// Batches of which it has a job in flight.
     pub(crate) batches: usize,
-    /// Of the jobs in flight, those that were taken back.
+    /// The number of jobs in flight that were taken back.
     pub(crate) taken: usize,
     /// Jobs sent so far.
     pub(crate) sent: u64,
@@ -99,45 +99,46 @@ pub(crate) struct WorkerProcess {
     /// When SIGKILL is due, for a worker that was told to leave or is ending. For a killed worker: when to stop waiting for
     /// its end.
     pub(crate) kill_at: Option<Instant>,
-    /// It broke the protocol, and is killed for it.
+    /// Whether the worker broke the protocol, for which it is killed.
     pub(crate) broke_protocol: bool,
     /// Why it was killed or failed, for errors.
     pub(crate) reason: Option<String>,
     pub(crate) exit: Option<Exit>,
     pub(crate) rss_kib: u64,
-    /// Its place in the budget.
+    /// The worker's place in the budget.
     pub(crate) place: BudgetPlace,
     /// Whether it counts in the sizing, or is a spare or the first worker of a new generation.
     pub(crate) role: Role,
-    /// It has said HELLO.
+    /// The worker has said HELLO.
     pub(crate) greeted: bool,
-    /// It has said READY.
+    /// The worker has said READY.
     pub(crate) was_ready: bool,
-    /// It has said so as a spare, before it had INIT.
+    /// The worker said READY as a spare, before it had INIT.
     pub(crate) ready_early: bool,
-    /// It asked to be retired.
+    /// The worker asked to be retired.
     pub(crate) asked_to_leave: bool,
-    /// It died because its template did: reported once, for the template.
+    /// The worker died because its template did: reported once, for the template.
     pub(crate) with_template: bool,
-    /// It was told to leave: its end is no failure.
+    /// The worker was told to leave: its end is no failure.
     pub(crate) told_to_leave: bool,
     pub(crate) pinged: bool,
-    /// It has a job whose time is up and that does not end, and other jobs that must not be lost: it gets no more
-    /// jobs, and is killed when the others have ended.
+    /// A job of the worker has exceeded its time and does not end, and other jobs must not be lost: the
+    /// worker gets no more jobs, and is killed when the others have ended.
     pub(crate) condemned: bool,
-    /// Of a condemned worker: the ping that it has to answer, as proof that it still works on the others, and when it was sent.
+    /// The ping that a condemned worker has to answer as proof that it still works on its other jobs: when it
+    /// was sent.
     pub(crate) proof: Option<Instant>,
 }
 
 /// The room that a frame needs while it is read: see [`crate::ReplyRoom`].
 #[derive(Debug, Default)]
 pub(crate) enum FrameRoom {
-    /// It needs none, or was not asked for yet.
+    /// The frame needs no room, or room was not asked for yet.
     #[default]
     None,
     /// There was none: the worker is not read.
     Waits(Ticket),
-    /// It has it.
+    /// The frame has its room.
     Held(RoomPermit),
 }
 
@@ -159,12 +160,13 @@ pub struct WorkerInfo {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SentJob {
     pub(crate) id: u64,
-    /// Its place in the order of jobs sent to this worker, from 0.
+    /// The job's place in the order of jobs sent to this worker, from 0.
     pub(crate) order: u64,
     /// The order behind the last job of its batch.
     pub(crate) end: u64,
     pub(crate) bytes: usize,
-    /// It was taken back: the job is elsewhere, and this entry stands for its frame, which the worker will skip.
+    /// The job was taken back: it is elsewhere, and this entry stands for its frame, which the worker will
+    /// skip.
     pub(crate) taken: bool,
 }
 
@@ -175,7 +177,8 @@ pub(crate) struct DoomedJob {
     /// Since when the worker has been in the job and been told to let go of it.
     pub(crate) since: Instant,
     pub(crate) termed: bool,
-    /// Its time is up. Otherwise its caller has gone, and others of its batch must not suffer for it.
+    /// Whether the job's time is up. Otherwise its caller has gone, and the other jobs of its batch must not
+    /// suffer for it.
     pub(crate) overdue: bool,
 }
 
@@ -187,7 +190,7 @@ pub(crate) enum WorkerState {
     Ready,
     /// Finishes what it has.
     Retiring,
-    /// It has closed its socket, or said that it cannot go on. Killed if it does not end soon.
+    /// The worker has closed its socket, or said that it cannot go on. It is killed if it does not end soon.
     Ending,
     /// SIGKILL was sent; waiting for its end.
     Killed,
@@ -342,7 +345,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Its jobs, without those that were taken back.
+    /// The number of its jobs without those that were taken back.
     pub(crate) fn own(&self) -> usize {
         self.in_flight.len() - self.taken
     }

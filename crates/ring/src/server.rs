@@ -9,7 +9,7 @@ pub const NAME_MAX: usize = 255;
 /// Largest weight of a server.
 pub const WEIGHT_MAX: u32 = 65_535;
 
-/// What the names of points leave out, as libmemcached does.
+/// The port that the names of points leave out, as libmemcached's do.
 const DEFAULT_PORT: &[u8] = b":11211";
 
 /// A server. Its name is `host:port`; without a port it is that of port 11211.
@@ -59,7 +59,7 @@ impl Server {
         self.weight
     }
 
-    /// What the names of its points begin with: its name without the default port.
+    /// The beginning of its points' names: the server's name without the default port.
     pub fn point_name(&self) -> &[u8] {
         match self.name.strip_suffix(DEFAULT_PORT) {
             Some(host) if !host.is_empty() => host,

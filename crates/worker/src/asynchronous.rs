@@ -43,7 +43,7 @@ pub struct AsyncJob {
 #[derive(Debug, Default)]
 struct Flags {
     cancelled: AtomicBool,
-    /// Its outcome is in the outbox; written with the outbox locked.
+    /// The job's outcome is in the outbox; written with the outbox locked.
     ended: AtomicBool,
     /// The error of a message that could not be sent: the job's outcome, whatever its future returns.
     fault: OnceLock<JobError>,

@@ -52,7 +52,7 @@ where
     }
 }
 
-/// What is at the start of the input.
+/// The first frames of the input.
 #[derive(Debug)]
 enum Next<'a> {
     /// The jobs of a whole batch, and the bytes of their frames.

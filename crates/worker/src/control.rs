@@ -61,7 +61,7 @@ pub enum Control {
         version: u16,
         /// Threads it has; more than 1 only if that was allowed.
         threads: u16,
-        /// Its process id.
+        /// The worker's process id.
         pid: u32,
         /// Resident set, KiB.
         rss_kib: u64,

@@ -138,9 +138,9 @@ impl Worker {
         serve::serve(link, work)
     }
 
-    /// As [`Worker::serve`], for a `work` that does several jobs in one call: `Builder::batch` of the pool and `limit` say how
-    /// many at most, and a job that comes alone is a batch of one. `limit` is 1 to 65535; other values count as the nearest
-    /// of these.
+    /// Serves as [`Worker::serve`] does, for a `work` that does several jobs in one call. `Builder::batch` of
+    /// the pool and `limit` bound the number of jobs in a call; a job that comes alone is a batch of one.
+    /// `limit` is 1 to 65535; other values count as the nearest of these.
     ///
     /// `work` returns an outcome for each job, in the order of the slice. All jobs of a batch end when it returns. If it panics, or returns
     /// another number of outcomes, each job of that batch ends with an error that says so; the worker stays. Jobs

@@ -160,7 +160,7 @@ impl<'a> Job<'a> {
         self.fields.key
     }
 
-    /// What the capture `name` of the rule's pattern matched, as text.
+    /// The text that the capture `name` of the rule's pattern matched.
     ///
     /// # Errors
     /// When the rule has no such capture, or the text is not UTF-8 ([`Job::captures`] has its bytes).
@@ -188,7 +188,7 @@ impl<'a> Job<'a> {
         self.fields.rule
     }
 
-    /// What a client has said about the value that it wants (`Ph` of `mg`), if anything.
+    /// The client's hint about the value that it wants (`Ph` of `mg`), if it gave one.
     pub fn hint(&self) -> Option<&'a [u8]> {
         self.fields.hint
     }
@@ -231,7 +231,7 @@ impl std::fmt::Debug for Job<'_> {
     }
 }
 
-/// What a job of a running worker can do.
+/// The functions of a job that need its running worker.
 trait Live {
     fn cancelled(&mut self) -> bool;
     fn log(&mut self, level: Level, text: &str);

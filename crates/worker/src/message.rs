@@ -13,9 +13,9 @@ pub struct Hello {
     pub version: u16,
     /// The worker will map the progress page if INIT brings one.
     pub page: bool,
-    /// It claims jobs in that page, so that jobs that it has not begun can be taken back.
+    /// Whether the worker claims jobs in that page, so that jobs that it has not begun can be taken back.
     pub claims: bool,
-    /// It takes batches, one at a time.
+    /// Whether the worker takes batches, one at a time.
     pub batches: bool,
     /// Process id of the worker.
     pub pid: u32,
@@ -128,8 +128,8 @@ pub struct ErrorBody {
 }
 
 impl ErrorBody {
-    /// As [`ErrorBody::put`], with texts cut so that the body has at most `max_frame` bytes: the end of the detail is
-    /// kept; if that is not enough, the beginnings of message and code.
+    /// Appends the body as [`ErrorBody::put`] does, with texts cut so that it has at most `max_frame` bytes.
+    /// The end of the detail is kept; if that is not enough, the beginnings of message and code.
     pub(crate) fn put_within(&self, out: &mut Vec<u8>, id: u64, max_frame: u32) {
         let room = (max_frame as usize).saturating_sub(LENGTHS);
         if self.code.len() + self.message.len() + self.detail.len() <= room {

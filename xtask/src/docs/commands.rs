@@ -10,7 +10,7 @@ use regex::Regex;
 pub(super) struct Subcommand {
     pub(super) name: &'static str,
     pub(super) brief: &'static str,
-    /// Its help, empty if it has none.
+    /// The subcommand's help, empty if it has none.
     pub(super) help: String,
     pub(super) flags: Vec<Flag>,
     /// Words that may come first.
@@ -22,7 +22,7 @@ pub(super) struct Subcommand {
 pub(super) struct Flag {
     pub(super) short: Option<char>,
     pub(super) long: String,
-    /// What it takes, such as `FILE`; empty for a switch.
+    /// The flag's value, such as `FILE`; empty for a switch.
     pub(super) value: String,
 }
 

@@ -67,7 +67,8 @@ fn takes_server_options(name: &str) -> bool {
 
 // ---- bash -------------------------------------------------------------------------------------------------
 
-/// What the generated function begins with: bash divides words at `=`, and replaces only what is behind the last one.
+/// The beginning of the generated function: bash divides words at `=`, and replaces only the part behind the
+/// last one.
 const BASH_HEAD: &str = r#"
 _cattlegrid_words() { mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur"); }
 
@@ -298,7 +299,7 @@ fn zsh_option(
     }
 }
 
-/// What may stand between brackets and quotes.
+/// Text escaped for brackets and quotes of zsh.
 fn zsh_text(text: &str) -> String {
     text.replace('\'', "").replace(':', "\\:").replace('[', "(").replace(']', ")")
 }

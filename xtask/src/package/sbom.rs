@@ -100,7 +100,7 @@ fn bill(metadata: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Option<Va
     }))
 }
 
-/// What a crate needs to be compiled and to run, but not to be tested.
+/// The dependencies that a crate needs to be compiled and to run, but not to be tested.
 fn needed<'m>(node: &'m Value) -> Vec<&'m str> {
     let is_needed = |dependency: &&'m Value| {
         let kinds = dependency["dep_kinds"].as_array();

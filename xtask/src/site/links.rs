@@ -8,9 +8,9 @@ use regex::Regex;
 /// A link of a page.
 #[derive(Debug, PartialEq)]
 pub(super) struct Link {
-    /// Of the page, from 1.
+    /// The line of the page, from 1.
     pub(super) line: usize,
-    /// As it is written.
+    /// The target as it is written.
     pub(super) target: String,
     /// The file that it leads to, from the root of the repository. None: to another site.
     pub(super) path: Option<PathBuf>,

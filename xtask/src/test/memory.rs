@@ -10,8 +10,8 @@ use std::thread;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What limits a control group, what it uses, and the field of its statistics that counts droppable pages: version 2,
-/// then version 1.
+/// The files of a control group with its limit and its use, and the field of its statistics that counts
+/// droppable pages: version 2, then version 1.
 const GROUPS: [[&str; 4]; 2] = [
     [
         "/sys/fs/cgroup/memory.max",
@@ -48,7 +48,7 @@ fn system_bytes(meminfo: &str) -> Option<u64> {
     number_after(meminfo, "MemAvailable:").map(|kib| kib * KIB)
 }
 
-/// What a control group's limit leaves; None without a limit.
+/// The memory that a control group's limit leaves; None without a limit.
 fn group_bytes(limit: &str, used: &str, droppable: u64) -> Option<u64> {
     let limit: u64 = limit.trim().parse().ok()?; // "max" is no number
     let used: u64 = used.trim().parse().ok()?;

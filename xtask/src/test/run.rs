@@ -81,17 +81,17 @@ struct Runner<'a> {
     cpu: Cell<Duration>,
 }
 
-/// What a stage that keeps processors busy is run by, so that the tests of one beside it that wait for timers and sockets are
-/// not late: with a third of the share of time that the other can have.
+/// The prefix of the command of a stage that keeps processors busy. With it the stage has a third of the
+/// share of time of another one, so that tests beside it that wait for timers and sockets are not late.
 const YIELDING: &[&str] = &["nice", "-n", "5"];
 
 /// Why a command did not succeed.
 enum Failure {
-    /// Its status, or why there is none.
+    /// The stage's exit status, or why there is none.
     Failed(String),
     /// This program was told to stop.
     Stopped(Signal),
-    /// Its time was used up.
+    /// The stage's time was used up.
     Late,
 }
 

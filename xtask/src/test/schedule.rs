@@ -16,7 +16,7 @@
 
 use super::stages::Stage;
 
-/// What became of a stage.
+/// The outcome of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Passed,
@@ -38,7 +38,7 @@ pub(super) struct Schedule<'a> {
     stages: Vec<&'a Stage>,
     states: Vec<State>,
     cores: usize,
-    /// What was free before any stage ran, in MiB.
+    /// The memory that was free before any stage ran, in MiB.
     memory_mib: u64,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Schedule<'a> {
 mod tests {
     use super::*;
 
-    /// What no stage of these tests exceeds.
+    /// A limit that no stage of these tests exceeds.
     const PLENTY: u64 = 1 << 20;
 
     const PLAIN: Stage = Stage {

@@ -11,10 +11,11 @@
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) name: &'static str,
-    /// What it shows, in a few words.
+    /// The result that the stage shows, in a few words.
     pub(super) shows: &'static str,
-    /// Its budget, for all its steps together, on a machine with two cores that has to install and compile everything. On
-    /// one that does other work a stage may take longer: it is ended at [`OVER`] times this.
+    /// The time limit of the stage in minutes, for all its steps together, on a machine with two cores that
+    /// has to install and compile everything. On a machine that does other work a stage may take longer: it
+    /// is ended at [`OVER`] times this.
     pub(super) minutes: u64,
     /// Stages that must have passed before.
     pub(super) needs: &'static [&'static str],
@@ -52,7 +53,7 @@ pub(super) enum When {
     },
 }
 
-/// What a stage that compiles asks for: a compiler per core, of which more than four seldom have work.
+/// The cores of a stage that compiles: a compiler per core, of which more than four seldom have work.
 const COMPILERS: usize = 4;
 
 /// How many times its budget a stage may take, so that other work on the machine makes no run fail.
@@ -752,7 +753,7 @@ mod tests {
         }
     }
 
-    /// Of a package that there is not, no test would be run.
+    /// With a package that does not exist no test would be run.
     #[test]
     fn packages_that_filters_name_exist() {
         let packages = crate::quick::packages().unwrap();

@@ -22,7 +22,7 @@ const LINE_MAX: u64 = 4096;
 /// An item, as a line of the dump has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item<'a> {
-    /// As the line has it.
+    /// The key as the dump's line has it, with its escapes.
     pub(super) key: &'a str,
     /// When it expires, in seconds since 1970; None: never.
     pub(super) expires: Option<u64>,
@@ -101,23 +101,23 @@ pub(super) fn read(
     }
 }
 
-/// Of a shape, what is stored.
+/// Totals of the stored items whose keys have one shape.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Stock {
     pub(super) items: u64,
     pub(super) bytes: u64,
-    /// Never fetched since they were stored.
+    /// Items that were never fetched since they were stored.
     pub(super) unfetched: u64,
     pub(super) unfetched_bytes: u64,
-    /// Of these: without a time to live.
+    /// Items without a time to live that were never fetched.
     pub(super) forever: u64,
-    /// Of these: seconds since the last access, that is since the store, together.
+    /// The sum of the ages, in seconds, of items that were never fetched.
     pub(super) idle: u64,
-    /// Of these with a time to live: what is left of it, in seconds, together.
+    /// The sum of the remaining times to live, in seconds, of items that have one and were never fetched.
     pub(super) left: u64,
 }
 
-/// What is stored.
+/// The stored items, by the shape of their keys.
 #[derive(Debug, Default)]
 pub(super) struct StoredShapes {
     pub(super) shapes: HashMap<String, Stock>,

@@ -104,7 +104,7 @@ impl Server {
         Ok(stream)
     }
 
-    /// What `stats` says, by name.
+    /// Reads `stats` of a group: the values by name.
     pub(super) fn stats(&self, group: &str) -> io::Result<Stats> {
         let mut stream = self.connect()?;
         stream.write_all(format!("stats{group}\r\n").as_bytes())?;

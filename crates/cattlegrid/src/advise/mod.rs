@@ -35,7 +35,7 @@ const SHORT: Duration = Duration::from_secs(2);
 /// How late a line may come, in microseconds.
 const LATE_US: u64 = 1_200_000;
 
-/// What was advised.
+/// The advice, and the rule file that follows from it.
 #[derive(Debug)]
 pub(crate) struct Advice {
     /// The rule file; empty: nothing was seen.
@@ -126,7 +126,7 @@ fn has_come(signals: &SignalFd) -> bool {
     matches!(signals.read_signal(), Ok(Some(_)))
 }
 
-/// What takes the lines.
+/// The sink of the lines that the server sends.
 struct LineSink {
     seen: Observations,
     sorter: Sorter,
@@ -194,7 +194,7 @@ fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen
     }
 }
 
-/// What is stored, by the shapes of keys.
+/// Reads the stored items by the shapes of their keys.
 fn stored(server: &Server, time_max: Duration, signals: &SignalFd) -> Result<StoredShapes, String> {
     let now = server.stats("").map_err(|error| problem_of(&server.address, &error))?.number("time");
     let mut stored = StoredShapes::default();

@@ -25,7 +25,7 @@ const HOT_MIN: u64 = 10;
 /// Herds from which on a rule is advised.
 const HERDS_MIN: u64 = 2;
 
-/// What the advice rests on, beside the requests.
+/// The facts besides the requests on which the advice rests.
 #[derive(Debug, Default)]
 pub(super) struct Context {
     pub(super) address: String,
@@ -33,7 +33,7 @@ pub(super) struct Context {
     pub(super) seconds: u64,
     /// Deletes have lines.
     pub(super) shows_deletes: bool,
-    /// What is stored, or why it is not known; None: it was not asked for.
+    /// The stored items, or why they are not known; None: the user did not ask for them.
     pub(super) stored: Option<Result<StoredShapes, String>>,
 }
 
@@ -135,12 +135,12 @@ fn margin(count: u64, seen: &Observations) -> String {
     if error == 0 { String::new() } else { format!(" (give or take {error}, of what was seen)") }
 }
 
-/// What is literal in a shape, in bytes.
+/// The number of literal bytes in a shape.
 fn literal(name: &str) -> usize {
     name.replace("{}", "").len()
 }
 
-/// What stands before keys, as Django puts it there.
+/// The prefixes that Django puts before keys, such as `:1:`.
 fn prefixes(seen: &Observations) -> Vec<String> {
     let mut heads: BTreeMap<&str, (u64, BTreeSet<&str>)> = BTreeMap::new();
     let settled = |shape: &&Shape| !shape.many_heads && shape.heads.len() < HEADS_OF_ONE;
@@ -230,7 +230,7 @@ struct TagGroup {
     word: String,
     /// Shapes behind the prefix, each with the place that the tag is named after.
     members: Vec<(String, usize)>,
-    /// Of these the shape that clients go on deleting.
+    /// The first of these shapes; clients keep deleting its keys.
     first: String,
     bursts: u64,
     deletes: u64,
@@ -312,7 +312,7 @@ impl Tags {
     }
 }
 
-/// What is stored and never fetched.
+/// Reports items that are stored and never fetched.
 fn say_stored(text: &mut String, context: &Context) {
     let stored = match &context.stored {
         None => return,

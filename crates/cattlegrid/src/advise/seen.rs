@@ -13,7 +13,7 @@ use super::together::JointDeletes;
 
 /// Keys with open misses that are kept; misses of further ones are not followed.
 const OPEN_MAX: usize = 200_000;
-/// What keys of further shapes count as.
+/// The shape that stands for all further shapes once the table is full.
 pub(super) const OTHER: &str = "other";
 /// Shapes that are kept apart.
 const SHAPES_MAX: usize = 10_000;
@@ -35,10 +35,10 @@ const HEADS_MAX: usize = 4;
 /// A key that half of its clients have stored sooner than this after their miss, in microseconds, by `add`, is a lock.
 const LOCK_US: u64 = 5_000;
 
-/// What one line of `watch` says.
+/// A line of `watch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Of a request.
+    /// A request.
     Observations(Event),
     /// Lines that are missing here, since they came too fast.
     Skipped(u64),
@@ -52,7 +52,7 @@ pub(super) struct Event {
     pub(super) at: (u64, u64),
     /// The client's connection.
     pub(super) connection: u64,
-    /// As the line has it.
+    /// The key as the line has it, with its escapes.
     pub(super) key: Box<str>,
     pub(super) kind: Kind,
 }
@@ -165,28 +165,28 @@ impl Sorter {
     }
 }
 
-/// Of a shape.
+/// The observations of one shape.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     pub(super) gets: u64,
     pub(super) misses: u64,
     pub(super) stores: u64,
-    /// Those of them that were an `add`.
+    /// Stores that were an `add`.
     pub(super) adds: u64,
-    /// Of stores, the shortest time to live, in seconds; None: all without.
+    /// The shortest time to live of a store, in seconds; None: no store had one.
     pub(super) ttl_min: Option<u64>,
-    /// From misses to stores, in microseconds, of first misses.
+    /// Times of computations in microseconds: from the first miss of a key to its store.
     pub(super) times_us: Vec<u64>,
-    /// Until the store, in microseconds, of all further misses of a herd.
+    /// Waits in microseconds: from each further miss of a herd to the store.
     pub(super) waits_us: Vec<u64>,
     pub(super) herds: u64,
     /// Clients of the largest herd.
     pub(super) largest: u64,
-    /// What stands before its keys that looks as if a framework had put it there, and how often, for gets.
+    /// Prefixes of this shape's keys that a framework seems to have added, with the number of gets of each.
     pub(super) heads: Vec<(Box<str>, u64)>,
-    /// There are more of them, or keys without one.
+    /// There are more prefixes, or keys without a prefix.
     pub(super) many_heads: bool,
-    /// The shape of what follows them.
+    /// The shape of the text behind the prefix.
     pub(super) rest: String,
 }
 
@@ -406,7 +406,7 @@ impl Observations {
     }
 }
 
-/// What a framework has put before a key: Django's prefix and version (`:1:`, `shop:1:`).
+/// The prefix that a framework has put before a key: Django's prefix and version (`:1:`, `shop:1:`).
 pub(super) fn head(key: &[u8]) -> Option<&str> {
     let mut parts = key.splitn(3, |byte| *byte == b':');
     let (first, version, _) = (parts.next()?, parts.next()?, parts.next()?);

@@ -169,7 +169,7 @@ impl JointDeletes {
     }
 }
 
-/// What keys share: the places where a value stands, the keys, and the shape of the first of them.
+/// By value that keys share: the places where the value stands, the keys, and the shape of the first key.
 type SharedValues<'k> = BTreeMap<&'k str, (BTreeSet<Place>, BTreeSet<&'k str>, String)>;
 
 /// Values in the places of the keys, behind this many of them.
@@ -187,7 +187,7 @@ fn shared(keys: &[String], before: usize) -> SharedValues<'_> {
     by_value
 }
 
-/// What stands in the key in the places of its shape.
+/// The texts in the key at the variable places of its shape.
 pub(super) fn captures<'k>(shape: &str, key: &'k str) -> Vec<&'k str> {
     let mut parts = shape.split("{}");
     let mut found = Vec::new();

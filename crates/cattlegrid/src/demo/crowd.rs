@@ -17,14 +17,15 @@ use socket2::Socket;
 
 use super::DemoError;
 
-/// What computes for the clients: a limited number at a time, in order, each for the same time.
+/// A backend that computes for the clients: at most a fixed number of keys at a time, first come first
+/// served, each in the same time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Backend {
     pub(super) at_once: usize,
     pub(super) takes: Duration,
 }
 
-/// What the clients do.
+/// The task of all clients of a crowd: to get one key, and to compute it after a miss.
 #[derive(Debug, Clone)]
 pub(super) struct Play<'a> {
     pub(super) key: &'a str,
@@ -35,13 +36,13 @@ pub(super) struct Play<'a> {
     pub(super) again_for: Option<Duration>,
 }
 
-/// What they saw.
+/// The replies that the clients got, counted.
 pub(super) struct CrowdResult {
     /// Computations made.
     pub(super) computed: u64,
     /// Gets answered with a value.
     pub(super) hits: u64,
-    /// Of these, while a computation was under way.
+    /// The number of hits while a computation was under way.
     pub(super) hits_meanwhile: u64,
     /// From a question to its value. Under `again_for` only of what was answered while one computed.
     pub(super) tally: Tally,
@@ -69,7 +70,7 @@ enum ClientState {
     Idle,
     Asked,
     Computing,
-    /// It stores this version.
+    /// The client stores this version.
     Storing(u64),
 }
 
@@ -294,7 +295,7 @@ impl CrowdClient {
     }
 }
 
-/// What a computation of a key makes. Version 0 is what was there before the play.
+/// The value that a computation of a key makes. Version 0 is the value from before the play.
 pub(super) fn value(key: &str, version: u64) -> String {
     format!("{key}, version {version}")
 }

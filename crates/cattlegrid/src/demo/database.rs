@@ -98,7 +98,8 @@ fn shop(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     Ok(SceneOutcome { rows, note: None })
 }
 
-/// As an application does: from the cache, or from the database and into the cache. Nothing here deletes.
+/// Reads a page as an application does: from the cache, or from the database with a store in the cache. It
+/// deletes nothing.
 fn page(
     client: &mut PlainClient<'_>,
     database: &Database,
@@ -186,7 +187,7 @@ impl Database {
         Ok(Self { process, port, psql: programs.join("psql"), _directory: directory })
     }
 
-    /// What a statement returns, as text.
+    /// Runs a statement and returns its result as text.
     fn sql(&self, text: &str) -> Result<String, String> {
         let output = Command::new(&self.psql)
             .args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-XqAt", "-c", text])

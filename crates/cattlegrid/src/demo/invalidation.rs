@@ -23,7 +23,7 @@ pub(super) const FLUSH: Act = Act {
     scenes: &[Scene { title: "everything is flushed, bit by bit", run: flush }],
 };
 
-/// What is known of the user; the first is the product's, too.
+/// Keys with facts about the user; the first key depends on the product as well.
 const USER: &[&str] = &[
     "last-watched:12543:54929873",
     "last-watched:12543:1001",

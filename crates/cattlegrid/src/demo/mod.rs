@@ -52,7 +52,7 @@ pub(crate) enum DemoError {
     /// A system call failed that never should.
     #[error("demo: {what}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
         /// The call's error.
         error: io::Error,
@@ -83,7 +83,7 @@ struct Scene {
     run: fn(&mut Stage) -> Result<SceneOutcome, DemoError>,
 }
 
-/// What a scene showed.
+/// The result of a scene.
 struct SceneOutcome {
     /// Lines of the act's table.
     rows: Vec<Vec<String>>,

@@ -1,5 +1,5 @@
-//! What goes on while the dashboard is looked at: every few seconds a stampede, readers of a value that expires, loads, and
-//! invalidations.
+//! Traffic while the user looks at the dashboard: every few seconds a stampede, readers of a value that
+//! expires, loads, and invalidations.
 
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ text { fill: #e6edf3 } .small { fill: #9da7b1 } .ground { fill: #0d1117 } .grid 
 }
 </style>";
 
-/// What is drawn of a stampede.
+/// The curve of a stampede.
 pub(super) struct Curve {
     computed: u64,
     clients: u64,

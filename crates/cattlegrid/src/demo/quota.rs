@@ -26,7 +26,7 @@ const LIMIT: u64 = 100;
 const NEW: &str = "quota:new:api:100:1h";
 const USE: &str = "quota:addandcheck:api:1";
 
-/// What a client was answered.
+/// The reply of the quota to a client.
 struct QuotaAnswer {
     granted: u64,
     refused: u64,

@@ -34,11 +34,11 @@ const PIPELINED: &str = "32 requests at a time";
 const MULTIGET: &str = "32 keys in one get";
 const OVERFULL: &str = "more data than memory, misses are filled";
 
-/// What the scenes share.
+/// The servers and the output that all scenes share.
 pub(super) struct Stage {
-    /// Of the server with rules.
+    /// The address of the server with rules.
     ruled: String,
-    /// Of the one without.
+    /// The address of the server without rules.
     address: String,
     process: Process,
     meter: Arc<Meter>,

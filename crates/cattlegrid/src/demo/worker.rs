@@ -12,9 +12,9 @@ use super::crowd::value;
 
 /// The first argument of a worker; a pool has to have started it, too.
 pub(crate) const WORD: &str = "demo";
-/// What a call takes, whatever the number of its keys.
+/// The time of a call, whatever the number of its keys.
 const TAKES: Duration = Duration::from_millis(200);
-/// What a call takes that has a key of [`SLOW`]: all clients wait before its end, on any machine.
+/// The time of a call with a key of [`SLOW`]: on any machine all clients are waiting before it ends.
 const TAKES_LONG: Duration = Duration::from_secs(3);
 /// Keys that it takes in a call.
 const BATCH_MAX: u32 = 64;
@@ -52,12 +52,12 @@ fn computed(job: &Job<'_>, count: usize) -> Result<Value, JobError> {
     })
 }
 
-/// What the value of a row says: in a call of how many keys it was computed.
+/// The value of a row: the number of keys in the call that computed it.
 pub(super) fn row(key: &str, count: usize) -> String {
     format!("{key}, one of {count}")
 }
 
-/// Its value is the number of the worker's process.
+/// A key whose value is the worker's process id.
 pub(super) const PID_KEY: &str = "worker:pid";
 /// Keys that take longer than others, so that there is time to kill the worker.
 pub(super) const SLOW: &str = "slow:";

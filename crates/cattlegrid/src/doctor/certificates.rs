@@ -13,7 +13,7 @@ const DAY: i64 = 86_400;
 /// Days before its end from which on a certificate is worth a word.
 const SOON_DAYS: i64 = 30;
 
-/// Of all files that the settings name. `now`: Unix time.
+/// Judges all certificate files that the settings name. `now`: Unix time in seconds.
 pub(crate) fn judge(settings: &Settings, now: i64, to: &mut Findings) {
     let admin = settings.admin_tls.as_ref();
     for tls in settings.tls.iter().chain(admin.filter(|_| settings.tls.is_none())) {
@@ -27,7 +27,8 @@ pub(crate) fn judge(settings: &Settings, now: i64, to: &mut Findings) {
     }
 }
 
-/// What a running server shows to clients, who may get something else than what is in its file now. `address`: where it speaks TLS.
+/// Judges the certificate that a running server shows to clients: it may differ from the file. `address`: the
+/// server's TLS address.
 pub(crate) fn judge_served(settings: &Settings, address: SocketAddr, now: i64, to: &mut Findings) {
     let Some(tls) = &settings.tls else { return };
     let name = format!("the certificate that {address} shows");

@@ -20,7 +20,7 @@ pub(crate) struct FileUser {
     pub(crate) groups: Vec<u32>,
 }
 
-/// What is wanted of a file.
+/// The access to a file that the server needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -295,7 +295,7 @@ fn find_program(program: &str, dir: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// What the first line of a script names: `#!/usr/bin/python3 -u`.
+/// The interpreter in the first line of a script, such as `#!/usr/bin/python3 -u`.
 fn interpreter(path: &Path) -> Option<String> {
     let mut begin = [0; 256];
     let count = File::open(path).ok()?.read(&mut begin).ok()?;

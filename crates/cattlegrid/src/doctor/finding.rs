@@ -1,4 +1,4 @@
-//! What `cattlegrid doctor` has found, and how it is printed.
+//! Findings of `cattlegrid doctor`, and how they are printed.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub(crate) enum Level {
     /// Something fails, loses data, or lets others in.
     Problem,
-    /// It works; with the change it works better, or for longer.
+    /// The server works; with the change it works better, or for longer.
     Advice,
 }
 
@@ -24,11 +24,11 @@ impl Level {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
-    /// What was looked at.
+    /// The thing that was checked.
     pub(crate) check: &'static str,
     /// The value, and where it is from.
     pub(crate) found: String,
-    /// What follows from it.
+    /// The consequence for the user.
     pub(crate) why: String,
     /// The command or the line that mends it.
     pub(crate) mend: String,
@@ -38,9 +38,9 @@ pub(crate) struct Finding {
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) list: Vec<Finding>,
-    /// What is fine: what was looked at, and what was found.
+    /// Checks without a finding: the thing that was checked, and its state.
     pub(crate) passed: Vec<(&'static str, String)>,
-    /// What could not be seen: what, and how it can be.
+    /// Checks that were not possible: the thing, and how it can be checked.
     pub(crate) unseen: Vec<(&'static str, String)>,
 }
 

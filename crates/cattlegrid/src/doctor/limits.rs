@@ -5,7 +5,7 @@ use cattlegrid_config::Settings;
 use super::finding::{Findings, size};
 use super::machine::{ControlGroup, Limit, Machine};
 
-/// What the settings ask for.
+/// The resources that the settings ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
     /// Open files that fit all connections.
@@ -44,7 +44,7 @@ impl Needs {
         }
     }
 
-    /// Of a server that has another `-m` now, in bytes.
+    /// The needs of a server whose `-m` was changed to `items` bytes at run time.
     pub(crate) fn with_items(self, items: u64) -> Self {
         Self { items, memory: self.memory.saturating_sub(self.items).saturating_add(items), ..self }
     }

@@ -39,7 +39,7 @@ fn found(needs: &Needs, machine: &Machine, running: bool) -> (bool, Vec<String>)
     (to.is_good(), each.collect())
 }
 
-/// As [`found`], of one finding.
+/// The only finding of [`found`].
 fn one(needs: &Needs, machine: &Machine, running: bool) -> (bool, String) {
     let (is_good, mut list) = found(needs, machine, running);
     assert_eq!(list.len(), 1, "{list:?}");

@@ -46,13 +46,13 @@ pub(crate) enum Place {
     Abstract(String),
 }
 
-/// What comes of asking there.
+/// The result of asking at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Stats(Box<Stats>),
     /// Nothing within [`PATIENCE`].
     Silent,
-    /// It closes the connection, or wants a login or TLS, or is another program.
+    /// The peer closes the connection, wants a login or TLS, or is another program.
     Other,
 }
 

@@ -1,7 +1,8 @@
-//! What the system says: the one reader of `/proc` and `/sys`. Everything else of `doctor` judges what is read here.
+//! Facts of the system: the only reader of `/proc` and `/sys`. The rest of `doctor` judges what this module
+//! reads.
 //!
 //! # Invariants
-//! * Files are only read, and what cannot be read is `None`, and is said by what judges it.
+//! * Files are only read. An unreadable fact is `None`, and the check that needed it says so.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -39,7 +40,7 @@ pub(crate) struct Limit {
 /// A control group that limits the process: its own, or an ancestor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ControlGroup {
-    /// Its directory, as a user would write it.
+    /// The group's directory as a user would write it.
     pub(crate) path: String,
     /// `memory.max`, or `memory.limit_in_bytes`.
     pub(crate) memory_max: Option<u64>,
@@ -67,7 +68,7 @@ pub(crate) struct Memory {
     pub(crate) committed: u64,
 }
 
-/// Of a process, or of this one.
+/// Facts of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) open_files: Option<Limit>,
@@ -86,7 +87,7 @@ pub(crate) struct Process {
     pub(crate) groups: Vec<ControlGroup>,
     /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
     pub(crate) overflows: Option<u64>,
-    /// Its network namespace is that of this process, or may not be seen.
+    /// The process has this process's network namespace, or its namespace is not readable.
     pub(crate) same_network: bool,
 }
 
@@ -163,12 +164,12 @@ fn process(files: &Files, pid: Option<u32>) -> Process {
     }
 }
 
-/// What is in brackets: `always [madvise] never`.
+/// The choice in brackets, such as `madvise` in `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split_once(']').map(|(word, _)| word)
 }
 
-/// What follows `name` on its line.
+/// The text after `name` on the line that begins with it.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
@@ -305,7 +306,7 @@ pub(crate) struct TcpListenSocket {
 /// A Unix socket that listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnixListenSocket {
-    /// As the process has named it; an abstract name begins with `@`.
+    /// The path given by the process; an abstract name begins with `@`.
     pub(crate) path: String,
     pub(crate) inode: u64,
 }
@@ -390,7 +391,7 @@ pub(crate) struct Owner {
     pub(crate) name: String,
 }
 
-/// Who has the socket; None: no process whose descriptors may be seen.
+/// The process that has the socket open; None: no process whose descriptors are readable.
 pub(crate) fn owner(files: &Files, inode: u64) -> Option<Owner> {
     for entry in std::fs::read_dir(files.0.join("proc")).ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {

@@ -32,7 +32,7 @@ use machine::{Files, Machine};
 /// For how long a database that is followed may take.
 const DATABASE: Duration = Duration::from_secs(5);
 
-/// What is printed, and whether there is no problem.
+/// The text to print, and whether it reports no problem.
 #[derive(Debug)]
 pub(crate) struct Diagnosis {
     pub(crate) text: String,
@@ -172,7 +172,8 @@ fn judge(
     }
 }
 
-/// What a read of the clock takes: the least of several looks, since other work on the machine interrupts some.
+/// The time of a read of the clock in nanoseconds: the least of several measurements, because other work on
+/// the machine disturbs some.
 fn clock_nanos() -> u64 {
     const READS: u64 = 100;
     let look = |_| {
@@ -211,7 +212,7 @@ fn users(settings: &Settings, to: &mut Findings) {
     }
 }
 
-/// What the server itself would warn of.
+/// Adds the warnings about rules that the server itself would log.
 fn rules(settings: &Settings, to: &mut Findings) {
     for notice in &settings.notices {
         let mend = match &settings.rule_file {

@@ -34,7 +34,7 @@ pub(crate) fn addresses(settings: &Settings) -> Vec<SocketAddr> {
     with_port.flat_map(|(address, port)| resolve(&address, port).unwrap_or_default()).collect()
 }
 
-/// What keeps the system from giving an address.
+/// The reason why the system does not give an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Taken,
@@ -63,11 +63,11 @@ fn refusal(error: &io::Error) -> Refusal {
     }
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AddressOwner {
     Process(Owner),
-    /// It answers, and the process that it names is not here.
+    /// A server answers, but the process that it names is not on this machine.
     Elsewhere,
     Unknown,
 }
@@ -344,7 +344,7 @@ fn in_shared_space(octets: [u8; 4]) -> bool {
     octets[0] == 100 && octets[1] & 0xc0 == 64
 }
 
-/// Who can reach the server, and what they need for it.
+/// Judges which hosts can reach the server, and which credentials they need.
 pub(crate) fn judge_exposure(settings: &Settings, to: &mut Findings) {
     let name = "who may connect";
     let logs_in = settings.auth_text() || settings.auth_binary();

@@ -1,4 +1,4 @@
-//! What a server that runs says of itself by `stats`.
+//! Statistics of a running server, as `stats` reports them.
 
 use std::collections::BTreeMap;
 

@@ -78,7 +78,7 @@ fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<(Loaded, Vec<String>)
     Ok(Some((Loaded { sources, scripts }, warnings)))
 }
 
-/// What a directory lacks that has sources in folders only.
+/// The reason why `dir` has no types although its folders have sources; None: it has some.
 fn no_types(dir: &Path, sources: &Sources) -> Option<String> {
     let first = sources.libraries.first().filter(|_| sources.types.is_empty())?;
     Some(format!(

@@ -16,7 +16,7 @@ fn parse(text: &str) -> Result<RuleFile, String> {
     RuleFile::parse_beside(Path::new("f.toml"), text, None, TYPES).map_err(|error| error.to_string())
 }
 
-/// What a server has that is started with this file and nothing else.
+/// The objects of a server that is started with only this rule file.
 fn objects(text: &str) -> Result<Option<Objects>, String> {
     parse(text)?.settings().map(|settings| settings.objects).map_err(|error| error.to_string())
 }

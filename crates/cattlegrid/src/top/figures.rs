@@ -26,7 +26,7 @@ impl Hand {
         }
     }
 
-    /// Of a computed number.
+    /// Formats a computed number.
     pub(super) fn number(self, number: f64) -> String {
         // A sum of nothing is -0.
         let number = number + 0.0;
@@ -42,7 +42,7 @@ impl Hand {
     }
 }
 
-/// Of a second: with a digit behind the point below 10.
+/// Formats a rate per second: with one decimal below 10.
 pub(super) fn rate(rate: Option<f64>) -> String {
     match rate {
         None => "-".to_owned(),

@@ -23,7 +23,7 @@ const KEYS: usize = 512;
 /// Counters for shapes.
 const SHAPES: usize = 128;
 
-/// What is counted of a key or a shape, in a second.
+/// Counts of a key or a shape within a second.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HotKey {
     pub(super) key: String,

@@ -67,7 +67,7 @@ pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
     Ok(None)
 }
 
-/// What there is, as text.
+/// The pages as text, from one look at the server.
 fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Result<String, String> {
     let mut model = Model::new(&command.address);
     let failed = |error: io::Error| format!("{}: {}", command.address, words(&error));

@@ -1,11 +1,12 @@
-//! What is known of the server: its last replies, those before them, and what follows from both.
+//! The state of the server as far as it is known: the last replies, those before, and the rates computed from
+//! both.
 //!
 //! Sans-io: the caller passes [`Update`]s, with the time at which they came.
 //!
 //! # Invariants
-//! * A rate is of two replies of the same run of the server, the counter not smaller in the second one: a start or `stats reset` in between
-//!   gives no rate, never a negative or a huge one.
-//! * Its own gets of control keys are in no rate.
+//! * A rate is computed from two replies of the same run of the server, and only if the counter has not
+//! fallen: after a restart or `stats reset` there is no rate, instead of a negative or a huge one.
+//! * Gets of control keys by `top` itself are in no rate.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +18,7 @@ use super::reply::{Ask, Group, Reply, plain};
 /// Points of a history: ten minutes at one a second.
 const HISTORY: usize = 600;
 
-/// What comes from the server.
+/// An event from the server.
 #[derive(Debug)]
 pub(super) enum Update {
     /// A reply that came at this time, in milliseconds of a clock that never goes back. `own_gets`: gets that were sent before, in all.
@@ -51,7 +52,7 @@ struct TimedReply {
     own_gets: u64,
 }
 
-/// What is known of a group.
+/// The replies of one group of statistics.
 #[derive(Debug, Default)]
 struct GroupState {
     now: Option<TimedReply>,
@@ -63,7 +64,7 @@ struct GroupState {
 /// Whether the server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Link {
-    /// It has not answered yet.
+    /// The server has not answered yet.
     New,
     Up,
     Lost {
@@ -106,7 +107,7 @@ pub(super) struct Model {
     pub(super) address: String,
     pub(super) link: Link,
     known: BTreeMap<Ask, GroupState>,
-    /// What the last start of counters from 0 was, if there was one.
+    /// The reason of the last start of the counters from 0; None: they have not started again.
     pub(super) begun_anew: Option<&'static str>,
     pub(super) took_ms: u64,
     pub(super) hit_ratio: History,
@@ -246,7 +247,7 @@ impl Model {
         self.known.get(&ask)?.now.as_ref().map(|taken| &taken.group)
     }
 
-    /// What the server says to a user that may not see it.
+    /// The server's refusal, if this user may not see the statistic.
     pub(super) fn refused(&self, ask: Ask) -> Option<&str> {
         self.known.get(&ask)?.refused.as_deref()
     }

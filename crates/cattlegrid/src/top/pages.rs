@@ -35,7 +35,7 @@ impl View {
         Self::All,
     ];
 
-    /// What it needs beyond what is always asked for.
+    /// The requests of this page besides those that are always sent.
     pub(super) fn asks(self) -> &'static [Ask] {
         match self {
             Self::Objects => &[Ask::Objects],
@@ -57,7 +57,7 @@ impl View {
     }
 }
 
-/// What a table shows of counters.
+/// How a table shows counters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CounterView {
     pub(super) hand: Hand,
@@ -147,7 +147,7 @@ impl Page<'_> {
         Cell::text(self.model.text(ask, label, name).unwrap_or("-"))
     }
 
-    /// What is said instead of rows.
+    /// The text of an empty table.
     fn nothing(&self, ask: Ask, nothing: &str) -> String {
         match self.model.refused(ask) {
             Some(said) => format!("{}: {said}", ask.command()),
@@ -160,7 +160,7 @@ impl Page<'_> {
         }
     }
 
-    /// What counters of a group are of.
+    /// The time base of a group's counters, for a table's title: since the start, or per second.
     fn counted(&self, ask: Ask) -> String {
         match self.model.span_ms(ask) {
             _ if self.shown.totals => "since start".to_owned(),
@@ -219,7 +219,7 @@ impl Page<'_> {
         table
     }
 
-    /// What the server says of its rules.
+    /// The server's advice on its rules.
     fn advice(&self) -> Table {
         let mut table = Table::new("what to change", &[number("#"), text("")]);
         for label in self.model.labels(Ask::Rules) {
@@ -492,7 +492,7 @@ impl Page<'_> {
         table
     }
 
-    /// Of memcached: its classes. Of Cattlegrid there is one, which says nothing.
+    /// The slab classes of memcached. Cattlegrid has one class only, which tells nothing.
     fn slabs(&self) -> Table {
         let columns = [
             number("class"),

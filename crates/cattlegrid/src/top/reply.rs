@@ -12,7 +12,7 @@ pub(super) const REPLY_MAX: usize = 16 << 20;
 /// Bytes of a line.
 const LINE_MAX: u64 = 64 << 10;
 
-/// What is asked for.
+/// A request for one kind of statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Ask {
     Stats,
@@ -68,7 +68,7 @@ impl Ask {
         }
     }
 
-    /// It is a get, which the server counts.
+    /// Whether the request is a get, which the server counts.
     pub(super) fn is_get(self) -> bool {
         matches!(self, Self::SlowEntry | Self::Nodes)
     }
@@ -126,7 +126,7 @@ impl Group {
     }
 }
 
-/// What a server says.
+/// A server's reply.
 #[derive(Debug, Clone)]
 pub(super) enum Reply {
     Lines(Group),

@@ -33,10 +33,10 @@ use super::view::Paint;
 /// The terminal has been taken over.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// What a terminal can do, by the environment.
+/// The drawing abilities of the terminal, by the environment.
 ///
 /// # Errors
-/// There is no terminal that could be drawn on; the text says what to do.
+/// The terminal cannot be drawn on; the text says what to do.
 pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Result<Paint, String> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     let term = variable("TERM").unwrap_or_default();
@@ -69,7 +69,7 @@ pub(super) struct Screen {
     continued: Arc<AtomicBool>,
 }
 
-/// What comes from the terminal or the system.
+/// An event from the terminal or the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Input {
     Key(Key),
@@ -115,10 +115,10 @@ impl Screen {
         self.terminal.draw(draw).map(|_| ())
     }
 
-    /// What comes next, within this time.
+    /// Waits at most this long for the next event.
     ///
     /// # Errors
-    /// The system's: the terminal is gone.
+    /// The system's error: the terminal is gone.
     pub(super) fn input(&self, wait: Duration) -> io::Result<Input> {
         if self.ends.load(Ordering::Relaxed) {
             return Ok(Input::Ended);

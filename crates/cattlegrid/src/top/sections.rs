@@ -206,7 +206,7 @@ fn loaders(model: &Model, hand: Hand) -> Table {
     section.table
 }
 
-/// What was dropped or refused, by cause.
+/// Drops and refusals, by cause.
 pub(super) fn drops(model: &Model, hand: Hand) -> Table {
     let mut section = Section::new(model, hand, "drops by cause");
     for (name, ask, label, line) in [

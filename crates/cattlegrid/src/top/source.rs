@@ -28,12 +28,13 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Between two attempts to connect.
 const AGAIN_MS: u64 = 1000;
-/// Of one group: its reply divided by this is the least time until it is asked for again.
+/// The limit of traffic for one group: a group is asked again only after its reply's bytes divided by this,
+/// in seconds.
 const BYTES_PER_SECOND: u64 = 256 << 10;
-/// What is asked for whatever view is open.
+/// The requests that are sent whatever page is open.
 const ALWAYS: [Ask; 6] = [Ask::Stats, Ask::Cattlegrid, Ask::Rules, Ask::Tags, Ask::Loaders, Ask::Follow];
 
-/// What the screen wants.
+/// The requests that the screen needs.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     pub(super) interval_ms: u64,
@@ -163,7 +164,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// What is due, in the order in which it is sent.
+    /// The requests that are due, in the order of sending.
     fn due(&self, now_ms: u64, order: &Order) -> Vec<Ask> {
         let is_wanted = |ask: &Ask| ALWAYS.contains(ask) || order.asks.contains(ask);
         let is_due = |ask: &Ask| self.due_ms.get(ask).is_none_or(|due| *due <= now_ms);

@@ -19,7 +19,7 @@ pub(super) const fn number(name: &'static str) -> Column {
     Column { name, is_text: false }
 }
 
-/// What stands in a row's column, and what it is sorted by: the number, if there is one.
+/// A table's cell: its text, and the number by which it is sorted, if it has one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -46,7 +46,7 @@ impl Cell {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row {
-    /// What it is about: it stays selected wherever it is sorted to.
+    /// The name of the row's object; the selection follows it when the rows are sorted.
     pub(super) id: String,
     pub(super) cells: Vec<Cell>,
     /// Something is wrong with it.
@@ -58,7 +58,7 @@ pub(super) struct Table {
     pub(super) title: String,
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Row>,
-    /// What is said if there are no rows; without it the table is left out.
+    /// The text of an empty table; None: an empty table is left out.
     pub(super) empty: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub(super) enum Tone {
 pub(super) struct Line {
     pub(super) text: String,
     pub(super) tone: Tone,
-    /// Of a row.
+    /// The id of the row that the line shows.
     pub(super) id: Option<String>,
     /// Parts that are heads: first column, columns.
     pub(super) heads: Vec<(usize, usize)>,

@@ -1,4 +1,4 @@
-//! What the keys do.
+//! The effects of keys, and the state of the screen that they change.
 
 use super::pages::View;
 use super::table::Sort;
@@ -28,18 +28,18 @@ pub(super) enum Key {
     Redraw,
 }
 
-/// What the caller must do after a key.
+/// The caller's task after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyAction {
     Draw,
-    /// What is asked of the server has changed.
+    /// The set of requests to the server has changed.
     Ask,
     Quit,
     Stop,
     Redraw,
 }
 
-/// What is shown, and how.
+/// The page shown, and how it is shown.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own key")]
 pub(super) struct Ui {
@@ -58,7 +58,7 @@ pub(super) struct Ui {
     pub(super) selected: Option<String>,
     /// The first line that is shown.
     pub(super) first: usize,
-    /// Of what was drawn last: its rows, how many lines of them there is room for, and the columns of the first table.
+    /// The rows of the last drawing.
     pub(super) rows: Vec<String>,
     pub(super) room: usize,
     pub(super) columns: usize,

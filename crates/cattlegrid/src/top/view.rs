@@ -164,7 +164,7 @@ fn head(buffer: &mut Buffer, area: Rect, model: &Model, ui: &Ui, paint: Paint) {
     }
 }
 
-/// What is wrong with the server, or what the user may not see.
+/// A warning line: the server has a problem, or the user may not see something.
 fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
     match &model.link {
         Link::Lost { at_ms, unix_seconds, why, again_at_ms } => {

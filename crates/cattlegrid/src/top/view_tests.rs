@@ -28,7 +28,7 @@ fn lines(lines: &[(&str, u64)]) -> String {
     })
 }
 
-/// Of a server with rules, two seconds after the first look.
+/// The model of a server with rules, two seconds after the first reply.
 fn cattlegrid() -> Model {
     let mut model = Model::new("127.0.0.1:11211");
     for (at_ms, times) in [(1000, 1), (3000, 2)] {

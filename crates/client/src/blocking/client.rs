@@ -54,7 +54,7 @@ impl Client {
         Async::builder()
     }
 
-    /// What the client has counted since it was built.
+    /// Statistics of the client since it was built.
     pub fn statistics(&self) -> Statistics {
         self.client.statistics()
     }

@@ -17,7 +17,7 @@ use crate::key::Key;
 use crate::metrics::{Observer, Statistics};
 use crate::value::{ToValue, Value};
 
-/// What computes values over a client: see [`crate::Herd`].
+/// Computes values over a client: see [`crate::Herd`].
 ///
 /// Cloning is cheap.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Herd {
         self
     }
 
-    /// What was counted: see [`crate::Herd::statistics`].
+    /// Statistics: see [`crate::Herd::statistics`].
     pub fn statistics(&self) -> Statistics {
         self.herd.statistics()
     }
@@ -200,7 +200,7 @@ impl Herd {
 }
 
 impl Client {
-    /// What computes values over this client: see [`crate::Client::herd`].
+    /// A herd that computes values over this client: see [`crate::Client::herd`].
     pub fn herd(&self) -> Herd {
         Herd { herd: self.client.herd(), driver: self.driver.clone() }
     }
@@ -248,7 +248,7 @@ impl Client {
 }
 }
 
-/// What a function of the program has computed, which is called at the desk.
+/// Calls a function of the program at the desk and returns the value that it computes.
 async fn computed<'a, T: 'a, E: 'a>(
     desk: &Desk<'a>,
     function: impl FnOnce() -> Result<T, E> + 'a,
@@ -264,7 +264,7 @@ fn flat<E>(error: ComputeError<ComputeError<E>>) -> ComputeError<E> {
     }
 }
 
-/// What [`Client::fetch_or_compute`] has brought.
+/// The result of [`Client::fetch_or_compute`].
 #[derive(Debug)]
 #[must_use]
 pub enum Fetched<T> {
@@ -292,7 +292,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// Of which key.
+    /// The key that the token is for.
     pub fn key(&self) -> &[u8] {
         self.token.as_ref().map_or(&[], herd::Token::key)
     }

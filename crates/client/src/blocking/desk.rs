@@ -23,7 +23,7 @@ struct DeskState<'a> {
     waker: Option<Waker>,
 }
 
-/// What the thread has to do next.
+/// The next task of the thread.
 enum Next<'a, O> {
     End(O),
     Call(DeskCall<'a>),
@@ -38,7 +38,7 @@ impl<'a> Desk<'a> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the future: has the function called, after the calls before it.
+    /// Called by the future: has the thread call `function`, after the calls before it.
     ///
     /// # Errors
     /// The thread has ended without an answer.
@@ -56,7 +56,8 @@ impl<'a> Desk<'a> {
         receiver.await.map_err(|_| Error::Usage("the thread of the call has ended".to_owned()))
     }
 
-    /// Of the thread: runs the future to its end, and makes the calls that it asks for. Other threads drive the runtime during that time.
+    /// Called by the thread: runs the future to its end, and makes the calls that it asks for. Other threads
+    /// drive the runtime during that time.
     pub(super) fn serve<F: Future>(&self, driver: &Driver, future: F) -> F::Output {
         let mut served = FutureGuard { driver, future: Some(Box::pin(future)) };
         loop {

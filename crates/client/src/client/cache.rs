@@ -1,4 +1,4 @@
-//! What computing and namespaces ask of a client.
+//! The interface between a client and computing, namespaces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -238,7 +238,7 @@ impl Cache for Client {
 struct Question<'a> {
     key: &'a [u8],
     ask: Ask<'a>,
-    /// As it is sent.
+    /// The hint as it is sent.
     hint: Option<&'a str>,
     outlives: bool,
 }
@@ -385,7 +385,7 @@ fn not_reached(mut failed: Vec<(&str, Error)>) -> Result<(), Error> {
     })
 }
 
-/// What a server says to a claim.
+/// The meaning of a server's reply to a claim.
 fn claimed(node: &Arc<Node>, reply: Reply) -> Result<Option<u64>, Error> {
     match reply {
         Reply::Meta { status: MetaStatus::Done, marks } => {
@@ -396,7 +396,7 @@ fn claimed(node: &Arc<Node>, reply: Reply) -> Result<Option<u64>, Error> {
     }
 }
 
-/// What a server says to an [`Ask`].
+/// The meaning of a server's reply to an [`Ask`].
 fn answer(node: &Arc<Node>, reply: Reply) -> Result<Answer, Error> {
     Ok(match reply {
         Reply::Value { item, marks } if marks.won => {

@@ -59,9 +59,9 @@ pub(crate) struct ListSource {
 pub(crate) struct Nodes {
     asking: ListSource,
     options: Options,
-    /// Of commands.
+    /// Settings of the connections for commands.
     settings: Arc<NodeSettings>,
-    /// Of questions.
+    /// Settings of the connections that ask for the list.
     own: Arc<NodeSettings>,
     /// How long one node may take to answer.
     answer: Duration,

@@ -22,14 +22,14 @@ pub(super) const TRIES: usize = 3;
 /// How many seconds an item without a value stays if its client does not make it a lock at once.
 const CLAIM: u32 = 2;
 
-/// What asking for a value has brought.
+/// The result of asking for a value.
 pub(super) type FoundStored<C> = Found<Stored, Grant<C>>;
 
 pub(super) fn unix_ms(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
 
-/// What a computation is about.
+/// The subject of a computation: its key and tags.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
     pub(super) key: Bytes,
@@ -241,7 +241,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
         }
     }
 
-    /// What an answer means. `Err`: this lock has to be written first.
+    /// The meaning of an answer. `Err`: this lock has to be written first.
     fn judge(&self, subject: &Subject, answer: Answer, terms: &Terms) -> Result<FoundStored<C>, NewLock> {
         let seen = match answer {
             Answer::Absent => None,
@@ -328,7 +328,7 @@ impl Attempt {
         self.lock.cas.is_none() && matches!(written, Ok(Written::NotStored))
     }
 
-    /// What the reply to it means. None: another client was faster.
+    /// The meaning of the reply to a lock. None: another client was faster.
     fn judge<C: Cache + 'static>(
         self,
         place: &ClockedCache<C>,

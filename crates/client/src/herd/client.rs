@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::value::{ToValue, Value};
 
 impl Client {
-    /// What computes values over this client. Those of all its clones share requests and computations.
+    /// A herd that computes values over this client. Herds of all its clones share requests and computations.
     pub fn herd(&self) -> Herd<Self> {
         let (flights, metrics, compress_above) = self.for_herd();
         let (flights, metrics) = (Arc::clone(flights), Arc::clone(metrics));

@@ -33,7 +33,7 @@ const LONG: usize = 34;
 /// A value as it is stored, with the marks of its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// Its bytes.
+    /// The value's bytes.
     pub(crate) data: Bytes,
     /// The item's flags, without the mark of a header.
     pub(crate) flags: u32,
@@ -74,7 +74,7 @@ pub(crate) struct Lock {
     pub(crate) nonce: u64,
 }
 
-/// What an item is.
+/// The decoded contents of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     /// A value.

@@ -80,7 +80,7 @@ impl From<Duration> for Fetch {
     }
 }
 
-/// What [`fetch_or_compute`](crate::Herd::fetch_or_compute) has brought.
+/// The result of [`fetch_or_compute`](crate::Herd::fetch_or_compute).
 #[must_use]
 pub enum Fetched<T, C: Cache + 'static> {
     /// The value was there. Over a server with leases and a `grace` this can be the old value, while another client computes.
@@ -125,7 +125,7 @@ pub struct Token<C: Cache + 'static> {
 }
 
 impl<C: Cache + 'static> Token<C> {
-    /// Of which key.
+    /// The key that the token is for.
     pub fn key(&self) -> &[u8] {
         &self.subject.key
     }

@@ -31,7 +31,7 @@ use super::plain::Terms;
 use crate::cache::Cache;
 use crate::error::Error;
 
-/// What callers must have in common to share a request.
+/// The properties that callers must have in common to share a request.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Group {
     pub(super) subject: Subject,
@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub(super) outlives: bool,
 }
 
-/// What a shared request has brought.
+/// The result of a shared request.
 pub(super) type Look<C> = Result<Found<Stored, SharedGrant<C>>, Error>;
 
 /// The right to compute of the callers that share a request: it is that of the first that takes it.
@@ -56,9 +56,9 @@ pub(super) type Progress = (u64, watch::Receiver<Stage>);
 /// How far a computation is.
 #[derive(Debug, Clone)]
 pub(super) enum Stage {
-    /// It can be joined.
+    /// The computation runs; callers can join it.
     Computes,
-    /// Its end is being sent to the server.
+    /// The end of the computation is being sent to the server.
     Settles,
     /// How it has ended.
     Ended(End),
@@ -115,7 +115,7 @@ impl Timing {
     }
 }
 
-/// Of one group.
+/// The requests of one group.
 struct Lane<C: Cache + 'static> {
     /// A task sends its requests.
     is_served: bool,
@@ -136,7 +136,7 @@ struct Request<C: Cache + 'static> {
     /// None: at once.
     due: Option<Instant>,
     hold: Duration,
-    /// Of the first caller.
+    /// The hint of the first caller.
     hint: Bytes,
 }
 
@@ -350,7 +350,7 @@ fn leave<C: Cache + 'static>(mut entry: OccupiedEntry<'_, Arc<Group>, [Lane<C>; 
     }
 }
 
-/// What a lane has for its task.
+/// The next task of a lane.
 enum LaneNext<C: Cache + 'static> {
     /// This is due.
     Is(Request<C>),

@@ -1,9 +1,9 @@
-//! What a search for a value has found: the same words from the item that was read to the caller's answer.
+//! Results of a search for a value: one type from the item that was read to the caller's answer.
 
 use bytes::Bytes;
 
-/// What a search for a value has found. `V`: the value, as it is stored or as the caller wants it. `R`: the right to compute it, or the
-/// way to that.
+/// The result of a search for a value. `V`: the value, as it is stored or as the caller wants it. `R`: the
+/// right to compute it, or the means to get that right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found<V, R> {
     /// The value, which has not expired.
@@ -31,13 +31,13 @@ impl<V, R> Found<V, R> {
     }
 }
 
-/// Who computes.
+/// The holder of a computation, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Its server says so, and can hold a request until the value is there.
+    /// A server that gives leases: it can hold a request until the value is there.
     Server,
     /// The client that has written a lock: its number, and the hint in it.
     Lock { nonce: u64, hint: Bytes },
-    /// It is not known: locks come and go, or the wait has passed.
+    /// The holder is not known: locks come and go, or the wait has passed.
     Unknown,
 }

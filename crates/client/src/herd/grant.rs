@@ -78,7 +78,7 @@ pub(super) enum End {
     Stored(Stored),
     /// The value cannot be stored: it has expired already, or the server refuses it.
     Unstorable(Stored),
-    /// It has failed: its text.
+    /// The computation has failed, with this text.
     Failed(Bytes),
     /// Look again.
     Again,
@@ -97,7 +97,7 @@ impl Payload {
         Self { data: record.seal(), flags: value::with_envelope(record.flags()), exptime }
     }
 
-    /// What the server drops at once.
+    /// A payload that the server drops at once.
     fn nothing() -> Self {
         Self { data: Bytes::new(), flags: 0, exptime: plain::PASSED }
     }
@@ -140,7 +140,7 @@ impl<C: Cache + 'static> Grant<C> {
         }
     }
 
-    /// Who is told when it ends.
+    /// Sets the flight that is told when the computation ends.
     pub(super) fn tell(&mut self, running: Flight<C>) {
         if let Some(work) = &mut self.work {
             work.running = Some(running);
@@ -195,7 +195,7 @@ struct Settlement<C: Cache + 'static> {
     reads: usize,
 }
 
-/// What is sent next.
+/// The next command of a settlement.
 #[derive(Debug, Clone)]
 enum NextStep {
     Fill(u64),
@@ -314,7 +314,7 @@ impl<C: Cache + 'static> Work<C> {
         self.old = None;
     }
 
-    /// What replaces the lock if there is no value.
+    /// The payload that replaces the lock if there is no value.
     fn end_of_lock(&self, ending: &Ending, now: SystemTime) -> Payload {
         if let (Ending::Nothing(Some(text)), Hold::Lock { nonce, .. }) = (ending, &self.hold) {
             let lock = Lock { until_ms: 0, nonce: *nonce };
@@ -410,7 +410,7 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
     }
 }
 
-/// What came next, by the place of its computation.
+/// The next steps, each with the place of its computation.
 type Replies = Vec<(usize, Result<SettleStep, Error>)>;
 
 /// The computations at one step: their places, and what is sent for each.
@@ -451,7 +451,8 @@ async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replie
     at.into_iter().zip(replies.await).collect()
 }
 
-/// What came next, and where the CAS number is valid that was read.
+/// The next steps after reads, each with the place of its computation and the scope in which the CAS number
+/// read is valid.
 type Reads = Vec<(usize, Result<SettleStep, Error>, Option<Scope>)>;
 
 async fn read<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Reads {
@@ -471,7 +472,8 @@ async fn read<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Reads {
     at.into_iter().zip(items).map(next).collect()
 }
 
-/// What was written; None: the number may not be that of the lock any more.
+/// The results of writes, each with the place of its computation; None: the CAS number may not be the lock's
+/// any more.
 type Swaps = Vec<(usize, Result<Option<Written>, Error>)>;
 
 async fn swap<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Swaps {

@@ -31,7 +31,7 @@ pub enum NotStored {
 }
 
 impl NotStored {
-    /// Its name in events and counters.
+    /// The reason's name in events and counters.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Fenced => "fenced",
@@ -43,7 +43,7 @@ impl NotStored {
         }
     }
 
-    /// What an error of storing means.
+    /// The reason that an error of storing stands for.
     pub(crate) fn of(error: Error) -> Self {
         match &error {
             Error::Server { line, .. } if line.contains("too large") => Self::TooLarge,
@@ -62,7 +62,7 @@ pub(crate) fn kept(end: Result<StoreResult, Error>) -> StoreResult {
 
 type NotStoredFn = Arc<dyn Fn(&[u8], &NotStored) + Send + Sync>;
 
-/// What the program is told of values that were not stored.
+/// The program's function for values that were not stored.
 #[derive(Clone, Default)]
 pub(super) struct NotStoredHook(pub(super) Option<NotStoredFn>);
 

@@ -33,7 +33,7 @@ struct UniqueKey<K> {
     expiration: Expiration,
 }
 
-/// What a key gets.
+/// The result for a key.
 struct KeyAnswer<T> {
     outcome: Result<Outcome<()>, Error>,
     /// None once it was taken: for a key that occurs several times it is read again.
@@ -69,7 +69,7 @@ struct ManyCall<'a, C: Cache + 'static, K, F> {
     compute: F,
 }
 
-/// Of a call for many keys. What its functions trace is inside it.
+/// The span of a call for many keys. Traces of its functions are inside it.
 fn span() -> tracing::Span {
     tracing::debug_span!("get_or_compute_many")
 }

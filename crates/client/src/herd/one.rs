@@ -37,17 +37,18 @@ impl Pauses {
     }
 }
 
-/// What a caller looks for.
+/// A caller's search for a value.
 pub(super) struct Search {
-    /// What it shares with others that look for the same; the terms are those of the lock, if it computes.
+    /// The properties shared with other searches for the same value. The terms are those of the lock, if this
+    /// caller computes.
     pub(super) group: Arc<Group>,
     /// Until when it waits while others compute.
     pub(super) deadline: Instant,
     /// The server may hold a request for it.
     pub(super) is_held: bool,
-    /// It takes an old value while others compute.
+    /// Whether the caller takes an old value while others compute.
     pub(super) takes_old: bool,
-    /// It is told that another's computation has failed.
+    /// Whether the caller is told that another's computation has failed.
     pub(super) is_told: bool,
     /// For the client that computes.
     pub(super) hint: Bytes,
@@ -59,10 +60,10 @@ impl Search {
     }
 }
 
-/// What a caller gets.
+/// The result of a call.
 pub(super) type Verdict<V, C> = Result<Found<V, Grant<C>>, Error>;
 
-/// Of a call for one key. What its functions trace is inside it.
+/// The span of a call for one key. Traces of its functions are inside it.
 fn span(key: &[u8]) -> tracing::Span {
     tracing::debug_span!("get_or_compute", key = %key.escape_ascii())
 }
@@ -382,7 +383,7 @@ async fn end_of(seen: &mut watch::Receiver<Stage>) -> End {
     }
 }
 
-/// What the end of a computation of this process is to a caller. None: it looks again.
+/// The result for a caller when a computation of this process has ended. None: it looks again.
 fn usable<R>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Found<Stored, R>> {
     match end {
         End::Stored(stored) => Some(Found::Hit(stored)),
@@ -393,7 +394,7 @@ fn usable<R>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Found<St
     }
 }
 
-/// What `get_or_compute` looks for.
+/// The search of a call of `get_or_compute`.
 fn search<K: Key>(key: &K, options: &Compute, wait: Duration) -> Search {
     Search {
         group: group(subject(key), terms(options.lock_time(), true)),

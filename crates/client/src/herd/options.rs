@@ -38,7 +38,7 @@ pub struct Compute {
     pub(super) not_stored: NotStoredHook,
 }
 
-/// What happens if the server of a key cannot be asked.
+/// The behaviour when the server of a key cannot be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenUnavailable {
     /// The call fails.
@@ -113,7 +113,7 @@ impl Compute {
     /// outcome is [`Outcome::Busy`].
     pub fn wait(wait: Duration) => wait = Some(wait);
 
-    /// What happens if the server of the key cannot be asked: by default the call fails.
+    /// Sets the behaviour when the server of the key cannot be asked: by default the call fails.
     pub fn when_unavailable(what: WhenUnavailable) => unavailable = what;
 
     /// Calls a function for each value that was computed and is not in the cache, with its key: why. For a call, as
@@ -133,7 +133,7 @@ pub(super) fn terms(time: Duration, stale: bool) -> Terms {
     Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 2, stale, awaited: None }
 }
 
-/// What [`get_or_compute`](crate::Herd::get_or_compute) has brought.
+/// The result of [`get_or_compute`](crate::Herd::get_or_compute).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome<T> {
@@ -143,7 +143,7 @@ pub enum Outcome<T> {
     Stale(T),
     /// This caller has computed the value.
     Computed {
-        /// It.
+        /// The value.
         value: T,
         /// Whether it is in the cache now. It is not if the key was deleted or changed, or its tag invalidated, while it was
         /// computed, or if the computation took longer than `compute_time` and another client has begun one; nor if the

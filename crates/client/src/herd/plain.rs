@@ -58,7 +58,8 @@ pub(crate) struct NewLock {
     pub(crate) hint: Option<Bytes>,
 }
 
-/// What an item is to a client, with its CAS number; None: the key is absent. [`Found::Compute`]: if this lock can be written.
+/// The decision of a client that has read an item, with its CAS number; None: the key is absent.
+/// [`Found::Compute`] holds if this lock can be written.
 pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) -> Found<Stored, NewLock> {
     let Some((record, cas)) = seen else {
         return Found::Compute(NewLock { cas: None, old: None, hint: None });
@@ -98,8 +99,8 @@ pub(crate) fn lock(
     (Record::Again(old.clone(), lock), Expiration::After(keep.max(served)))
 }
 
-/// What the reply to a lock means: with its CAS number, if that is known, this client computes. None: another client was faster, and
-/// there is no old value; read again.
+/// The decision after the reply to a lock: with its CAS number, if that is known, this client computes. None:
+/// another client was faster, and there is no old value; read again.
 pub(crate) fn locked(written: Written, lock: &NewLock) -> Option<Found<Stored, Option<u64>>> {
     match (written, &lock.old) {
         (Written::Stored { cas }, _) => Some(Found::Compute(cas)),
@@ -117,7 +118,7 @@ pub(crate) enum SettleStep {
     Cas(u64),
     /// `add`: [`settle_add`] goes on.
     Add,
-    /// It was stored.
+    /// The value was stored.
     Stored {
         /// Nothing can have happened to the key since the lock was taken.
         fenced: bool,
@@ -154,7 +155,8 @@ pub(crate) fn settle_add(written: Written) -> SettleStep {
     if written.is_stored() { SettleStep::Stored { fenced: false } } else { SettleStep::Lost }
 }
 
-/// What replaces a lock whose computation has not succeeded: the old value, as long as it may be served. None: nothing.
+/// The record that replaces a lock whose computation has not succeeded: the old value, as long as it may be
+/// served. None: nothing.
 pub(crate) fn freed(now_ms: u64, old: Option<&Stored>) -> Option<(Record, Expiration)> {
     let old = old.filter(|old| old.is_usable(now_ms))?;
     let expiration = match old.dead_ms.saturating_sub(now_ms) {

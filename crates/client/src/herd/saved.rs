@@ -24,11 +24,11 @@ pub struct SavedToken {
     pub(super) right: Right,
 }
 
-/// What the text begins with.
+/// The beginning of the text, with its version.
 const VERSION: &str = "cg1";
 
 impl SavedToken {
-    /// Of which key.
+    /// The key that the token is for.
     pub fn key(&self) -> &[u8] {
         &self.subject.key
     }

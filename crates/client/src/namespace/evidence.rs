@@ -19,7 +19,7 @@ pub(super) const EVIDENCE_MAX: usize = 8192;
 pub(super) struct Hash(u64);
 
 impl Hash {
-    /// Of this text.
+    /// The hash of a text.
     pub(super) fn new(text: &str) -> Self {
         Self(fnv(text.as_bytes()))
     }
@@ -54,7 +54,7 @@ impl Evidence {
         Self(vec![0; size])
     }
 
-    /// As read from a record.
+    /// The evidence as a record has it.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }

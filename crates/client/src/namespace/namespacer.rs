@@ -81,7 +81,7 @@ struct Way {
     settings: RecordSettings,
 }
 
-/// What this process knows of the way that all use.
+/// This process's knowledge of the common way.
 struct CurrentWay {
     tags: bool,
     /// When it was found to have changed, Unix time in milliseconds.

@@ -34,7 +34,7 @@ const OPTIMIZE: u8 = 2;
 const RESET: u8 = 4;
 const WINDOWS_MAX: usize = 4;
 
-/// What must be equal in all processes.
+/// The settings that must be equal in all processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RecordSettings {
     pub(super) tags: bool,
@@ -70,7 +70,7 @@ pub(super) struct Difference {
 }
 
 impl RecordSettings {
-    /// Of options that were checked.
+    /// The settings of options that were checked.
     pub(super) fn new(options: &NamespacerOptions, tags: bool) -> Self {
         Self {
             tags,
@@ -172,7 +172,7 @@ impl NamespaceRecord {
         self.windows.drain(kept..).map(|window| window.master).collect()
     }
 
-    /// As it is stored.
+    /// The record as it is stored.
     pub(super) fn encode(&self) -> Vec<u8> {
         let settings = &self.settings;
         let mut out = Vec::with_capacity(32 + self.windows.len() * (16 + settings.evidence_bytes()));

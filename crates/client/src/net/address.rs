@@ -14,7 +14,7 @@ pub(crate) const PORT: u16 = 11211;
 /// Where a server is, and its share of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// As it was given, without the weight: the server's name in errors.
+    /// The server's name in errors: the address as it was given, without the weight.
     pub(crate) name: Arc<str>,
     /// Where it listens.
     pub(crate) place: Endpoint,

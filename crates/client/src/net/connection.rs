@@ -58,7 +58,7 @@ pub(crate) struct Failure {
 pub(crate) enum SendStage {
     /// No byte of it was sent.
     No,
-    /// It may have been executed; no byte of a reply has come.
+    /// The command may have been executed; no byte of a reply has come.
     Perhaps,
     /// A part of the reply has come, or the time is over.
     Answered,
@@ -132,9 +132,9 @@ struct LinkState {
     earliest: Option<Instant>,
     /// Why the connection must be closed.
     end: Option<Error>,
-    /// It is closed by this client, and not because of a failure.
+    /// Whether this client has closed the connection, and not because of a failure.
     dropped: bool,
-    /// It stays open without requests until then.
+    /// The time until which the connection stays open without requests.
     keep: Option<Instant>,
 }
 
@@ -263,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// Its place among the connections that this process has made, from 1 on.
+    /// The number of the connection among those that this process has made, from 1.
     pub(crate) fn number(&self) -> u64 {
         self.shared.number
     }
@@ -356,7 +356,7 @@ struct ReplyGuard<'a, T: HasReplies> {
     receiver: oneshot::Receiver<T>,
 }
 
-/// What may have leases in it.
+/// Results that may have leases in their replies.
 trait HasReplies {
     fn replies(&self) -> &[Reply];
 }

@@ -18,7 +18,7 @@ use crate::net::tls::Tls;
 use crate::net::wire::{Command, Protocol, Reply};
 use crate::route::{Event, Route};
 
-/// What all nodes of a client have in common.
+/// Settings that all nodes of a client have in common.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeSettings {
     pub(crate) protocol: Protocol,
@@ -512,7 +512,7 @@ impl HealthWatch for Health {
     }
 }
 
-/// What a reply is to a caller.
+/// The outcome of a request for a caller.
 fn outcome(reply: &Result<Reply, Error>) -> RequestOutcome {
     match reply {
         Ok(reply) => reply.outcome(),

@@ -27,14 +27,14 @@ pub(crate) enum Stream {
 #[cfg(feature = "tls")]
 type TlsStream = tokio_rustls::client::TlsStream<Box<dyn Plain>>;
 
-/// What TLS is spoken over.
+/// A stream over which TLS can be spoken.
 #[cfg(feature = "tls")]
 pub(crate) trait Plain: AsyncRead + AsyncWrite + Send + Unpin {}
 
 #[cfg(feature = "tls")]
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Plain for T {}
 
-/// What the driver of a connection reads from.
+/// The reading half of a connection.
 pub(crate) enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),

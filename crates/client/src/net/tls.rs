@@ -69,7 +69,7 @@ impl Tls {
         Ok(Self::from_config(Arc::new(config)))
     }
 
-    /// What connects to a server of this name.
+    /// The connector to a server of this name.
     pub(crate) fn connector(&self) -> tokio_rustls::TlsConnector {
         self.config.clone().into()
     }

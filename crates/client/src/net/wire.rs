@@ -69,7 +69,7 @@ pub(crate) enum Command<'a> {
     Stats { group: &'a str },
 }
 
-/// What a store does.
+/// The verb of a store: its condition, and where the value goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Set,
@@ -366,7 +366,7 @@ macro_rules! expectations {
         }
 
         impl Expect {
-            /// What it is, for errors.
+            /// The name of the expected reply, for errors.
             pub(crate) fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -396,7 +396,7 @@ expectations! {
     Stats: "STAT, END, OK or RESET",
 }
 
-/// What an element is to a command.
+/// Whether an element belongs to the reply of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// A part, and more follow.
@@ -408,7 +408,8 @@ pub(crate) enum Fit {
 }
 
 impl Expect {
-    /// What `response` is to a command that expects this. `key`: that of a read, if its reply names it.
+    /// Whether `response` belongs to the reply of a command that expects this. `key`: the key of a read, if
+    /// its reply names it.
     pub(crate) fn fit(self, response: &Response<'_>, key: Option<&[u8]>) -> Fit {
         use {MetaStatus as M, Status as S};
         let meta = match response {
@@ -537,7 +538,7 @@ pub(crate) enum Reply {
     NotSent,
 }
 
-/// What the flags of a meta reply say, besides those of the item.
+/// The flags of a meta reply besides those of the item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// `c`, of a reply without a value.
@@ -602,7 +603,7 @@ impl Reply {
         }
     }
 
-    /// Its first line or what it is, for errors.
+    /// The reply's first line or its kind, for errors.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Value { .. } => "a value".to_owned(),
@@ -633,7 +634,7 @@ impl Reply {
         }
     }
 
-    /// What the reply is to a caller.
+    /// The outcome of the request for a caller.
     pub(crate) fn outcome(&self) -> RequestOutcome {
         match self {
             Self::Value { item, marks } if (marks.won || marks.busy) && item.data.is_empty() => {
@@ -729,7 +730,7 @@ pub(crate) fn escaped_len(text: &[u8]) -> usize {
     percent_encode(text, ESCAPED).map(str::len).sum()
 }
 
-/// As much of a text as can be sent in `limit` bytes.
+/// The longest beginning of a text that can be sent in `limit` bytes.
 pub(crate) fn cut(text: &str, limit: usize) -> &str {
     let mut length = 0;
     let fits = |(_, character): &(usize, char)| {

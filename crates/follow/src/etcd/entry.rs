@@ -1,4 +1,4 @@
-//! What a node writes for the others: the bumps of one batch, as text.
+//! The entries that a node writes for the others: the bumps of one batch, as text.
 //!
 //! ```text
 //! cattlegrid 1 00c0ffee00c0ffee 17 barrier
@@ -33,7 +33,7 @@ const SECONDS_MAX: u64 = 24 * 60 * 60;
 /// A bump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bump {
-    /// Of a tag.
+    /// A bump of a tag.
     Tag {
         /// Softly: the old value is served while one client computes.
         is_soft: bool,
@@ -42,14 +42,14 @@ pub enum Bump {
         /// The tag's name.
         name: Vec<u8>,
     },
-    /// Of a tag behind every prefix that a node knows, and behind none.
+    /// A bump of a tag behind every prefix that a node knows, and without prefix.
     Each {
         /// Softly.
         is_soft: bool,
         /// The tag's name.
         name: Vec<u8>,
     },
-    /// Of a tag, softly, item by item over a period.
+    /// A bump of a tag, softly, item by item over a period.
     Gradual {
         /// The period, 1 to 86,400.
         seconds: u64,
@@ -63,19 +63,19 @@ pub enum Bump {
         /// The period, 1 to 86,400.
         seconds: u64,
     },
-    /// Of all tags.
+    /// A bump of all tags.
     All {
         /// Why, for the log of the nodes; empty: a node had no room for more.
         reason: String,
     },
-    /// Of none: a client waits for all nodes.
+    /// No bump: a client waits for all nodes.
     Nothing,
 }
 
 /// One batch of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Of the node that wrote it: another one after each start.
+    /// The instance of the node that wrote the entry. A node has another one after each start.
     pub instance: u64,
     /// The batch's number.
     pub number: u64,
@@ -85,7 +85,7 @@ pub struct Entry {
     pub lines: Vec<Box<[u8]>>,
 }
 
-/// What a value under `PREFIX/bump/` is.
+/// The contents of a value under `PREFIX/bump/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// An entry.

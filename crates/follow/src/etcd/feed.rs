@@ -44,18 +44,18 @@ const ASKED_MAX: usize = 256;
 /// Most confirmations of the database's log that are not claimed yet.
 const SAYINGS_MAX: usize = 64;
 
-/// What a leader claims. See the module's text.
+/// A leader's claim. See the module's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Of the node that leads.
+    /// The instance of the node that leads.
     pub instance: u64,
-    /// Its [`Feed::mark`].
+    /// The leader's [`Feed::mark`].
     pub mark: u64,
     /// A revision that it had seen before it asked the database; 0: none.
     pub seen: u64,
     /// Where another node can go on; None: it cannot.
     pub standing: Option<Box<str>>,
-    /// What keeps it from following, for the log of the other nodes.
+    /// Why the leader cannot follow, for the log of the other nodes; None: it follows.
     pub says: Option<Box<str>>,
 }
 
@@ -133,12 +133,12 @@ impl Sightings {
     }
 }
 
-/// What a node was told when it asked etcd for its revision.
+/// The revisions that etcd has told this node, each with the time of the question.
 #[derive(Debug, Default)]
 pub struct AskedRevisions(VecDeque<(u64, u64)>);
 
 impl AskedRevisions {
-    /// It was this one or a later one, for a question of this time.
+    /// Records that etcd, when asked at `asked_at_ms`, was at `revision` or later.
     pub fn told(&mut self, asked_at_ms: u64, revision: u64) {
         // Of questions with the same answer the last one says most.
         self.0.retain(|(at_ms, other)| *at_ms > asked_at_ms || *other < revision);
@@ -148,7 +148,8 @@ impl AskedRevisions {
         self.0.push_back((asked_at_ms, revision));
     }
 
-    /// Of when the database's log is obeyed, by a claim that has come.
+    /// The time up to which the database's log is obeyed once a claim with `seen` has come; None: no question
+    /// fits.
     pub fn obeyed(&self, seen: u64) -> Option<u64> {
         self.0.iter().filter(|(_, revision)| *revision < seen).map(|(at_ms, _)| *at_ms).max()
     }
@@ -159,7 +160,7 @@ impl AskedRevisions {
     }
 }
 
-/// Who leads.
+/// The leader of a feed, as this node knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lead {
     /// This node does.
@@ -170,7 +171,7 @@ pub struct Lead {
     pub standing: Option<Box<str>>,
     /// The node that leads follows other tables, or in another way.
     pub is_other: bool,
-    /// What keeps it from following.
+    /// Why the leader cannot follow; None: it follows.
     pub says: Option<Box<str>>,
 }
 
@@ -183,7 +184,7 @@ struct Saying {
     standing: Option<Standing>,
 }
 
-/// What the threads of the two logs share. See the module's text.
+/// State that the threads of the two logs share. See the module's text.
 #[derive(Debug)]
 pub struct Feed {
     /// The name of the database's log.
@@ -201,17 +202,17 @@ struct Said {
     kept: Option<u64>,
     /// This node cannot follow the database: another one should.
     resigns: bool,
-    /// What keeps it from following.
+    /// Why this node cannot follow the database; None: it can.
     says: Option<Box<str>>,
 }
 
 impl Feed {
-    /// Of the log of this name. No node leads.
+    /// A feed of the log of this name. No node leads.
     pub fn new(name: String, mark: u64) -> Self {
         Self { name, mark, lead: watch::Sender::default(), said: Mutex::default() }
     }
 
-    /// Who leads, and what changes of it.
+    /// The leader, and its changes.
     pub fn lead(&self) -> watch::Receiver<Lead> {
         self.lead.subscribe()
     }
@@ -262,7 +263,8 @@ impl Feed {
         said.kept = said.kept.max(Some(position));
     }
 
-    /// What was said is of no use any more: the node leads no more, or the log of etcd is another one.
+    /// Forgets confirmations that are not claimed yet: the node does not lead any more, or the log of etcd is
+    /// another one.
     pub fn forget(&self) {
         self.lock().sayings.clear();
     }
@@ -272,7 +274,7 @@ impl Feed {
         self.lock().resigns = true;
     }
 
-    /// What keeps this node from following; None: nothing.
+    /// Records why this node cannot follow; None: it can.
     pub(crate) fn report(&self, says: Option<Box<str>>) {
         self.lock().says = says;
     }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use crate::etcd::record::{NodeState, Record};
 
-/// What the floor of a node that is behind may lag, in milliseconds, and what its threads may be late.
+/// The time in milliseconds by which the floor of a node that is behind may lag, and by which its threads may
+/// be late.
 const SLACK_MS: u64 = 300;
 
 /// For how long after its lease has run out a node is waited for, in milliseconds.
@@ -18,9 +19,9 @@ pub const GONE_MS: u64 = 60_000;
 /// A node that is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name, unique.
+    /// The node's name, unique in the fleet.
     pub name: String,
-    /// What it says of itself.
+    /// The node's record.
     pub record: Record,
 }
 
@@ -106,7 +107,7 @@ impl<W> Fleet<W> {
         }
     }
 
-    /// What a node says of itself.
+    /// The record of a node.
     pub fn get(&self, name: &str) -> Option<&Record> {
         self.nodes.get(name)
     }

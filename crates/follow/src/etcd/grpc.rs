@@ -18,7 +18,7 @@ use crate::wire::kept_alive;
 /// Longest message that is taken, in bytes.
 const MESSAGE_MAX: usize = 64 << 20;
 
-/// What may arrive of the watch before it is taken, in bytes.
+/// The flow-control window of the watch in bytes: more may not arrive before it is read.
 const WINDOW: u32 = 4 << 20;
 
 /// A code of gRPC: the user has no right.
@@ -28,7 +28,7 @@ pub(crate) const OUT_OF_RANGE: u32 = 11;
 /// A code of gRPC: there is no space.
 pub(crate) const RESOURCE_EXHAUSTED: u32 = 8;
 
-/// What went wrong with a request.
+/// An error of a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrpcError {
@@ -46,7 +46,7 @@ pub enum GrpcError {
     /// There was no response in time.
     #[error("no response within {} ms to {what}", .after.as_millis())]
     Timeout {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         /// The time.
         after: Duration,
@@ -59,7 +59,7 @@ pub enum GrpcError {
         /// etcd's.
         message: String,
     },
-    /// It is no etcd, or its answer is not what it should be.
+    /// The server is no etcd, or its answer breaks the protocol.
     #[error("the answer is not etcd's: {0}")]
     Protocol(&'static str),
 }

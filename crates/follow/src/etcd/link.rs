@@ -21,7 +21,8 @@ const CONNECT_MAX: Duration = Duration::from_millis(2500);
 /// Between the attempts at two servers, which run beside each other.
 const NEXT_SERVER: Duration = Duration::from_millis(100);
 
-/// Of the log, which other one of the same cluster may have been put in its place: an entry that must still be there.
+/// A mark of the log: an entry that must still be there. Otherwise another log of the same cluster was put in
+/// its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) key: Vec<u8>,
@@ -30,7 +31,7 @@ pub(super) struct Mark {
     pub(super) head: Vec<u8>,
 }
 
-/// What was read with a new connection.
+/// The first replies of a new connection.
 pub(super) struct Opened {
     pub(super) channel: Channel,
     pub(super) watch: Responses,

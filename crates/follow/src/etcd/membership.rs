@@ -24,7 +24,7 @@ pub(super) struct Seat {
     pub(super) name: String,
 }
 
-/// What became of an attempt to be listed.
+/// The result of an attempt to be listed.
 #[derive(Debug)]
 pub(super) enum Registered {
     /// Under this name.

@@ -3,7 +3,7 @@
 
 use prost::{Enumeration, Message, Oneof};
 
-/// Of every response.
+/// The header of every response.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
     #[prost(uint64, tag = "1")]

@@ -45,9 +45,9 @@ pub struct Batch {
 /// Whether a ticket is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It is committed.
+    /// The ticket is committed.
     Over,
-    /// It will be told.
+    /// The waiter will be told.
     Waits,
     /// The log is lost.
     Lost,

@@ -25,13 +25,13 @@ pub struct Place {
     pub prefix: String,
     /// The user, if etcd has authentication.
     pub user: Option<String>,
-    /// Its password, if it is in the address.
+    /// The user's password, if it is in the address.
     pub password: Option<String>,
     /// Whether connections are encrypted: never [`SslMode::Prefer`].
     pub ssl: SslMode,
 }
 
-/// What is wrong with an address.
+/// The reason why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: write etcd://[USER@]HOST:2379,HOST2:2379/PREFIX, or servers = [\"http://HOST:2379\"]")]
 pub struct PlaceError(String);
@@ -148,7 +148,7 @@ impl Place {
         Ok(())
     }
 
-    /// What is refused is not shown: there may be a password in it.
+    /// Adds a server. An error does not show the refused text: there may be a password in it.
     fn add_server(&mut self, server: &str) -> Result<(), PlaceError> {
         let number = self.servers.len() + 1;
         if server.contains('@') {

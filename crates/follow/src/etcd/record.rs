@@ -1,4 +1,4 @@
-//! What a node says of itself to the others: `PREFIX/node/NAME`, under a lease.
+//! A node's record of itself for the others: `PREFIX/node/NAME`, under a lease.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ const MAGIC: &str = "cattlegrid 1 ";
 /// Where a node is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NodeState {
-    /// It has not confirmed the log for the first time.
+    /// The node has not confirmed the log for the first time.
     #[default]
     Joining,
-    /// It serves.
+    /// The node serves.
     Up,
-    /// It leaves: SIGTERM.
+    /// The node leaves after SIGTERM.
     Draining,
 }
 
@@ -28,16 +28,16 @@ pub struct Record {
     pub address: String,
     /// The last revision of which it has said that it is obeyed.
     pub applied: u64,
-    /// Its `max_lag`, in milliseconds.
+    /// The node's `max_lag`, in milliseconds.
     pub max_lag_ms: u64,
     /// Age of its last confirmation when it wrote this, in milliseconds; `None`: it has none.
     pub lag_ms: Option<u64>,
-    /// Its release.
+    /// The node's release.
     pub release: String,
 }
 
 impl NodeState {
-    /// As users read it.
+    /// The state's name for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Joining => "joining",

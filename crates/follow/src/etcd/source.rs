@@ -38,9 +38,9 @@ pub const CONFIRM_MS_MAX: u64 = 400;
 /// How long leaving the list may take.
 const LEAVE_MAX: Duration = Duration::from_millis(300);
 
-/// What the log is for: a node of a fleet.
+/// A node of a fleet, which obeys the log.
 pub trait Node: crate::node::Node {
-    /// Who waits for a bump.
+    /// A client's request that waits for a bump.
     type Waiter: Send + 'static;
     /// Tells waiters that their bump is confirmed, or is not.
     fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
@@ -50,14 +50,14 @@ pub trait Node: crate::node::Node {
     fn fleet(&mut self, nodes: Vec<Listed>);
 }
 
-/// What a node is to others.
+/// This node as the others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Own {
-    /// Its name, unique in its fleet.
+    /// The node's name, unique in its fleet.
     pub name: String,
     /// Where clients reach it, `HOST:PORT`.
     pub address: String,
-    /// Its release.
+    /// The node's release.
     pub release: String,
     /// Another number after each start.
     pub instance: u64,
@@ -130,7 +130,7 @@ impl<W> Mailbox<W> {
         Self { outbox: Mutex::default(), sightings: Mutex::default(), feeds, ready: Notify::new() }
     }
 
-    /// What keeps this node from following a database's log for all; None: nothing.
+    /// Records why this node cannot follow a database's log for all; None: it can.
     pub fn report(&self, feed: &Feed, says: Option<String>) {
         feed.report(says.map(Into::into));
         self.ready.notify_one();
@@ -141,7 +141,7 @@ impl<W> Mailbox<W> {
         self.feeds.iter().map(|feed| (feed.name.clone(), feed.mark)).collect()
     }
 
-    /// Of the database's log of this name.
+    /// The feed of the database's log of this name.
     pub fn feed(&self, name: &str) -> Option<&Arc<Feed>> {
         self.feeds.iter().find(|feed| feed.name == name)
     }
@@ -192,7 +192,7 @@ impl<W> Mailbox<W> {
     }
 }
 
-/// What a request came to.
+/// The result of a request.
 enum Done {
     Probed { number: u64, result: Result<RangeResponse, GrpcError> },
     Put(Result<PutResponse, GrpcError>),
@@ -234,7 +234,7 @@ struct Running<W> {
     confirmed_ms: Option<u64>,
     lease: Option<i64>,
     seat: Option<Seat>,
-    /// What the record says, and when it was written, in milliseconds.
+    /// The state and the position in the record that was written last, and when, in milliseconds.
     written: Option<(NodeState, i64, u64)>,
     /// Barriers wait until the record says that this revision is obeyed.
     barrier_at: i64,
@@ -257,7 +257,7 @@ struct Running<W> {
     is_list_new: bool,
 }
 
-/// What comes after the follower's actions.
+/// The next step after the follower's actions.
 enum Next {
     /// Make a connection.
     Connect { resume: Option<i64> },
@@ -273,10 +273,10 @@ enum Heard {
 }
 
 impl Source {
-    /// What keeps the log from being followed and written; empty: nothing.
+    /// Checks whether the log can be followed and written: the requirements that are not met, or none.
     ///
     /// # Errors
-    /// It cannot be reached, or refuses.
+    /// The log cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, GrpcError> {
         let opened = match link::open(&self.place, password, &self.tls, 0, None, None).await {
             Ok(opened) => opened,

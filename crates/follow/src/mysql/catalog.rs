@@ -1,4 +1,4 @@
-//! What a server must have so that its log says all that is followed, and the statement for each thing that is missing.
+//! Requirements on a server, so that its log has all that is followed, and the statement that meets each.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ const ENGINES: [&str; 2] = ["INNODB", "ROCKSDB"];
 /// Parents of parents that are looked for.
 const PARENTS_MAX: usize = 200;
 
-/// What the catalog says.
+/// The server's catalog, as far as it concerns the log.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) server: Server,
@@ -86,7 +86,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Of a table, or of a part of it, nothing is seen.
+    /// Records that a table, or a part of it, may not be read.
     fn miss_right(&mut self, table: &Table, what: String) {
         let mend = format!("GRANT SELECT ON {} TO {}", full(table), self.account);
         self.miss(false, what, mend);
@@ -385,7 +385,7 @@ impl Catalog {
     }
 }
 
-/// What creates a table. None: there is none, or not the whole of it may be seen.
+/// The statement that creates a table. None: the table does not exist, or may not be read as a whole.
 async fn created(connection: &mut Connection, table: &Table) -> Result<Option<String>, WireError> {
     match connection.query(&format!("SHOW CREATE TABLE {}", full(table))).await {
         Ok(rows) => Ok(rows.first().map(|row| text(row, 1).to_owned())),

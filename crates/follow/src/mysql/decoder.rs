@@ -24,7 +24,7 @@ const PAYLOAD: u8 = 40;
 /// The part of a file's number that events have of an offset.
 const LOW: u64 = 0xffff_ffff;
 
-/// What a part of the stream says.
+/// An event that the decoder makes of a part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Entry {
@@ -46,18 +46,18 @@ pub(crate) struct Last {
     pub(crate) time: u32,
 }
 
-/// What a node must know that goes on at a place for another one.
+/// State that a node needs to go on at a place for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Begun {
     /// When the place's file was begun.
     pub(crate) file_time: u32,
     /// The last transaction, if it is before the place.
     pub(crate) last: Option<Last>,
-    /// Of the definitions, if they are known from the place on.
+    /// The number of the definitions, if they are known from the place on.
     pub(crate) definitions: Option<u64>,
 }
 
-/// What is known of a stream and of the one before it.
+/// State of a stream, and of the one before it.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     pub(crate) definitions: Definitions,
@@ -78,14 +78,14 @@ pub(crate) struct Decoder {
     open: Option<Open>,
     prepared: Vec<(Box<str>, Names)>,
     last: Option<Last>,
-    /// What must come first.
+    /// The transaction that must come first.
     expected: Option<Last>,
 }
 
 /// A table whose rows are not as the catalog says.
 #[derive(Debug)]
 struct Odd {
-    /// Its database, and its name.
+    /// The table's database and name.
     table: (String, String),
     what: String,
     /// The follower has been told that something is missing.
@@ -130,7 +130,7 @@ impl Decoder {
         }
     }
 
-    /// Of a node that goes on at a place for another one.
+    /// The decoder of a node that goes on at a place for another one.
     pub(crate) fn resumed(tables: &[Table], place: Place, begun: Begun) -> Self {
         let mut decoder = Self::new(tables);
         (decoder.place, decoder.last) = (place, begun.last);
@@ -139,7 +139,7 @@ impl Decoder {
         decoder
     }
 
-    /// What a node must know that goes on at this place. `None`: none can.
+    /// The state that a node needs to go on at this place. `None`: no node can.
     pub(crate) fn begun(&self, place: Place) -> Option<Begun> {
         let (_, file_time) = self.file.filter(|(number, _)| *number == place.file)?;
         let last = self.last.clone().filter(|last| last.end <= place);
@@ -189,7 +189,7 @@ impl Decoder {
         is_other
     }
 
-    /// What the rows show that is missing: from now on it is known.
+    /// Requirements that the rows show not to be met. Further calls do not return them again.
     pub(crate) fn missing(&mut self) -> Vec<Missing> {
         let missing = |odd: &mut Odd| {
             odd.is_said = true;

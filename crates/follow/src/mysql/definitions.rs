@@ -14,9 +14,9 @@ use crate::tables::Table;
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) shape: Shape,
-    /// Of its type, as the catalog writes it.
+    /// The column's type as the catalog writes it.
     pub(crate) written: String,
-    /// It is computed, and may be in no row.
+    /// Whether the column is computed, and may be in no row.
     pub(crate) is_virtual: bool,
     /// The catalog does not have it.
     pub(crate) is_hidden: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Column {
     pub(crate) is_row_end: bool,
 }
 
-/// What rows of a table are for.
+/// The purpose of reading a table's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Their tags are bumped.
@@ -42,7 +42,7 @@ pub(crate) struct Target {
     pub(crate) columns: Option<Vec<Column>>,
 }
 
-/// What was read from the catalog.
+/// Definitions read from the catalog that are not in force yet.
 #[derive(Debug)]
 struct Read {
     targets: Vec<Target>,
@@ -50,7 +50,7 @@ struct Read {
     from: Place,
 }
 
-/// What is known.
+/// The definitions of the tables, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     targets: Vec<Target>,
@@ -62,7 +62,7 @@ pub(crate) struct Definitions {
     changes: u64,
     /// The stream is the first of a node that goes on for another one.
     goes_on: bool,
-    /// What they were at its beginning, as far as the other one knew them.
+    /// The number of the definitions at the stream's beginning, as far as the other node knew them.
     expected: Option<u64>,
 }
 

@@ -24,7 +24,7 @@ const STANDALONE: u8 = 1;
 /// Numbers of character sets whose first half is not ASCII, of those that a client may have: `swe7`, with MariaDB's that do not pad.
 const NO_ASCII: [u16; 4] = [10, 82, 1034, 1106];
 
-/// What is before each event.
+/// The header before each event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) time: u32,
@@ -44,7 +44,7 @@ impl Header {
     }
 }
 
-/// What rows became.
+/// How rows were changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Insert,
@@ -80,7 +80,8 @@ pub(crate) enum Event<'a> {
     Rows(Rows<'a>),
     /// The transaction is committed.
     Commit,
-    /// It is prepared under an `XID` of the client's, as statements have it; `is_one_phase`: and committed.
+    /// The transaction is prepared under an `XID` of the client's, as statements have it; `is_one_phase`: it
+    /// is committed as well.
     Prepared {
         is_one_phase: bool,
         id: String,
@@ -126,7 +127,7 @@ pub(crate) struct Rows<'a> {
     pub(crate) width: usize,
     /// Which columns the rows have.
     pub(crate) present: &'a [u8],
-    /// Of an update the new rows; otherwise the same.
+    /// The columns of the new rows of an update; otherwise the same as `present`.
     pub(crate) present_after: &'a [u8],
     pub(crate) written: std::borrow::Cow<'a, [u8]>,
 }
@@ -369,7 +370,8 @@ fn varying(reader: &mut Reader<'_>) -> Option<u64> {
     })
 }
 
-/// What MariaDB compressed (`log_bin_compress`): a byte of kind and length, the length before, and a stream of zlib.
+/// Decompresses an event of MariaDB (`log_bin_compress`): a byte of kind and length, the length before, and a
+/// stream of zlib.
 fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(bytes);
     let first = reader.u8()?;

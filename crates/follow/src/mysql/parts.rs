@@ -1,4 +1,4 @@
-//! What a changed row of the log bumps.
+//! The tags that a changed row of the log bumps.
 
 use crate::mysql::definitions::{Column, Purpose, Target};
 use crate::mysql::event::{Change, Rows, TableMap};
@@ -33,10 +33,10 @@ enum Value<'a> {
     Made(Vec<u8>),
 }
 
-/// Of each target of a table.
+/// The part of each target of a table.
 ///
 /// # Errors
-/// The rows are not as the catalog says; says how.
+/// How the rows differ from the catalog.
 pub(crate) fn parts(targets: &[&Target], map: &TableMap<'_>) -> Result<Vec<Part>, String> {
     let layouts = Layout::all(map.types, map.meta).ok_or("has columns of a type that is not known")?;
     targets.iter().map(|target| Part::new(target, map, &layouts)).collect()

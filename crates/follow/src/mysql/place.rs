@@ -22,7 +22,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Of `mysql-bin.000007` and an offset; with the name before the number.
+    /// The name before the number, and the place, of a file such as `mysql-bin.000007` and an offset.
     pub(crate) fn of(file: &str, offset: u64) -> Option<(String, Self)> {
         let (base, number) = file.rsplit_once('.')?;
         let digits = number.len() >= 6 && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -41,12 +41,12 @@ impl Place {
         format!("{base}.{:06}", self.file)
     }
 
-    /// As one number, in the same order.
+    /// The place as one number, in the same order.
     pub(crate) fn packed(&self) -> u64 {
         self.file << OFFSET_BITS | self.offset.min((1 << OFFSET_BITS) - 1)
     }
 
-    /// Of [`Place::packed`].
+    /// The place of a number from [`Place::packed`].
     pub(crate) fn unpacked(number: u64) -> Self {
         Self { file: number >> OFFSET_BITS, offset: number & ((1 << OFFSET_BITS) - 1) }
     }
@@ -64,7 +64,7 @@ pub(crate) struct Transaction {
     pub(crate) gtid: Option<(Origin, u64)>,
 }
 
-/// What a reader sees that begins now.
+/// The transactions that a reader sees that begins now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// MariaDB: all before this place.
@@ -121,7 +121,8 @@ impl Gtids {
         after > 0 && number < ranges[after - 1].1
     }
 
-    /// As `COM_BINLOG_DUMP_GTID` sends it: in another way if there are tags, which servers know since they have them.
+    /// The set in the form of `COM_BINLOG_DUMP_GTID`. It has another form if there are tags, which only
+    /// servers of releases with tags have.
     pub(crate) fn encoded(&self) -> Vec<u8> {
         let has_tags = self.0.keys().any(|(_, tag)| !tag.is_empty());
         let count = self.0.len() as u64;

@@ -1,6 +1,6 @@
 //! Reads numbers and texts of the protocol: lowest byte first, lengths before texts.
 
-/// What is left to be read.
+/// The bytes that are left to be read.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 

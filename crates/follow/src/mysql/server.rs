@@ -1,4 +1,4 @@
-//! What the server says of itself: who it is, how far its log is, and what a reader sees.
+//! Facts about the server: its identity, the end of its log, and the transactions that a reader sees.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,7 +33,7 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// Its parts; the last may have blanks.
+    /// The parts of the identity as one text; the last part may have blanks.
     pub(crate) fn written(&self) -> String {
         let Self { product, number, unique, host, port, log } = self;
         let unique = if unique.is_empty() { "-" } else { unique };
@@ -50,7 +50,7 @@ impl Identity {
     }
 }
 
-/// Its settings.
+/// The server's settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) is_mariadb: bool,
@@ -148,7 +148,7 @@ impl Server {
         head.map(|head| head.place).ok_or(WireError::Protocol("the server writes no log any more"))
     }
 
-    /// What a reader sees that begins now.
+    /// The transactions that a reader sees that begins now.
     pub(crate) async fn snapshot(&self, connection: &mut Connection) -> Result<Seen, WireError> {
         if !self.is_mariadb {
             let rows = connection.query("SELECT @@global.gtid_executed").await?;

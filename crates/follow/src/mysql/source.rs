@@ -48,7 +48,7 @@ const THROUGH_GTID: u16 = 4;
 pub struct Source {
     /// Where the server is.
     pub address: Address,
-    /// What is followed.
+    /// The tables that are followed.
     pub tables: Arc<[Table]>,
     /// The number by which the server knows its replicas; `None`: a random one.
     pub server_id: Option<u32>,
@@ -68,7 +68,7 @@ impl Log for Mysql {
 }
 
 impl Source {
-    /// What the server lacks, each with the statement that mends it.
+    /// Checks the requirements on the server: those that are not met, each with the statement that meets it.
     ///
     /// # Errors
     /// The server cannot be reached, or refuses.
@@ -163,7 +163,7 @@ impl Source {
     }
 }
 
-/// What is known of a server while it is followed.
+/// State of a server while it is followed.
 struct Mysql {
     source: Source,
     decoder: Decoder,
@@ -332,7 +332,7 @@ impl Database for Mysql {
         node.obeyed(link.ordered.map_or(0, |place| place.packed()));
     }
 
-    /// What is ordered may not be obeyed yet.
+    /// The place from which a stream resumes: orders after it may not be obeyed yet.
     fn resumes(&self, place: Place, node: &mut impl Node) -> Place {
         Place::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
     }

@@ -1,4 +1,4 @@
-//! What a statement in the log is. Nothing of it is understood but how it begins, and whether it has a name in it.
+//! The kind of a statement in the log. Only its beginning is parsed, and whether a name is in it.
 
 /// A kind of statement.
 #[derive(Debug, PartialEq, Eq)]
@@ -6,17 +6,17 @@ pub(crate) enum Statement<'a> {
     Begin,
     Commit,
     Rollback,
-    /// Of a transaction with an `XID` of the client's.
+    /// The begin of a transaction with an `XID` of the client's.
     XaStart,
     XaCommit(&'a str),
     XaRollback(&'a str),
     /// A database, if one is named, and a table.
     Truncate(Option<String>, String),
-    /// It changes rows, which are not in the log.
+    /// The statement changes rows, which are not in the log.
     Data,
-    /// It changes a table or a database.
+    /// The statement changes a table or a database.
     Definition,
-    /// It changes no row.
+    /// The statement changes no row.
     Other,
 }
 
@@ -39,7 +39,7 @@ const HARMLESS: [&str; 15] = [
     "UNINSTALL",
 ];
 
-/// What is created, changed or dropped besides tables.
+/// Kinds of objects besides tables that are created, changed or dropped.
 const OF_NO_TABLE: [&str; 16] = [
     "USER",
     "ROLE",
@@ -104,7 +104,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// What follows the word FOR, outside of quotes.
+/// The text after the word FOR, outside of quotes.
 fn behind_for(text: &str) -> Option<&str> {
     let (mut quote, mut at_begin) = (None, true);
     for (at, letter) in text.char_indices() {

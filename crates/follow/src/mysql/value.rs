@@ -25,13 +25,13 @@ pub(crate) enum Shape {
     },
     Choice(Vec<String>),
     Set(Vec<String>),
-    /// What its own text says: decimals, dates, times, years, bits.
+    /// The value's own text: decimals, dates, times, years, bits.
     Own,
     /// MariaDB's.
     Uuid,
     Inet4,
     Inet6,
-    /// It has no single text.
+    /// The value has no unique text.
     Refused,
 }
 
@@ -286,7 +286,7 @@ fn padded<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// As MariaDB shows it: the end of an address whose beginning is zeros is that of IPv4.
+/// The text that MariaDB shows: the end of an address whose beginning is zeros is that of IPv4.
 fn inet6(address: std::net::Ipv6Addr) -> String {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, seventh, _] if seventh > 0 => {
@@ -303,7 +303,7 @@ fn uuid(value: &[u8]) -> Option<String> {
     Some([&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]].join("-"))
 }
 
-/// What differs from ISO 8859-1.
+/// The characters that differ from ISO 8859-1.
 const CP1252: [char; 32] = [
     '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}', '\u{90}',
     '‘', '’', '“', '”', '•', '–', '—', '˜', '™', 'š', '›', 'œ', '\u{9d}', 'ž', 'Ÿ',

@@ -20,7 +20,7 @@ use crate::wire::{
 /// Most bytes of one event that are kept. A row can have 1 GiB: of what is longer only the beginning is kept.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
-/// Of an event that is longer than [`EVENT_BYTES_MAX`].
+/// Bytes that are kept of an event longer than [`EVENT_BYTES_MAX`].
 const CUT_BYTES: usize = 64;
 
 /// The longest payload of one packet; a longer one goes on in the next.
@@ -46,12 +46,12 @@ pub(crate) const ER_MASTER_FATAL: &str = "1236";
 pub(crate) struct Connection {
     stream: Bytestream,
     input: BytesMut,
-    /// Of the next packet.
+    /// The sequence number of the next packet.
     sequence: u8,
     partial: Partial,
-    /// It is encrypted, or a Unix socket.
+    /// Whether the connection is encrypted, or a Unix socket.
     is_private: bool,
-    /// As it says it: `5.5.5-10.11.6-MariaDB`.
+    /// The version as the server writes it: `5.5.5-10.11.6-MariaDB`.
     pub(crate) version: String,
 }
 
@@ -65,7 +65,7 @@ struct Partial {
     length: usize,
 }
 
-/// What the server said, and whether it is only the beginning.
+/// A payload from the server, and whether only its beginning was kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Payload {
     pub(crate) bytes: Vec<u8>,

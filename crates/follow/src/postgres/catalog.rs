@@ -1,4 +1,4 @@
-//! What a database must have so that its log says all that is followed, and the statement for each thing that is missing.
+//! Requirements on a database, so that its log has all that is followed, and the statement that meets each.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const VERSION_MIN: u32 = 140_000;
 pub(crate) struct Found {
     /// Which of the tables that are followed.
     pub(crate) table: usize,
-    /// As the stream will describe it.
+    /// The relation as the stream will describe it.
     pub(crate) relation: Relation,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Asked {
     Check,
 }
 
-/// What a source needs of a database.
+/// The objects that a source needs in a database.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) publication: String,
@@ -45,15 +45,17 @@ pub(crate) struct Wanted {
     pub(crate) slot: Option<String>,
 }
 
-/// What the catalog says.
+/// The database's catalog, as far as it concerns the log.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     pub(crate) found: Vec<Found>,
     /// Other tables that the publication has.
     pub(crate) others: HashSet<u32>,
-    /// Of the definitions of what is followed: another text when one was changed, even if it was changed back.
+    /// A text of the definitions of what is followed. It differs after any change of a definition, even if
+    /// the change was undone.
     pub(crate) mark: String,
-    /// Of each table's row in the catalog: the table's number, and which transaction has written the row. TRUNCATE does, too.
+    /// By table number: the transaction that has written the table's row in the catalog. TRUNCATE writes it
+    /// as well.
     pub(crate) written: BTreeMap<u32, u32>,
     pub(crate) missing: Vec<Missing>,
 }
@@ -336,7 +338,7 @@ impl Catalog {
     }
 }
 
-/// What a table, or a part of one, lacks so that its rows say what is bumped.
+/// Requirements that a table, or a part of one, does not meet, so that its rows lack columns for their tags.
 async fn lacks_of_rows(
     connection: &mut Connection,
     table: &Table,
@@ -393,8 +395,9 @@ fn published_sql(publication: &str) -> String {
     )
 }
 
-/// Of a table, its partitions and what inherits from it: id, schema, name, kind, identity, whether it is published, row filter, whether
-/// columns are left out, versions of its definition and of its place in the publication, persistence.
+/// The statement that reads a table, its partitions and the tables that inherit from it: id, schema, name,
+/// kind, identity, whether it is published, row filter, whether columns are left out, versions of its
+/// definition and of its place in the publication, persistence.
 fn relations_sql(oid: &str, publication: &str) -> String {
     format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, p.tablename, \
@@ -415,7 +418,7 @@ fn relations_sql(oid: &str, publication: &str) -> String {
     )
 }
 
-/// Of a table's columns: name, whether it belongs to the replica identity.
+/// The statement that reads a table's columns: name, whether it belongs to the replica identity.
 fn columns_sql(oid: &str) -> String {
     format!(
         "SELECT a.attname, EXISTS (SELECT FROM pg_index i, pg_class c WHERE c.oid = a.attrelid AND i.indrelid = c.oid \

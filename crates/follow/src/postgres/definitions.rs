@@ -7,7 +7,7 @@ use crate::mark::Mark;
 /// Truncating transactions that are remembered.
 const TRUNCATED_MAX: usize = 1000;
 
-/// What a look shows.
+/// The result of a look into the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     Same,
@@ -16,12 +16,12 @@ pub(crate) enum Look {
     Changed,
 }
 
-/// What was seen last.
+/// The definitions that were seen last.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     /// None: there was no look.
     seen: Option<(String, BTreeMap<u32, u32>)>,
-    /// What another node had seen that followed before.
+    /// The number of the definitions that another node had seen that followed before.
     other: Option<u64>,
     /// The stream had these, in the order in which they came.
     truncated: VecDeque<u32>,

@@ -19,7 +19,7 @@ pub(crate) struct Commit {
     /// Behind its record.
     pub(crate) end: Lsn,
     pub(crate) transaction: u32,
-    /// As the log has it, in microseconds since 2000.
+    /// The time of the commit as the log has it, in microseconds since 2000.
     pub(crate) time: u64,
 }
 
@@ -31,7 +31,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// What another node had received.
+    /// The history of a node that goes on after another one, with the last commit that the other had
+    /// received.
     pub(crate) fn resumed(last: Option<Commit>) -> Self {
         Self { last, is_expected: false }
     }

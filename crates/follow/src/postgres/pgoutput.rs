@@ -11,7 +11,7 @@ use crate::rows::{Cell, Column, Identity, Old, Relation, Row};
 pub struct Lsn(pub u64);
 
 impl fmt::Display for Lsn {
-    /// As PostgreSQL writes it.
+    /// Writes the position as PostgreSQL does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
     }

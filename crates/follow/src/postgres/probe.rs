@@ -1,4 +1,5 @@
-//! What the second connection is asked again and again: which server it is, how far its log is, and what a reader sees.
+//! The repeated question on the second connection: the server's identity, the end of its log, and the
+//! transactions that a reader sees.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use crate::postgres::standbys::counts_us;
 use crate::postgres::wire::Connection;
 use crate::wire::{ResultRow, WireError};
 
-/// What was said.
+/// The reply to a probe.
 #[derive(Debug)]
 pub(crate) struct Probed {
     pub(crate) identity: Identity,

@@ -54,7 +54,7 @@ pub struct Source {
     pub address: Address,
     /// The publication.
     pub publication: String,
-    /// What is followed.
+    /// The tables that are followed.
     pub tables: Arc<[Table]>,
     /// The name of a permanent slot; `None`: a temporary one.
     pub slot: Option<String>,
@@ -76,19 +76,19 @@ impl Log for Postgres {
     type Identity = Identity;
 }
 
-/// What belongs to one pair of connections.
+/// State of one pair of connections.
 struct Session {
     /// When the server is told how far we are: an idle one ends a connection that is silent for `wal_sender_timeout` (60 s).
     status_at: Instant,
     bound: HashMap<u32, Role>,
-    /// As the stream has described them.
+    /// The tables as the stream has described them.
     relations: HashMap<u32, Relation>,
     /// Those that it had described when the catalog was asked last.
     listed: HashSet<u32>,
     transaction: Option<(u32, Names)>,
     /// Up to where the node has obeyed its orders.
     acknowledged: Lsn,
-    /// What the server was told last of that.
+    /// The position that the server was told last.
     told: Lsn,
     received: Lsn,
 }
@@ -103,7 +103,8 @@ impl Source {
         }
     }
 
-    /// What the database lacks, each with the statement that mends it.
+    /// Checks the requirements on the database: those that are not met, each with the statement that meets
+    /// it.
     ///
     /// # Errors
     /// The database cannot be reached, or refuses.
@@ -146,10 +147,10 @@ impl Source {
     }
 }
 
-/// What is known of a database while it is followed.
+/// State of a database while it is followed.
 struct Postgres {
     source: Source,
-    /// What the catalog said last.
+    /// The tables that the catalog had last.
     found: Vec<Found>,
     others: HashSet<u32>,
     left_out: LeftOut,
@@ -166,12 +167,13 @@ fn is_new(name: &str) -> String {
     format!("{name} is new, or was changed")
 }
 
-/// What a table of the stream is to us.
+/// The role of a table of the stream.
 enum Role {
     Followed(Bound),
-    /// It is not followed.
+    /// The table is not followed.
     Other,
-    /// Its definition is newer than the last look into the catalog: perhaps it is a partition of what is followed.
+    /// The table's definition is newer than the last look into the catalog: perhaps it is a partition of a
+    /// followed table.
     Unknown {
         name: String,
     },
@@ -413,7 +415,7 @@ impl Postgres {
         }
     }
 
-    /// What a table is to us. `is_listed`: the catalog was read after the stream had described it.
+    /// The role of a table. `is_listed`: the catalog was read after the stream had described it.
     fn role(&self, relation: &Relation, is_listed: bool) -> Role {
         let by_name = |table: &Table| table.schema == relation.schema && table.name == relation.name;
         let part =

@@ -19,7 +19,7 @@ pub(crate) struct Stands {
     pub(crate) last: Option<Commit>,
     /// Transactions that had not ended when everything was flushed last.
     pub(crate) running: Vec<u32>,
-    /// Of the catalog, as it was seen last: with another one what is in the log may not be all.
+    /// The number of the catalog as it was seen last. With another catalog the log may lack changes.
     pub(crate) catalog: u64,
     /// The database's process of the stream.
     pub(crate) process: Option<i32>,

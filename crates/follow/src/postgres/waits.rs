@@ -1,4 +1,5 @@
-//! What a slot waits for while it is made: transactions that had written when it began; and whether there is a place for it.
+//! Obstacles while a slot is made: transactions that had written when its making began, and no place for a
+//! slot.
 
 use std::time::Duration;
 

@@ -353,7 +353,7 @@ mod tests {
         [&[COPY_DATA_TAG][..], &length.to_be_bytes(), bytes].concat()
     }
 
-    /// What a stream says that sends these bytes in pieces of `step`, then ends.
+    /// The messages of a stream that sends these bytes in pieces of `step`, then ends.
     fn streamed(bytes: &[u8], step: usize) -> Vec<Option<Bytes>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {

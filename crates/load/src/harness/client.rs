@@ -11,7 +11,7 @@ use socket2::SockRef;
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
-    /// What has arrived and is not read yet.
+    /// Bytes that have arrived and are not parsed yet.
     input: Vec<u8>,
 }
 
@@ -38,10 +38,10 @@ impl Client {
         self.stream.write_all(bytes.as_ref())
     }
 
-    /// What `take` makes of the next element of a reply and of its bytes.
+    /// Passes the next element of a reply, and its bytes, to `take`, and returns the result.
     ///
     /// # Errors
-    /// The system's; `InvalidData` for what no server says.
+    /// The system's error; `InvalidData` for bytes that are no reply of memcached's protocol.
     pub fn next<T>(&mut self, take: impl FnOnce(Response<'_>, &[u8]) -> T) -> io::Result<T> {
         loop {
             match parse_response(&self.input) {

@@ -102,13 +102,13 @@ impl Wire for Binary {
 }
 
 impl Binary {
-    /// Of the packet at this place in the request.
+    /// The opaque of the packet at this place in the request.
     fn opaque(self, place: usize) -> u32 {
         self.first.wrapping_add(place as u32)
     }
 }
 
-/// What the header of a reply says.
+/// The header of a reply.
 struct Header {
     opcode: u8,
     extras_bytes: usize,
@@ -137,7 +137,7 @@ impl Header {
         }
     }
 
-    /// What the reply to the packet at this place says, whose opcode it has.
+    /// The element of the reply to the packet at this place; the reply has its opcode.
     fn element<'a>(&self, asked: &'static str, place: usize, body: &'a [u8]) -> Result<Element<'a>, Fault> {
         let (head, data) = body.split_at(self.head_bytes);
         let (extras, key) = head.split_at(self.extras_bytes);

@@ -1,4 +1,4 @@
-//! What workers and templates say: their log lines within the rate, and their events.
+//! Output of workers and templates: their log lines, within the rate limit, and their events.
 
 use crate::base::Base;
 use crate::callbacks::LogChunk;

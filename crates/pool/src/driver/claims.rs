@@ -68,8 +68,8 @@ impl Driver {
         count
     }
 
-    /// Of each worker's first job that is not begun, the earliest that may be taken: the time, the worker's slot, and the
-    /// place of the job there.
+    /// The earliest time at which a job may be taken back, among each worker's first job that is not begun:
+    /// the time, the worker's slot, and the job's place there.
     fn next_offered(&self) -> Option<(Instant, usize, usize)> {
         let first = |(slot, worker): (usize, &WorkerProcess)| {
             let (due, at) = self.first_offered(worker)?;

@@ -39,7 +39,8 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::has_frame_room`], for a line of JSON of which this many bytes have arrived, and not the end.
+    /// Whether the worker has room, as [`Driver::has_frame_room`] says it, for a line of JSON of which
+    /// `arrived` bytes have come, and not the end.
     pub(super) fn has_line_room(&mut self, slot: usize, arrived: usize) -> bool {
         if arrived <= SHORT || !self.reply_room.is_limited() {
             return true;
@@ -72,7 +73,7 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::has_frame_room`], for a frame of this many bytes.
+    /// Whether the worker has room, as [`Driver::has_frame_room`] says it, for a frame of this many bytes.
     fn has_room_for(&mut self, slot: usize, bytes: usize) -> bool {
         let Some(worker) = self.fleet.get(slot) else { return true };
         match worker.room {

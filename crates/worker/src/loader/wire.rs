@@ -29,11 +29,11 @@ pub struct Job<'a> {
     pub key: &'a [u8],
     /// Text of the rule's pattern: `page:{id}`.
     pub rule: &'a str,
-    /// What a client has said about the value that it wants, never empty.
+    /// A client's hint about the value that it wants, never empty.
     pub hint: Option<&'a [u8]>,
     /// The old value, if there is one and the loader asks for it.
     pub stale: Option<&'a [u8]>,
-    /// What the captures of the rule's pattern matched, by name.
+    /// The texts that the captures of the rule's pattern matched, by name.
     pub captures: Captures<'a>,
 }
 
@@ -101,7 +101,7 @@ pub struct Captures<'a>(Source<'a>);
 
 #[derive(Debug, Clone)]
 enum Source<'a> {
-    /// What is left of a checked list with an even number of parts.
+    /// The remaining part of a checked list with an even number of parts.
     Wire(Parts<'a>),
     Pairs(std::slice::Iter<'a, (&'a str, &'a str)>),
 }
@@ -112,7 +112,7 @@ impl<'a> Captures<'a> {
         Self(Source::Pairs(pairs.iter()))
     }
 
-    /// What the capture `name` matched; `None` if there is no such capture.
+    /// The bytes that the capture `name` matched; `None` if there is no such capture.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.clone().find(|(known, _)| *known == name.as_bytes()).map(|(_, value)| value)
     }
@@ -134,7 +134,7 @@ impl<'a> Iterator for Captures<'a> {
 pub enum Answer<'a> {
     /// The value.
     Value {
-        /// Its bytes.
+        /// The value's bytes.
         value: &'a [u8],
         /// Seconds for which it is fresh; 0: it does not expire; below 0: it is given to waiting clients and not kept;
         /// `None`: the rule's `ttl`.

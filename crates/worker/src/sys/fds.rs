@@ -45,8 +45,8 @@ pub(crate) fn claim_fd(number: RawFd) -> Result<OwnedFd, ClaimError> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// As [`claim_fd`], for a number that must be a socket. A number that is not a socket was inherited by a program that no
-/// pool has started; it is not touched.
+/// Claims a number as [`claim_fd`] does, if it is a socket. A number that is not a socket was inherited by a
+/// program that no pool has started; it is not touched.
 ///
 /// # Errors
 /// [`ClaimError`] when the number is not an open socket, or was claimed before.

@@ -60,7 +60,7 @@ impl Page {
         Ok(Self { at })
     }
 
-    /// Its words.
+    /// The words of the page, in which jobs are claimed.
     #[inline]
     pub fn claims(&self) -> &Claims {
         // SAFETY: the mapping is page aligned, longer than Claims, sealed against shrinking and alive

@@ -43,7 +43,7 @@ pub struct Child {
     pub pidfd: Option<OwnedFd>,
 }
 
-/// What the child was doing when it failed.
+/// The step at which the child failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpawnStep {

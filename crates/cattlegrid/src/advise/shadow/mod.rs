@@ -47,7 +47,7 @@ pub(super) struct Shadow {
     sent_us: u64,
     before: Stats,
     preloaded: String,
-    /// What ended the comparison.
+    /// The reason why the comparison ended early.
     problem: Option<String>,
 }
 
@@ -56,7 +56,7 @@ struct Preload {
     accessed: u64,
     key: Box<[u8]>,
     size: u32,
-    /// What is left, in seconds; 0: it does not expire.
+    /// The remaining time to live in seconds; 0: the item does not expire.
     ttl: u32,
     fetched: bool,
 }

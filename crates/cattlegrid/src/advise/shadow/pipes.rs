@@ -21,7 +21,7 @@ const HELD: u64 = 5_000_000;
 /// Longest line of a reply.
 const LINE_MAX: usize = 4096;
 
-/// What a reply is to.
+/// A request whose reply has not come.
 #[derive(Debug)]
 enum PendingRequest {
     Get {
@@ -45,7 +45,7 @@ struct Pipe {
     /// Bytes of a value that are still to come.
     skip: usize,
     asked: VecDeque<PendingRequest>,
-    /// What its client would send later: it waits for a look-up that is held, or for what another client writes.
+    /// Commands of this client that wait for a held look-up, or for a value that another client writes.
     later: VecDeque<Send>,
 }
 
@@ -169,7 +169,7 @@ impl Pipes {
     }
 }
 
-/// What a line says.
+/// A line of a reply.
 enum Reply<'a> {
     /// The key, the number, whether it is a hit.
     Get(&'a [u8], u64, bool),

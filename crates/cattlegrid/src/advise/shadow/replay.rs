@@ -1,18 +1,24 @@
-//! What the watched server's clients would have sent to the shadow: decided here, sent by `pipes.rs`.
+//! The commands that the watched server's clients would have sent to the shadow. This file decides on them;
+//! `pipes.rs` sends them.
 //!
 //! ```text
 //!   lines, in order ──▶ clean: without the look-ups of stores ──▶ at their time: commands ──▶ replies ──▶ fills
 //! ```
 //! # Rules
-//! * A look-up is repeated on the connection that stands for its client. Who gets a miss computes, who gets a value does not.
-//! * A miss of both: the store that the client sent is repeated. A miss of the watched server and a hit of the shadow: its store is left out.
-//! * A hit of the watched server and a miss of the shadow: a value of the same size is stored after the time that keys of this shape take. Until then its client
-//!   computes: what it looked up in that time is left out, and what it stored of that.
-//! * What the watched server no longer has, though it has neither expired nor been evicted, was deleted or flushed: it is deleted before the look-up.
-//! * What it still has after its time to live was touched: it is stored once more before the look-up.
+//! * A look-up is repeated on the connection that stands for its client. A client computes after a miss, and
+//! does not after a hit.
+//! * After a miss on both servers the store that the client sent is repeated. After a miss on the watched
+//! server and a hit on the shadow the store is left out.
+//! * After a hit on the watched server and a miss on the shadow a value of the same size is stored when the
+//! computing time of this shape has passed. Until then the client computes: its look-ups in that time, and
+//! the stores that follow from them, are left out.
+//! * An item that the watched server lost without expiry or eviction was deleted or flushed: it is deleted on
+//! the shadow before the look-up.
+//! * An item that the watched server still has after its time to live was touched: it is stored again before
+//! the look-up.
 //!
 //! # Invariants
-//! * No I/O, no clock: times are the server's, in microseconds.
+//! * No I/O and no clock: times are the watched server's, in microseconds.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -34,7 +40,7 @@ const LOOK_UP_US: u64 = 5_000;
 const PROMPT_US: u64 = 20_000;
 /// Shapes whose times are kept.
 const SHAPES_MAX: usize = 10_000;
-/// What a computation takes while none of its shape was seen.
+/// The assumed computing time of a shape of which no computation was seen, in microseconds.
 const COMPUTES_US: u64 = 50_000;
 
 /// A command to the shadow.
@@ -65,7 +71,7 @@ pub(super) struct Value {
     pub(super) is_add: bool,
 }
 
-/// What was counted, of the watched server and of the shadow.
+/// Counters of the watched server and of the shadow.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) real_gets: u64,
@@ -112,7 +118,7 @@ enum Outcome {
     Miss,
 }
 
-/// Of a shape: how long a computation takes, and for how long its values are stored.
+/// How long a shape's computations take, and for how long its values are stored.
 #[derive(Debug, Default, Clone, Copy)]
 struct Habit {
     us: u64,
@@ -217,7 +223,7 @@ impl Replay {
         }
     }
 
-    /// What is due at this time, given to `send` in order.
+    /// Gives `send` the commands that are due at `until_us`, in order.
     pub(super) fn due(&mut self, until_us: u64, send: &mut impl FnMut(Send)) {
         loop {
             let line_us = self.clean.front().map(|slot| slot.as_ref().map_or(0, |event| event.at.0));
@@ -468,7 +474,7 @@ mod tests {
             Self { replay, sent: Vec::new() }
         }
 
-        /// What is sent until this time.
+        /// The commands that are sent until this time.
         fn until(&mut self, us: u64) -> Vec<What> {
             let before = self.sent.len();
             self.replay.due(us, &mut |send| self.sent.push(send));
@@ -490,7 +496,8 @@ mod tests {
         What::Store(Value { size, ttl, is_add: false })
     }
 
-    /// Its client computes, and asks for nothing meanwhile; what it stored of that is left out.
+    /// A client that computes only on the shadow asks for nothing meanwhile, and its stores of that time are
+    /// left out.
     #[test]
     fn a_client_that_computes_on_the_shadow_only_asks_for_nothing() {
         let mut world = World::of(vec![

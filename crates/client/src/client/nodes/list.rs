@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::net::address::{Address, Endpoint};
 
-/// What a list says.
+/// The contents of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct List {
     /// The servers that get keys, in the order of their names, each once. None: there are none, or all are leaving.
@@ -20,7 +20,7 @@ pub(super) struct List {
 struct Entry {
     address: String,
     state: String,
-    /// It is the node that has answered.
+    /// Whether this is the node that has answered.
     #[serde(default, rename = "self")]
     is_own: bool,
     lag_ms: Option<f64>,

@@ -36,13 +36,14 @@ pub(super) struct Via {
     is_other: bool,
     /// Where the last claim stands.
     standing: Option<Box<str>>,
-    /// What keeps the node that leads from following, as the last claim says it, and as this node has said it last.
+    /// Why the leader cannot follow, as the last claim says it. `said`: the text that this node has logged
+    /// last.
     says: Option<Box<str>>,
     said: Option<Box<str>>,
     /// The revisions of both: what came before counts no more.
     leader_at: i64,
     claim_at: i64,
-    /// What a claim had seen that has come and is not obeyed yet.
+    /// The revision that a claim had seen, if the claim has come and is not obeyed yet.
     seen: Option<u64>,
     /// A request to lead, or to leave the lead, is under way.
     is_asking: bool,
@@ -53,9 +54,9 @@ pub(super) struct Via {
     claim_ms: u64,
 }
 
-/// What became of a request for a feed.
+/// The result of a request for a feed.
 pub(super) enum Fed {
-    /// To lead, or to leave the lead.
+    /// A request to lead, or to leave the lead.
     Asked,
     /// A claim, up to this position.
     Claimed(Result<PutResponse, GrpcError>, Option<u64>),
@@ -96,7 +97,7 @@ impl Feeds {
         self.questions = Some((number, now_ms));
     }
 
-    /// It was answered, at this revision.
+    /// Records that the question of this number was answered at this revision.
     pub(super) fn told(&mut self, number: u64, revision: u64) {
         if let Some((_, at_ms)) = self.questions.take_if(|(asked, _)| *asked == number) {
             self.asked.told(at_ms, revision);

@@ -18,20 +18,20 @@ pub(super) const REGISTER_MS: u64 = 1000;
 /// Between two records only because the revision has changed, in milliseconds.
 pub(super) const RECORD_AGAIN_MS: u64 = 10_000;
 
-/// What is known of this node's name in the list.
+/// The state of this node's name in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OwnName {
     Free,
     /// Another node has it, which was said.
     Taken,
-    /// Its key is there, with no record that is known.
+    /// The name's key is there, with an unreadable record.
     Unknown,
-    /// Its key was written by something else.
+    /// The name's key was written by another program.
     Foreign,
 }
 
 impl<W: Send + 'static> Running<W> {
-    /// What this node says of itself.
+    /// The record of this node.
     pub(super) fn record(&self, now_ms: u64) -> Record {
         let own = &self.source.own;
         Record {

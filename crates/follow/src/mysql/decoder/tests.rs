@@ -9,7 +9,7 @@ use crate::tables::Template;
 /// Makes events as a server does.
 struct Log {
     decoder: Decoder,
-    /// Of the file.
+    /// The offset in the file.
     offset: u32,
     has_checksum: bool,
 }

@@ -12,7 +12,7 @@ fn packet(opcode: u8, opaque: u32) -> cattlegrid_protocol::Packet {
     cattlegrid_protocol::Packet { opcode, opaque: opaque.to_be_bytes() }
 }
 
-/// What the server writes in reply to a packet of this opcode and opaque.
+/// The server's reply to a packet of this opcode and opaque.
 fn answer(opcode: u8, opaque: u32, write: impl FnOnce(&mut Vec<u8>, cattlegrid_protocol::Packet)) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out, packet(opcode, opaque));
@@ -34,7 +34,8 @@ fn done(opcode: u8, opaque: u32) -> Vec<u8> {
     answer(opcode, opaque, |out, packet| reply::packet::done(out, packet, 9))
 }
 
-/// What the whole reply gives, which any start of it gives too or waits for more.
+/// The element that the whole reply gives. Each beginning of the reply must give the same element or wait for
+/// more bytes.
 fn read(keys: usize, reply: &[u8]) -> Result<Option<(Element<'_>, usize)>, Fault> {
     let whole = WIRE.read(keys, 0, reply);
     for cut in 0..reply.len() {
