@@ -43,7 +43,7 @@ const SPARED: [&str; 13] = [
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-struct Options {
+struct DisturbOptions {
     busy: u64,
     stopped: u64,
     longest_ms: u64,
@@ -71,8 +71,9 @@ pub(crate) fn disturb(words: &[&str]) -> Result<(), String> {
 }
 
 /// The options and the command that `words` give.
-fn parse<'a>(words: &'a [&'a str]) -> Result<(Options, &'a [&'a str]), String> {
-    let mut options = Options { busy: 2, stopped: 30, longest_ms: 80, seed: u64::from(std::process::id()) };
+fn parse<'a>(words: &'a [&'a str]) -> Result<(DisturbOptions, &'a [&'a str]), String> {
+    let mut options =
+        DisturbOptions { busy: 2, stopped: 30, longest_ms: 80, seed: u64::from(std::process::id()) };
     let mut rest = words;
     while let [name, value, after @ ..] = rest
         && name.starts_with("--")
@@ -97,7 +98,7 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<(Options, &'a [&'a str]), String> {
 }
 
 /// Runs the command to its end, disturbing what it has started.
-fn run(options: &Options, command: &[&str], stop: &Stop) -> Result<(), String> {
+fn run(options: &DisturbOptions, command: &[&str], stop: &Stop) -> Result<(), String> {
     let line = command.join(" ");
     let failed = |error: std::io::Error| format!("{line}: {error}");
     let mut child =
@@ -195,7 +196,7 @@ mod tests {
     #[test]
     fn options_come_before_the_command() {
         let (options, command) = parse(&["--stopped", "50", "--seed", "7", "sh", "-c", "true"]).unwrap();
-        assert_eq!(options, Options { busy: 2, stopped: 50, longest_ms: 80, seed: 7 });
+        assert_eq!(options, DisturbOptions { busy: 2, stopped: 50, longest_ms: 80, seed: 7 });
         assert_eq!(command, ["sh", "-c", "true"]);
         for wrong in [
             &["--stopped", "91", "true"][..],
@@ -234,7 +235,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
 
-        let options = Options { busy: 0, stopped: 90, longest_ms: 5, seed: 1 };
+        let options = DisturbOptions { busy: 0, stopped: 90, longest_ms: 5, seed: 1 };
         assert_eq!(
             run(&options, &["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9; do sleep 0.01; done"], &Stop::default()),
             Ok(())

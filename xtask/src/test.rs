@@ -30,7 +30,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) use run::{Stop, now};
-use schedule::{Outcome, Schedule};
+use schedule::{Schedule, StageOutcome};
 #[cfg(test)]
 pub(crate) use stages::UNSAFE_CODE;
 use stages::{STAGES, Stage};
@@ -59,7 +59,7 @@ pub(crate) fn test(options: &[&str]) -> Result<(), String> {
     fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
     let schedule = Schedule::new(stages, memory::cores(), memory::available_mib());
     let out = &mut io::stdout();
-    let run = Run::new(schedule, logs, stop, out, followed);
+    let run = TestRun::new(schedule, logs, stop, out, followed);
     let failed = run.all(memory::available_mib);
     if failed.is_empty() {
         return Ok(());
@@ -92,22 +92,22 @@ fn select(options: &[&str]) -> Result<Vec<&'static Stage>, String> {
 }
 
 /// One run of some stages.
-struct Run<'a, W> {
+struct TestRun<'a, W> {
     schedule: Schedule<'static>,
     /// By the number of the stage.
-    times: Vec<Times>,
+    times: Vec<StageTimes>,
     logs: PathBuf,
     stop: Stop,
     out: &'a mut W,
     /// The stage whose output is printed as it comes.
     followed: Option<&'static str>,
-    ended: Sender<(usize, Outcome, Duration)>,
-    ends: Receiver<(usize, Outcome, Duration)>,
+    ended: Sender<(usize, StageOutcome, Duration)>,
+    ends: Receiver<(usize, StageOutcome, Duration)>,
 }
 
 /// When a stage began, how long it took, what it found, and where its output is.
 #[derive(Default)]
-struct Times {
+struct StageTimes {
     begin: Option<Instant>,
     took: Option<Duration>,
     /// Time of processors that its commands used, as far as they have waited for their children.
@@ -117,7 +117,7 @@ struct Times {
     unprinted: Option<File>,
 }
 
-impl<'a, W: Write> Run<'a, W> {
+impl<'a, W: Write> TestRun<'a, W> {
     fn new(
         schedule: Schedule<'static>,
         logs: PathBuf,
@@ -125,7 +125,7 @@ impl<'a, W: Write> Run<'a, W> {
         out: &'a mut W,
         followed: Option<&str>,
     ) -> Self {
-        let times = schedule.outcomes().map(|_| Times::default()).collect();
+        let times = schedule.outcomes().map(|_| StageTimes::default()).collect();
         let followed = schedule.outcomes().map(|(stage, _)| stage.name).find(|name| followed == Some(*name));
         let (ended, ends) = mpsc::channel();
         Self { schedule, times, logs, stop, out, followed, ended, ends }
@@ -175,21 +175,21 @@ impl<'a, W: Write> Run<'a, W> {
             Ok(log) => log,
             Err(error) => {
                 let reason = format!("{}: {error}", path.display());
-                return self.end(number, Outcome::Failed(reason));
+                return self.end(number, StageOutcome::Failed(reason));
             }
         };
         self.times[number].unprinted = File::open(&path).ok();
         let (ended, stop) = (self.ended.clone(), self.stop.clone());
         thread::spawn(move || {
             let (done, cpu) = run::run(stage, &log, &stop);
-            let outcome = done.map_or_else(Outcome::Failed, |()| Outcome::Passed);
+            let outcome = done.map_or_else(StageOutcome::Failed, |()| StageOutcome::Passed);
             // The receiver has gone: this program is ending.
             let _unheard = ended.send((number, outcome, cpu));
         });
     }
 
     /// Prints the output of a stage and how it ended.
-    fn end(&mut self, number: usize, outcome: Outcome) {
+    fn end(&mut self, number: usize, outcome: StageOutcome) {
         let name = self.stage(number).name;
         if self.followed != Some(name) {
             self.say(format_args!("\n== {name}: output"));
@@ -200,8 +200,8 @@ impl<'a, W: Write> Run<'a, W> {
         self.times[number].took = Some(took);
         let seconds = took.as_secs();
         match &outcome {
-            Outcome::Passed => self.say(format_args!("== {name}: passed in {seconds} s\n")),
-            Outcome::Failed(reason) | Outcome::NotRun(reason) => {
+            StageOutcome::Passed => self.say(format_args!("== {name}: passed in {seconds} s\n")),
+            StageOutcome::Failed(reason) | StageOutcome::NotRun(reason) => {
                 self.say(format_args!("== {name}: failed after {seconds} s: {reason}\n"));
             }
         }
@@ -247,10 +247,10 @@ impl<'a, W: Write> Run<'a, W> {
             let seconds = times.took.map_or_else(String::new, |took| format!("{:.1}", took.as_secs_f64()));
             let is_over = times.took.is_some_and(|took| took.as_secs() >= stage.minutes * 60);
             let (result, reason) = match outcome {
-                Some(Outcome::Passed) if is_over => ("passed", "over its budget"),
-                Some(Outcome::Passed) => ("passed", ""),
-                Some(Outcome::Failed(reason)) => ("failed", reason.as_str()),
-                Some(Outcome::NotRun(reason)) => ("not run", reason.as_str()),
+                Some(StageOutcome::Passed) if is_over => ("passed", "over its budget"),
+                Some(StageOutcome::Passed) => ("passed", ""),
+                Some(StageOutcome::Failed(reason)) => ("failed", reason.as_str()),
+                Some(StageOutcome::NotRun(reason)) => ("not run", reason.as_str()),
                 None => unreachable!("the run ends when every stage has ended"),
             };
             let (budget, cpu) = (stage.minutes * 60, times.cpu.as_secs_f64());
@@ -334,7 +334,7 @@ mod tests {
         fs::create_dir_all(&logs).unwrap();
         let mut out = Vec::new();
         let schedule = Schedule::new(stages.iter().collect(), 2, 1000);
-        let failed = Run::new(schedule, logs.clone(), stop.clone(), &mut out, None).all(|| 1000);
+        let failed = TestRun::new(schedule, logs.clone(), stop.clone(), &mut out, None).all(|| 1000);
         for stage in stages.iter().filter(|stage| !failed.contains(&stage.name)) {
             let log = fs::read_to_string(logs.join(format!("{}.log", stage.name))).unwrap();
             let printed = String::from_utf8_lossy(&out).into_owned();
@@ -445,7 +445,8 @@ mod tests {
         fs::create_dir_all(&logs).unwrap();
         let mut out = Vec::new();
         let schedule = Schedule::new(STAGES.iter().collect(), 2, 1000);
-        let failed = Run::new(schedule, logs.clone(), Stop::default(), &mut out, Some("alone")).all(|| 1000);
+        let failed =
+            TestRun::new(schedule, logs.clone(), Stop::default(), &mut out, Some("alone")).all(|| 1000);
         fs::remove_dir_all(&logs).unwrap();
         let printed = String::from_utf8(out).unwrap();
         assert!(failed.is_empty());

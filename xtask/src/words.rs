@@ -29,7 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[];
 /// Prints each phrase with file, line and advice. An error says how many there are, or why nothing could be checked.
 pub(crate) fn check(paths: &[&str]) -> Result<(), String> {
     let text = read(LIST)?;
-    let list = List::parse(&text)?;
+    let list = PhraseList::parse(&text)?;
     let mut exceptions = Exceptions::new(ALLOWED);
     let mut out = std::io::stdout().lock();
     let mut phrases = 0;
@@ -82,11 +82,11 @@ impl Exceptions {
 }
 
 /// The phrases to avoid.
-struct List<'a>(Vec<(Regex, &'a str)>);
+struct PhraseList<'a>(Vec<(Regex, &'a str)>);
 
 /// A phrase of the list in a text.
 #[derive(Debug, PartialEq)]
-struct Found<'a> {
+struct FoundPhrase<'a> {
     /// The line of the text, from 1.
     line: usize,
     /// The phrase as it stands there; line breaks are blanks.
@@ -94,7 +94,7 @@ struct Found<'a> {
     advice: &'a str,
 }
 
-impl<'a> List<'a> {
+impl<'a> PhraseList<'a> {
     /// The list in `text`. An error names the line that is neither a comment nor expression, tab and advice.
     fn parse(text: &'a str) -> Result<Self, String> {
         let mut entries = Vec::new();
@@ -117,14 +117,14 @@ impl<'a> List<'a> {
     }
 
     /// The phrases in `text`, by line.
-    fn search(&self, text: &str) -> Vec<Found<'a>> {
+    fn search(&self, text: &str) -> Vec<FoundPhrase<'a>> {
         let (flow, starts) = flow(text);
-        let mut found: Vec<Found<'_>> = Vec::new();
+        let mut found: Vec<FoundPhrase<'_>> = Vec::new();
         for (expression, advice) in &self.0 {
             found.extend(expression.find_iter(&flow).map(|phrase| {
                 let words = phrase.as_str().trim_start();
                 let start = phrase.end() - words.len();
-                Found {
+                FoundPhrase {
                     line: starts.partition_point(|line| *line <= start),
                     phrase: words.trim_end().to_owned(),
                     advice,
@@ -203,7 +203,7 @@ mod tests {
     const FRUIT: &str = "# fruit\n\n\\bgreen (apple|pear)s?\\b\tred $1\n^kiwi\tmelon\n";
 
     fn search(text: &str) -> Vec<(usize, String, &'static str)> {
-        let list = List::parse(FRUIT).unwrap();
+        let list = PhraseList::parse(FRUIT).unwrap();
         list.search(text).into_iter().map(|found| (found.line, found.phrase, found.advice)).collect()
     }
 
@@ -253,7 +253,7 @@ mod tests {
             ("\tpear", "not an expression"),
             ("(\tpear", "unclosed group"),
         ] {
-            let error = List::parse(&format!("# fruit\n{line}\n")).err().unwrap();
+            let error = PhraseList::parse(&format!("# fruit\n{line}\n")).err().unwrap();
             assert!(error.starts_with("xtask/words.txt:2: ") && error.contains(reason), "{error}");
         }
     }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn the_list_itself_is_valid_and_finds_what_it_names() {
         let text = read(LIST).unwrap();
-        let list = List::parse(&text).unwrap();
+        let list = PhraseList::parse(&text).unwrap();
         // In two parts, so that the check does not find them here.
         for phrase in
             [concat!("who", "ever asks"), concat!("in ", "vain"), concat!("so ", "many milliseconds")]

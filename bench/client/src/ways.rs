@@ -42,7 +42,7 @@ pub(crate) enum Threads {
 }
 
 /// Gets this often from each caller.
-pub(crate) type Run = Box<dyn FnMut(u64) -> Result<()>>;
+pub(crate) type WayRun = Box<dyn FnMut(u64) -> Result<()>>;
 
 impl Way {
     pub(crate) fn all() -> Vec<Self> {
@@ -91,7 +91,7 @@ impl Way {
     }
 
     /// Connects.
-    pub(crate) fn prepare(self, address: &str, callers: usize) -> Result<Run> {
+    pub(crate) fn prepare(self, address: &str, callers: usize) -> Result<WayRun> {
         match self {
             Self::Own(threads) => {
                 let runtime = threads.runtime()?;

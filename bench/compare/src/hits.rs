@@ -9,7 +9,7 @@ use cattlegrid_compare::loads::{Load, loads};
 use cattlegrid_load::{Replay, Report, Until};
 use serde_json::{Value, json};
 
-use crate::servers::{KINDS, Kind, Programs, Server};
+use crate::servers::{KINDS, Programs, Server, ServerKind};
 use crate::{place, progress};
 
 /// Few connections, so that a trace keeps its order; deep pipelines, so that a run does not take too long.
@@ -34,7 +34,7 @@ pub(crate) fn compare(programs: &Programs, traces: &Path, quick: bool) -> Result
                 "grown_bytes": grown, "report": report }));
         }
         write!(text, "| {} | {} ", load.name, load.memory_mib)?;
-        let base = place(Kind::Memcached);
+        let base = place(ServerKind::Memcached);
         for (own, (ratio, grown)) in ratios.iter().enumerate() {
             write!(text, "| {ratio:.1} (")?;
             if own != base {
@@ -45,16 +45,16 @@ pub(crate) fn compare(programs: &Programs, traces: &Path, quick: bool) -> Result
         // A slab class of memcached takes a page of 1 MiB even when the limit is reached.
         let taken = (ratios[base].1 >> 20).max(load.memory_mib);
         progress(&format!("{}: cattlegrid with {taken} MiB", load.name));
-        let (report, grown) = run(programs, Kind::Cattlegrid, &load, taken)?;
+        let (report, grown) = run(programs, ServerKind::Cattlegrid, &load, taken)?;
         let ratio = report.hit_ratio.unwrap_or_default() * 100.0;
         writeln!(text, "| {ratio:.1} ({:+.1}, {} MiB) |", ratio - ratios[base].0, grown >> 20)?;
-        raw.push(json!({ "load": load.name, "memory_mib": taken, "server": Kind::Cattlegrid.name(),
+        raw.push(json!({ "load": load.name, "memory_mib": taken, "server": ServerKind::Cattlegrid.name(),
             "grown_bytes": grown, "report": report }));
     }
     Ok((text, json!(raw)))
 }
 
-fn run(programs: &Programs, kind: Kind, load: &Load, memory_mib: u64) -> Result<(Report, u64)> {
+fn run(programs: &Programs, kind: ServerKind, load: &Load, memory_mib: u64) -> Result<(Report, u64)> {
     let server = Server::start(programs, kind, memory_mib)?;
     let before = server.resident_bytes()?;
     let mut target = server.open(&Arc::new(load.plan.clone()), CONNECTIONS, DEPTH)?;

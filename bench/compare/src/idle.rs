@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::progress;
-use crate::servers::{KINDS, Kind, Programs, Server, Setup};
+use crate::servers::{KINDS, Programs, Server, ServerKind, ServerSetup};
 use crate::speed::{Load, Pace, latency, measure};
 
 /// Connections that are opened and left idle.
@@ -34,7 +34,7 @@ pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
         let server = Server::start_with(
             programs,
             kind,
-            &Setup { connections: CONNECTIONS + SPARE, ..Setup::new(64) },
+            &ServerSetup { connections: CONNECTIONS + SPARE, ..Setup::new(64) },
         )?;
         let before = server.resident_bytes()?;
         let open: Vec<TcpStream> = (0..CONNECTIONS).map(|_| server.ask_once()).collect::<Result<_>>()?;
@@ -51,8 +51,9 @@ pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
 pub(crate) fn workers(programs: &Programs, quick: bool) -> Result<(String, Value)> {
     let (turns, slice) =
         if quick { (5, Duration::from_millis(250)) } else { (15, Duration::from_millis(500)) };
-    let servers = [1, 2]
-        .map(|threads| Server::start_with(programs, Kind::Cattlegrid, &Setup { threads, ..Setup::new(256) }));
+    let servers = [1, 2].map(|threads| {
+        Server::start_with(programs, ServerKind::Cattlegrid, &ServerSetup { threads, ..Setup::new(256) })
+    });
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
     let mut text = String::from(
         "Cattlegrid with one and with two workers: server CPU per key in microseconds, median; the ratio with quartiles. \

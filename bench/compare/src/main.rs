@@ -33,7 +33,7 @@ use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
 use peer::Peer;
-use servers::{KINDS, Kind, Programs};
+use servers::{KINDS, Programs, ServerKind};
 
 /// Compares Cattlegrid with memcached, Redis and other servers on this machine; prints Markdown tables.
 ///
@@ -155,7 +155,8 @@ fn main() -> Result<()> {
         meter: stopped_by_signals()?,
     };
     programs.check_peers()?;
-    let used = |kind: &Kind| *kind != Kind::Redis || options.parts.iter().any(|part| part.needs_redis());
+    let used =
+        |kind: &ServerKind| *kind != ServerKind::Redis || options.parts.iter().any(|part| part.needs_redis());
     let versions =
         KINDS.into_iter().filter(used).map(|kind| Ok(format!("{} {}", kind.name(), programs.version(kind)?)));
     let mut versions = versions.collect::<Result<Vec<_>>>()?;
@@ -226,6 +227,6 @@ fn progress(what: &str) {
 }
 
 /// The place of a server in `KINDS`.
-fn place(kind: Kind) -> usize {
+fn place(kind: ServerKind) -> usize {
     KINDS.iter().position(|other| *other == kind).unwrap_or_default()
 }

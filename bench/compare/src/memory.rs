@@ -8,7 +8,7 @@ use cattlegrid_compare::loads::plan;
 use cattlegrid_load::Plan;
 use serde_json::{Value, json};
 
-use crate::servers::{KINDS, Kind, Programs, Server};
+use crate::servers::{KINDS, Programs, Server, ServerKind};
 use crate::{place, progress};
 
 const MEMORY_MIB: u64 = 1024;
@@ -26,7 +26,7 @@ pub(crate) fn compare(programs: &Programs, quick: bool) -> Result<(String, Value
     for (name, flags) in [("client flags 0", 0), ("client flags 1", 1)] {
         let mut bytes = Vec::new();
         for kind in KINDS {
-            if kind == Kind::Redis && flags != 0 {
+            if kind == ServerKind::Redis && flags != 0 {
                 continue; // it has none
             }
             progress(&format!("memory, {name}: {}", kind.name()));
@@ -45,8 +45,8 @@ pub(crate) fn compare(programs: &Programs, quick: bool) -> Result<(String, Value
                 continue;
             };
             write!(text, "| {:.0} ({own:.1})", f64::from(1 << 20) / own)?;
-            if kind != Kind::Memcached {
-                write!(text, " **{:.2}**", bytes[place(Kind::Memcached)] / own)?;
+            if kind != ServerKind::Memcached {
+                write!(text, " **{:.2}**", bytes[place(ServerKind::Memcached)] / own)?;
             }
             text.push(' ');
         }

@@ -6,12 +6,12 @@ use cattlegrid_load::{Element, Fault, Memcached, Wire};
 
 /// Either protocol, so that one loop can load all servers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Speech {
+pub(crate) enum WireProtocol {
     Memcached,
     Resp,
 }
 
-impl Wire for Speech {
+impl Wire for WireProtocol {
     fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>) {
         match self {
             Self::Memcached => Memcached.get(keys, out),
@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn requests_as_redis_reads_them() {
         let mut out = Vec::new();
-        Speech::Resp.get(b"ab".chunks_exact(2), &mut out);
-        Speech::Resp.get(b"ab".chunks_exact(1), &mut out);
-        Speech::Resp.set(b"k", 0, 60, 1, &mut out);
+        WireProtocol::Resp.get(b"ab".chunks_exact(2), &mut out);
+        WireProtocol::Resp.get(b"ab".chunks_exact(1), &mut out);
+        WireProtocol::Resp.set(b"k", 0, 60, 1, &mut out);
         out.push(b'v');
-        Speech::Resp.end_set(&mut out);
+        WireProtocol::Resp.end_set(&mut out);
         let wanted = "*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n\
                       *4\r\n$5\r\nSETEX\r\n$1\r\nk\r\n$2\r\n60\r\n$1\r\nv\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), wanted);

@@ -10,7 +10,7 @@ use cattlegrid_load::{Plan, Report, Spread, StampedeReport, Until, stampede};
 use serde_json::{Value, json};
 
 use crate::progress;
-use crate::servers::{Kind, Programs, Server, Setup};
+use crate::servers::{Programs, Server, ServerKind, ServerSetup};
 use crate::speed::{Load, Pace, cost, latency, measure_plans};
 
 /// Each key has a tag of its own. Leases are part of the rule, since it names `hold`.
@@ -44,8 +44,8 @@ fn keys_of(first: u8, plan: Plan) -> Plan {
 }
 
 fn hits(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let setup = Setup { rules: Some(RULES), ..Setup::new(256) };
-    let server = Server::start_with(programs, Kind::Cattlegrid, &setup)?;
+    let setup = ServerSetup { rules: Some(RULES), ..Setup::new(256) };
+    let server = Server::start_with(programs, ServerKind::Cattlegrid, &setup)?;
     let mut text = String::from(
         "Hits of Cattlegrid: server CPU per key in microseconds, keys without a rule and keys with a rule and a tag, in one server; \
          the difference in nanoseconds. Medians, quartiles. Latency as p50 / p99 / p99.9 in microseconds.\n\n\
@@ -105,7 +105,7 @@ fn head(servers: &[Server]) -> String {
 const BASE: usize = 2;
 
 fn misses(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let servers = programs.start_all(&Setup { rules: Some(RULES), ..Setup::new(MEMORY_MIB) })?;
+    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..Setup::new(MEMORY_MIB) })?;
     // Each key is asked for once, so that it is missed, and then set.
     let plan = Plan { one_hit_share: 1.0, fill_on_miss: true, ..plan(1) };
     let mut text = format!(
@@ -131,7 +131,7 @@ fn misses(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
 }
 
 fn held(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let servers = programs.start_all(&Setup { rules: Some(RULES), ..Setup::new(256) })?;
+    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..Setup::new(256) })?;
     let mut text = format!(
         "{CONNECTIONS} clients ask for one cold key at once. With a rule one computes it and the gets of the others are held until it is set; without, all set it. Server \
          CPU per client in microseconds, median; in brackets divided by memcached's (quartiles). Time until a client has the value as p50 / p99 / p99.9 \

@@ -13,20 +13,20 @@ use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 
 use crate::peer::Peer;
-use crate::resp::Speech;
+use crate::resp::WireProtocol;
 
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     Cattlegrid,
     Memcached,
     Redis,
 }
 
 /// The order everywhere. Redis is last: it has no client flags, so some rows end before it.
-pub(crate) const KINDS: [Kind; 3] = [Kind::Cattlegrid, Kind::Memcached, Kind::Redis];
+pub(crate) const KINDS: [ServerKind; 3] = [ServerKind::Cattlegrid, ServerKind::Memcached, ServerKind::Redis];
 
-impl Kind {
+impl ServerKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cattlegrid => "cattlegrid",
@@ -35,10 +35,10 @@ impl Kind {
         }
     }
 
-    fn speech(self) -> Speech {
+    fn speech(self) -> WireProtocol {
         match self {
-            Self::Cattlegrid | Self::Memcached => Speech::Memcached,
-            Self::Redis => Speech::Resp,
+            Self::Cattlegrid | Self::Memcached => WireProtocol::Memcached,
+            Self::Redis => WireProtocol::Resp,
         }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct Programs {
 
 /// How a server is started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Setup<'a> {
+pub(crate) struct ServerSetup<'a> {
     /// For items.
     pub(crate) memory_mib: u64,
     /// Serving threads, which Redis does not have.
@@ -69,7 +69,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) rules: Option<&'a str>,
 }
 
-impl Setup<'_> {
+impl ServerSetup<'_> {
     /// One thread, this much memory, evicting.
     pub(crate) fn new(memory_mib: u64) -> Self {
         Self { memory_mib, threads: 1, connections: 2000, certificate: None, rules: None }
@@ -100,17 +100,17 @@ impl Certificate {
 }
 
 impl Programs {
-    fn path(&self, kind: Kind) -> &Path {
+    fn path(&self, kind: ServerKind) -> &Path {
         match kind {
-            Kind::Cattlegrid => &self.cattlegrid,
-            Kind::Memcached => &self.memcached,
-            Kind::Redis => &self.redis,
+            ServerKind::Cattlegrid => &self.cattlegrid,
+            ServerKind::Memcached => &self.memcached,
+            ServerKind::Redis => &self.redis,
         }
     }
 
     /// The version that the program prints.
-    pub(crate) fn version(&self, kind: Kind) -> Result<String> {
-        let option = if kind == Kind::Redis { "--version" } else { "-V" };
+    pub(crate) fn version(&self, kind: ServerKind) -> Result<String> {
+        let option = if kind == ServerKind::Redis { "--version" } else { "-V" };
         let path = self.path(kind);
         let output = Command::new(path).arg(option).output().with_context(|| path.display().to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -133,9 +133,9 @@ impl Programs {
     }
 
     /// Cattlegrid, memcached and the user's servers.
-    pub(crate) fn start_all(&self, setup: &Setup<'_>) -> Result<Vec<Server>> {
+    pub(crate) fn start_all(&self, setup: &ServerSetup<'_>) -> Result<Vec<Server>> {
         let mut servers = Vec::new();
-        for kind in [Kind::Cattlegrid, Kind::Memcached] {
+        for kind in [ServerKind::Cattlegrid, ServerKind::Memcached] {
             servers.push(Server::start_with(self, kind, setup)?);
         }
         servers.extend(self.start_peers()?);
@@ -147,7 +147,7 @@ impl Programs {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
-    speech: Speech,
+    speech: WireProtocol,
     process: harness::Server,
     meter: Arc<Meter>,
     speaks_tls: bool,
@@ -155,17 +155,17 @@ pub(crate) struct Server {
 
 impl Server {
     /// One thread, this much memory for items, evicting.
-    pub(crate) fn start(programs: &Programs, kind: Kind, memory_mib: u64) -> Result<Self> {
-        Self::start_with(programs, kind, &Setup::new(memory_mib))
+    pub(crate) fn start(programs: &Programs, kind: ServerKind, memory_mib: u64) -> Result<Self> {
+        Self::start_with(programs, kind, &ServerSetup::new(memory_mib))
     }
 
     /// Starts a server with this setup.
-    pub(crate) fn start_with(programs: &Programs, kind: Kind, setup: &Setup<'_>) -> Result<Self> {
+    pub(crate) fn start_with(programs: &Programs, kind: ServerKind, setup: &ServerSetup<'_>) -> Result<Self> {
         let [memory, threads, connections] =
             [setup.memory_mib, setup.threads, setup.connections].map(|n| n.to_string());
         let (max_memory, mut port, port_text) = (format!("{memory}mb"), None, free_port()?.to_string());
         let mut words = Vec::new();
-        if kind == Kind::Redis {
+        if kind == ServerKind::Redis {
             port = Some(port_text.parse()?);
             words.extend(["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"]);
             words.extend(["--maxmemory", &max_memory, "--maxmemory-policy", "allkeys-lru"]);
@@ -180,7 +180,7 @@ impl Server {
             }
         }
         let path = found_from_here(programs.path(kind))?;
-        let rules = setup.rules.filter(|_| kind == Kind::Cattlegrid);
+        let rules = setup.rules.filter(|_| kind == ServerKind::Cattlegrid);
         let start = Start { port, rules, ..Start::new(&path, &words) };
         let process = harness::Server::start(&start).with_context(|| path.display().to_string())?;
         Ok(Self {
@@ -203,7 +203,7 @@ impl Server {
             .with_context(|| format!("--peer {}: {} {}", peer.name, path.display(), words.join(" ")))?;
         Ok(Self {
             name: peer.name.clone(),
-            speech: Speech::Memcached,
+            speech: WireProtocol::Memcached,
             process,
             meter: Arc::clone(meter),
             speaks_tls: false,
@@ -211,12 +211,22 @@ impl Server {
     }
 
     /// Connections to it that are ready for load. Over TLS all handshakes are full ones.
-    pub(crate) fn open(&self, plan: &Arc<Plan>, connections: usize, depth: usize) -> Result<Target<Speech>> {
+    pub(crate) fn open(
+        &self,
+        plan: &Arc<Plan>,
+        connections: usize,
+        depth: usize,
+    ) -> Result<Target<WireProtocol>> {
         self.open_as(plan, &Shape { threads: 1, connections, depth, ..Shape::default() }, false)
     }
 
     /// The same for this shape, except for its TLS, which is the server's; `resumes`: new connections resume sessions.
-    pub(crate) fn open_as(&self, plan: &Arc<Plan>, shape: &Shape, resumes: bool) -> Result<Target<Speech>> {
+    pub(crate) fn open_as(
+        &self,
+        plan: &Arc<Plan>,
+        shape: &Shape,
+        resumes: bool,
+    ) -> Result<Target<WireProtocol>> {
         let (pid, address) = (Some(self.process.pid()), self.process.address());
         let tls = self.speaks_tls.then(|| Tls::new(address, None, resumes)).transpose()?;
         let opened = Target::open(&self.speech, plan, address, pid, &Shape { tls, ..shape.clone() });
@@ -226,8 +236,8 @@ impl Server {
     /// A connection that has asked for an absent key and has received the reply.
     pub(crate) fn ask_once(&self) -> Result<TcpStream> {
         let (request, reply): (&[u8], &[u8]) = match self.speech {
-            Speech::Memcached => (b"get nothing\r\n", b"END\r\n"),
-            Speech::Resp => (b"GET nothing\r\n", b"$-1\r\n"),
+            WireProtocol::Memcached => (b"get nothing\r\n", b"END\r\n"),
+            WireProtocol::Resp => (b"GET nothing\r\n", b"$-1\r\n"),
         };
         let mut stream = TcpStream::connect(self.process.address())?;
         stream.set_read_timeout(Some(PATIENCE))?;

@@ -10,7 +10,7 @@ use cattlegrid_load::{Plan, Report, Shape, Sizes, Spread, Until};
 use serde_json::{Value, json};
 
 use crate::progress;
-use crate::servers::{Certificate, KINDS, Kind, Programs, Server, Setup};
+use crate::servers::{Certificate, KINDS, Programs, Server, ServerKind, ServerSetup};
 
 /// A steady load.
 #[derive(Debug, Clone)]
@@ -115,7 +115,7 @@ pub(crate) fn large(programs: &Programs, quick: bool) -> Result<(String, Value)>
         Load::plain("set of 64 KiB", 0.0).of(64 * KIB),
         Load::plain("set of 512 KiB", 0.0).of(512 * KIB),
     ];
-    table(&programs.start_all(&Setup::new(1024))?, &loads, Pace::new(quick))
+    table(&programs.start_all(&ServerSetup::new(1024))?, &loads, Pace::new(quick))
 }
 
 /// One request at a time, over a connection that stays and over one for each.
@@ -125,14 +125,15 @@ pub(crate) fn connections(programs: &Programs, quick: bool) -> Result<(String, V
         Load::plain("connect, get, close", 1.0).reconnecting(),
         Load::new("connect, get, close, one at a time", 1, 1, 1, 1.0).reconnecting(),
     ];
-    table(&programs.start_all(&Setup::new(256))?, &loads, Pace::new(quick))
+    table(&programs.start_all(&ServerSetup::new(256))?, &loads, Pace::new(quick))
 }
 
 /// TLS 1.3 with a key on P-256; without the user's servers, whose options for it are not known.
 pub(crate) fn tls(programs: &Programs, quick: bool) -> Result<(String, Value)> {
     let certificate = Certificate::new()?;
-    let setup = Setup { certificate: Some(&certificate), ..Setup::new(1024) };
-    let servers = [Kind::Cattlegrid, Kind::Memcached].map(|kind| Server::start_with(programs, kind, &setup));
+    let setup = ServerSetup { certificate: Some(&certificate), ..Setup::new(1024) };
+    let servers = [ServerKind::Cattlegrid, ServerKind::Memcached]
+        .map(|kind| Server::start_with(programs, kind, &setup));
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
     let loads = [
         Load::plain("TLS get", 1.0),
@@ -148,7 +149,7 @@ pub(crate) fn tls(programs: &Programs, quick: bool) -> Result<(String, Value)> {
 
 /// The table, and the report of every turn.
 pub(crate) fn table(servers: &[Server], loads: &[Load], pace: Pace) -> Result<(String, Value)> {
-    let base = servers.iter().position(|server| server.name == Kind::Memcached.name());
+    let base = servers.iter().position(|server| server.name == ServerKind::Memcached.name());
     let base = base.context("memcached is among the servers")?;
     let mut text = String::from(
         "Server CPU per key in microseconds, median; in brackets divided by memcached's (quartiles). \

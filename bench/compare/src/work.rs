@@ -92,7 +92,7 @@ pub struct Figure {
 }
 
 /// Makes the requests of a kind of work from a seed.
-type Run = Box<dyn Fn(u64, Each<'_>)>;
+type WorkRun = Box<dyn Fn(u64, RequestSink<'_>)>;
 
 /// A kind of work. See the module's text.
 pub struct Work {
@@ -102,7 +102,7 @@ pub struct Work {
     pub memory_mib: u64,
     /// The figures that it shows.
     pub figures: Vec<Figure>,
-    run: Run,
+    run: WorkRun,
 }
 
 impl std::fmt::Debug for Work {
@@ -193,14 +193,21 @@ impl Zipf {
     }
 }
 
-type Each<'a> = &'a mut dyn FnMut(Op);
+type RequestSink<'a> = &'a mut dyn FnMut(Op);
 
 fn fill(key: u64, bytes: u32, tally: Option<usize>) -> Op {
     Op::Fill { key, bytes, ttl: 0, tally }
 }
 
 /// `count` gets, of which those from `from` on count.
-fn zipf(zipf: &mut Zipf, count: u32, from: u32, base: u64, bytes: impl Fn(u64) -> u32, each: Each<'_>) {
+fn zipf(
+    zipf: &mut Zipf,
+    count: u32,
+    from: u32,
+    base: u64,
+    bytes: impl Fn(u64) -> u32,
+    each: RequestSink<'_>,
+) {
     for n in 0..count {
         let key = base + zipf.next();
         each(fill(key, bytes(key), (n >= from).then_some(0)));
@@ -212,12 +219,12 @@ const PAGES: u64 = 1 << 40;
 const SESSIONS: u64 = 2 << 40;
 
 /// 1.2 M gets of 200,000 pages of 500 bytes: they fill 64 MiB.
-fn pages(seed: u64, each: Each<'_>) {
+fn pages(seed: u64, each: RequestSink<'_>) {
     zipf(&mut Zipf::new(200_000, 0.8, seed + 7), 1_200_000, u32::MAX, PAGES, |_| 500, each);
 }
 
 /// Values written once and read once, `gap` writes later; `reads_first`: their clients get before they set.
-fn sessions(count: u64, from: u64, gap: u64, (reads_first, tally): (bool, usize), each: Each<'_>) {
+fn sessions(count: u64, from: u64, gap: u64, (reads_first, tally): (bool, usize), each: RequestSink<'_>) {
     for n in 0..count {
         let key = SESSIONS + from + n;
         each(if reads_first { fill(key, 500, None) } else { Op::Set { key, bytes: 500 } });
@@ -228,7 +235,7 @@ fn sessions(count: u64, from: u64, gap: u64, (reads_first, tally): (bool, usize)
     }
 }
 
-fn preload(each: Each<'_>) {
+fn preload(each: RequestSink<'_>) {
     (0..35_000).for_each(|n| each(Op::Set { key: SESSIONS * 2 + n, bytes: 1_000 }));
     (0..35_000).for_each(|n| each(Op::Read { key: SESSIONS * 2 + n, bytes: 1_000, tally: Some(0) }));
 }
@@ -246,16 +253,16 @@ const GAP_LONG: u64 = 13_000_000 / 1060;
 
 /// Adds up kinds of work.
 #[derive(Default)]
-struct Rows(Vec<Work>);
+struct WorkRows(Vec<Work>);
 
-impl Rows {
+impl WorkRows {
     /// `figures`: a name for each tally.
     fn add(
         &mut self,
         name: &str,
         memory_mib: u64,
         figures: &[&'static str],
-        run: impl Fn(u64, Each<'_>) + 'static,
+        run: impl Fn(u64, RequestSink<'_>) + 'static,
     ) -> &mut Work {
         let figures = figures.iter().enumerate();
         let figures = figures.map(|(tally, name)| Figure { name, tally, by_bytes: false }).collect();
@@ -282,7 +289,7 @@ impl Work {
 /// # Errors
 /// A trace in `traces` cannot be read.
 pub fn works(traces: &Path) -> Result<Vec<Work>> {
-    let mut rows = Rows::default();
+    let mut rows = WorkRows::default();
     sizes(&mut rows);
     popularity(&mut rows);
     blind(&mut rows);
@@ -306,7 +313,7 @@ pub fn works(traces: &Path) -> Result<Vec<Work>> {
 }
 
 /// Large values beside small ones.
-fn sizes(rows: &mut Rows) {
+fn sizes(rows: &mut WorkRows) {
     for (name, memory_mib, keys) in
         [("1 B to 1 MB, Zipf 1.01", 64, 2_600), ("the same, 4 times as many", 256, 10_400)]
     {
@@ -375,7 +382,7 @@ fn sizes(rows: &mut Rows) {
 }
 
 /// Fills by popularity.
-fn popularity(rows: &mut Rows) {
+fn popularity(rows: &mut WorkRows) {
     for (name, exponent, keys) in
         [("Zipf 1.0", 1.0, 300_000), ("Zipf 0.9", 0.9, 300_000), ("Zipf 0.8", 0.8, 200_000)]
     {
@@ -408,7 +415,7 @@ fn popularity(rows: &mut Rows) {
 }
 
 /// Values that are stored without a get before.
-fn blind(rows: &mut Rows) {
+fn blind(rows: &mut WorkRows) {
     for (name, gap) in [("sessions, read 13 MB later", GAP), ("sessions, read 26 MB later", 2 * GAP)] {
         rows.add(name, 64, &["first turnover", "later"], move |seed, each| {
             pages(seed, each);
@@ -490,7 +497,7 @@ fn blind(rows: &mut Rows) {
 }
 
 /// Loads that suit an LRU queue, and mixtures that change in mid-run.
-fn mixtures(rows: &mut Rows) {
+fn mixtures(rows: &mut WorkRows) {
     rows.add(
         "recent keys again: a key of the last requests, by exponential distance",
         64,
@@ -544,7 +551,7 @@ fn mixtures(rows: &mut Rows) {
 }
 
 /// Values that are read again once, later, beside values in constant use.
-fn distances(rows: &mut Rows) {
+fn distances(rows: &mut WorkRows) {
     // Bytes are those of the values that are filled in between.
     for (name, least, most) in [
         ("filled, read again after 45 MB, beside a hot set", 45_000_000, 45_000_001),
@@ -615,7 +622,7 @@ fn distances(rows: &mut Rows) {
 }
 
 /// Sessions whose ways change, or that are written in other ways.
-fn changing(rows: &mut Rows) {
+fn changing(rows: &mut WorkRows) {
     rows.add(
         "sessions beside Zipf 1.0, read 4 MB later and then 16 MB later",
         64,
@@ -699,7 +706,7 @@ fn changing(rows: &mut Rows) {
 }
 
 /// Popularity that changes, deletes, loops and scans.
-fn changes(rows: &mut Rows) {
+fn changes(rows: &mut WorkRows) {
     rows.add("full, 30 % deleted, half as many new: live ones kept", 64, &["kept"], |_, each| {
         (0..57_000).for_each(|key| each(Op::Set { key, bytes: 1_000 }));
         let is_deleted = |key: &u64| mix(*key) % 10 < 3;

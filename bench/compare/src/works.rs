@@ -10,7 +10,7 @@ use cattlegrid_compare::work::{Op, Tally, Work, name, works};
 use serde_json::{Value, json};
 
 use crate::progress;
-use crate::servers::{Kind, Programs, Server, Setup};
+use crate::servers::{Programs, Server, ServerKind, ServerSetup};
 
 /// The seed of the random numbers.
 const SEED: u64 = 1;
@@ -28,7 +28,7 @@ pub(crate) fn compare(
     only: &str,
     threads: u64,
 ) -> Result<(String, Value)> {
-    let kinds = [Kind::Cattlegrid, Kind::Memcached];
+    let kinds = [ServerKind::Cattlegrid, ServerKind::Memcached];
     let mut text = String::from(
         "What hits, in percent of gets or of bytes; last, the difference in points.\n\n\
          | work | -m in MiB | what | cattlegrid | memcached | |\n|---|---|---|---|---|---|\n",
@@ -58,9 +58,9 @@ pub(crate) fn compare(
     Ok((text, json!(raw)))
 }
 
-fn run(programs: &Programs, kind: Kind, work: &Work, threads: u64) -> Result<[Tally; 2]> {
-    let server = Server::start_with(programs, kind, &Setup { threads, ..Setup::new(work.memory_mib) })?;
-    let mut pipe = Pipe::new(server.address())?;
+fn run(programs: &Programs, kind: ServerKind, work: &Work, threads: u64) -> Result<[Tally; 2]> {
+    let server = Server::start_with(programs, kind, &ServerSetup { threads, ..Setup::new(work.memory_mib) })?;
+    let mut pipe = PipelinedConnection::new(server.address())?;
     let mut failed = None;
     work.run(SEED, |op| {
         if failed.is_none() {
@@ -75,7 +75,7 @@ fn run(programs: &Programs, kind: Kind, work: &Work, threads: u64) -> Result<[Ta
 }
 
 /// A connection with requests under way.
-struct Pipe {
+struct PipelinedConnection {
     stream: BufReader<TcpStream>,
     requests: Vec<u8>,
     under_way: Vec<Op>,
@@ -85,7 +85,7 @@ struct Pipe {
     tallies: [Tally; 2],
 }
 
-impl Pipe {
+impl PipelinedConnection {
     fn new(address: &str) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;

@@ -11,12 +11,12 @@ use cattlegrid_worker::loader::wire::job_parts;
 use crate::clients::CONNECTIONS;
 
 /// A pool with one worker.
-pub(crate) struct Alone {
+pub(crate) struct LonePool {
     pool: Pool,
     pub(crate) worker: u32,
 }
 
-impl Alone {
+impl LonePool {
     /// `batch`: jobs of a call.
     pub(crate) fn start(program: &Path, batch: usize) -> Result<Self> {
         let mut words = vec![program.as_os_str()];
@@ -33,9 +33,9 @@ impl Alone {
     pub(crate) fn run(&self, count: usize) {
         let (sender, receiver) = mpsc::channel();
         let chain =
-            Arc::new(Chain { pool: self.pool.clone(), next: AtomicUsize::new(0), count, done: sender });
+            Arc::new(JobChain { pool: self.pool.clone(), next: AtomicUsize::new(0), count, done: sender });
         for _ in 0..CONNECTIONS {
-            Chain::submit(&chain);
+            JobChain::submit(&chain);
         }
         drop(chain);
         // The end of the last one.
@@ -47,14 +47,14 @@ impl Alone {
     }
 }
 
-struct Chain {
+struct JobChain {
     pool: Pool,
     next: AtomicUsize,
     count: usize,
     done: mpsc::Sender<()>,
 }
 
-impl Chain {
+impl JobChain {
     fn submit(chain: &Arc<Self>) {
         let number = chain.next.fetch_add(1, Ordering::Relaxed);
         if number >= chain.count {

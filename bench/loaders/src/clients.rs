@@ -28,7 +28,7 @@ pub(crate) fn get_all(address: &str, prefix: &str, count: usize) -> Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         poller.add(&stream, token as u64, Wish::Read)?;
-        clients.push(Asking { stream, number: 0, input: Vec::new() });
+        clients.push(AskingClient { stream, number: 0, input: Vec::new() });
     }
     let mut next = 0..count;
     for client in &mut clients {
@@ -51,13 +51,13 @@ pub(crate) fn get_all(address: &str, prefix: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-struct Asking {
+struct AskingClient {
     stream: TcpStream,
     number: usize,
     input: Vec<u8>,
 }
 
-impl Asking {
+impl AskingClient {
     fn ask(&mut self, prefix: &str, next: &mut std::ops::Range<usize>) -> Result<()> {
         if let Some(number) = next.next() {
             self.number = number;

@@ -21,7 +21,7 @@ use cattlegrid_load::harness::{Server, Start};
 use cattlegrid_server::time::Clock;
 use clap::Parser;
 
-use alone::Alone;
+use alone::LonePool;
 use processes::{Trace, cpu, descendants};
 
 /// Measures what values cost that a loader computes.
@@ -53,11 +53,11 @@ struct Figures {
     /// CPU of a get that hits, in microseconds.
     get_us: Vec<f64>,
     /// For each of [`BATCHES`].
-    of: [OfBatch; 2],
+    of: [BatchFigures; 2],
 }
 
 #[derive(Debug, Default)]
-struct OfBatch {
+struct BatchFigures {
     /// CPU of a job of the pool alone: of the pool, of its worker.
     alone_us: Vec<f64>,
     alone_worker_us: Vec<f64>,
@@ -84,7 +84,7 @@ fn main() -> Result<()> {
     let plain = start(&options.server, "")?;
     clients::store_all(plain.address(), "hit:", count)?;
     let alone =
-        [Alone::start(Path::new(PROGRAM), BATCHES[0])?, Alone::start(Path::new(PROGRAM), BATCHES[1])?];
+        [LonePool::start(Path::new(PROGRAM), BATCHES[0])?, LonePool::start(Path::new(PROGRAM), BATCHES[1])?];
     let servers = [start(&options.server, &rules(BATCHES[0]))?, start(&options.server, &rules(BATCHES[1]))?];
     for server in &servers {
         clients::store_all(server.address(), "hit:", 1)?;
@@ -124,7 +124,7 @@ fn main() -> Result<()> {
     }
     print(&options, figures)?;
     calls(&servers, &alone, count.min(5000))?;
-    alone.into_iter().for_each(Alone::end);
+    alone.into_iter().for_each(LonePool::end);
     servers.into_iter().for_each(Server::stop);
     plain.stop();
     Ok(())
@@ -146,13 +146,13 @@ fn start(program: &Path, rules: &str) -> Result<Server> {
 }
 
 /// CPU and time of `count` gets that miss.
-struct Way {
+struct LoadCost {
     server: Duration,
     workers: Duration,
     took: Duration,
 }
 
-fn whole_way(server: &Server, prefix: &str, count: usize) -> Result<Way> {
+fn whole_way(server: &Server, prefix: &str, count: usize) -> Result<LoadCost> {
     let workers = descendants(server.pid())?;
     let jobs = jobs(server)?;
     let (clock, before) = (Clock::new(), [cpu(&[server.pid()])?, cpu(&workers)?]);
@@ -160,7 +160,7 @@ fn whole_way(server: &Server, prefix: &str, count: usize) -> Result<Way> {
     clients::get_all(server.address(), prefix, count)?;
     let took = clock.now().duration_since(begun);
     let [server_cpu, workers_cpu] = [cpu(&[server.pid()])?, cpu(&workers)?];
-    let way = Way {
+    let way = LoadCost {
         server: server_cpu.saturating_sub(before[0]),
         workers: workers_cpu.saturating_sub(before[1]),
         took,
@@ -244,7 +244,7 @@ fn burn(share: f64, time: Duration) {
 const SLICE: Duration = Duration::from_millis(2);
 
 /// Counts the system calls of all processes by strace, if it is there.
-fn calls(servers: &[Server; 2], alone: &[Alone; 2], count: usize) -> Result<()> {
+fn calls(servers: &[Server; 2], alone: &[LonePool; 2], count: usize) -> Result<()> {
     let table = std::env::temp_dir().join(format!("cattlegrid-calls-{}", std::process::id()));
     let mut out = std::io::stdout().lock();
     for ((server, alone), batch) in servers.iter().zip(alone).zip(BATCHES) {

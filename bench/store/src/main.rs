@@ -18,19 +18,19 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use mixes::Mix;
-use peer::Kind;
+use peer::CacheKind;
 use soak::Length;
-use work::How;
+use work::RunSettings;
 
 /// Measures the store alone, all shards of one worker in one thread.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(subcommand)]
-    what: What,
+    what: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Command {
     /// Hit ratios of the second half of each load; misses are filled.
     Hits {
         /// Directory of the traces.
@@ -59,7 +59,7 @@ enum What {
         threads: u64,
         /// The kind of cache that keeps the items.
         #[arg(long, value_enum, default_value = "cattlegrid")]
-        cache: Kind,
+        cache: CacheKind,
         /// Segments of a peer in KiB; it keeps no longer values.
         #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..=65536))]
         segment: u64,
@@ -107,14 +107,14 @@ enum What {
 
 fn main() -> Result<()> {
     match Options::parse().what {
-        What::Hits { traces, only, seeds } => say(&hits::run(&traces, &only, seeds)?),
-        What::Work { traces, only, seeds, threads, cache: kind, segment, item } => {
+        Command::Hits { traces, only, seeds } => say(&hits::run(&traces, &only, seeds)?),
+        Command::Work { traces, only, seeds, threads, cache: kind, segment, item } => {
             let (segment_bytes, item_bytes) = ((segment << 10) as usize, item as usize);
-            let how = How { threads: threads as usize, kind, segment_bytes, item_bytes };
+            let how = RunSettings { threads: threads as usize, kind, segment_bytes, item_bytes };
             say(&work::run(&traces, &only, seeds, how)?)?;
             say(&format!("Items with values of 100 bytes in a MiB: {}", work::items(how)?))
         }
-        What::Soak { mixes, memory, seconds, operations, seed } => {
+        Command::Soak { mixes, memory, seconds, operations, seed } => {
             let elapsed = Length::Elapsed(Duration::from_secs(seconds));
             let length = operations.map_or(elapsed, Length::Operations);
             let mixes = if mixes.is_empty() { Mix::ALL.to_vec() } else { mixes };
@@ -145,11 +145,11 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        What::Stalls { mixes, memory } => {
+        Command::Stalls { mixes, memory } => {
             let mixes = if mixes.is_empty() { stalls::MIXES.to_vec() } else { mixes };
             memory.iter().try_for_each(|mebibytes| say(&stalls::run((mebibytes << 20) as usize, &mixes)?))
         }
-        What::Trees { members, value_bytes } => say(&trees::run(members, value_bytes as usize)?),
+        Command::Trees { members, value_bytes } => say(&trees::run(members, value_bytes as usize)?),
     }
 }
 

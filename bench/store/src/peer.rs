@@ -6,7 +6,7 @@ use segcache::{Policy, Segcache};
 
 /// The kinds of cache that keep items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum CacheKind {
     /// The store of this project.
     Cattlegrid,
     /// `segcache` with its policy S3-FIFO, a tenth of the memory for what is new.
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     SegcacheMerge,
 }
 
-impl Kind {
+impl CacheKind {
     /// None: it is the store of this project.
     pub(crate) fn policy(self) -> Option<Policy> {
         match self {

@@ -28,7 +28,7 @@ pub(crate) enum Length {
 
 /// The result of a run.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct SoakOutcome {
     pub(crate) operations: u64,
     pub(crate) verified: u64,
     pub(crate) refused: u64,
@@ -60,7 +60,7 @@ const KEY_SPACE: usize = 4;
 ///
 /// # Panics
 /// The structure is broken.
-pub(crate) fn run(mix: Mix, memory_bytes: usize, length: Length, seed: u64) -> Result<Outcome> {
+pub(crate) fn run(mix: Mix, memory_bytes: usize, length: Length, seed: u64) -> Result<SoakOutcome> {
     // Code is resident too: it is run for a moment before the first measurement.
     let mut small = Soak::new(mix, memory_bytes.min(4 << 20), vec![b'v'; 9 << 20], seed)?;
     small.fill(Release::Flush);
@@ -111,7 +111,7 @@ pub(crate) fn run(mix: Mix, memory_bytes: usize, length: Length, seed: u64) -> R
     soak.cache.shards.iter().for_each(|store| stats.add(&store.stats()));
     #[expect(clippy::cast_precision_loss, reason = "bytes of this machine's memory")]
     let percent = |bytes: u64| bytes as f64 / memory_bytes as f64 * 100.0;
-    let outcome = Outcome {
+    let outcome = SoakOutcome {
         operations: soak.operations,
         verified,
         refused: soak.refused,

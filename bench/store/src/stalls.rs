@@ -18,7 +18,7 @@ use crate::cache::Cache;
 use crate::mixes::Mix;
 
 /// Nanoseconds, to three digits.
-type Times = Histogram<u64>;
+type TimeHistogram = Histogram<u64>;
 
 /// Rounds of the loop that is measured next to each operation.
 const IDLE_ROUNDS: u64 = 300;
@@ -52,11 +52,11 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
             [("index grows", 0, room * 3 / 4), ("collector runs", room * 3 / 4, room * 4)]
         {
             let (mut sets, mut gets, mut idle) = (times()?, times()?, times()?);
-            let mut longest: Vec<Work> = Vec::new();
+            let mut longest: Vec<SetWork> = Vec::new();
             for id in from as u64..to as u64 {
                 let len = mix.value_bytes(id, memory_bytes);
                 let key = name(id);
-                let work = Work::begin(&cache, id)?;
+                let work = SetWork::begin(&cache, id)?;
                 let start = now()?;
                 black_box(cache.set(&key, &value[..len], 0));
                 let set = now()?;
@@ -94,7 +94,7 @@ pub(crate) fn run(memory_bytes: usize, mixes: &[Mix]) -> Result<String> {
 
 /// The work of a set: the difference of the counters after and before it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Work {
+struct SetWork {
     key: u64,
     nanos: u64,
     /// Evicted, moved and dead items, segments collected urgently; KiB of index, ghost queue and log; page
@@ -102,7 +102,7 @@ struct Work {
     counts: [i64; 9],
 }
 
-impl Work {
+impl SetWork {
     fn begin(cache: &Cache, key: u64) -> Result<Self> {
         Ok(Self { key, nanos: 0, counts: counts(cache)? })
     }
@@ -121,7 +121,7 @@ impl Work {
     }
 }
 
-impl std::fmt::Display for Work {
+impl std::fmt::Display for SetWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of some seconds")]
         let micros = self.nanos as f64 / 1000.0;
@@ -145,7 +145,7 @@ fn counts(cache: &Cache) -> Result<[i64; 9]> {
     Ok(sums)
 }
 
-fn times() -> Result<Times> {
+fn times() -> Result<TimeHistogram> {
     Ok(Histogram::new_with_bounds(1, 60_000_000_000, 3)?)
 }
 

@@ -22,9 +22,9 @@ use crate::stalls::now;
 const KEY_BYTES: usize = 20;
 
 /// Makes the key of a member with this number.
-type Form = fn(u64) -> [u8; KEY_BYTES];
+type KeyForm = fn(u64) -> [u8; KEY_BYTES];
 
-const FORMS: [(&str, Form); 2] = [("member:N", numbered), ("random", scrambled)];
+const FORMS: [(&str, KeyForm); 2] = [("member:N", numbered), ("random", scrambled)];
 
 /// The table for trees of `members` with values of `value_bytes`.
 pub(crate) fn run(members: u64, value_bytes: usize) -> Result<String> {

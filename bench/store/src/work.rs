@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use cattlegrid_compare::work::{Op, Tally, Work, name, works};
+use cattlegrid_compare::work::{Op, SetWork, Tally, name, works};
 
 use crate::cache::Cache;
-use crate::peer::{Kind, Peer};
+use crate::peer::{CacheKind, Peer};
 
 /// Requests per simulated second.
 const REQUESTS_A_SECOND: u64 = 100_000;
@@ -15,15 +15,15 @@ const REQUESTS_A_SECOND: u64 = 100_000;
 /// The setting of a run: `threads` of a server, from which its shards follow; `kind` of cache, if it is a
 /// peer with segments of `segment_bytes` and a hash table for items of `item_bytes`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct How {
+pub(crate) struct RunSettings {
     pub(crate) threads: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CacheKind,
     pub(crate) segment_bytes: usize,
     pub(crate) item_bytes: usize,
 }
 
 /// The table. `only`: kinds of work whose name contains this.
-pub(crate) fn run(traces: &Path, only: &str, seeds: u64, how: How) -> Result<String> {
+pub(crate) fn run(traces: &Path, only: &str, seeds: u64, how: RunSettings) -> Result<String> {
     let mut text = String::from("| work | -m in MiB | what | of gets or bytes, % |\n|---|---|---|---|\n");
     for work in works(traces)?.iter().filter(|work| work.name.contains(only)) {
         let runs = (1..=seeds).map(|seed| tallies(work, seed, how)).collect::<Result<Vec<_>>>()?;
@@ -39,21 +39,21 @@ pub(crate) fn run(traces: &Path, only: &str, seeds: u64, how: How) -> Result<Str
 }
 
 /// Items with keys of 16 bytes and values of 100 that are kept of as many as fit twice, for each MiB of a limit of 64.
-pub(crate) fn items(how: How) -> Result<usize> {
+pub(crate) fn items(how: RunSettings) -> Result<usize> {
     const MIB: u64 = 64;
-    let mut cache = Kept::new(MIB, 1, How { item_bytes: 128, ..how })?;
+    let mut cache = KeptCache::new(MIB, 1, RunSettings { item_bytes: 128, ..how })?;
     let keys = MIB * 12_000;
     (0..keys).for_each(|key| cache.set(&name(key), &[b'v'; 100], 0));
     Ok((0..keys).filter(|key| cache.get(&name(*key))).count() / MIB as usize)
 }
 
-enum Kept {
+enum KeptCache {
     Own(Box<Cache>),
     Peer(Box<Peer>),
 }
 
-impl Kept {
-    fn new(memory_mib: u64, seed: u64, how: How) -> Result<Self> {
+impl KeptCache {
+    fn new(memory_mib: u64, seed: u64, how: RunSettings) -> Result<Self> {
         let bytes = (memory_mib << 20) as usize;
         Ok(match how.kind.policy() {
             None => Self::Own(Box::new(Cache::of_threads(bytes, seed, how.threads)?)),
@@ -96,14 +96,14 @@ impl Kept {
     }
 }
 
-fn tallies(work: &Work, seed: u64, how: How) -> Result<[Tally; 2]> {
-    let mut cache = Kept::new(work.memory_mib, seed, how)?;
+fn tallies(work: &SetWork, seed: u64, how: RunSettings) -> Result<[Tally; 2]> {
+    let mut cache = KeptCache::new(work.memory_mib, seed, how)?;
     let value = vec![b'v'; 1 << 20];
     let (mut tallies, mut requests) = ([Tally::default(); 2], 0_u64);
     work.run(seed, |op| {
         requests += 1;
         cache.advance(requests);
-        let mut get = |cache: &mut Kept, key: u64, bytes, tally: Option<usize>| {
+        let mut get = |cache: &mut KeptCache, key: u64, bytes, tally: Option<usize>| {
             let hit = cache.get(&name(key));
             if let Some(tally) = tally {
                 tallies[tally].count(bytes, hit);

@@ -35,12 +35,12 @@ pub(crate) enum TrialError {
 }
 
 /// A server that waits for one result.
-struct Once {
+struct TrialHost {
     clock: Clock,
     sender: Mutex<Sender<Finished>>,
 }
 
-impl Host for Once {
+impl Host for TrialHost {
     fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -63,7 +63,7 @@ impl Host for Once {
 pub(crate) fn run(trial: Trial) -> Result<String, TrialError> {
     let clock = Clock::new();
     let (sender, receiver) = channel();
-    let host = Arc::new(Once { clock: clock.clone(), sender: Mutex::new(sender) });
+    let host = Arc::new(TrialHost { clock: clock.clone(), sender: Mutex::new(sender) });
     let Trial { key, prefix_len, rule, loader, settings } = trial;
     let name = loader.name.clone();
     // The first job should not wait for a worker.

@@ -52,14 +52,14 @@ const ENTRY_BYTES: u64 = 96;
 
 /// A near cache.
 pub(crate) struct Near {
-    entries: Cache<Box<[u8]>, Entry, Weight>,
+    entries: Cache<Box<[u8]>, NearEntry, EntryWeight>,
     slots: Box<[AtomicU64]>,
     hasher: RandomState,
     longest: Duration,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct NearEntry {
     data: Bytes,
     flags: u32,
     number: u64,
@@ -67,10 +67,10 @@ struct Entry {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Weight;
+struct EntryWeight;
 
-impl Weighter<Box<[u8]>, Entry> for Weight {
-    fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
+impl Weighter<Box<[u8]>, NearEntry> for EntryWeight {
+    fn weight(&self, key: &Box<[u8]>, entry: &NearEntry) -> u64 {
         ENTRY_BYTES + key.len() as u64 + entry.data.len() as u64
     }
 }
@@ -92,7 +92,7 @@ impl Near {
     pub(crate) fn new(settings: NearCache) -> Self {
         let estimate = usize::try_from(settings.bytes / 512).unwrap_or(1 << 20).clamp(16, 1 << 20);
         Self {
-            entries: Cache::with_weighter(estimate, settings.bytes, Weight),
+            entries: Cache::with_weighter(estimate, settings.bytes, EntryWeight),
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             longest: settings.longest,
@@ -125,7 +125,8 @@ impl Near {
         let Some(deadline) = reading.began.checked_add(lives) else { return };
         // A copy: the item's bytes may be a part of a much larger buffer.
         let data = Bytes::copy_from_slice(&item.data);
-        self.entries.insert(key.into(), Entry { data, flags: item.flags, number: reading.number, deadline });
+        self.entries
+            .insert(key.into(), NearEntry { data, flags: item.flags, number: reading.number, deadline });
     }
 
     /// Marks the begin of a write or delete of this process; called before it is sent.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cattlegrid_engine::FollowedLog;
-use cattlegrid_follow::etcd::Place;
+use cattlegrid_follow::etcd::EtcdAddress;
 use cattlegrid_follow::postgres::{Table, Template};
-use cattlegrid_follow::{Address, Mark};
+use cattlegrid_follow::{Address, Fingerprint};
 use cattlegrid_herd::WhenBehind;
 
 /// The settings of one log, checked and with all defaults.
@@ -87,7 +87,7 @@ pub struct Via {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdLog {
     /// Where it is.
-    pub place: Place,
+    pub place: EtcdAddress,
     /// When a bump is answered.
     pub bump_reply: BumpReply,
 }
@@ -145,7 +145,7 @@ impl FollowSettings {
 
     /// A number that is the same in rule files that follow the same tables in the same way, by the same slot.
     pub fn mark(&self) -> u64 {
-        let mut mark = Mark::default();
+        let mut mark = Fingerprint::default();
         mark.add(if self.soft { "soft" } else { "hard" });
         if let Some(log) = self.postgres() {
             mark.add(&log.address.database);

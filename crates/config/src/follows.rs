@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cattlegrid_follow::etcd::Place;
+use cattlegrid_follow::etcd::EtcdAddress;
 use cattlegrid_follow::postgres::{SslMode, Table, Template};
 use cattlegrid_follow::{Address, Product};
 use cattlegrid_tags::{Prefixes, TAG_BYTES_MAX};
@@ -308,7 +308,7 @@ impl Follow<'_> {
         Via { name: via.text.clone(), log: None }
     }
 
-    fn place(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<Place> {
+    fn place(&self, draft: &FollowDraft, label: &str, problems: &mut Problems) -> Option<EtcdAddress> {
         let first = draft.servers.first();
         let offset = first.or(draft.url.as_ref()).map_or(self.offset, |given| given.offset);
         let read = match (&draft.url, first) {
@@ -316,8 +316,10 @@ impl Follow<'_> {
                 problems.add(offset, format!("{label}: url and servers: leave one of them out"));
                 return None;
             }
-            (Some(url), None) => Place::parse(&url.text),
-            (None, Some(_)) => Place::of_servers(draft.servers.iter().map(|server| &*server.text), None),
+            (Some(url), None) => EtcdAddress::parse(&url.text),
+            (None, Some(_)) => {
+                EtcdAddress::of_servers(draft.servers.iter().map(|server| &*server.text), None)
+            }
             // It is no list, and that is said.
             (None, None) if self.table.get("servers").is_some_and(|given| !given.get_ref().is_array()) => {
                 return None;

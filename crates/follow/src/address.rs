@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
+
 /// The database products that can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Product {
@@ -212,25 +214,15 @@ fn host_and_port(server: &str, default: u16) -> Result<(String, u16), String> {
     }
 }
 
-/// `%40` is `@`.
+/// Decodes percent codes: `%40` is `@`. An error is text for the user.
 pub(crate) fn decode(text: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let Some(byte) = byte else {
-            return Err(format!("`{text}` has a % that two digits do not follow (a % itself is %25)"));
-        };
-        bytes.push(byte);
-        rest = &rest[2..];
+    let is_code =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit));
+    if !text.split('%').skip(1).all(is_code) {
+        return Err(format!("`{text}` has a % that two digits do not follow (a % itself is %25)"));
     }
-    String::from_utf8(bytes).map_err(|_| format!("`{text}` is not UTF-8"))
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| format!("`{text}` is not UTF-8"))
 }
 
 #[cfg(test)]

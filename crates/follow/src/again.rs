@@ -9,7 +9,7 @@ const PARTS: u64 = 16;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Again {
+pub(crate) struct RepeatedBumps {
     /// After which names are bumped once more, in milliseconds; 0: they are not.
     after_ms: u64,
     /// When each part began, and its names.
@@ -17,7 +17,7 @@ pub(crate) struct Again {
     bytes: usize,
 }
 
-impl Again {
+impl RepeatedBumps {
     /// Nothing is bumped once more yet.
     pub(crate) fn new(after_ms: u64) -> Self {
         Self { after_ms, parts: VecDeque::new(), bytes: 0 }
@@ -60,7 +60,7 @@ impl Again {
         Some(names)
     }
 
-    /// When [`Again::take`] has something.
+    /// When [`RepeatedBumps::take`] has something.
     pub(crate) fn next_ms(&self) -> Option<u64> {
         self.parts.front().map(|(began_ms, _)| began_ms + self.part_ms() + self.after_ms)
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_bumped_often_is_there_once_a_part() {
-        let mut again = Again::new(1600);
+        let mut again = RepeatedBumps::new(1600);
         for now_ms in 0..1600 {
             again.note(&names(0..20), now_ms);
         }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_everything_once_a_part() {
-        let mut again = Again::new(1600);
+        let mut again = RepeatedBumps::new(1600);
         for now_ms in 0..1600 {
             let from = now_ms as u32 * 1000;
             again.note(&names(from..from + 1000), now_ms);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn without_a_time_nothing_is_noted() {
-        let mut again = Again::new(0);
+        let mut again = RepeatedBumps::new(0);
         again.note(&names(0..1), 0);
         assert_eq!(again.next_ms(), None);
     }

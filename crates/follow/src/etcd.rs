@@ -1,7 +1,7 @@
 //! The log of etcd: bumps that clients sent to any node of a fleet, in one order.
 //!
 //! Each node writes its bumps under one key, `PREFIX/bump/NODE`, and watches all of them; the history is etcd's. Under
-//! `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed. [`Entry`] and [`Record`] are what these
+//! `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed. [`BatchEntry`] and [`NodeRecord`] are what these
 //! keys hold, as text that `etcdctl` shows.
 //!
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
@@ -24,14 +24,17 @@ mod record;
 #[cfg(feature = "etcd")]
 mod source;
 
-pub use entry::{Bump, Entry, Read, TAG_LINE_MAX};
+pub use entry::{BatchEntry, Bump, EntryValue, TAG_LINE_MAX};
 #[cfg(feature = "etcd")]
-pub use feed::{AskedRevisions, Claim, Feed, Lead, Sightings};
-pub use fleet::{Fleet, GONE_MS, Listed};
+pub use feed::{AskedRevisions, Claim, Feed, FeedLead, Sightings};
+pub use fleet::{Fleet, GONE_MS, ListedNode};
 #[cfg(feature = "etcd")]
 pub use grpc::GrpcError;
-pub use outbox::{BACKLOG_BYTES_MAX, BACKLOG_MAX, BATCH_BYTES_MAX, BATCH_MAX, Batch, Outbox, Turn, Wait};
-pub use place::{Place, PlaceError};
-pub use record::{NodeState, Record};
+pub use outbox::{
+    BACKLOG_BYTES_MAX, BACKLOG_MAX, BATCH_BYTES_MAX, BATCH_MAX, CommittedWaiters, Outbox, OutboxBatch,
+    TicketState,
+};
+pub use place::{EtcdAddress, EtcdAddressError};
+pub use record::{NodeRecord, NodeState};
 #[cfg(feature = "etcd")]
-pub use source::{CONFIRM_MS_MAX, Mailbox, Node, Own, Source};
+pub use source::{CONFIRM_MS_MAX, FleetNode, Mailbox, NodeIdentity, Source};

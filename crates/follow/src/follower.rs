@@ -1,5 +1,6 @@
-//! The machine that follows one log: what has arrived and is not visible yet, which heads are passed, when to ask and to
-//! connect again. The histories are at the top of the crate.
+//! The state machine that follows one log. It knows which entries have arrived and are not visible yet, and
+//! which heads the stream has passed; it decides when to ask the server and when to connect again. The
+//! histories are at the top of the crate.
 //!
 //! # Invariants
 //! * An entry is bumped after a snapshot has seen its transaction, and acknowledged after it has been bumped.
@@ -9,34 +10,37 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::again::Again;
+use crate::again::RepeatedBumps;
 use crate::log::{Log, Snapshot};
 use crate::names::{NAMES_BYTES_MAX, Names};
 
 /// Longest time between two heads, in milliseconds; a sixth of `max_lag_ms` if that is shorter.
 pub const PROBE_EVERY_MS: u64 = 500;
 
-/// Time after which a head that the stream has not passed is followed by an entry of our own, in milliseconds: a log whose last
-/// entry is of a transaction that is still open says nothing by itself.
+/// Time in milliseconds after which the node writes an entry of its own, if the stream has not passed a head.
+/// Without it a log whose last entry belongs to an open transaction would confirm nothing.
 pub const NUDGE_AFTER_MS: u64 = 250;
 
-/// Longest pause before a new attempt to connect, in milliseconds. The first is a twentieth of it, and each doubles.
+/// Longest pause before a new attempt to connect, in milliseconds. The first pause is a twentieth of it; each
+/// further one doubles.
 pub const RETRY_MS_MAX: u64 = 4000;
 
-/// Most heads that are not passed yet; beyond it the last one is replaced.
+/// Most heads that the stream has not passed yet. When there are more, a new head replaces the last one.
 pub const HEADS_MAX: usize = 64;
 
-/// Pause before a snapshot is asked for again that did not see all that waits, in milliseconds.
+/// Pause before the next snapshot is asked for, in milliseconds, when the last one did not see all waiting
+/// entries.
 const LOOK_AGAIN_MS: u64 = 5;
 
-/// Shortest time without a reply or progress after which both connections are given up, in milliseconds; twice `max_lag_ms` if
-/// that is longer.
+/// Least time without a reply or progress after which both connections are given up, in milliseconds. The
+/// time is twice `max_lag_ms` if that is longer.
 const SILENT_MS_MIN: u64 = 5000;
 
-/// Time within which another one that takes the place of the stream again is the same one, in milliseconds.
+/// Time in milliseconds: takeovers of the stream within it are counted as by the same other node.
 const OUTBID_MS: u64 = 60_000;
 
-/// Longest time that counts as the caller's own, in milliseconds: the machine may have been suspended.
+/// Longest pause of the caller that is not counted as silence of the server, in milliseconds: the machine may
+/// have been suspended.
 const STALLED_MS_MAX: u64 = 10_000;
 
 /// How a log is followed.
@@ -50,18 +54,19 @@ pub struct Settings {
 
 /// An event that a source reports to its follower.
 #[derive(Debug, Clone)]
-pub enum Told<L: Log> {
-    /// Both connections are there.
+pub enum FollowerEvent<L: Log> {
+    /// Both connections are open.
     Connected {
         /// The identity of the server that the stream comes from.
         identity: L::Identity,
-        /// The stream begins at the position that was acknowledged last, or before it: by this follower, or, at its first connection,
-        /// by one before it whose effects are still there.
+        /// Whether the stream begins at the last acknowledged position or before it. The position was
+        /// acknowledged by this follower, or, at its first connection, by an earlier one whose effects are
+        /// still there.
         resumes: bool,
     },
-    /// A transaction's tags, in the order of the log. `position`: behind it; at most the log's end.
+    /// A transaction's tags, in the order of the log. The position is at most the log's end.
     Entry {
-        /// Behind the entry.
+        /// The position after the entry.
         position: L::Position,
         /// The transaction.
         transaction: L::Transaction,
@@ -71,31 +76,31 @@ pub enum Told<L: Log> {
         /// They may be obeyed once more later.
         is_own: bool,
     },
-    /// All entries before the position have arrived.
+    /// All entries before a position have arrived.
     Passed {
-        /// Nothing before it is still to come.
+        /// No entry before this position is still to come.
         position: L::Position,
     },
     /// The reply to [`Action::Probe`], on the second connection.
     Probed {
-        /// The probe's.
+        /// The number of the probe.
         number: u64,
         /// The identity of the server that replied.
         identity: L::Identity,
-        /// All that was committed before the probe was sent lies before this position.
+        /// A position after everything that was committed before the probe was sent.
         head: L::Position,
         /// The transactions that a reader sees that begins now.
         snapshot: L::Snapshot,
-        /// The server works for the stream at this moment: it may be silent for minutes while it reads a large transaction, and would
-        /// begin anew at the next connection.
+        /// Whether the server works for the stream at this moment. Then it may be silent for minutes, while
+        /// it reads a large transaction, and a new connection would make it start again.
         works: bool,
     },
-    /// The stream cannot go on where it stopped, though it did not end: something was left out of it.
+    /// The stream is alive but cannot continue where it stopped: entries were left out.
     Gap {
         /// Why, for the log.
         reason: String,
     },
-    /// Whether the log has all that is followed: read from the catalog of the database.
+    /// The result of comparing the catalog of the database with what is followed.
     Covers {
         /// Things that the log lacks, as text for the log; `None`: it lacks nothing.
         missing: Option<String>,
@@ -110,31 +115,32 @@ pub enum Told<L: Log> {
 /// A task for the caller, which does all tasks in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<P> {
-    /// Bump these tags; each takes the next number of the node's clock.
+    /// Bump these tags; each bump takes the next number of the node's clock.
     Bump(Names),
     /// Invalidate all tagged items.
     Flush(FlushReason),
-    /// All that was committed before this moment is obeyed.
+    /// Everything that was committed before this moment is obeyed.
     Confirmed {
-        /// In milliseconds of the caller's clock.
+        /// The moment, in milliseconds of the caller's clock.
         asked_at_ms: u64,
     },
-    /// Tell the log that the node needs nothing before this position any more.
+    /// Tell the log that the node does not need entries before this position any more.
     Acknowledge(P),
-    /// Ask for the head and a snapshot on the second connection, and say [`Told::Probed`].
+    /// Ask on the second connection for the head and a snapshot; then report [`FollowerEvent::Probed`].
     Probe {
-        /// The number that [`Told::Probed`] gives back.
+        /// The number that [`FollowerEvent::Probed`] gives back.
         number: u64,
     },
-    /// Make the log write an entry of our own, on the second connection: its head is not passed.
+    /// Write an entry of this node to the log, on the second connection, because the stream has not passed a
+    /// head.
     Nudge,
-    /// Make both connections, from `resume` on if the log can; end what is left of the last ones. Then say [`Told::Connected`] or
-    /// [`Told::Lost`].
+    /// Close what is left of the old connections and open both, from `resume` on if the log can. Then report
+    /// [`FollowerEvent::Connected`] or [`FollowerEvent::Lost`].
     Connect {
         /// The position that was acknowledged last.
         resume: Option<P>,
     },
-    /// End both connections. [`Action::Connect`] follows.
+    /// Close both connections. [`Action::Connect`] follows.
     Disconnect {
         /// Why, for the log.
         reason: String,
@@ -144,11 +150,11 @@ pub enum Action<P> {
 /// Why all tagged items are invalidated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlushReason {
-    /// The stream begins: what was changed before it is in no entry.
+    /// The stream begins: earlier changes are in no entry.
     Begins,
-    /// The stream goes on later than it stopped.
+    /// The stream continues after a gap.
     Gap(String),
-    /// Transactions have ended that may be before the stream's beginning.
+    /// Transactions have ended that may have committed before the stream's beginning.
     Ended,
     /// An entry bumps everything.
     Entry(Box<str>),
@@ -165,16 +171,17 @@ impl fmt::Display for FlushReason {
     }
 }
 
-/// How far a follower is.
+/// The progress of a follower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct State {
-    /// Both connections are there.
+pub struct FollowerState {
+    /// Whether both connections are open.
     pub is_connected: bool,
-    /// The moment up to which all commits are obeyed, in milliseconds of the caller's clock.
+    /// The moment up to which all commits are obeyed, in milliseconds of the caller's clock; None: nothing is
+    /// confirmed yet.
     pub confirmed_ms: Option<u64>,
     /// Entries that have arrived and are not visible yet.
     pub waiting: usize,
-    /// Memory of names that wait or are bumped once more later, in bytes.
+    /// Memory in bytes of names that wait, or that will be bumped again.
     pub names_bytes: usize,
 }
 
@@ -182,49 +189,49 @@ pub struct State {
 #[derive(Debug)]
 pub struct Follower<L: Log> {
     settings: Settings,
-    link: Link<L>,
+    link: StreamState<L>,
     /// The server's identity of the last stream. `acknowledged` is the position acknowledged there.
     identity: Option<L::Identity>,
     acknowledged: Option<L::Position>,
-    unseen: Unseen<L>,
+    unseen: UnseenTransactions<L>,
     /// Things that the log lacks: while there are any, nothing is confirmed.
     missing: Option<String>,
-    /// When everything was flushed last because of `unseen`.
+    /// When `unseen` last caused a flush of everything, in milliseconds.
     flushed_ms: u64,
-    /// When names that were bumped are bumped once more, in order.
-    again: Again,
+    /// Names that were bumped and will be bumped again, in order of time.
+    again: RepeatedBumps,
     names_bytes: usize,
     confirmed_ms: Option<u64>,
     probes: u64,
     failures: u32,
-    /// When another one took the place of this one's stream last, and how often in a row.
+    /// When another node last took over this stream, and how often in a row.
     outbid: Option<(u64, u32)>,
     actions: VecDeque<Action<L::Position>>,
 }
 
 #[derive(Debug)]
-enum Link<L: Log> {
+enum StreamState<L: Log> {
     Down { retry_ms: u64 },
     Connecting,
-    Up(Stream<L>),
+    Up(StreamProgress<L>),
 }
 
 #[derive(Debug)]
-struct Stream<L: Log> {
-    /// All entries before it have arrived.
+struct StreamProgress<L: Log> {
+    /// The position before which all entries have arrived.
     received: Option<L::Position>,
-    waiting: VecDeque<Waiting<L>>,
+    waiting: VecDeque<WaitingEntry<L>>,
     /// Heads that are not confirmed, in order of the time at which they were asked for.
-    heads: VecDeque<Head<L::Position>>,
-    probe: Probe,
-    /// The last sign of life: a reply, or progress of the stream.
+    heads: VecDeque<AskedHead<L::Position>>,
+    probe: ProbeState,
+    /// Time of the last reply, or of the stream's last progress.
     replied_ms: u64,
     passed_ms: u64,
     nudged_ms: u64,
 }
 
 #[derive(Debug)]
-struct Waiting<L: Log> {
+struct WaitingEntry<L: Log> {
     /// The position of the entry before this one.
     before: Option<L::Position>,
     position: L::Position,
@@ -233,23 +240,24 @@ struct Waiting<L: Log> {
 }
 
 #[derive(Debug)]
-struct Head<P> {
+struct AskedHead<P> {
     asked_at_ms: u64,
     position: P,
 }
 
-/// Transactions that may be before the stream's beginning and were not visible when everything was flushed (history 5).
+/// Transactions that may have committed before the stream's beginning and were not visible when everything
+/// was flushed (history 5).
 #[derive(Debug)]
-enum Unseen<L: Log> {
+enum UnseenTransactions<L: Log> {
     /// Nothing was flushed yet, for this reason.
     Unknown(FlushReason),
-    /// These. `ended`: some have ended since the last flush.
+    /// The transactions that were not visible. `ended`: some have ended since the last flush.
     Known { running: Vec<L::Transaction>, ended: bool },
 }
 
 #[derive(Debug)]
-enum Probe {
-    /// Sent at `at_ms`. `arrived`: entries came since.
+enum ProbeState {
+    /// A probe was sent at `at_ms`. `arrived`: entries have come since.
     Sent {
         number: u64,
         at_ms: u64,
@@ -261,18 +269,18 @@ enum Probe {
 }
 
 impl<L: Log> Follower<L> {
-    /// Nothing is connected; [`Follower::tick`] begins at once.
+    /// A follower without connections; [`Follower::tick`] connects at once.
     pub fn new(settings: Settings) -> Self {
         debug_assert!(settings.max_lag_ms >= 100, "a shorter one is refused with the settings");
         Self {
             settings,
-            link: Link::Down { retry_ms: 0 },
+            link: StreamState::Down { retry_ms: 0 },
             identity: None,
             acknowledged: None,
-            unseen: Unseen::Unknown(FlushReason::Begins),
+            unseen: UnseenTransactions::Unknown(FlushReason::Begins),
             missing: None,
             flushed_ms: 0,
-            again: Again::new(settings.again_ms),
+            again: RepeatedBumps::new(settings.again_ms),
             names_bytes: 0,
             confirmed_ms: None,
             probes: 0,
@@ -282,8 +290,8 @@ impl<L: Log> Follower<L> {
         }
     }
 
-    /// Goes on where another follower of the same log stood: all before `position` is obeyed, and `running` had not ended when everything
-    /// was flushed last.
+    /// A follower that continues after another one of the same log: everything before `position` is obeyed,
+    /// and the transactions `running` had not ended at the last flush of everything.
     pub fn resumed(
         settings: Settings,
         identity: L::Identity,
@@ -293,37 +301,37 @@ impl<L: Log> Follower<L> {
         Self {
             identity: Some(identity),
             acknowledged: Some(position),
-            unseen: Unseen::Known { running, ended: false },
+            unseen: UnseenTransactions::Known { running, ended: false },
             ..Self::new(settings)
         }
     }
 
-    /// The transactions that had not ended when everything was flushed last, without those that were bumped since; `None`: it must be
-    /// flushed before another follower can go on here.
+    /// The transactions that had not ended at the last flush of everything, without those bumped since.
+    /// `None`: another follower can continue here only after a flush.
     pub fn running(&self) -> Option<&[L::Transaction]> {
         match &self.unseen {
-            Unseen::Known { running, ended: false } => Some(running),
-            Unseen::Known { .. } | Unseen::Unknown(_) => None,
+            UnseenTransactions::Known { running, ended: false } => Some(running),
+            UnseenTransactions::Known { .. } | UnseenTransactions::Unknown(_) => None,
         }
     }
 
-    /// Whether all that has arrived is obeyed and nothing was left out before it.
+    /// Whether everything that has arrived is obeyed, and no entry before it was left out.
     pub fn is_whole(&self) -> bool {
-        matches!(self.link, Link::Up(_)) && self.missing.is_none() && self.unseen.is_settled()
+        matches!(self.link, StreamState::Up(_)) && self.missing.is_none() && self.unseen.is_settled()
     }
 
-    /// The next thing to do.
+    /// The next action for the caller; None: it has done all.
     pub fn poll_action(&mut self) -> Option<Action<L::Position>> {
         self.actions.pop_front()
     }
 
-    /// How far it is.
-    pub fn state(&self) -> State {
+    /// The follower's progress.
+    pub fn state(&self) -> FollowerState {
         let (is_connected, waiting) = match &self.link {
-            Link::Up(stream) => (true, stream.waiting.len()),
-            Link::Down { .. } | Link::Connecting => (false, 0),
+            StreamState::Up(stream) => (true, stream.waiting.len()),
+            StreamState::Down { .. } | StreamState::Connecting => (false, 0),
         };
-        State {
+        FollowerState {
             is_connected,
             confirmed_ms: self.confirmed_ms,
             waiting,
@@ -331,42 +339,43 @@ impl<L: Log> Follower<L> {
         }
     }
 
-    /// Takes what the source saw.
-    pub fn told(&mut self, told: Told<L>, now_ms: u64) {
+    /// Takes an event of the source. `now_ms`: the caller's clock.
+    pub fn told(&mut self, told: FollowerEvent<L>, now_ms: u64) {
         match told {
-            Told::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
-            Told::Entry { position, names, is_own, .. } if L::IS_VISIBLE_ON_ARRIVAL => {
+            FollowerEvent::Connected { identity, resumes } => self.connected(identity, resumes, now_ms),
+            FollowerEvent::Entry { position, names, is_own, .. } if L::IS_VISIBLE_ON_ARRIVAL => {
                 self.visible(position, names, is_own, now_ms);
             }
-            Told::Entry { position, transaction, names, .. } => {
+            FollowerEvent::Entry { position, transaction, names, .. } => {
                 self.entry(position, transaction, names, now_ms);
             }
-            Told::Passed { position } => self.passed(position, now_ms),
-            Told::Probed { number, identity, head, snapshot, works } => {
-                if let (Link::Up(stream), true) = (&mut self.link, works) {
+            FollowerEvent::Passed { position } => self.passed(position, now_ms),
+            FollowerEvent::Probed { number, identity, head, snapshot, works } => {
+                if let (StreamState::Up(stream), true) = (&mut self.link, works) {
                     stream.passed_ms = now_ms;
                 }
                 self.probed(number, &identity, head, &snapshot, now_ms);
             }
-            Told::Gap { reason } => {
+            FollowerEvent::Gap { reason } => {
                 // Places before it may be of another history.
                 self.acknowledged = None;
-                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+                self.unseen = UnseenTransactions::Unknown(FlushReason::Gap(reason));
             }
-            Told::Covers { missing } => {
+            FollowerEvent::Covers { missing } => {
                 if self.missing.is_some() && missing.is_none() {
                     let reason = "the log has all that is followed again".to_owned();
-                    self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+                    self.unseen = UnseenTransactions::Unknown(FlushReason::Gap(reason));
                 }
                 self.missing = missing;
             }
-            Told::Lost { .. } => self.lost(now_ms),
+            FollowerEvent::Lost { .. } => self.lost(now_ms),
         }
         self.tick(now_ms);
     }
 
-    /// The stream ends because another one takes its place, and would again: from the second time within a minute on, the pause before the
-    /// next attempt doubles though the stream was confirmed. [`Told::Lost`] follows.
+    /// Called when the stream ends because another node takes it over, and would do so again. From the second
+    /// time within a minute on the pause before the next attempt doubles, although the stream was confirmed.
+    /// [`FollowerEvent::Lost`] follows.
     pub fn outbid(&mut self, now_ms: u64) {
         let before = self.outbid.filter(|(at_ms, _)| now_ms < at_ms + OUTBID_MS);
         let count = before.map_or(0, |(_, count)| count + 1);
@@ -374,83 +383,86 @@ impl<L: Log> Follower<L> {
         self.failures = self.failures.max(count);
     }
 
-    /// The caller was busy for this time, and read nothing: what is silent may be so for that much longer, within a minute.
+    /// Called when the caller was busy for this time and read nothing: the limits of silence are extended by
+    /// it, by a minute at most.
     pub fn stalled(&mut self, for_ms: u64) {
         let for_ms = for_ms.min(STALLED_MS_MAX);
-        if let Link::Up(stream) = &mut self.link {
+        if let StreamState::Up(stream) = &mut self.link {
             stream.replied_ms += for_ms;
             stream.passed_ms += for_ms;
         }
     }
 
-    /// Does what is due. The caller calls it at [`Follower::next_ms`].
+    /// Does everything that is due. The caller calls it at the time [`Follower::next_ms`].
     pub fn tick(&mut self, now_ms: u64) {
         while let Some(names) = self.again.take(now_ms) {
             self.actions.push_back(bump(names));
         }
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         match &mut self.link {
-            Link::Down { retry_ms } if *retry_ms <= now_ms => {
-                self.link = Link::Connecting;
+            StreamState::Down { retry_ms } if *retry_ms <= now_ms => {
+                self.link = StreamState::Connecting;
                 self.actions.push_back(Action::Connect { resume: self.acknowledged.clone() });
             }
-            Link::Connecting | Link::Down { .. } => {}
-            Link::Up(stream) => {
+            StreamState::Connecting | StreamState::Down { .. } => {}
+            StreamState::Up(stream) => {
                 if let Some(reason) = stream.silent(now_ms, silent_ms) {
                     return self.disconnect(reason.to_owned(), now_ms);
                 }
                 if stream.nudges(now_ms) {
                     self.actions.push_back(Action::Nudge);
                 }
-                if let Probe::Due { at_ms } = stream.probe
+                if let ProbeState::Due { at_ms } = stream.probe
                     && at_ms <= now_ms
                 {
                     self.probes += 1;
-                    stream.probe = Probe::Sent { number: self.probes, at_ms: now_ms, arrived: false };
+                    stream.probe = ProbeState::Sent { number: self.probes, at_ms: now_ms, arrived: false };
                     self.actions.push_back(Action::Probe { number: self.probes });
                 }
             }
         }
     }
 
-    /// When [`Follower::tick`] is due next, in milliseconds of the caller's clock; `None`: when something is told.
+    /// When [`Follower::tick`] is due, in milliseconds of the caller's clock; `None`: not before the next
+    /// event.
     pub fn next_ms(&self) -> Option<u64> {
         let again = self.again.next_ms();
         let silent_ms = (2 * self.settings.max_lag_ms).max(SILENT_MS_MIN);
         let link = match &self.link {
-            Link::Connecting => None,
-            Link::Down { retry_ms } => Some(*retry_ms),
-            Link::Up(stream) => Some(stream.next_ms(silent_ms)),
+            StreamState::Connecting => None,
+            StreamState::Down { retry_ms } => Some(*retry_ms),
+            StreamState::Up(stream) => Some(stream.next_ms(silent_ms)),
         };
         again.into_iter().chain(link).min()
     }
 
     fn connected(&mut self, identity: L::Identity, resumes: bool, now_ms: u64) {
         match &self.identity {
-            // What was not acknowledged comes again; what may be before the first stream's beginning stays noted.
+            // Unacknowledged entries come again. Transactions that may be before the first stream's beginning
+            // stay noted.
             Some(last) if *last == identity && resumes => {}
             Some(last) if *last == identity => {
                 let reason = "the stream begins later than the last one ended".to_owned();
-                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+                self.unseen = UnseenTransactions::Unknown(FlushReason::Gap(reason));
             }
             Some(last) => {
                 let reason = format!("it was {last} and is {identity}");
-                self.unseen = Unseen::Unknown(FlushReason::Gap(reason));
+                self.unseen = UnseenTransactions::Unknown(FlushReason::Gap(reason));
             }
-            // What was obeyed by another process: what it has acknowledged was whole.
-            None if resumes => self.unseen = Unseen::Known { running: Vec::new(), ended: false },
+            // Another process has obeyed everything that it acknowledged, without gaps.
+            None if resumes => self.unseen = UnseenTransactions::Known { running: Vec::new(), ended: false },
             None => {}
         }
         if !resumes || self.identity.as_ref().is_some_and(|last| *last != identity) {
-            // A place of the last stream means nothing in this one.
+            // A position of the last stream has no meaning in this one.
             self.acknowledged = None;
         }
         self.identity = Some(identity);
-        self.link = Link::Up(Stream {
+        self.link = StreamState::Up(StreamProgress {
             received: None,
             waiting: VecDeque::new(),
             heads: VecDeque::new(),
-            probe: Probe::Due { at_ms: now_ms },
+            probe: ProbeState::Due { at_ms: now_ms },
             replied_ms: now_ms,
             passed_ms: now_ms,
             nudged_ms: now_ms,
@@ -458,7 +470,7 @@ impl<L: Log> Follower<L> {
     }
 
     fn entry(&mut self, position: L::Position, transaction: L::Transaction, mut names: Names, now_ms: u64) {
-        let Link::Up(stream) = &mut self.link else { return };
+        let StreamState::Up(stream) = &mut self.link else { return };
         if names.is_empty() {
             return self.passed(position, now_ms);
         }
@@ -466,23 +478,23 @@ impl<L: Log> Follower<L> {
             names.all("more tags than there is memory for");
         }
         self.names_bytes += names.bytes();
-        if let Unseen::Known { running, .. } = &mut self.unseen {
+        if let UnseenTransactions::Known { running, .. } = &mut self.unseen {
             running.retain(|other| *other != transaction);
         }
         let before = stream.received.replace(position.clone());
         stream.passed_ms = now_ms;
-        stream.waiting.push_back(Waiting { before, position, transaction, names });
+        stream.waiting.push_back(WaitingEntry { before, position, transaction, names });
         match &mut stream.probe {
-            Probe::Sent { arrived, .. } => *arrived = true,
+            ProbeState::Sent { arrived, .. } => *arrived = true,
             // An earlier entry waits for a snapshot that sees it, and sets the pace.
-            Probe::Due { at_ms } if stream.waiting.len() == 1 => *at_ms = now_ms,
-            Probe::Due { at_ms } => *at_ms = (*at_ms).min(now_ms + LOOK_AGAIN_MS),
+            ProbeState::Due { at_ms } if stream.waiting.len() == 1 => *at_ms = now_ms,
+            ProbeState::Due { at_ms } => *at_ms = (*at_ms).min(now_ms + LOOK_AGAIN_MS),
         }
     }
 
     /// Takes an entry that is visible to readers, or this node's own.
     fn visible(&mut self, position: L::Position, names: Names, is_own: bool, now_ms: u64) {
-        let Link::Up(_) = &self.link else { return };
+        let StreamState::Up(_) = &self.link else { return };
         if is_own {
             self.again.note(&names, now_ms);
         } else if !names.is_empty() {
@@ -493,7 +505,7 @@ impl<L: Log> Follower<L> {
     }
 
     fn passed(&mut self, position: L::Position, now_ms: u64) {
-        let Link::Up(stream) = &mut self.link else { return };
+        let StreamState::Up(stream) = &mut self.link else { return };
         if stream.received.as_ref().is_some_and(|received| *received >= position) {
             return;
         }
@@ -510,8 +522,8 @@ impl<L: Log> Follower<L> {
         snapshot: &L::Snapshot,
         now_ms: u64,
     ) {
-        let Link::Up(stream) = &mut self.link else { return };
-        let Probe::Sent { number: sent, at_ms, arrived } = stream.probe else { return };
+        let StreamState::Up(stream) = &mut self.link else { return };
+        let ProbeState::Sent { number: sent, at_ms, arrived } = stream.probe else { return };
         if sent != number {
             // History 6.
             return;
@@ -548,11 +560,11 @@ impl<L: Log> Follower<L> {
             false if arrived => 0,
             false => LOOK_AGAIN_MS,
         };
-        stream.probe = Probe::Due { at_ms: now_ms + wait_ms };
+        stream.probe = ProbeState::Due { at_ms: now_ms + wait_ms };
         if stream.heads.len() == HEADS_MAX {
             stream.heads.pop_back();
         }
-        stream.heads.push_back(Head { asked_at_ms: at_ms, position: head });
+        stream.heads.push_back(AskedHead { asked_at_ms: at_ms, position: head });
         let mut is_flushed = false;
         for names in seen {
             // Once is enough for all that became visible together.
@@ -574,7 +586,7 @@ impl<L: Log> Follower<L> {
 
     /// Confirms the heads that are passed, and acknowledges what is applied.
     fn confirm(&mut self) {
-        let Link::Up(stream) = &mut self.link else { return };
+        let StreamState::Up(stream) = &mut self.link else { return };
         let (mut confirmed, is_whole) = (None, self.missing.is_none() && self.unseen.is_settled());
         while let Some(head) = stream.heads.front()
             && is_whole
@@ -604,27 +616,27 @@ impl<L: Log> Follower<L> {
     }
 
     fn lost(&mut self, now_ms: u64) {
-        if let Link::Down { .. } = self.link {
+        if let StreamState::Down { .. } = self.link {
             return;
         }
-        if let Link::Up(stream) = &self.link {
+        if let StreamState::Up(stream) = &self.link {
             self.names_bytes -= stream.waiting.iter().map(|entry| entry.names.bytes()).sum::<usize>();
         }
         let pause_ms = ((RETRY_MS_MAX / 20) << self.failures.min(8)).min(RETRY_MS_MAX);
         self.failures += 1;
-        self.link = Link::Down { retry_ms: now_ms + pause_ms };
+        self.link = StreamState::Down { retry_ms: now_ms + pause_ms };
     }
 }
 
-impl<L: Log> Stream<L> {
+impl<L: Log> StreamProgress<L> {
     fn is_applied(&self, position: &L::Position) -> bool {
         let passed = self.received.as_ref().is_some_and(|received| received >= position);
         passed && self.waiting.front().is_none_or(|first| first.position > *position)
     }
 
-    /// Why both connections are given up.
+    /// The reason to give up both connections, if the server has been silent for too long.
     fn silent(&self, now_ms: u64, silent_ms: u64) -> Option<&'static str> {
-        if matches!(self.probe, Probe::Sent { .. }) && now_ms >= self.replied_ms + silent_ms {
+        if matches!(self.probe, ProbeState::Sent { .. }) && now_ms >= self.replied_ms + silent_ms {
             return Some("no reply to the question for the log's head");
         }
         let is_silent = self.lags_since_ms().is_some_and(|since_ms| now_ms >= since_ms + silent_ms);
@@ -645,9 +657,9 @@ impl<L: Log> Stream<L> {
         Some((self.lags_since_ms()? + NUDGE_AFTER_MS).max(self.nudged_ms + 2 * NUDGE_AFTER_MS))
     }
 
-    /// Since when the stream has made no progress though it has not passed a head.
+    /// Since when the stream has made no progress although it has not passed a head.
     fn lags_since_ms(&self) -> Option<u64> {
-        let lags = |head: &&Head<L::Position>| {
+        let lags = |head: &&AskedHead<L::Position>| {
             self.received.as_ref().is_none_or(|received| *received < head.position)
         };
         self.heads.iter().find(lags).map(|head| head.asked_at_ms.max(self.passed_ms))
@@ -655,16 +667,16 @@ impl<L: Log> Stream<L> {
 
     fn next_ms(&self, silent_ms: u64) -> u64 {
         let probe = match self.probe {
-            Probe::Sent { .. } => self.replied_ms + silent_ms,
-            Probe::Due { at_ms } => at_ms,
+            ProbeState::Sent { .. } => self.replied_ms + silent_ms,
+            ProbeState::Due { at_ms } => at_ms,
         };
         let silent = self.lags_since_ms().map(|since_ms| since_ms + silent_ms);
         [Some(probe), silent, self.nudge_ms()].into_iter().flatten().min().unwrap_or(probe)
     }
 }
 
-impl<L: Log> Unseen<L> {
-    /// Whether nothing can be missing that was flushed for.
+impl<L: Log> UnseenTransactions<L> {
+    /// Whether no transaction is left for which everything would have to be flushed.
     fn is_settled(&self) -> bool {
         matches!(self, Self::Known { ended: false, .. })
     }
@@ -678,19 +690,19 @@ impl<L: Log> Unseen<L> {
         }
     }
 
-    /// Why everything must be flushed now. `is_due`: also because transactions have ended; when they end one after the other,
-    /// they are flushed for together.
+    /// The reason to flush everything now, if there is one. `is_due`: also because transactions have ended.
+    /// Transactions that end soon after each other share a flush.
     fn flush_due(
         &mut self,
         snapshot: &L::Snapshot,
-        waiting: &VecDeque<Waiting<L>>,
+        waiting: &VecDeque<WaitingEntry<L>>,
         is_due: bool,
     ) -> Option<FlushReason> {
         match self {
             Self::Unknown(reason) => {
                 let reason = reason.clone();
                 let mut running = snapshot.running();
-                // Those with an entry are bumped with it.
+                // Transactions with a waiting entry are bumped with it.
                 running.retain(|other| waiting.iter().all(|entry| entry.transaction != *other));
                 *self = Self::Known { running, ended: false };
                 Some(reason)

@@ -62,13 +62,13 @@ mod x509;
 
 pub use address::{Address, AddressError, Product};
 pub use follower::{
-    Action, FlushReason, Follower, HEADS_MAX, NUDGE_AFTER_MS, PROBE_EVERY_MS, RETRY_MS_MAX, Settings, State,
-    Told,
+    Action, FlushReason, Follower, FollowerEvent, FollowerState, HEADS_MAX, NUDGE_AFTER_MS, PROBE_EVERY_MS,
+    RETRY_MS_MAX, Settings,
 };
 pub use log::{Log, Snapshot};
-pub use mark::Mark;
+pub use mark::Fingerprint;
 pub use names::{NAMES_BYTES_MAX, Name, Names};
 #[cfg(feature = "postgres")]
-pub use node::{Node, Notice, Order, Standing, Wish};
+pub use node::{LogOrder, Node, Notice, ResumePoint, SourceRequest};
 #[cfg(feature = "postgres")]
 pub use wire::WireError;

@@ -2,15 +2,15 @@
 
 /// FNV-1a of 64 bits. Source: G. Fowler, L. C. Noll, K.-P. Vo, <http://www.isthe.com/chongo/tech/comp/fnv/>.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct Fingerprint(u64);
 
-impl Default for Mark {
+impl Default for Fingerprint {
     fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 }
 
-impl Mark {
+impl Fingerprint {
     /// Adds a text, with its end.
     pub fn add(&mut self, text: &str) {
         // A byte that is in no text ends each.
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn each_text_has_an_end() {
         let mark = |texts: &[&str]| {
-            let mut mark = Mark::default();
+            let mut mark = Fingerprint::default();
             for text in texts {
                 mark.add(text);
             }

@@ -32,6 +32,6 @@ mod value;
 mod wire;
 
 #[cfg(feature = "mysql")]
-pub use event::Malformed;
+pub use event::MalformedEvent;
 #[cfg(feature = "mysql")]
 pub use source::Source;

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use crate::follower::{FlushReason, State};
+use crate::follower::{FlushReason, FollowerState};
 use crate::names::Names;
 use crate::postgres::{LeftOut, Missing};
 
 /// An order from a log. The node must obey orders in the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum LogOrder {
     /// Bump these tags.
     Bump(Names),
     /// Invalidate all tagged items.
     Flush(FlushReason),
-    /// All that was committed before this moment is obeyed, in milliseconds of [`Node::now_ms`].
+    /// Everything that was committed before this moment is obeyed.
     Confirmed {
-        /// The moment.
+        /// The moment, in milliseconds of [`Node::now_ms`].
         asked_at_ms: u64,
     },
 }
@@ -23,11 +23,11 @@ pub enum Order {
 /// An event for the server's operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// Both connections are there.
+    /// Both connections are open.
     Connected {
         /// Of a database: the system identifier and timeline. Of etcd: the cluster's identifier.
         identity: String,
-        /// The stream goes on where the last one ended.
+        /// Whether the stream continues where the last one ended.
         resumes: bool,
     },
     /// A connection ended or cannot be made; it is tried again.
@@ -35,22 +35,23 @@ pub enum Notice {
         /// Why.
         reason: String,
     },
-    /// The database lacks something. An empty list: no more.
+    /// Requirements that the database does not meet. An empty list: it meets all again.
     Missing(Vec<Missing>),
-    /// The database or the rule file should be otherwise, and is followed all the same. It is said at each connection.
+    /// An advice on the database or the rule file. The log is followed without it. It is reported at each
+    /// connection.
     Advice(Missing),
-    /// The log refuses this node's own entries, for this reason; `None`: it takes them again.
+    /// The log refuses this node's own entries for this reason; `None`: it takes them again.
     Takes(Option<Missing>),
     /// Another node has this node's name.
     NameTaken {
         /// The name.
         name: String,
-        /// The address of the other one.
+        /// The address of the other node.
         by: String,
         /// The name under which this node is listed.
         instead: String,
     },
-    /// A key among those of the nodes was written by something else.
+    /// A key among those of the nodes was written by another program.
     Foreign {
         /// The key.
         key: String,
@@ -59,8 +60,8 @@ pub enum Notice {
 
 /// A place in a log from which another node can go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// All before it is obeyed.
+pub struct ResumePoint {
+    /// The position before which everything is obeyed.
     pub position: u64,
     /// The state that the other node needs, in one line.
     pub text: Box<str>,
@@ -68,45 +69,46 @@ pub struct Standing {
 
 /// A node that obeys the orders of a log.
 pub trait Node {
-    /// A clock that goes on while the machine is suspended, in milliseconds.
+    /// The time of a clock that continues while the machine is suspended, in milliseconds.
     fn now_ms(&self) -> u64;
-    /// The wall clock, since 1970: a database shows it as the time of the last reply.
+    /// The wall-clock time since 1970. A database shows it as the time of the last reply.
     fn unix_now(&self) -> Duration;
-    /// Obeys an order before it returns.
-    fn order(&mut self, order: Order);
-    /// Takes note of a place up to which all orders have been given.
-    fn stands(&mut self, _standing: Standing) {}
+    /// Obeys an order before it returns, or queues it: see [`Node::obeyed`].
+    fn order(&mut self, order: LogOrder);
+    /// Notes a point up to which all orders have been given.
+    fn stands(&mut self, _standing: ResumePoint) {}
     /// Writes a line of the log.
     fn notice(&mut self, notice: Notice);
-    /// Takes note of how far the follower is, and of what was left out of tags so far.
-    fn state(&mut self, state: State, left_out: LeftOut);
-    /// The orders so far are those of the log up to `position`, as a number: up to where of it they have been obeyed, which is what
-    /// the log may forget. For a node whose orders are obeyed later; asked often.
+    /// Notes the follower's progress, and the counts of columns that were left out of tags.
+    fn state(&mut self, state: FollowerState, left_out: LeftOut);
+    /// The position up to which orders have been obeyed, which is also what the log may forget. `position`:
+    /// up to where orders were given. Only a node that obeys orders later returns less. Called often.
     fn obeyed(&mut self, position: u64) -> u64 {
         position
     }
-    /// Why the stream must begin anew where it was obeyed last; asked often.
+    /// The reason why the stream must start again at the last obeyed position; None: it need not. Called
+    /// often.
     fn wants_again(&mut self) -> Option<String> {
         None
     }
-    /// Whether there must be no more orders until some of those that wait are obeyed.
+    /// Whether the node takes no more orders until it has obeyed some of those that wait.
     fn is_full(&self) -> bool {
         false
     }
-    /// The password, read anew for each connection.
+    /// The password of the database's user, read anew for each connection.
     ///
     /// # Errors
-    /// Why there is none, though one is set.
+    /// Why the password that is set cannot be read.
     fn password(&mut self) -> Result<Option<String>, String>;
 }
 
 /// The server's requests to a source that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wish {
-    /// Stop.
+pub struct SourceRequest {
+    /// Whether to stop.
     pub stops: bool,
-    /// Another number than before: look at once for what the database lacks.
+    /// A counter: when it changes, the source looks into the catalog at once.
     pub looks: u64,
-    /// The server leaves: other nodes should know.
+    /// Whether the server is leaving, so that other nodes should know.
     pub drains: bool,
 }

@@ -31,6 +31,6 @@ pub use crate::tables::{Cascade, LeftOut, Table, TableError, Template};
 #[cfg(feature = "postgres")]
 pub use crate::tls::{TlsError, client_config};
 #[cfg(feature = "postgres")]
-pub use pgoutput::{Lsn, Malformed};
+pub use pgoutput::{Lsn, MalformedMessage};
 #[cfg(feature = "postgres")]
 pub use source::Source;

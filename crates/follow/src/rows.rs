@@ -1,24 +1,24 @@
 //! The tags that a changed row bumps: templates filled with the columns of the old row and of the new one.
 
 use crate::names::Names;
-use crate::tables::{LeftOut, Piece, Table, Template};
+use crate::tables::{LeftOut, Table, Template, TemplatePiece};
 
 /// Longest tag, in bytes: longer than any that a rule makes of a key. A longer one is left out, and counted.
 const TAG_BYTES_MAX: usize = 1000;
 
-/// A table, as of the changes that follow.
+/// The definition of a table for the changes that follow.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) struct Relation {
     pub(crate) id: u32,
     pub(crate) schema: String,
     pub(crate) name: String,
     /// The columns of an old row that are sent.
-    pub(crate) identity: Identity,
+    pub(crate) identity: ReplicaIdentity,
     pub(crate) columns: Vec<Column>,
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Identity {
+pub(crate) enum ReplicaIdentity {
     /// The primary key, or the key of an index.
     Key,
     /// The whole row.
@@ -34,7 +34,7 @@ pub(crate) struct Column {
 
 /// The old row of a change, as far as it is sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Old<'a> {
+pub(crate) enum OldRow<'a> {
     /// The columns of its key; the others are NULL.
     Key(Row<'a>),
     Whole(Row<'a>),
@@ -45,17 +45,17 @@ pub(crate) type Row<'a> = Vec<Cell<'a>>;
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Cell<'a> {
     Null,
-    /// A long value that was stored apart and was not changed; it is not sent.
+    /// A long value that is stored apart and was not changed, so that it is not sent.
     Unchanged,
     Text(&'a [u8]),
 }
 
-/// A table as the stream describes it: where its columns are.
+/// A table as the stream describes it, with the places of its columns.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundTable {
     pub(crate) scope: u8,
-    templates: Vec<Vec<Place>>,
-    /// Where the columns are whose changes count; `None`: any.
+    templates: Vec<Vec<TemplatePart>>,
+    /// The places of the columns whose changes count; `None`: all count.
     columns: Option<Vec<usize>>,
     width: usize,
     pub(crate) truncate: Vec<String>,
@@ -65,7 +65,7 @@ pub(crate) struct Bound {
 }
 
 #[derive(Debug)]
-enum Place {
+enum TemplatePart {
     Text(Box<str>),
     Column(usize),
 }
@@ -74,16 +74,16 @@ enum Place {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoColumn(pub(crate) String);
 
-impl Bound {
+impl BoundTable {
     pub(crate) fn new(table: &Table, relation: &Relation) -> Result<Self, NoColumn> {
         let place = |name: &str| {
             let at = relation.columns.iter().position(|column| column.name == name);
             at.ok_or_else(|| NoColumn(name.to_owned()))
         };
         let bind = |template: &Template| {
-            let part = |part: &Piece| match part {
-                Piece::Text(text) => Ok(Place::Text(text.as_str().into())),
-                Piece::Column(name) => place(name).map(Place::Column),
+            let part = |part: &TemplatePiece| match part {
+                TemplatePiece::Text(text) => Ok(TemplatePart::Text(text.as_str().into())),
+                TemplatePiece::Column(name) => place(name).map(TemplatePart::Column),
             };
             template.parts.iter().map(part).collect::<Result<Vec<_>, _>>()
         };
@@ -100,34 +100,34 @@ impl Bound {
     }
 
     /// Whether the old tags of a row that was changed or deleted are not known.
-    pub(crate) fn lacks(&self, old: Option<&Old<'_>>) -> bool {
-        self.needs_whole && !matches!(old, Some(Old::Whole(_)))
+    pub(crate) fn lacks(&self, old: Option<&OldRow<'_>>) -> bool {
+        self.needs_whole && !matches!(old, Some(OldRow::Whole(_)))
     }
 
-    /// Adds the tags of a changed row. `old`: `None`: it is new, or its key did not change.
+    /// Adds the tags of a changed row. `old` is `None` if the row is new, or its key did not change.
     pub(crate) fn changed(
         &self,
-        old: Option<&Old<'_>>,
+        old: Option<&OldRow<'_>>,
         new: Option<&[Cell<'_>]>,
         names: &mut Names,
         left_out: &mut LeftOut,
     ) {
-        if let (Some(Old::Whole(old)), Some(new)) = (old, new)
+        if let (Some(OldRow::Whole(old)), Some(new)) = (old, new)
             && !self.counts(old, new)
         {
             return;
         }
         if let Some(old) = old {
             let (row, is_key) = match old {
-                Old::Key(row) => (row, true),
-                Old::Whole(row) => (row, false),
+                OldRow::Key(row) => (row, true),
+                OldRow::Whole(row) => (row, false),
             };
             self.add(row, None, is_key, names, left_out);
         }
         if let Some(new) = new {
             let whole = old.and_then(|old| match old {
-                Old::Whole(row) => Some(row.as_slice()),
-                Old::Key(_) => None,
+                OldRow::Whole(row) => Some(row.as_slice()),
+                OldRow::Key(_) => None,
             });
             self.add(new, whole, false, names, left_out);
         }
@@ -141,10 +141,10 @@ impl Bound {
         };
         match &self.columns {
             Some(columns) => {
-                // A row that moves to other tags counts in any case.
+                // A row that moves to other tags counts always.
                 let of_tags = self.templates.iter().flatten().filter_map(|part| match part {
-                    Place::Column(at) => Some(*at),
-                    Place::Text(_) => None,
+                    TemplatePart::Column(at) => Some(*at),
+                    TemplatePart::Text(_) => None,
                 });
                 columns.iter().copied().chain(of_tags).any(is_changed)
             }
@@ -152,7 +152,8 @@ impl Bound {
         }
     }
 
-    /// `is_key`: what is NULL is not known, and nothing is left out.
+    /// Adds the tags of one row. `is_key`: only the key's columns are known, so NULL in others is not
+    /// counted.
     fn add(
         &self,
         row: &[Cell<'_>],
@@ -166,8 +167,8 @@ impl Bound {
             tag.clear();
             let is_whole = template.iter().all(|part| {
                 let text = match part {
-                    Place::Text(text) => Some(text.as_bytes()),
-                    Place::Column(at) => match (row.get(*at), old.and_then(|old| old.get(*at))) {
+                    TemplatePart::Text(text) => Some(text.as_bytes()),
+                    TemplatePart::Column(at) => match (row.get(*at), old.and_then(|old| old.get(*at))) {
                         (Some(Cell::Text(text)), _) | (Some(Cell::Unchanged), Some(Cell::Text(text))) => {
                             Some(*text)
                         }
@@ -187,12 +188,12 @@ impl Bound {
     }
 }
 
-/// Columns of the tags, and those whose changes count, of which the old value is not sent: the first one.
+/// The first column of a tag whose old value the stream does not have.
 pub(crate) fn without_old<'t>(table: &'t Table, relation: &Relation) -> Option<&'t str> {
     let is_sent = |name: &str| match relation.identity {
-        Identity::Full => true,
-        Identity::Key => relation.columns.iter().any(|column| column.name == name && column.is_key),
-        Identity::Nothing => false,
+        ReplicaIdentity::Full => true,
+        ReplicaIdentity::Key => relation.columns.iter().any(|column| column.name == name && column.is_key),
+        ReplicaIdentity::Nothing => false,
     };
     table.bump.iter().flat_map(Template::columns).find(|name| !is_sent(name))
 }
@@ -203,7 +204,7 @@ mod tests {
     use crate::names::Name;
     use crate::tables::Template;
 
-    fn orders(identity: Identity) -> Relation {
+    fn orders(identity: ReplicaIdentity) -> Relation {
         let column = |name: &str| Column { name: name.to_owned(), is_key: name == "id" };
         Relation {
             id: 1,
@@ -220,8 +221,8 @@ mod tests {
         table
     }
 
-    fn tags(table: &Table, old: Option<&Old<'_>>, new: Option<&[Cell<'_>]>) -> (Vec<String>, LeftOut) {
-        let bound = Bound::new(table, &orders(Identity::Full)).unwrap();
+    fn tags(table: &Table, old: Option<&OldRow<'_>>, new: Option<&[Cell<'_>]>) -> (Vec<String>, LeftOut) {
+        let bound = BoundTable::new(table, &orders(ReplicaIdentity::Full)).unwrap();
         let (mut names, mut left_out) = (Names::default(), LeftOut::default());
         bound.changed(old, new, &mut names, &mut left_out);
         let Names::Some { names, .. } = names else { panic!("all") };
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_row_that_moves_reaches_both() {
-        let old = Old::Whole(vec![text("1"), text("7"), text("new")]);
+        let old = OldRow::Whole(vec![text("1"), text("7"), text("new")]);
         let (tags, left_out) = tags(&table(), Some(&old), Some(&[text("1"), text("8"), Cell::Unchanged]));
         assert_eq!(tags, ["order:1", "user:7", "user:8"]);
         assert_eq!(left_out, LeftOut::default());
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn only_changes_that_count_are_bumped() {
         let table = Table { columns: Some(vec!["state".to_owned()]), ..table() };
-        let old = Old::Whole(vec![text("1"), text("7"), text("new")]);
+        let old = OldRow::Whole(vec![text("1"), text("7"), text("new")]);
         let none: [String; 0] = [];
         assert_eq!(tags(&table, Some(&old), Some(&[text("1"), text("7"), Cell::Unchanged])).0, none);
         assert_eq!(
@@ -255,7 +256,7 @@ mod tests {
         );
         let moved = tags(&table, Some(&old), Some(&[text("1"), text("8"), text("new")])).0;
         assert_eq!(moved, ["order:1", "user:7", "user:8"], "it moves");
-        // Without its old values, each update counts.
+        // Without its old values each update counts.
         assert_eq!(tags(&table, None, Some(&[text("1"), text("7"), text("new")])).0, ["order:1", "user:7"]);
     }
 
@@ -273,17 +274,20 @@ mod tests {
 
     #[test]
     fn a_deleted_row_by_its_key() {
-        let old = Old::Key(vec![text("1"), Cell::Null, Cell::Null]);
+        let old = OldRow::Key(vec![text("1"), Cell::Null, Cell::Null]);
         let (tags, left_out) = tags(&table(), Some(&old), None);
         assert_eq!((tags, left_out), (vec!["order:1".to_owned()], LeftOut::default()));
-        assert_eq!(without_old(&table(), &orders(Identity::Key)), Some("user_id"));
-        assert_eq!(without_old(&table(), &orders(Identity::Nothing)), Some("user_id"));
-        assert_eq!(without_old(&table(), &orders(Identity::Full)), None);
+        assert_eq!(without_old(&table(), &orders(ReplicaIdentity::Key)), Some("user_id"));
+        assert_eq!(without_old(&table(), &orders(ReplicaIdentity::Nothing)), Some("user_id"));
+        assert_eq!(without_old(&table(), &orders(ReplicaIdentity::Full)), None);
     }
 
     #[test]
     fn a_column_that_is_not_there() {
         let table = Table { columns: Some(vec!["total".to_owned()]), ..table() };
-        assert_eq!(Bound::new(&table, &orders(Identity::Full)).err(), Some(NoColumn("total".to_owned())));
+        assert_eq!(
+            BoundTable::new(&table, &orders(ReplicaIdentity::Full)).err(),
+            Some(NoColumn("total".to_owned()))
+        );
     }
 }

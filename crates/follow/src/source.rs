@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::follower::{Action, Follower, Told};
+use crate::follower::{Action, Follower, FollowerEvent};
 use crate::log::Log;
 use crate::missing::Missing;
-use crate::node::{Node, Notice, Order, Standing, Wish};
+use crate::node::{LogOrder, Node, Notice, ResumePoint, SourceRequest};
 use crate::tables::LeftOut;
 use crate::wire::WireError;
 
 /// Time between two looks into the catalog.
 const CATALOG_EVERY: Duration = Duration::from_secs(30);
 
-/// The same while something is missing.
+/// Time between two looks into the catalog while a requirement is not met.
 const MISSING_EVERY: Duration = Duration::from_secs(3);
 
-/// Between two looks whether a node that was full is so still.
+/// Time between two checks whether a full node has room again.
 const FULL_WAIT: Duration = Duration::from_millis(10);
 
 /// Longest wait when nothing is due.
@@ -37,49 +37,60 @@ pub(crate) trait Database: Log + Sized {
     type Message;
     /// State of one pair of connections.
     type Session;
-    /// A reply to [`Question::Probe`].
+    /// A reply to [`DatabaseQuestion::Probe`].
     type Probed;
-    /// A reply to [`Question::Catalog`].
+    /// A reply to [`DatabaseQuestion::Catalog`].
     type Catalog;
 
-    /// The address's own password.
+    /// The password in the address.
     fn password(&self) -> Option<String>;
-    /// Makes both connections, and begins the stream.
+    /// Opens both connections and begins the stream.
     async fn open(
         &mut self,
         resume: Option<Self::Position>,
         password: Option<&str>,
-        core: &mut Core<Self>,
+        core: &mut FollowState<Self>,
         node: &mut impl Node,
-    ) -> Result<Opened<Self>, Failed>;
+    ) -> Result<OpenedConnections<Self>, OpenError>;
     /// The next part of the stream. Nothing is lost if the future is dropped before it is ready.
     async fn streamed(stream: &mut Self::Connection) -> Result<Self::Message, WireError>;
-    /// Takes it.
-    fn take(&mut self, message: Self::Message, core: &mut Core<Self>, node: &mut impl Node);
-    /// The stream ended: why, for the log.
+    /// Handles a part of the stream.
+    fn take(&mut self, message: Self::Message, core: &mut FollowState<Self>, node: &mut impl Node);
+    /// Called when the stream has ended. Returns the reason, for the log.
     fn ended(&mut self, error: &WireError) -> String;
-    /// Whether it ended because another one takes its place.
+    /// Whether the stream ended because another client has taken it over.
     fn is_outbid(_error: &WireError) -> bool {
         false
     }
-    /// Asks on the second connection.
-    fn ask(&self, question: Question, second: Self::Connection, link: &mut Link<Self>) -> Answering<Self>;
-    /// Takes the reply to a probe.
-    fn probed(&mut self, number: u64, probed: Self::Probed, core: &mut Core<Self>, node: &mut impl Node);
-    /// Takes what the catalog says.
-    fn looked(&mut self, catalog: Self::Catalog, core: &mut Core<Self>) -> Looked;
+    /// Asks a question on the second connection.
+    fn ask(
+        &self,
+        question: DatabaseQuestion,
+        second: Self::Connection,
+        link: &mut Connections<Self>,
+    ) -> PendingReply<Self>;
+    /// Handles the reply to a probe.
+    fn probed(
+        &mut self,
+        number: u64,
+        probed: Self::Probed,
+        core: &mut FollowState<Self>,
+        node: &mut impl Node,
+    );
+    /// Handles the reply to a look into the catalog.
+    fn looked(&mut self, catalog: Self::Catalog, core: &mut FollowState<Self>) -> CatalogFindings;
     /// Counts of rows that got no tags so far.
     fn left_out(&self) -> LeftOut;
-    /// From where on another node could go on.
+    /// The point from which another node can continue; None: there is none.
     fn standing(
         &self,
         identity: &Self::Identity,
         position: Self::Position,
         running: &[Self::Transaction],
-    ) -> Option<Standing>;
-    /// Takes note of what the node has obeyed of the orders that it has.
-    fn note_obeyed(link: &mut Link<Self>, node: &mut impl Node);
-    /// Where a stream goes on that may go on at a place whose orders the node has.
+    ) -> Option<ResumePoint>;
+    /// Notes how far the node has obeyed the orders that it has.
+    fn note_obeyed(link: &mut Connections<Self>, node: &mut impl Node);
+    /// The position from which to resume a stream, if the node has not obeyed all orders before `resume`.
     fn resumes(&self, resume: Self::Position, _node: &mut impl Node) -> Self::Position {
         resume
     }
@@ -87,80 +98,80 @@ pub(crate) trait Database: Log + Sized {
     fn reports_at(_session: &Self::Session) -> Option<Instant> {
         None
     }
-    /// Tells the server how far we are.
-    async fn report(_link: &mut Link<Self>, _unix_now: Duration) -> Result<(), WireError> {
+    /// Tells the server the position up to which the log was obeyed.
+    async fn report(_link: &mut Connections<Self>, _unix_now: Duration) -> Result<(), WireError> {
         Ok(())
     }
-    /// Tells the server at the end what was obeyed since it was told last.
-    async fn leave(_link: &mut Link<Self>, _unix_now: Duration) {}
+    /// Tells the server, at the end, the position up to which the log was obeyed.
+    async fn leave(_link: &mut Connections<Self>, _unix_now: Duration) {}
 }
 
 /// A question to the second connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Question {
+pub(crate) enum DatabaseQuestion {
     Probe { number: u64 },
     Nudge,
     Catalog,
 }
 
-pub(crate) enum Reply<D: Database> {
+pub(crate) enum DatabaseReply<D: Database> {
     Probed { number: u64, probed: D::Probed },
     Nudged,
     Catalog(D::Catalog),
 }
 
-/// The second connection comes back with the reply.
-pub(crate) type Answering<D> =
-    Pin<Box<dyn Future<Output = (<D as Database>::Connection, Result<Reply<D>, WireError>)> + Send>>;
+/// A future that returns the second connection, with the reply.
+pub(crate) type PendingReply<D> =
+    Pin<Box<dyn Future<Output = (<D as Database>::Connection, Result<DatabaseReply<D>, WireError>)> + Send>>;
 
 /// The findings of a look into the catalog.
-pub(crate) struct Looked {
+pub(crate) struct CatalogFindings {
     pub(crate) missing: Vec<Missing>,
-    /// How a table is defined that is followed was changed, and the stream has not said so.
+    /// Whether the definition of a followed table has changed without a message of the stream.
     pub(crate) is_changed: bool,
-    /// Look again this soon.
+    /// The time after which to look again; None: the usual one.
     pub(crate) again: Option<Duration>,
 }
 
-/// Both connections are there.
-pub(crate) struct Opened<D: Database> {
+/// Both connections after they were opened.
+pub(crate) struct OpenedConnections<D: Database> {
     pub(crate) stream: D::Connection,
     pub(crate) second: D::Connection,
     pub(crate) session: D::Session,
     pub(crate) catalog: D::Catalog,
     pub(crate) identity: D::Identity,
-    /// From where on the stream goes on; `None`: it begins.
+    /// The position from which the stream resumes; `None`: it begins.
     pub(crate) resumes_at: Option<D::Position>,
-    /// Up to where the node has its orders, if that is known.
+    /// The position up to which the node has its orders, if it is known.
     pub(crate) ordered: Option<D::Position>,
 }
 
-/// Why there are no connections.
-pub(crate) enum Failed {
+/// The reason why the connections could not be opened.
+pub(crate) enum OpenError {
     Wire(WireError),
     Missing(Vec<Missing>),
 }
 
-impl From<WireError> for Failed {
+impl From<WireError> for OpenError {
     fn from(error: WireError) -> Self {
         Self::Wire(error)
     }
 }
 
 /// Both connections.
-pub(crate) struct Link<D: Database> {
+pub(crate) struct Connections<D: Database> {
     pub(crate) stream: D::Connection,
-    /// The second connection, while nothing is asked.
+    /// The second connection, while no question is open.
     second: Option<D::Connection>,
-    answering: Option<Answering<D>>,
-    questions: Vec<Question>,
+    answering: Option<PendingReply<D>>,
+    questions: Vec<DatabaseQuestion>,
     pub(crate) catalog_at: Instant,
-    /// Up to where the node has its orders.
+    /// The position up to which the node has its orders.
     pub(crate) ordered: Option<D::Position>,
     pub(crate) session: D::Session,
 }
 
-impl<D: Database> Link<D> {
+impl<D: Database> Connections<D> {
     fn ask_next(&mut self, database: &D) {
         if self.answering.is_some() || self.questions.is_empty() {
             return;
@@ -172,22 +183,22 @@ impl<D: Database> Link<D> {
 }
 
 /// State that is the same for any database.
-pub(crate) struct Core<D: Database> {
+pub(crate) struct FollowState<D: Database> {
     pub(crate) follower: Follower<D>,
     /// The identity of the server that is followed.
     pub(crate) identity: Option<D::Identity>,
-    pub(crate) link: Option<Link<D>>,
+    pub(crate) link: Option<Connections<D>>,
     pub(crate) missing: Vec<Missing>,
 }
 
-impl<D: Database> Core<D> {
+impl<D: Database> FollowState<D> {
     pub(crate) fn lose(&mut self, reason: String, node: &mut impl Node) {
         self.link = None;
         node.notice(Notice::Lost { reason: reason.clone() });
-        self.follower.told(Told::Lost { reason }, node.now_ms());
+        self.follower.told(FollowerEvent::Lost { reason }, node.now_ms());
     }
 
-    /// Takes note of what is missing, and says it if it is something else than before.
+    /// Records the requirements that are not met, and reports them if they have changed.
     pub(crate) fn note_missing(&mut self, missing: Vec<Missing>, node: &mut impl Node) {
         if self.missing != missing {
             node.notice(Notice::Missing(missing.clone()));
@@ -202,15 +213,15 @@ pub(crate) async fn follow<D: Database>(
     follower: Follower<D>,
     identity: Option<D::Identity>,
     node: &mut impl Node,
-    mut wish: watch::Receiver<Wish>,
+    mut wish: watch::Receiver<SourceRequest>,
 ) {
     let mut running =
-        Running { database, core: Core { follower, identity, link: None, missing: Vec::new() } };
+        SourceLoop { database, core: FollowState { follower, identity, link: None, missing: Vec::new() } };
     running.core.follower.tick(node.now_ms());
     loop {
         let began_ms = node.now_ms();
         let next = running.act(node).await;
-        // An entry of 100,000s of names takes its time.
+        // An entry with 100,000s of names takes a long time.
         running.core.follower.stalled(node.now_ms().saturating_sub(began_ms));
         node.state(running.core.follower.state(), running.database.left_out());
         let (mut looks, mut stops) = (false, false);
@@ -236,43 +247,44 @@ pub(crate) async fn follow<D: Database>(
             }
             return;
         }
-        // A step takes half a second at most. A new connection takes longer, and looks by itself.
+        // A step takes half a second at most. Opening a connection takes longer, and looks into the catalog
+        // by itself.
         if let Some(link) = running.core.link.as_mut().filter(|_| looks) {
             link.catalog_at = Instant::now();
         }
     }
 }
 
-struct Running<D: Database> {
+struct SourceLoop<D: Database> {
     database: D,
-    core: Core<D>,
+    core: FollowState<D>,
 }
 
 /// The next step after the follower's actions.
-enum Next<P> {
-    /// Make the connections.
+enum SourceStep<P> {
+    /// Open the connections.
     Connect { resume: Option<P> },
-    /// Wait for something to happen.
+    /// Wait for an event.
     Wait,
 }
 
-enum Event<D: Database> {
+enum SourceEvent<D: Database> {
     Streamed(Result<D::Message, WireError>),
-    Answered(Box<D::Connection>, Result<Reply<D>, WireError>),
+    Answered(Box<D::Connection>, Result<DatabaseReply<D>, WireError>),
     Time,
 }
 
-impl<D: Database> Running<D> {
-    /// Executes what the follower wants.
-    async fn act(&mut self, node: &mut impl Node) -> Next<D::Position> {
+impl<D: Database> SourceLoop<D> {
+    /// Executes the follower's actions.
+    async fn act(&mut self, node: &mut impl Node) -> SourceStep<D::Position> {
         while let Some(action) = self.core.follower.poll_action() {
             match action {
-                Action::Bump(names) => node.order(Order::Bump(names)),
-                Action::Flush(reason) => node.order(Order::Flush(reason)),
-                Action::Confirmed { asked_at_ms } => node.order(Order::Confirmed { asked_at_ms }),
+                Action::Bump(names) => node.order(LogOrder::Bump(names)),
+                Action::Flush(reason) => node.order(LogOrder::Flush(reason)),
+                Action::Confirmed { asked_at_ms } => node.order(LogOrder::Confirmed { asked_at_ms }),
                 Action::Connect { resume } => {
                     let resume = resume.map(|resume| self.database.resumes(resume, node));
-                    return Next::Connect { resume };
+                    return SourceStep::Connect { resume };
                 }
                 Action::Disconnect { reason } => {
                     self.core.link = None;
@@ -289,11 +301,11 @@ impl<D: Database> Running<D> {
                         node.stands(standing);
                     }
                 }
-                Action::Probe { number } => self.ask(Question::Probe { number }),
-                Action::Nudge => self.ask(Question::Nudge),
+                Action::Probe { number } => self.ask(DatabaseQuestion::Probe { number }),
+                Action::Nudge => self.ask(DatabaseQuestion::Nudge),
             }
         }
-        let Some(link) = &mut self.core.link else { return Next::Wait };
+        let Some(link) = &mut self.core.link else { return SourceStep::Wait };
         D::note_obeyed(link, node);
         if let Some(reason) = node.wants_again() {
             self.core.lose(reason, node);
@@ -302,10 +314,10 @@ impl<D: Database> Running<D> {
         {
             self.core.lose(error.with_causes(), node);
         }
-        Next::Wait
+        SourceStep::Wait
     }
 
-    fn ask(&mut self, question: Question) {
+    fn ask(&mut self, question: DatabaseQuestion) {
         if let Some(link) = &mut self.core.link {
             link.questions.push(question);
             link.ask_next(&self.database);
@@ -318,9 +330,9 @@ impl<D: Database> Running<D> {
             Err(reason) => return self.core.lose(reason, node),
         };
         match self.database.open(resume, password.as_deref(), &mut self.core, node).await {
-            Ok(Opened { stream, second, session, catalog, identity, resumes_at, ordered }) => {
+            Ok(OpenedConnections { stream, second, session, catalog, identity, resumes_at, ordered }) => {
                 let resumes = resumes_at.is_some();
-                self.core.link = Some(Link {
+                self.core.link = Some(Connections {
                     stream,
                     second: Some(second),
                     answering: None,
@@ -331,11 +343,11 @@ impl<D: Database> Running<D> {
                 });
                 self.core.identity = Some(identity.clone());
                 node.notice(Notice::Connected { identity: identity.to_string(), resumes });
-                self.core.follower.told(Told::Connected { identity, resumes }, node.now_ms());
+                self.core.follower.told(FollowerEvent::Connected { identity, resumes }, node.now_ms());
                 self.note_catalog(catalog, node);
             }
-            Err(Failed::Wire(error)) => self.core.lose(error.with_causes(), node),
-            Err(Failed::Missing(missing)) => {
+            Err(OpenError::Wire(error)) => self.core.lose(error.with_causes(), node),
+            Err(OpenError::Missing(missing)) => {
                 let reason = missing.iter().map(Missing::to_string).collect::<Vec<_>>().join("; ");
                 self.core.lose(reason, node);
             }
@@ -343,7 +355,7 @@ impl<D: Database> Running<D> {
     }
 
     fn note_catalog(&mut self, catalog: D::Catalog, node: &mut impl Node) {
-        let Looked { missing, is_changed, again } = self.database.looked(catalog, &mut self.core);
+        let CatalogFindings { missing, is_changed, again } = self.database.looked(catalog, &mut self.core);
         if let Some(link) = &mut self.core.link {
             let every = if missing.is_empty() { CATALOG_EVERY } else { MISSING_EVERY };
             link.catalog_at = Instant::now() + again.unwrap_or(every);
@@ -352,29 +364,29 @@ impl<D: Database> Running<D> {
         self.core.note_missing(missing, node);
         if is_changed {
             let reason = "the definition of a table that is followed was changed".to_owned();
-            self.core.follower.told(Told::Gap { reason }, node.now_ms());
+            self.core.follower.told(FollowerEvent::Gap { reason }, node.now_ms());
         }
-        self.core.follower.told(Told::Covers { missing: first }, node.now_ms());
+        self.core.follower.told(FollowerEvent::Covers { missing: first }, node.now_ms());
     }
 
-    /// Connects, or waits for something to happen and takes note of it.
-    async fn step(&mut self, next: Next<D::Position>, node: &mut impl Node) {
+    /// Opens the connections, or waits for an event and handles it.
+    async fn step(&mut self, next: SourceStep<D::Position>, node: &mut impl Node) {
         match next {
-            Next::Connect { resume } => self.connect(resume, node).await,
-            Next::Wait => {
+            SourceStep::Connect { resume } => self.connect(resume, node).await,
+            SourceStep::Wait => {
                 let event = self.event(node.now_ms(), node.is_full()).await;
                 self.take(event, node);
             }
         }
     }
 
-    /// `is_full`: the stream is left as it is.
-    async fn event(&mut self, now_ms: u64, is_full: bool) -> Event<D> {
+    /// Waits for the next event. `is_full`: the node has no room, so the stream is not read.
+    async fn event(&mut self, now_ms: u64, is_full: bool) -> SourceEvent<D> {
         let next_ms = self.core.follower.next_ms();
         let wait = next_ms.map(|next_ms| Duration::from_millis(next_ms.saturating_sub(now_ms)));
         let Some(link) = &mut self.core.link else {
             tokio::time::sleep(wait.unwrap_or(WAIT_MAX)).await;
-            return Event::Time;
+            return SourceEvent::Time;
         };
         let own = D::reports_at(&link.session).map_or(link.catalog_at, |at| at.min(link.catalog_at));
         let own = own.saturating_duration_since(Instant::now()).min(WAIT_MAX);
@@ -387,42 +399,42 @@ impl<D: Database> Running<D> {
             }
         };
         tokio::select! {
-            message = D::streamed(&mut link.stream), if !is_full => Event::Streamed(message),
-            (connection, reply) = answered => Event::Answered(Box::new(connection), reply),
-            () = tokio::time::sleep(wait) => Event::Time,
+            message = D::streamed(&mut link.stream), if !is_full => SourceEvent::Streamed(message),
+            (connection, reply) = answered => SourceEvent::Answered(Box::new(connection), reply),
+            () = tokio::time::sleep(wait) => SourceEvent::Time,
         }
     }
 
-    fn take(&mut self, event: Event<D>, node: &mut impl Node) {
+    fn take(&mut self, event: SourceEvent<D>, node: &mut impl Node) {
         match event {
-            Event::Streamed(Ok(message)) => self.database.take(message, &mut self.core, node),
-            Event::Streamed(Err(error)) => {
+            SourceEvent::Streamed(Ok(message)) => self.database.take(message, &mut self.core, node),
+            SourceEvent::Streamed(Err(error)) => {
                 let reason = self.database.ended(&error);
                 if D::is_outbid(&error) {
                     self.core.follower.outbid(node.now_ms());
                 }
                 self.core.lose(reason, node);
             }
-            Event::Answered(connection, Ok(reply)) => {
+            SourceEvent::Answered(connection, Ok(reply)) => {
                 if let Some(link) = &mut self.core.link {
                     (link.second, link.answering) = (Some(*connection), None);
                     link.ask_next(&self.database);
                 }
                 match reply {
-                    Reply::Probed { number, probed } => {
+                    DatabaseReply::Probed { number, probed } => {
                         self.database.probed(number, probed, &mut self.core, node);
                     }
-                    Reply::Nudged => {}
-                    Reply::Catalog(catalog) => self.note_catalog(catalog, node),
+                    DatabaseReply::Nudged => {}
+                    DatabaseReply::Catalog(catalog) => self.note_catalog(catalog, node),
                 }
             }
-            Event::Answered(_, Err(error)) => self.core.lose(error.with_causes(), node),
-            Event::Time => {
+            SourceEvent::Answered(_, Err(error)) => self.core.lose(error.with_causes(), node),
+            SourceEvent::Time => {
                 if let Some(link) = &mut self.core.link
                     && link.catalog_at <= Instant::now()
                 {
                     link.catalog_at = Instant::now() + CATALOG_EVERY;
-                    self.ask(Question::Catalog);
+                    self.ask(DatabaseQuestion::Catalog);
                 }
                 self.core.follower.tick(node.now_ms());
             }

@@ -56,11 +56,11 @@ impl Cascade {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    pub(crate) parts: Vec<Piece>,
+    pub(crate) parts: Vec<TemplatePiece>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum TemplatePiece {
     Text(String),
     Column(String),
 }
@@ -92,13 +92,13 @@ impl Template {
                 return refuse();
             }
             if !before.is_empty() {
-                parts.push(Piece::Text(before.to_owned()));
+                parts.push(TemplatePiece::Text(before.to_owned()));
             }
-            parts.push(Piece::Column(column.to_owned()));
+            parts.push(TemplatePiece::Column(column.to_owned()));
             rest = &from[end + 1..];
         }
         if !rest.is_empty() {
-            parts.push(Piece::Text(rest.to_owned()));
+            parts.push(TemplatePiece::Text(rest.to_owned()));
         }
         if parts.is_empty() { refuse() } else { Ok(Self { text: text.to_owned(), parts }) }
     }
@@ -111,8 +111,8 @@ impl Template {
     /// The columns in it.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Piece::Column(name) => Some(name.as_str()),
-            Piece::Text(_) => None,
+            TemplatePiece::Column(name) => Some(name.as_str()),
+            TemplatePiece::Text(_) => None,
         })
     }
 }

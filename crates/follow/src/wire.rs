@@ -107,11 +107,11 @@ pub(crate) fn text(row: &ResultRow, at: usize) -> &str {
 }
 
 /// A stream of a connection's bytes: a socket, or TLS over one.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Such a stream of any kind.
-pub(crate) type Bytestream = Pin<Box<dyn Stream>>;
+pub(crate) type BoxedStream = Pin<Box<dyn ByteStream>>;
 
 /// Where a connection goes: a name that has several addresses is resolved once for both connections.
 #[derive(Debug, Clone)]
@@ -138,7 +138,7 @@ pub(crate) async fn connect(
     (host, port): (&str, u16),
     socket: &Path,
     peer: Option<&Peer>,
-) -> Result<(Bytestream, Peer), WireError> {
+) -> Result<(BoxedStream, Peer), WireError> {
     let failed = |source| WireError::Connect { address: address.to_string(), source };
     if host.starts_with('/') {
         let stream = UnixStream::connect(socket).await.map_err(failed)?;
@@ -163,10 +163,10 @@ pub(crate) async fn connect(
 /// # Errors
 /// Why it is refused.
 pub(crate) async fn encrypted(
-    stream: Bytestream,
+    stream: BoxedStream,
     host: &str,
     tls: &Arc<rustls::ClientConfig>,
-) -> Result<Bytestream, String> {
+) -> Result<BoxedStream, String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
     let stream = tokio_rustls::TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
     Ok(Box::pin(stream.map_err(|error| error.to_string())?))

@@ -3,6 +3,9 @@
 
 use std::net::IpAddr;
 
+use jiff::civil::{Date, Time};
+use jiff::tz::Offset;
+
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
@@ -19,7 +22,7 @@ const SERVER_AUTH: [&[u8]; 2] = [&[0x2b, 6, 1, 5, 5, 7, 3, 1], &[0x55, 0x1d, 0x2
 
 /// A part that is not as the standard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct MalformedDer;
 
 /// A certificate. Slices are DER.
 #[derive(Debug)]
@@ -53,92 +56,93 @@ pub(crate) struct Certificate<'a> {
 
 /// Reads values one after the other.
 #[derive(Debug, Clone, Copy)]
-struct Input<'a>(&'a [u8]);
+struct DerInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> DerInput<'a> {
     /// The next value: its tag, its content, and the whole.
-    fn any(&mut self) -> Result<(u8, &'a [u8], &'a [u8]), Malformed> {
+    fn any(&mut self) -> Result<(u8, &'a [u8], &'a [u8]), MalformedDer> {
         let all = self.0;
-        let (tag, first) = (*all.first().ok_or(Malformed)?, *all.get(1).ok_or(Malformed)?);
+        let (tag, first) = (*all.first().ok_or(MalformedDer)?, *all.get(1).ok_or(MalformedDer)?);
         let (length, header) = match first {
             ..=0x7f => (usize::from(first), 2),
             0x81..=0x83 => {
                 let count = usize::from(first & 0x7f);
-                let bytes = all.get(2..2 + count).ok_or(Malformed)?;
+                let bytes = all.get(2..2 + count).ok_or(MalformedDer)?;
                 (bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), 2 + count)
             }
-            _ => return Err(Malformed),
+            _ => return Err(MalformedDer),
         };
-        let (whole, rest) = all.split_at_checked(header + length).ok_or(Malformed)?;
+        let (whole, rest) = all.split_at_checked(header + length).ok_or(MalformedDer)?;
         self.0 = rest;
         Ok((tag, &whole[header..], whole))
     }
 
-    fn next(&mut self, expected: u8) -> Result<&'a [u8], Malformed> {
+    fn next(&mut self, expected: u8) -> Result<&'a [u8], MalformedDer> {
         match self.any()? {
             (tag, content, _) if tag == expected => Ok(content),
-            _ => Err(Malformed),
+            _ => Err(MalformedDer),
         }
     }
 
-    fn optional(&mut self, expected: u8) -> Result<Option<&'a [u8]>, Malformed> {
+    fn optional(&mut self, expected: u8) -> Result<Option<&'a [u8]>, MalformedDer> {
         if self.0.first() == Some(&expected) { self.next(expected).map(Some) } else { Ok(None) }
     }
 
     /// A bit string of whole bytes.
-    fn bits(&mut self) -> Result<&'a [u8], Malformed> {
+    fn bits(&mut self) -> Result<&'a [u8], MalformedDer> {
         match self.next(BIT_STRING)?.split_first() {
             Some((0, bytes)) => Ok(bytes),
-            _ => Err(Malformed),
+            _ => Err(MalformedDer),
         }
     }
 
-    fn time(&mut self) -> Result<i64, Malformed> {
+    fn time(&mut self) -> Result<i64, MalformedDer> {
         let (tag, text, _) = self.any()?;
         let digits = text.strip_suffix(b"Z").filter(|digits| digits.iter().all(u8::is_ascii_digit));
         let number = |part: &[u8]| part.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'));
-        let (year, rest) = match (tag, digits.ok_or(Malformed)?) {
+        let (year, rest) = match (tag, digits.ok_or(MalformedDer)?) {
             (UTC_TIME, digits) if digits.len() == 12 => {
                 let year = number(&digits[..2]);
                 (if year < 50 { 2000 + year } else { 1900 + year }, &digits[2..])
             }
             (GENERALIZED_TIME, digits) if digits.len() == 14 => (number(&digits[..4]), &digits[4..]),
-            _ => return Err(Malformed),
+            _ => return Err(MalformedDer),
         };
         let part = |at: usize| number(&rest[2 * at..2 * at + 2]);
-        let (month, day) = (part(0), part(1));
-        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-            return Err(Malformed);
+        let day = part(1);
+        if !(1..=31).contains(&day) {
+            return Err(MalformedDer);
         }
-        Ok(days(year, month, day) * 86_400 + part(2) * 3600 + part(3) * 60 + part(4))
+        let start = day_start(year, part(0), day).ok_or(MalformedDer)?;
+        Ok(start + part(2) * 3600 + part(3) * 60 + part(4))
     }
 }
 
-/// Days since 1970 of a day of the Gregorian calendar.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    // The year begins in March, so that the day that is added in some is its last.
-    let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
-    365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468
+/// The Unix time, in seconds, of the beginning of a day. A day after the month's last one counts into the next month.
+fn day_start(year: i64, month: i64, day: i64) -> Option<i64> {
+    let first = Date::new(year.try_into().ok()?, month.try_into().ok()?, 1).ok()?;
+    let first = Offset::UTC.to_timestamp(first.to_datetime(Time::midnight())).ok()?;
+    Some(first.as_second() + (day - 1) * 86_400)
 }
 
 impl<'a> Certificate<'a> {
-    pub(crate) fn parse(der: &'a [u8]) -> Result<Self, Malformed> {
-        let mut outer = Input(Input(der).next(SEQUENCE)?);
+    pub(crate) fn parse(der: &'a [u8]) -> Result<Self, MalformedDer> {
+        let mut outer = DerInput(DerInput(der).next(SEQUENCE)?);
         let (tag, body, signed) = outer.any()?;
         if tag != SEQUENCE {
-            return Err(Malformed);
+            return Err(MalformedDer);
         }
         let signature_algorithm = outer.next(SEQUENCE)?;
         let signature = outer.bits()?;
-        let mut body = Input(body);
-        let version = body.optional(0xa0)?.map(|version| Input(version).next(INTEGER)).transpose()?;
+        let mut body = DerInput(body);
+        let version = body.optional(0xa0)?.map(|version| DerInput(version).next(INTEGER)).transpose()?;
         body.next(INTEGER)?;
         body.next(SEQUENCE)?;
         let issuer = body.next(SEQUENCE)?;
-        let mut times = Input(body.next(SEQUENCE)?);
+        let mut times = DerInput(body.next(SEQUENCE)?);
         let valid = (times.time()?, times.time()?);
         let subject = body.next(SEQUENCE)?;
-        let mut key = Input(body.next(SEQUENCE)?);
+        let mut key = DerInput(body.next(SEQUENCE)?);
         let (key_algorithm, key) = (key.next(SEQUENCE)?, key.bits()?);
         let mut read = Self {
             signed,
@@ -160,18 +164,18 @@ impl<'a> Certificate<'a> {
         };
         while let Some((tag, content, _)) = (!body.0.is_empty()).then(|| body.any()).transpose()? {
             if tag == 0xa3 {
-                read.extensions(Input(Input(content).next(SEQUENCE)?))?;
+                read.extensions(DerInput(DerInput(content).next(SEQUENCE)?))?;
             }
         }
         Ok(read)
     }
 
-    fn extensions(&mut self, mut all: Input<'a>) -> Result<(), Malformed> {
+    fn extensions(&mut self, mut all: DerInput<'a>) -> Result<(), MalformedDer> {
         while !all.0.is_empty() {
-            let mut own = Input(all.next(SEQUENCE)?);
+            let mut own = DerInput(all.next(SEQUENCE)?);
             let id = own.next(OBJECT_ID)?;
             let is_critical = own.optional(0x01)?.is_some_and(|value| value != [0]);
-            let mut value = Input(own.next(OCTET_STRING)?);
+            let mut value = DerInput(own.next(OCTET_STRING)?);
             match id {
                 // Key usage: digital signature, key encipherment or key agreement; certificates' signatures.
                 [0x55, 0x1d, 15] => {
@@ -181,7 +185,7 @@ impl<'a> Certificate<'a> {
                 }
                 // Alternative names.
                 [0x55, 0x1d, 17] => {
-                    let mut names = Input(value.next(SEQUENCE)?);
+                    let mut names = DerInput(value.next(SEQUENCE)?);
                     while !names.0.is_empty() {
                         match names.any()? {
                             (0x82, name, _) => self.dns.push(name),
@@ -192,12 +196,12 @@ impl<'a> Certificate<'a> {
                 }
                 // Basic constraints.
                 [0x55, 0x1d, 19] => {
-                    let ca = Input(value.next(SEQUENCE)?).optional(0x01)?;
+                    let ca = DerInput(value.next(SEQUENCE)?).optional(0x01)?;
                     self.is_ca = Some(ca.is_some_and(|ca| ca != [0]));
                 }
                 // Extended key usage.
                 [0x55, 0x1d, 37] => {
-                    let (mut uses, mut is_named) = (Input(value.next(SEQUENCE)?), false);
+                    let (mut uses, mut is_named) = (DerInput(value.next(SEQUENCE)?), false);
                     while !uses.0.is_empty() {
                         is_named |= SERVER_AUTH.contains(&uses.next(OBJECT_ID)?);
                     }
@@ -247,12 +251,12 @@ fn is_name_of(name: &[u8], host: &str) -> bool {
     is_same || by_wildcard
 }
 
-fn common_name(subject: &[u8]) -> Result<Option<&[u8]>, Malformed> {
-    let mut sets = Input(subject);
+fn common_name(subject: &[u8]) -> Result<Option<&[u8]>, MalformedDer> {
+    let mut sets = DerInput(subject);
     while !sets.0.is_empty() {
-        let mut set = Input(sets.next(SET)?);
+        let mut set = DerInput(sets.next(SET)?);
         while !set.0.is_empty() {
-            let mut pair = Input(set.next(SEQUENCE)?);
+            let mut pair = DerInput(set.next(SEQUENCE)?);
             if pair.next(OBJECT_ID)? == COMMON_NAME {
                 return pair.any().map(|(_, text, _)| Some(text));
             }
@@ -267,18 +271,23 @@ mod tests {
 
     #[test]
     fn days_of_the_calendar() {
-        for (date, expected) in
-            [((1970, 1, 1), 0), ((2000, 2, 29), 11_016), ((2000, 3, 1), 11_017), ((2026, 11, 28), 20_785)]
-        {
-            assert_eq!(days(date.0, date.1, date.2), expected, "{date:?}");
+        for (date, expected) in [
+            ((1970, 1, 1), 0),
+            ((2000, 2, 29), 11_016),
+            ((2000, 2, 30), 11_017),
+            ((2000, 3, 1), 11_017),
+            ((2026, 11, 28), 20_785),
+            ((9999, 12, 31), 2_932_896),
+        ] {
+            assert_eq!(day_start(date.0, date.1, date.2), Some(expected * 86_400), "{date:?}");
         }
-        let mut time = Input(b"\x17\x0d491231235959Z\x18\x0f20500101000000Z");
+        let mut time = DerInput(b"\x17\x0d491231235959Z\x18\x0f20500101000000Z");
         let (before, after) = (time.time().unwrap(), time.time().unwrap());
         assert_eq!((before, after), (2_524_607_999, 2_524_608_000));
         for wrong in
             [&b"\x17\x0d4912312359591"[..], b"\x17\x0c49123123595Z", b"\x17\x0d491331235959Z", b"\x17\x0d"]
         {
-            assert_eq!(Input(wrong).time(), Err(Malformed), "{wrong:?}");
+            assert_eq!(DerInput(wrong).time(), Err(MalformedDer), "{wrong:?}");
         }
     }
 

@@ -163,7 +163,7 @@ pub struct Session<W> {
     /// A connection has one batch; the next batch gets a new one.
     reconnects: bool,
     clock: Clock,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     /// The buffer of a receive.
     buffer: Box<[u8]>,
     /// For the keys of one request.
@@ -172,7 +172,7 @@ pub struct Session<W> {
 }
 
 /// The state of one run.
-struct Run<'a> {
+struct SessionRun<'a> {
     poller: Poller,
     supply: &'a mut dyn Supply,
     meter: &'a Meter,
@@ -185,7 +185,7 @@ struct Run<'a> {
     tally: Tally,
 }
 
-struct Connection {
+struct LoadConnection {
     link: Link,
     slot: Option<TlsSlot>,
     /// A batch has been sent over it.
@@ -197,13 +197,13 @@ struct Connection {
     output: Vec<u8>,
     sent: usize,
     /// The start of a reply whose rest has not come.
-    input: Input,
+    input: InputBuffer,
     /// Requests without their whole reply.
-    requests: VecDeque<Request>,
+    requests: VecDeque<SentRequest>,
     /// The number of the next packet.
     number: u32,
     /// The keys of all requests of the batch, and the next one to be answered.
-    asked: Vec<Question>,
+    asked: Vec<AskedKey>,
     next: usize,
     /// The first key of the request being answered.
     first: usize,
@@ -213,16 +213,16 @@ struct Connection {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Request {
+struct SentRequest {
     op: Op,
     /// The number of its first packet.
     number: u32,
-    /// The end of its keys in [`Connection::asked`].
+    /// The end of its keys in [`LoadConnection::asked`].
     end: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Question {
+struct AskedKey {
     id: u64,
     /// The least version that a get may find.
     floor: u32,
@@ -231,7 +231,7 @@ struct Question {
 /// The start of a reply, and room for its rest, which is received where it is kept. Once there is room it stays: long replies
 /// need no new memory each.
 #[derive(Debug, Default)]
-struct Input {
+struct InputBuffer {
     /// Received bytes, followed by room for more.
     bytes: Vec<u8>,
     filled: usize,
@@ -258,7 +258,7 @@ impl<W: Wire + Clone> Session<W> {
         for _ in 0..connections {
             let slot = peer.tls.as_ref().map(TlsSlot::new);
             let link = peer.link(peer.connect()?, slot.as_ref())?;
-            opened.push(Connection::new(link, slot, clock.now()));
+            opened.push(LoadConnection::new(link, slot, clock.now()));
         }
         Ok(Self {
             wire,
@@ -283,7 +283,7 @@ impl<W: Wire + Clone> Session<W> {
     pub fn run(&mut self, supply: &mut dyn Supply, until: Until, meter: &Meter) -> Result<Tally, BenchError> {
         let start = self.clock.now();
         let deadline = if let Until::Elapsed(time) = until { Some(start + time) } else { None };
-        let mut run = Run {
+        let mut run = SessionRun {
             poller: Poller::new().map_err(BenchError::io("no epoll"))?,
             supply,
             meter,
@@ -331,7 +331,7 @@ impl<W: Wire + Clone> Session<W> {
     }
 
     /// Sends and receives what a connection is ready for.
-    fn step(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), BenchError> {
+    fn step(&mut self, token: usize, run: &mut SessionRun<'_>) -> Result<(), BenchError> {
         if self.connections[token].wants_write {
             self.send(token, &run.poller)?;
         }
@@ -376,7 +376,7 @@ impl<W: Wire + Clone> Session<W> {
     }
 
     /// Starts the next batch of a connection, if there is one.
-    fn launch(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), BenchError> {
+    fn launch(&mut self, token: usize, run: &mut SessionRun<'_>) -> Result<(), BenchError> {
         let connection = &mut self.connections[token];
         if !connection.input.is_empty() {
             return Err(BenchError::Wrong(Fault::Unexpected {
@@ -408,12 +408,12 @@ impl<W: Wire + Clone> Session<W> {
                     self.names.clear();
                     for id in &self.ids {
                         self.plan.write_key(*id, &mut self.names);
-                        connection.asked.push(Question { id: *id, floor: self.peer.versions.floor(*id) });
+                        connection.asked.push(AskedKey { id: *id, floor: self.peer.versions.floor(*id) });
                     }
                     wire.get(self.names.chunks_exact(self.plan.key_bytes), &mut connection.output);
                 }
             }
-            connection.requests.push_back(Request { op, number, end: connection.asked.len() });
+            connection.requests.push_back(SentRequest { op, number, end: connection.asked.len() });
         }
         if connection.requests.is_empty() {
             return Ok(());
@@ -456,7 +456,7 @@ impl<W: Wire + Clone> Session<W> {
     }
 }
 
-impl Connection {
+impl LoadConnection {
     fn new(link: Link, slot: Option<TlsSlot>, now: Instant) -> Self {
         Self {
             link,
@@ -466,7 +466,7 @@ impl Connection {
             wants_write: false,
             output: Vec::new(),
             sent: 0,
-            input: Input::default(),
+            input: InputBuffer::default(),
             requests: VecDeque::new(),
             number: 0,
             asked: Vec::new(),
@@ -500,7 +500,7 @@ impl Connection {
         let version = peer.versions.begin(id);
         peer.contents.write(id, version, bytes, &mut self.output);
         wire.end_set(&mut self.output);
-        self.asked.push(Question { id, floor: version });
+        self.asked.push(AskedKey { id, floor: version });
     }
 
     /// Reads what has arrived; gives the number of bytes that are done with.
@@ -510,7 +510,7 @@ impl Connection {
         plan: &Plan,
         peer: &Peer,
         input: &[u8],
-        run: &mut Run<'_>,
+        run: &mut SessionRun<'_>,
     ) -> Result<usize, BenchError> {
         let mut used = 0;
         while let Some(request) = self.requests.front().copied() {
@@ -576,7 +576,13 @@ impl Connection {
     }
 
     /// Moves on to the key of this name; those before it were missed.
-    fn named(&mut self, request: Request, key: &[u8], plan: &Plan, run: &mut Run<'_>) -> Result<(), Fault> {
+    fn named(
+        &mut self,
+        request: SentRequest,
+        key: &[u8],
+        plan: &Plan,
+        run: &mut SessionRun<'_>,
+    ) -> Result<(), Fault> {
         let id = plan.id(key);
         while self.next < request.end {
             if id == Some(self.asked[self.next].id) {
@@ -588,7 +594,13 @@ impl Connection {
     }
 
     /// Moves on to the key of this place in the request, which has this name; those before it were missed.
-    fn placed(&mut self, place: usize, key: &[u8], plan: &Plan, run: &mut Run<'_>) -> Result<(), Fault> {
+    fn placed(
+        &mut self,
+        place: usize,
+        key: &[u8],
+        plan: &Plan,
+        run: &mut SessionRun<'_>,
+    ) -> Result<(), Fault> {
         let place = self.first + place;
         // It is behind when it has been answered.
         if place < self.next || plan.id(key) != Some(self.asked[place].id) {
@@ -606,7 +618,7 @@ impl Connection {
         data: &[u8],
         plan: &Plan,
         peer: &Peer,
-        run: &mut Run<'_>,
+        run: &mut SessionRun<'_>,
     ) -> Result<(), Fault> {
         let id = self.asked[self.next].id;
         if flags != plan.flags {
@@ -615,8 +627,8 @@ impl Connection {
         self.hit(data, plan, peer, run)
     }
 
-    fn hit(&mut self, data: &[u8], plan: &Plan, peer: &Peer, run: &mut Run<'_>) -> Result<(), Fault> {
-        let Question { id, floor } = self.asked[self.next];
+    fn hit(&mut self, data: &[u8], plan: &Plan, peer: &Peer, run: &mut SessionRun<'_>) -> Result<(), Fault> {
+        let AskedKey { id, floor } = self.asked[self.next];
         self.next += 1;
         run.tally.keys_got += 1;
         run.tally.hits += 1;
@@ -630,7 +642,7 @@ impl Connection {
         }
     }
 
-    fn miss(&mut self, plan: &Plan, run: &mut Run<'_>) {
+    fn miss(&mut self, plan: &Plan, run: &mut SessionRun<'_>) {
         if plan.fill_on_miss {
             self.missed.push_back(self.asked[self.next].id);
         }
@@ -639,7 +651,7 @@ impl Connection {
     }
 }
 
-impl Input {
+impl InputBuffer {
     fn is_empty(&self) -> bool {
         self.filled == 0
     }

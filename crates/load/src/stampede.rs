@@ -83,7 +83,7 @@ pub(crate) fn stampede_over<W: Wire + Clone>(
     let cpu =
         || process.map(Process::cpu_time).transpose().map_err(BenchError::io("the server's processor time"));
     let peer = Peer::new(address, plan)?;
-    let crowd = Crowd::open(wire.clone(), plan, &peer, connections, compute)?;
+    let crowd = StampedeRun::open(wire.clone(), plan, &peer, connections, compute)?;
     let before = cpu()?;
     let mut report = crowd.run(until, meter)?;
     let gets = report.rounds * report.connections;
@@ -93,13 +93,13 @@ pub(crate) fn stampede_over<W: Wire + Clone>(
     Ok(report)
 }
 
-struct Crowd<'a, W> {
+struct StampedeRun<'a, W> {
     wire: W,
     plan: &'a Plan,
     contents: Contents,
     clock: Clock,
     poller: Poller,
-    clients: Vec<Client>,
+    clients: Vec<StampedeClient>,
     compute: Duration,
     buffer: Vec<u8>,
     /// Clients that compute, with the time when each began. All computations take equally long.
@@ -108,7 +108,7 @@ struct Crowd<'a, W> {
     held: u64,
 }
 
-struct Client {
+struct StampedeClient {
     socket: Socket,
     input: Vec<u8>,
     asked: Instant,
@@ -130,7 +130,7 @@ const PATIENCE: Duration = Duration::from_secs(70);
 /// All computers of a key write the same value.
 const VERSION: u32 = 1;
 
-impl<'a, W: Wire + Clone> Crowd<'a, W> {
+impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
     fn open(
         wire: W,
         plan: &'a Plan,
@@ -144,7 +144,12 @@ impl<'a, W: Wire + Clone> Crowd<'a, W> {
         for token in 0..connections {
             let socket = peer.connect()?;
             poller.add(&socket, token as u64, Wish::Read).map_err(BenchError::io("epoll"))?;
-            clients.push(Client { socket, input: Vec::new(), asked: clock.now(), state: ClientState::HasIt });
+            clients.push(StampedeClient {
+                socket,
+                input: Vec::new(),
+                asked: clock.now(),
+                state: ClientState::HasIt,
+            });
         }
         Ok(Self {
             wire,

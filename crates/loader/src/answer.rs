@@ -1,6 +1,6 @@
 //! The answer of a worker: a value, or that there is none.
 //!
-//! A worker with frames answers with the list of [`wire::Answer`], one with JSON lines with an object:
+//! A worker with frames answers with the list of [`wire::LoaderAnswer`], one with JSON lines with an object:
 //!
 //! ```json
 //! {"id":"1","value":"...","ttl":60,"flags":0,"tags":["a"]}     with "base64":true if the value is base64
@@ -22,8 +22,8 @@ use serde_json::{Map, Value};
 
 /// A checked answer.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    /// A list that [`wire::Answer`] can read.
+pub(crate) enum LoaderAnswer {
+    /// A list that [`wire::LoaderAnswer`] can read.
     List(Reply),
     /// A value that came as JSON.
     Value { data: Vec<u8>, ttl: Option<i32>, flags: u32, tags: Vec<String> },
@@ -31,14 +31,14 @@ pub(crate) enum Answer {
     NotFound { ttl: Option<u32> },
 }
 
-impl Answer {
+impl LoaderAnswer {
     /// Reads the answer of a worker of a loader of this mode.
     ///
     /// # Errors
     /// What is wrong with it and what is expected, in a line.
     pub(crate) fn read(reply: Reply, mode: LoaderMode) -> Result<Self, String> {
         if mode != LoaderMode::JsonLines {
-            return match wire::Answer::parse(reply.parts()) {
+            return match wire::LoaderAnswer::parse(reply.parts()) {
                 Ok(_) => Ok(Self::List(reply)),
                 Err(error) => Err(error.to_string()),
             };
@@ -67,11 +67,11 @@ impl Answer {
     /// Lends it in the form that the engine takes.
     pub(crate) fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
         match self {
-            Self::List(reply) => match wire::Answer::parse(reply.parts()) {
-                Ok(wire::Answer::Value { value, ttl, flags, tags }) => {
+            Self::List(reply) => match wire::LoaderAnswer::parse(reply.parts()) {
+                Ok(wire::LoaderAnswer::Value { value, ttl, flags, tags }) => {
                     use_it(&LoadEnd::Value { data: value, flags, ttl_s: ttl.map(i64::from), tags: &tags })
                 }
-                Ok(wire::Answer::NotFound { ttl }) => use_it(&LoadEnd::NotFound { ttl_s: ttl }),
+                Ok(wire::LoaderAnswer::NotFound { ttl }) => use_it(&LoadEnd::NotFound { ttl_s: ttl }),
                 Err(_) => unreachable!("it was read before"),
             },
             Self::Value { data, ttl, flags, tags } => {
@@ -87,7 +87,7 @@ impl Answer {
 /// Members of an answer; `type` is there for symmetry with the job, and says nothing.
 const MEMBERS: [&str; 8] = ["id", "type", "value", "base64", "ttl", "flags", "tags", "not_found"];
 
-fn object(text: &[u8]) -> Result<Answer, String> {
+fn object(text: &[u8]) -> Result<LoaderAnswer, String> {
     let mut members: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("the answer is not a JSON object: {error}"))?;
     members.retain(|name, value| !is_absent(name, value));
@@ -118,7 +118,7 @@ fn is_absent(name: &str, value: &Value) -> bool {
     }
 }
 
-fn value_of(value: Value, members: &Map<String, Value>) -> Result<Answer, String> {
+fn value_of(value: Value, members: &Map<String, Value>) -> Result<LoaderAnswer, String> {
     let Value::String(text) = value else {
         return Err(format!("value: {}; a string is expected, for JSON its text", kind_of(&value)));
     };
@@ -146,21 +146,21 @@ fn value_of(value: Value, members: &Map<String, Value>) -> Result<Answer, String
         return Err(format!("tags: {} of them; at most {TAGS_MAX}", tags.len()));
     }
     wire::Tags::new(tags.iter().map(String::as_bytes)).map_err(|error| error.to_string())?;
-    Ok(Answer::Value { data, ttl, flags, tags })
+    Ok(LoaderAnswer::Value { data, ttl, flags, tags })
 }
 
-fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<Answer, String> {
+fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<LoaderAnswer, String> {
     if let Some(name) =
         ["ttl", "flags", "tags", "base64"].into_iter().find(|name| members.get(*name).is_some_and(is_set))
     {
         return Err(format!("{name}: not_found has none; its seconds are its value: \"not_found\":5"));
     }
     if *value == Value::Bool(true) {
-        return Ok(Answer::NotFound { ttl: None });
+        return Ok(LoaderAnswer::NotFound { ttl: None });
     }
     let seconds = value.as_i64().filter(|seconds| (1..=i64::from(i32::MAX)).contains(seconds));
     let ttl = seconds.and_then(|seconds| u32::try_from(seconds).ok());
-    ttl.map(|ttl| Answer::NotFound { ttl: Some(ttl) }).ok_or_else(|| {
+    ttl.map(|ttl| LoaderAnswer::NotFound { ttl: Some(ttl) }).ok_or_else(|| {
         format!(
             "not_found: {}; seconds from 1 to 2147483647, or true for the rule's negative_ttl, are expected",
             shown(value)

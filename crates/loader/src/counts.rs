@@ -153,23 +153,23 @@ impl StaleBytes {
     }
 
     /// Takes `bytes` for a value of this loader, which counts them, until the permit is dropped. None: there is no room.
-    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<Permit> {
+    pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<StalePermit> {
         let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Relaxed, Relaxed, fits).ok()?;
         counts.stale_bytes.fetch_add(bytes, Relaxed);
-        Some(Permit { stale: Arc::clone(self), counts: Arc::clone(counts), bytes })
+        Some(StalePermit { stale: Arc::clone(self), counts: Arc::clone(counts), bytes })
     }
 }
 
 /// Bytes of an old value on its way.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct StalePermit {
     stale: Arc<StaleBytes>,
     counts: Arc<Counts>,
     bytes: usize,
 }
 
-impl Drop for Permit {
+impl Drop for StalePermit {
     fn drop(&mut self) {
         self.stale.bytes.fetch_sub(self.bytes, Relaxed);
         self.counts.stale_bytes.fetch_sub(self.bytes, Relaxed);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_engine::{Load, LoadEnd, LoadFailure, LoadOutcome};
 
-use crate::answer::Answer;
+use crate::answer::LoaderAnswer;
 use crate::counts::BytesInTransit;
 use crate::program::LoaderProgram;
 
@@ -15,7 +15,7 @@ use crate::program::LoaderProgram;
 pub struct Finished {
     /// The load as it was ordered, without the old value.
     pub(crate) load: Load,
-    pub(crate) result: Result<Answer, Failure>,
+    pub(crate) result: Result<LoaderAnswer, Failure>,
     /// None: there is no such loader.
     pub(crate) program: Option<Arc<LoaderProgram>>,
     pub(crate) _room: Option<BytesInTransit>,

@@ -16,7 +16,7 @@ use cattlegrid_config::{LoaderMode, LoaderSettings};
 use cattlegrid_pool::{Pool, PoolStart};
 
 use crate::host::Host;
-use crate::loaders::{Generation, Loaders, Set};
+use crate::loaders::{Generation, GenerationSet, Loaders};
 use crate::pool::{builder, builder_of};
 use crate::program::LoaderProgram;
 
@@ -34,7 +34,7 @@ pub struct StartError {
 #[must_use = "it ends when it is dropped; commit() puts it in place"]
 #[derive(Debug)]
 pub struct NewGeneration {
-    set: Set,
+    set: GenerationSet,
     /// Old pools that have given up a worker, with `idle` and `max` as they were.
     squeezed: Vec<(Pool, usize, usize)>,
 }
@@ -128,7 +128,7 @@ impl Loaders {
         probes: impl Fn(&LoaderSettings) -> bool,
         keeps_waiting: &dyn Fn() -> bool,
     ) -> Result<NewGeneration, StartError> {
-        let mut prepared = NewGeneration { set: Set::new(), squeezed: Vec::new() };
+        let mut prepared = NewGeneration { set: GenerationSet::new(), squeezed: Vec::new() };
         let mut starting: Vec<(Arc<LoaderProgram>, &LoaderSettings, Arc<AtomicBool>, PoolStart)> = Vec::new();
         for settings in settings {
             let program = self.program(settings);

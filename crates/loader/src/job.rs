@@ -16,6 +16,7 @@ use cattlegrid_engine::Load;
 use cattlegrid_engine::rules::Captures;
 use cattlegrid_pool::{Args, base64};
 use cattlegrid_worker::loader::wire;
+use percent_encoding::percent_decode;
 use serde_json::{Map, Value, json};
 
 /// The arguments of the job that computes `load`, for a loader of this mode.
@@ -51,26 +52,9 @@ fn object(load: &Load, captures: Option<&Captures<'_>>) -> String {
     job.to_string()
 }
 
-/// The client's text, decoded. A `%` without two hexadecimal digits behind it stays.
+/// The client's hint, decoded. A `%` without two hexadecimal digits after it stays.
 fn hint(load: &Load) -> Option<Vec<u8>> {
-    let mut rest = load.hint.as_deref()?;
-    let mut text = Vec::with_capacity(rest.len());
-    while let [first, after @ ..] = rest {
-        rest = after;
-        let mut byte = *first;
-        if let (b'%', [high, low, after @ ..]) = (byte, after)
-            && let (Some(high), Some(low)) = (nibble(*high), nibble(*low))
-        {
-            (byte, rest) = (high << 4 | low, after);
-        }
-        text.push(byte);
-    }
-    Some(text)
-}
-
-/// The value of a hexadecimal digit.
-fn nibble(digit: u8) -> Option<u8> {
-    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+    load.hint.as_deref().map(|hint| percent_decode(hint).collect())
 }
 
 /// The old value in one piece.

@@ -23,19 +23,19 @@ use cattlegrid_engine::{DeliveredValue, Load, LoadFailure, LoadOrder};
 use cattlegrid_pool::{Error, JobSpec, Outcome, Pool, Priority, Promise, ReplyRoom, Stats};
 use cattlegrid_protocol::Limits;
 
-use crate::answer::Answer;
+use crate::answer::LoaderAnswer;
 use crate::counts::{BytesInTransit, Counts, EndKind, StaleBytes};
 use crate::finished::{Failure, Finished, TEXT_BYTES_MAX};
 use crate::host::Host;
 use crate::job;
 use crate::pool::{priority, reply_room, stale_job_bytes_max};
 use crate::program::LoaderProgram;
-use crate::table::{LoadEntry, Table, Wish};
+use crate::table::{JobChange, JobTable, LoadEntry};
 
 /// See the module's text.
 pub struct Loaders {
-    pub(crate) common: Arc<Common>,
-    current: RwLock<Set>,
+    pub(crate) common: Arc<JobContext>,
+    current: RwLock<GenerationSet>,
     draining: Arc<OldGenerations>,
 }
 
@@ -44,11 +44,11 @@ pub struct Loaders {
 pub(crate) struct OldGenerations(Mutex<Vec<Arc<Generation>>>);
 
 /// The state that callbacks of jobs use.
-pub(crate) struct Common {
+pub(crate) struct JobContext {
     pub(crate) host: Arc<dyn Host>,
     /// The server's largest item, in bytes.
     pub(crate) item_bytes_max: usize,
-    pub(crate) table: Table,
+    pub(crate) table: JobTable,
     /// For results, until they are stored.
     pub(crate) room: ReplyRoom,
     /// Old values in jobs that have not ended.
@@ -56,7 +56,7 @@ pub(crate) struct Common {
 }
 
 /// Loaders by name.
-pub(crate) type Set = BTreeMap<Arc<str>, Arc<Generation>>;
+pub(crate) type GenerationSet = BTreeMap<Arc<str>, Arc<Generation>>;
 
 /// A generation of a loader.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Loaders {
     pub(crate) fn empty(host: Arc<dyn Host>, item_bytes_max: usize) -> Self {
         let stale = StaleBytes::new(STALE_MIN.max(item_bytes_max.saturating_mul(2)));
         let room = reply_room(item_bytes_max);
-        let common = Common { host, item_bytes_max, table: Table::new(), room, stale };
+        let common = JobContext { host, item_bytes_max, table: JobTable::new(), room, stale };
         Self { common: Arc::new(common), current: RwLock::default(), draining: Arc::default() }
     }
 
@@ -117,11 +117,11 @@ impl Loaders {
             let load = match order {
                 LoadOrder::Start(load) => load,
                 LoadOrder::Raise { token } => {
-                    wishes.push((token, Wish::Raise));
+                    wishes.push((token, JobChange::Raise));
                     continue;
                 }
                 LoadOrder::Cancel { token } => {
-                    wishes.push((token, Wish::Abandon));
+                    wishes.push((token, JobChange::Abandon));
                     continue;
                 }
             };
@@ -233,11 +233,11 @@ impl Loaders {
         ends.into_iter().for_each(Promise::wait);
     }
 
-    pub(crate) fn current(&self) -> RwLockReadGuard<'_, Set> {
+    pub(crate) fn current(&self) -> RwLockReadGuard<'_, GenerationSet> {
         self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn current_mut(&self) -> RwLockWriteGuard<'_, Set> {
+    pub(crate) fn current_mut(&self) -> RwLockWriteGuard<'_, GenerationSet> {
         self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -280,7 +280,7 @@ impl OldGenerations {
     }
 }
 
-impl Common {
+impl JobContext {
     /// There is no loader for it.
     fn refuse(&self, lane: usize, load: Load) {
         let failure = Failure { text: "there is no such loader".to_owned(), cause: LoadFailure::Refused };
@@ -323,8 +323,13 @@ impl Common {
         self.host.finished(lane, Finished { load, result, program: Some(program), _room: room });
     }
 
-    fn read(&self, reply: cattlegrid_pool::Reply, key: &[u8], mode: LoaderMode) -> Result<Answer, String> {
-        let answer = Answer::read(reply, mode)?;
+    fn read(
+        &self,
+        reply: cattlegrid_pool::Reply,
+        key: &[u8],
+        mode: LoaderMode,
+    ) -> Result<LoaderAnswer, String> {
+        let answer = LoaderAnswer::read(reply, mode)?;
         let limits = Limits { max_item_bytes: self.item_bytes_max, ..Limits::default() };
         let (bytes, flags) = (answer.value_len(), answer.flags());
         if answer.is_value() && !limits.fits(key, flags, bytes) {

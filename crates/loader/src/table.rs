@@ -19,7 +19,7 @@ use cattlegrid_pool::{JobHandle, Priority};
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct JobTable {
     shards: [Mutex<HashMap<u64, LoadEntry>>; SHARDS],
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct LoadEntry {
     /// The priority it gets when clients wait for it.
     pub(crate) urgent: Priority,
     handle: Option<JobHandle>,
-    wish: Option<Wish>,
+    wish: Option<JobChange>,
 }
 
 /// What is left to do for a job whose load may have been withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum JobChange {
     Raise,
     /// A worker that has begun it goes on, and its result counts.
     Withdraw,
@@ -52,23 +52,24 @@ impl LoadEntry {
         Self { loader, is_refresh, urgent, handle: None, wish: None }
     }
 
-    fn grant(&mut self, wish: Wish) {
-        if wish == Wish::Raise {
+    fn grant(&mut self, wish: JobChange) {
+        if wish == JobChange::Raise {
             self.is_refresh = false;
         }
         match (&self.handle, wish) {
-            (Some(handle), Wish::Raise) => handle.raise(self.urgent),
-            (Some(handle), Wish::Withdraw) => handle.withdraw(),
-            (Some(handle), Wish::Abandon) => handle.abandon(),
+            (Some(handle), JobChange::Raise) => handle.raise(self.urgent),
+            (Some(handle), JobChange::Withdraw) => handle.withdraw(),
+            (Some(handle), JobChange::Abandon) => handle.abandon(),
             // A job that is withdrawn need not be raised any more, and an abandoned job is withdrawn.
-            (None, Wish::Raise) if matches!(self.wish, Some(Wish::Withdraw | Wish::Abandon)) => {}
-            (None, Wish::Withdraw) if self.wish == Some(Wish::Abandon) => {}
+            (None, JobChange::Raise)
+                if matches!(self.wish, Some(JobChange::Withdraw | JobChange::Abandon)) => {}
+            (None, JobChange::Withdraw) if self.wish == Some(JobChange::Abandon) => {}
             (None, _) => self.wish = Some(wish),
         }
     }
 }
 
-impl Table {
+impl JobTable {
     pub(crate) fn new() -> Self {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
@@ -94,7 +95,7 @@ impl Table {
     }
 
     /// Something is wanted of it; nothing happens if it has ended.
-    pub(crate) fn wish(&self, token: u64, wish: Wish) {
+    pub(crate) fn wish(&self, token: u64, wish: JobChange) {
         if let Some(entry) = self.shard(token).get_mut(&token) {
             entry.grant(wish);
         }
@@ -109,7 +110,7 @@ impl Table {
         }
         tokens.sort_unstable();
         for token in tokens {
-            self.wish(token, Wish::Withdraw);
+            self.wish(token, JobChange::Withdraw);
         }
     }
 

@@ -7,7 +7,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::launch::Mode;
+use crate::launch::LaunchMode;
 
 /// Bytes of a worker's output that a message shows.
 pub(crate) const SHOWN_BYTES: usize = 80;
@@ -15,7 +15,7 @@ pub(crate) const SHOWN_BYTES: usize = 80;
 /// Facts about a worker or template that did not become ready.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartReport<'a> {
-    pub(crate) mode: Mode,
+    pub(crate) mode: LaunchMode,
     /// The end of what it wrote to its log: standard error, and standard output unless it is a socket.
     pub(crate) output: &'a str,
     /// Bytes that it wrote to its socket and that are no whole message.
@@ -31,29 +31,29 @@ impl StartReport<'_> {
     pub(crate) fn cause(&self) -> Option<String> {
         let says_nothing = self.status == Some(0) || self.is_late;
         match self.mode {
-            Mode::Template | Mode::Exec if self.output.lines().any(|line| is_ready(line.as_bytes())) => {
+            LaunchMode::Template | LaunchMode::Exec if self.output.lines().any(|line| is_ready(line.as_bytes())) => {
                 Some(JSON_LINES.into())
             }
-            Mode::Stdio if !self.unread.is_empty() => Some(of_frames(self.unread)),
-            Mode::JsonLines if !self.unread.is_empty() => Some(format!(
+            LaunchMode::Stdio if !self.unread.is_empty() => Some(of_frames(self.unread)),
+            LaunchMode::JsonLines if !self.unread.is_empty() => Some(format!(
                 "its standard output ends with {}, which has no line end: write whole lines, and flush after each",
                 quoted(self.unread)
             )),
             _ if !says_nothing => None,
-            Mode::Template | Mode::Exec | Mode::Stdio if self.status == Some(0) => Some(
+            LaunchMode::Template | LaunchMode::Exec | LaunchMode::Stdio if self.status == Some(0) => Some(
                 "it ended without serving: a program with an SDK calls serve() at its end, a program of JSON lines is started with \
                  mode = \"jsonl\""
                     .into(),
             ),
-            Mode::Template | Mode::Exec | Mode::Stdio => {
+            LaunchMode::Template | LaunchMode::Exec | LaunchMode::Stdio => {
                 Some("it has not said that it is ready: does it call serve()?".into())
             }
-            Mode::JsonLines if self.status == Some(0) => Some(
+            LaunchMode::JsonLines if self.status == Some(0) => Some(
                 "it ended without a line {\"ready\":true}: does it call serve(), or read its standard input to the end? A program \
                  whose SDK does not speak JSON lines is started with mode = \"template\""
                     .into(),
             ),
-            Mode::JsonLines => Some(
+            LaunchMode::JsonLines => Some(
                 "nothing came on its standard output, where it writes {\"ready\":true} first: is it flushed after each line (in Python \
                  flush=True or python3 -u), and does it call serve()?"
                     .into(),
@@ -143,11 +143,16 @@ mod tests {
 
     #[test]
     fn a_start_that_failed_has_a_likely_cause() {
-        let start =
-            StartReport { mode: Mode::Template, output: "", unread: b"", status: Some(0), is_late: false };
+        let start = StartReport {
+            mode: LaunchMode::Template,
+            output: "",
+            unread: b"",
+            status: Some(0),
+            is_late: false,
+        };
         let of = |start: StartReport<'_>| start.cause().unwrap_or_default();
         let ready = "Loading\n{\"ready\": true}\n";
-        for mode in [Mode::Template, Mode::Exec] {
+        for mode in [LaunchMode::Template, LaunchMode::Exec] {
             assert!(of(StartReport { mode, output: ready, ..start }).contains("mode = \"jsonl\""));
             assert!(of(StartReport { mode, ..start }).contains("calls serve()"));
             assert!(
@@ -157,13 +162,13 @@ mod tests {
             assert_eq!(of(StartReport { mode, status: Some(1), ..start }), "", "its own words say why");
             assert_eq!(of(StartReport { mode, status: None, ..start }), "");
         }
-        let stdio = StartReport { mode: Mode::Stdio, ..start };
+        let stdio = StartReport { mode: LaunchMode::Stdio, ..start };
         assert!(of(StartReport { unread: b"{\"ready\":true}\n", ..stdio }).contains("mode = \"jsonl\""));
         assert!(
             of(StartReport { unread: b"Loading", ..stdio })
                 .contains("\"Loading\": its standard output is for frames")
         );
-        let lines = StartReport { mode: Mode::JsonLines, ..start };
+        let lines = StartReport { mode: LaunchMode::JsonLines, ..start };
         assert!(of(StartReport { unread: b"{\"ready\":true}", ..lines }).contains("has no line end"));
         assert!(of(StartReport { ..lines }).contains("does it call serve()"));
         assert!(of(StartReport { status: None, is_late: true, ..lines }).contains("flushed after each line"));

@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //! * The base knows no job, worker or program: its methods may be called from any part.
-//! * A callback of the program runs only inside [`Base::guard`] or another `guarded`.
+//! * A callback of the program runs only inside [`DriverBase::guard`] or another `guarded`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::time::{later, now};
 mod output;
 
 /// See the module.
-pub(crate) struct Base {
+pub(crate) struct DriverBase {
     shared: Arc<PoolShared>,
     options: Options,
     callbacks: Callbacks,
@@ -52,7 +52,7 @@ pub(crate) enum EventSource {
     Guardian = 7,
 }
 
-impl Base {
+impl DriverBase {
     pub(crate) fn new(
         options: Options,
         callbacks: Callbacks,

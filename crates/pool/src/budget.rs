@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::inbox::{Inbox, Message};
+use crate::inbox::{Inbox, InboxMessage};
 use crate::time::{LOOK, later};
 
-/// Most worker processes of several pools together: see [`crate::Builder::within`]. Cheap to clone; the clones are one budget.
+/// The most worker processes of several pools together: see [`crate::Builder::within`]. A clone is cheap and
+/// is the same budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
     shared: Arc<BudgetShared>,
@@ -33,7 +34,7 @@ pub struct Budget {
 #[derive(Debug)]
 struct BudgetShared {
     limit: AtomicUsize,
-    /// Pools that wait; read without the lock.
+    /// The number of pools that wait; read without the lock.
     waiting: AtomicUsize,
     state: Mutex<BudgetState>,
 }
@@ -42,29 +43,29 @@ struct BudgetShared {
 struct BudgetState {
     /// Places that are taken or granted.
     used: usize,
-    /// Counts pools, waits and grants.
+    /// A counter of pools, waits and grants, used as a clock.
     clock: u64,
-    members: Vec<Member>,
+    members: Vec<BudgetMember>,
 }
 
 /// A pool.
 #[derive(Debug)]
-struct Member {
+struct BudgetMember {
     key: u64,
     inbox: Weak<Inbox>,
     /// Places that the pool holds.
     held: usize,
     /// Places of workers that are leaving, which `held` includes.
     leaving: usize,
-    /// Places that it was granted and has not used yet: 0 or 1.
+    /// Places that the pool was granted and has not used yet: 0 or 1.
     granted: usize,
-    waiting: Option<Wait>,
-    /// When it got its last place, by the clock of the state.
+    waiting: Option<PlaceWait>,
+    /// The time of the last granted place, by the clock of the state.
     served: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Wait {
+struct PlaceWait {
     since: Instant,
     order: u64,
     /// Whether the place is for the first worker of a new program.
@@ -72,7 +73,7 @@ struct Wait {
 }
 
 impl Budget {
-    /// A budget of this many worker processes, from 1.
+    /// A budget of this many worker processes, at least 1.
     pub fn new(processes: usize) -> Self {
         let (waiting, state) = (AtomicUsize::new(0), Mutex::new(BudgetState::default()));
         Self { shared: Arc::new(BudgetShared { limit: AtomicUsize::new(processes.max(1)), waiting, state }) }
@@ -83,15 +84,15 @@ impl Budget {
         self.shared.limit()
     }
 
-    /// Changes the number of worker processes, from 1. With fewer than there are now no pool gets another one until enough
-    /// have left; none is ended for it.
+    /// Changes the number of worker processes, at least 1. If more are in use, no pool gets another place
+    /// until enough workers have left; none is ended for it.
     pub fn resize(&self, processes: usize) {
         let state = self.shared.lock();
         self.shared.limit.store(processes.max(1), Ordering::Relaxed);
         self.shared.assign(state, None);
     }
 
-    /// Places in use now: worker processes, and those that a pool is about to start.
+    /// The number of places in use: worker processes, and those that a pool is about to start.
     pub fn used(&self) -> usize {
         self.shared.lock().used
     }
@@ -106,8 +107,8 @@ impl BudgetShared {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Grants free places to pools that wait, and unlocks. Wakes these pools, and all others with workers if `ask` is the pool
-    /// that has begun to wait.
+    /// Grants free places to waiting pools, unlocks, and wakes these pools. `ask`: a pool that has begun to
+    /// wait; then all other pools with workers are woken as well.
     fn assign(&self, mut state: MutexGuard<'_, BudgetState>, ask: Option<u64>) {
         let mut wake = Vec::new();
         while state.used < self.limit() {
@@ -129,13 +130,13 @@ impl BudgetShared {
         self.waiting.store(waiting, Ordering::Relaxed);
         drop(state);
         for inbox in wake.iter().filter_map(Weak::upgrade) {
-            inbox.send(Message::Budget);
+            inbox.send(InboxMessage::Budget);
         }
     }
 }
 
 impl BudgetState {
-    fn member(&mut self, key: u64) -> Option<&mut Member> {
+    fn member(&mut self, key: u64) -> Option<&mut BudgetMember> {
         self.members.iter_mut().find(|member| member.key == key)
     }
 
@@ -144,11 +145,11 @@ impl BudgetState {
         self.clock
     }
 
-    /// See [`Seat::debt`].
-    fn debt(&mut self, key: u64, now: Instant) -> Debt {
+    /// See [`BudgetSeat::debt`].
+    fn debt(&mut self, key: u64, now: Instant) -> PlaceDebt {
         let most = self.members.iter().max_by_key(|member| (member.workers(), u64::MAX - member.served));
         let Some(me) = most.filter(|most| most.key == key && most.workers() > 0) else {
-            return Debt::None;
+            return PlaceDebt::None;
         };
         let (mut due_now, mut next) = (0, None);
         for member in &self.members {
@@ -162,26 +163,27 @@ impl BudgetState {
         }
         let coming: usize = self.members.iter().map(|member| member.leaving).sum();
         if coming >= due_now {
-            return next.map_or(Debt::None, Debt::At);
+            return next.map_or(PlaceDebt::None, PlaceDebt::At);
         }
         let order = self.tick();
         if let Some(wait) = self.member(key).and_then(|member| member.waiting.as_mut())
             && !wait.probe
         {
-            // Its turn is over: otherwise it would get back at once what it gives.
+            // The pool goes to the end of the line: otherwise it would get back at once the place that it
+            // gives.
             (wait.since, wait.order) = (now, order);
         }
-        Debt::Now
+        PlaceDebt::Now
     }
 }
 
-impl Member {
-    /// Workers that are not leaving.
+impl BudgetMember {
+    /// The number of workers that are not leaving.
     fn workers(&self) -> usize {
         self.held - self.leaving
     }
 
-    /// The number of workers that decides who is next.
+    /// The number of workers by which the next pool is chosen.
     fn weight(&self) -> usize {
         if self.waiting.is_some_and(|wait| wait.probe) { 0 } else { self.workers() + self.granted }
     }
@@ -189,34 +191,35 @@ impl Member {
 
 /// A pool's part in a budget; without a budget there is always room.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct BudgetSeat {
     shared: Option<Arc<BudgetShared>>,
     key: u64,
     /// Whether the pool waits, or was granted a place that it has not used.
     registered: bool,
-    /// Places of processes that were killed and may not be gone: each with its pidfd, and when to stop waiting.
+    /// Places of killed processes that may still exist: each with its pidfd, and the time at which to stop
+    /// waiting.
     fading: Vec<(BudgetPlace, Option<OwnedFd>, Instant)>,
 }
 
 /// A pool's debt to pools that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Debt {
-    /// Nothing.
+pub(crate) enum PlaceDebt {
+    /// The pool owes nothing.
     None,
-    /// Nothing before this time.
+    /// The pool owes nothing before this time.
     At(Instant),
-    /// A worker.
+    /// The pool owes a worker.
     Now,
 }
 
-impl Seat {
+impl BudgetSeat {
     pub(crate) fn new(budget: Option<&Budget>, inbox: &Arc<Inbox>) -> Self {
         let shared = budget.map(|budget| Arc::clone(&budget.shared));
         let mut key = 0;
         if let Some(shared) = &shared {
             let mut state = shared.lock();
             key = state.tick();
-            state.members.push(Member {
+            state.members.push(BudgetMember {
                 key,
                 inbox: Arc::downgrade(inbox),
                 held: 0,
@@ -229,7 +232,7 @@ impl Seat {
         Self { shared, key, registered: false, fading: Vec::new() }
     }
 
-    /// Whether there is a budget.
+    /// Whether the pool shares a budget.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -239,8 +242,8 @@ impl Seat {
         self.shared.as_ref().map_or(usize::MAX, |shared| shared.limit())
     }
 
-    /// Takes a place. `None`: there is none, and the pool waits from now on, which [`Message::Budget`] ends. `probe`: for the
-    /// first worker of a new program.
+    /// Takes a place. `None`: there is none, and the pool waits until [`InboxMessage::Budget`] comes.
+    /// `probe`: whether the place is for the first worker of a new program.
     pub(crate) fn take(&mut self, now: Instant, probe: bool) -> Option<BudgetPlace> {
         let Some(shared) = &self.shared else { return Some(BudgetPlace::default()) };
         let mut state = shared.lock();
@@ -261,12 +264,12 @@ impl Seat {
         {
             return None;
         }
-        member.waiting = Some(Wait { since: now, order, probe });
+        member.waiting = Some(PlaceWait { since: now, order, probe });
         shared.assign(state, Some(self.key));
         None
     }
 
-    /// Whether [`Seat::take`] may succeed: the pool does not wait.
+    /// Whether [`BudgetSeat::take`] may succeed, that is, whether the pool does not wait.
     pub(crate) fn may_take(&self) -> bool {
         !self.registered || self.is_granted()
     }
@@ -277,7 +280,8 @@ impl Seat {
         shared.lock().member(self.key).is_some_and(|member| member.granted > 0)
     }
 
-    /// Ends the wait when the pool needs no more workers, and passes on a place that it does not need.
+    /// Tells the budget whether the pool wants more workers. If not, ends the wait, and passes on a granted
+    /// place.
     pub(crate) fn update(&mut self, wants: bool) {
         let Some(shared) = self.shared.as_ref().filter(|_| self.registered) else { return };
         let mut state = shared.lock();
@@ -294,14 +298,15 @@ impl Seat {
     }
 
     /// Whether the pool must give up a worker for another pool, or for its own new program.
-    pub(crate) fn debt(&self, now: Instant) -> Debt {
+    pub(crate) fn debt(&self, now: Instant) -> PlaceDebt {
         match &self.shared {
             Some(shared) if shared.waiting.load(Ordering::Relaxed) > 0 => shared.lock().debt(self.key, now),
-            _ => Debt::None,
+            _ => PlaceDebt::None,
         }
     }
 
-    /// Keeps the place of a process that was killed until it is gone, at most a second; without a pidfd for [`LOOK`].
+    /// Keeps the place of a killed process until it is gone, for at most a second; without a pidfd for
+    /// [`LOOK`].
     pub(crate) fn fade(&mut self, place: BudgetPlace, pidfd: Option<OwnedFd>, now: Instant) {
         if place.of.is_some() {
             let wait = if pidfd.is_some() { FADE_MAX } else { LOOK };
@@ -309,7 +314,7 @@ impl Seat {
         }
     }
 
-    /// Gives back the places of processes that are gone. Returns when to look again.
+    /// Gives back the places of processes that are gone. Returns the time of the next call.
     pub(crate) fn collect_faded(&mut self, now: Instant) -> Option<Instant> {
         self.fading.retain(|(_, pidfd, until)| {
             let gone = pidfd.as_ref().is_some_and(|pidfd| {
@@ -322,7 +327,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for BudgetSeat {
     fn drop(&mut self) {
         self.fading.clear();
         self.update(false);
@@ -332,7 +337,7 @@ impl Drop for Seat {
     }
 }
 
-/// The right to one worker process; given back when it is dropped.
+/// The right to one worker process. Dropping it gives the place back.
 #[derive(Debug, Default)]
 pub(crate) struct BudgetPlace {
     of: Option<(Arc<BudgetShared>, u64)>,
@@ -364,13 +369,13 @@ impl Drop for BudgetPlace {
     }
 }
 
-/// How long a pool without workers waits for its turn while others have one each, or have no more than that.
+/// How long a pool without workers waits for its turn while all others have at most one each.
 const TURN: Duration = Duration::from_secs(1);
 
-/// How long a killed process keeps its place if it does not end.
+/// Longest time for which a killed process keeps its place.
 const FADE_MAX: Duration = Duration::from_secs(1);
 
-/// How often killed processes are looked at.
+/// Pause between two checks of killed processes.
 const FADE_LOOK: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -378,9 +383,9 @@ const FADE_LOOK: Duration = Duration::from_millis(2);
 mod tests {
     use super::*;
 
-    /// A pool that starts as many workers as it gets.
+    /// A pool that starts as many workers as it may.
     struct Fake {
-        seat: Seat,
+        seat: BudgetSeat,
         places: Vec<BudgetPlace>,
         _inbox: Arc<Inbox>,
     }
@@ -388,10 +393,10 @@ mod tests {
     impl Fake {
         fn new(budget: &Budget) -> Self {
             let inbox = Arc::new(Inbox::new().unwrap());
-            Self { seat: Seat::new(Some(budget), &inbox), places: Vec::new(), _inbox: inbox }
+            Self { seat: BudgetSeat::new(Some(budget), &inbox), places: Vec::new(), _inbox: inbox }
         }
 
-        /// Takes all that it gets, as a pool with endless jobs does.
+        /// Takes all places that it gets, as a pool with endless jobs does.
         fn grow(&mut self, now: Instant) {
             if self.seat.may_take() {
                 while let Some(place) = self.seat.take(now, false) {
@@ -401,9 +406,9 @@ mod tests {
             self.seat.update(true);
         }
 
-        /// A worker leaves, if the pool owes one.
+        /// Ends a worker, if the pool owes one. Returns whether it did.
         fn pay(&mut self, now: Instant) -> bool {
-            let owes = self.seat.debt(now) == Debt::Now;
+            let owes = self.seat.debt(now) == PlaceDebt::Now;
             if owes {
                 self.places[0].leave();
                 let state = self.seat.shared.as_ref().unwrap().lock();
@@ -476,8 +481,11 @@ mod tests {
             assert_eq!(has.iter().sum::<usize>(), 2);
             assert!(has.iter().all(|count| *count <= 1), "{has:?}");
             turns.iter_mut().zip(has).for_each(|(all, one)| *all += one);
-            let Debt::At(due) =
-                pools.iter().map(|pool| pool.seat.debt(now)).max_by_key(|owes| *owes != Debt::None).unwrap()
+            let PlaceDebt::At(due) = pools
+                .iter()
+                .map(|pool| pool.seat.debt(now))
+                .max_by_key(|owes| *owes != PlaceDebt::None)
+                .unwrap()
             else {
                 panic!("a pool waits, so another one owes it a worker later")
             };

@@ -16,7 +16,7 @@ use crate::callbacks::{Callbacks, LogChunk};
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, reason_of};
 use crate::event::{Event, EventBuffer, Events};
-use crate::launch::{Launch, Mode, check_env};
+use crate::launch::{Launch, LaunchMode, check_env};
 use crate::options::{Options, QueuePolicy, Retry};
 use crate::pool::{Pool, PoolStart};
 use crate::promise::promise;
@@ -383,7 +383,7 @@ impl Builder {
         // Killed processes whose places in a budget are kept until they are gone.
         let fading = if self.options.budget.is_some() { max } else { 0 };
         let workers = max.saturating_add(self.options.spare).saturating_add(1);
-        let programs = if self.launch.mode == Mode::Template { TEMPLATES * PROCESS } else { GUARDIAN };
+        let programs = if self.launch.mode == LaunchMode::Template { TEMPLATES * PROCESS } else { GUARDIAN };
         let fixed = OWN + programs + START + self.options.fds.len();
         workers.saturating_mul(PROCESS).saturating_add(fading).saturating_add(fixed)
     }

@@ -7,7 +7,7 @@
 //!      ├─────▶ Ending     how far the end of the pool is
 //!      └─────▶ Base       time, alarms, options, counters, callbacks: passed to all of these
 //! ```
-//! The four parts do not know each other: each has private state, and its methods are given [`Base`] where they need it. What
+//! The four parts do not know each other: each has private state, and its methods are given [`DriverBase`] where they need it. What
 //! concerns two of them is a method of [`Driver`]: `turn.rs` has the loop, `dispatch.rs` jobs on their way to workers
 //! (`batches.rs`, `claims.rs` those that are taken back, `submission.rs` their submission), `traffic.rs` the frames of workers
 //! (`line_input.rs` lines of JSON, `frame_room.rs` the room for replies), `start.rs` and `lifecycle.rs` starts and ends of workers,
@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::callbacks::Callbacks;
 use crate::ending::Ending;
 use crate::fleet::Fleet;
@@ -44,7 +44,7 @@ mod turn;
 
 /// See the module.
 pub(crate) struct Driver {
-    base: Base,
+    base: DriverBase,
     jobs: Jobs,
     fleet: Fleet,
     programs: Programs,
@@ -70,7 +70,7 @@ impl Driver {
             ending: Ending::new(),
             reply_room: RoomClient::new(options.reply_room.as_ref(), &shared.inbox),
             batch: Vec::new(),
-            base: Base::new(options, callbacks, shared)?,
+            base: DriverBase::new(options, callbacks, shared)?,
         })
     }
 

@@ -9,12 +9,12 @@ use crate::promise::Resolver;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    phase: Phase,
+    phase: EndingPhase,
     waiters: Vec<Resolver<()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum EndingPhase {
     /// The pool is not ending.
     No,
     /// No new jobs; at the instant, if there is one, everything is killed.
@@ -25,33 +25,33 @@ pub(crate) enum Phase {
 
 impl Ending {
     pub(crate) fn new() -> Self {
-        Self { phase: Phase::No, waiters: Vec::new() }
+        Self { phase: EndingPhase::No, waiters: Vec::new() }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> EndingPhase {
         self.phase
     }
 
     /// Whether the pool has begun to end.
     pub(crate) fn has_begun(&self) -> bool {
-        self.phase != Phase::No
+        self.phase != EndingPhase::No
     }
 
     /// Whether the pool is past its last job.
     pub(crate) fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Leaving(_))
+        matches!(self.phase, EndingPhase::Leaving(_))
     }
 
     /// No new jobs; `kill_at`: when the rest is killed. A time that was set before stays.
     pub(crate) fn drain(&mut self, kill_at: Option<Instant>) {
-        if self.phase == Phase::No || (self.phase == Phase::Draining(None) && kill_at.is_some()) {
-            self.phase = Phase::Draining(kill_at);
+        if self.phase == EndingPhase::No || (self.phase == EndingPhase::Draining(None) && kill_at.is_some()) {
+            self.phase = EndingPhase::Draining(kill_at);
         }
     }
 
     /// No jobs any more; processes that are left at `kill_at` are killed.
     pub(crate) fn leave(&mut self, kill_at: Instant) {
-        self.phase = Phase::Leaving(kill_at);
+        self.phase = EndingPhase::Leaving(kill_at);
     }
 
     /// A caller waits for the end.

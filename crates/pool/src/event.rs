@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use cattlegrid_panic::guarded;
 
-use crate::inbox::{Inbox, Message};
+use crate::inbox::{Inbox, InboxMessage};
 use crate::payload::Reply;
 
 /// A message of a worker that is not part of a reply.
@@ -125,7 +125,7 @@ impl Events {
         }
         drop(state);
         if resume {
-            self.inbox.send(Message::ResumeEvents);
+            self.inbox.send(InboxMessage::ResumeEvents);
         }
         Some(event)
     }

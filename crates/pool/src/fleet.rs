@@ -1,5 +1,5 @@
-//! The worker processes of a pool: which there are, which gets the next batch, and how each of them leaves.
-//!
+//! The worker processes of a pool: their list, the choice of a worker for the next batch, and the ways in
+//! which workers leave.
 //! It knows no job but by its id at a worker, and no program but by its generation.
 //!
 //! # Invariants
@@ -15,8 +15,8 @@ use cattlegrid_worker::sys::{Exit, Page};
 use rustix::event::epoll::EventFlags;
 use rustix::process::Signal;
 
-use crate::base::{Base, EventSource};
-use crate::budget::{BudgetPlace, Seat};
+use crate::base::{DriverBase, EventSource};
+use crate::budget::{BudgetPlace, BudgetSeat};
 use crate::error::Error;
 use crate::jsonl;
 use crate::options::Options;
@@ -24,7 +24,7 @@ use crate::output::FlushState;
 use crate::proc::oom_kills;
 use crate::promise::Resolver;
 use crate::shared::PoolShared;
-use crate::sizing::{Decision, Sizing};
+use crate::sizing::{Sizing, SizingDecision};
 use crate::worker::{Role, SentJob, WorkerInfo, WorkerProcess, WorkerState};
 
 mod checks;
@@ -40,20 +40,20 @@ pub(crate) use starts::StartPolicy;
 pub(crate) struct Fleet {
     workers: Vec<Option<Box<WorkerProcess>>>,
     last_number: u64,
-    /// Counts dispatches and replies.
+    /// A counter of dispatches and replies, used as a clock.
     uses: u64,
     /// Slots with unsent output.
     dirty: Vec<usize>,
-    /// Most jobs in a batch at the workers of this program, as far as one has said it.
+    /// Most jobs in a batch at the workers of this program, once a worker has reported it.
     batch: usize,
     sizing: Sizing,
     /// The pool's part of the budget that it shares with others, if it shares one.
-    seat: Seat,
+    seat: BudgetSeat,
     starts: StartPolicy,
     groups: Groups,
     memory: MemoryCheck,
     next_ping: Option<Instant>,
-    /// Callers that wait until this number of workers is ready.
+    /// Callers of `wait_ready`, each with the number of ready workers that it waits for.
     ready_waiters: Vec<(usize, Resolver<Result<(), Error>>)>,
     oom_kills: u64,
 }
@@ -67,7 +67,7 @@ impl Fleet {
             dirty: Vec::new(),
             batch: 1,
             sizing: Sizing::new(options.sizing),
-            seat: Seat::new(options.budget.as_ref(), &shared.inbox),
+            seat: BudgetSeat::new(options.budget.as_ref(), &shared.inbox),
             starts: StartPolicy::new(options),
             groups: Groups::default(),
             memory: MemoryCheck::default(),
@@ -77,7 +77,7 @@ impl Fleet {
         }
     }
 
-    /// The worker in this slot.
+    /// The worker in a slot.
     #[inline]
     pub(crate) fn get(&self, slot: usize) -> Option<&WorkerProcess> {
         self.workers.get(slot)?.as_deref()
@@ -93,7 +93,7 @@ impl Fleet {
         self.workers.iter().filter_map(Option::as_deref)
     }
 
-    /// The same with their slots.
+    /// All workers with their slots.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, &WorkerProcess)> {
         self.workers.iter().enumerate().filter_map(|(slot, worker)| Some((slot, worker.as_deref()?)))
     }
@@ -121,11 +121,11 @@ impl Fleet {
         &self.sizing
     }
 
-    pub(crate) fn seat(&self) -> &Seat {
+    pub(crate) fn seat(&self) -> &BudgetSeat {
         &self.seat
     }
 
-    pub(crate) fn seat_mut(&mut self) -> &mut Seat {
+    pub(crate) fn seat_mut(&mut self) -> &mut BudgetSeat {
         &mut self.seat
     }
 
@@ -137,12 +137,12 @@ impl Fleet {
         &mut self.starts
     }
 
-    /// Workers that are ready.
+    /// The number of ready workers.
     pub(crate) fn ready(&self) -> usize {
         self.sizing.idle() + self.sizing.busy()
     }
 
-    /// Jobs at workers.
+    /// The number of jobs at workers.
     pub(crate) fn jobs(&self) -> usize {
         self.iter().map(WorkerProcess::own).sum()
     }
@@ -164,7 +164,7 @@ impl Fleet {
         best.map(|(_, _, slot)| slot)
     }
 
-    /// `slot`, or another worker if that one has too many bytes already for `bytes` more.
+    /// Returns `slot`, or another worker's slot if the first has too many bytes for `bytes` more.
     pub(crate) fn with_room(&self, slot: usize, bytes: usize, limit: usize) -> Option<usize> {
         let fits = |slot: &usize| {
             self.get(*slot).is_some_and(|worker| {
@@ -176,7 +176,7 @@ impl Fleet {
         if fits(&slot) { Some(slot) } else { (0..self.workers.len()).find(fits) }
     }
 
-    /// The ready worker with the fewest jobs, of equals the one that was used least recently.
+    /// The ready worker with the fewest jobs; among equals the least recently used.
     pub(crate) fn dispensable(&self) -> Option<usize> {
         let ready = self.workers.iter().enumerate().filter_map(|(slot, worker)| {
             let worker = worker.as_ref()?;
@@ -202,8 +202,8 @@ impl Fleet {
         self.last_number + 1
     }
 
-    /// Takes a worker out whose process is gone.
-    pub(crate) fn remove(&mut self, slot: usize, base: &Base) -> Option<Box<WorkerProcess>> {
+    /// Removes a worker whose process is gone, and returns it.
+    pub(crate) fn remove(&mut self, slot: usize, base: &DriverBase) -> Option<Box<WorkerProcess>> {
         let worker = self.workers.get_mut(slot)?.take()?;
         self.sizing.on_gone(slot);
         base.counters().exited.add(1);
@@ -221,9 +221,9 @@ impl Fleet {
         self.dirty.push(slot);
     }
 
-    /// A job was written to the worker in `slot`.
+    /// Records that a job was written to the worker in `slot`.
     #[inline]
-    pub(crate) fn on_sent(&mut self, slot: usize, id: u64, end: u64, bytes: usize, base: &mut Base) {
+    pub(crate) fn on_sent(&mut self, slot: usize, id: u64, end: u64, bytes: usize, base: &mut DriverBase) {
         self.uses += 1;
         let uses = self.uses;
         let Some(worker) = self.get_mut(slot) else { return };
@@ -242,9 +242,9 @@ impl Fleet {
         }
     }
 
-    /// The worker is done with the job at place `at` of those in flight.
+    /// Records that the worker is done with the job at index `at` of those in flight.
     #[inline]
-    pub(crate) fn on_released(&mut self, slot: usize, at: usize, base: &mut Base) {
+    pub(crate) fn on_released(&mut self, slot: usize, at: usize, base: &mut DriverBase) {
         self.uses += 1;
         let uses = self.uses;
         let Some(worker) = self.get_mut(slot) else { return };
@@ -265,7 +265,7 @@ impl Fleet {
                 WorkerState::Retiring => {
                     let due = base.after(base.options().kill_grace);
                     worker.kill_at = Some(due);
-                    // The input of a worker of JSON lines ends now.
+                    // Ends the input of a worker of JSON lines now.
                     self.dirty.push(slot);
                     base.alarm(due);
                 }
@@ -274,8 +274,8 @@ impl Fleet {
         }
     }
 
-    /// The worker has said READY, and gets jobs.
-    pub(crate) fn on_ready(&mut self, slot: usize, base: &Base) {
+    /// Records that the worker has said READY: from now on it gets jobs.
+    pub(crate) fn on_ready(&mut self, slot: usize, base: &DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         worker.state = WorkerState::Ready;
         worker.was_ready = true;
@@ -286,8 +286,8 @@ impl Fleet {
         }
     }
 
-    /// The first workers of a new program count from now on, as the others do.
-    pub(crate) fn enlist_probes(&mut self, base: &Base) {
+    /// Makes the first workers of a new program count in the sizing.
+    pub(crate) fn enlist_probes(&mut self, base: &DriverBase) {
         for slot in self.slots(|worker| worker.role == Role::Probe) {
             let Some(worker) = self.get_mut(slot) else { continue };
             worker.role = Role::Member;
@@ -300,13 +300,13 @@ impl Fleet {
         self.sizing.kick(base.now());
     }
 
-    /// A member is being started in this slot.
+    /// Records that a worker is being started in this slot.
     pub(crate) fn on_starting(&mut self, slot: usize) {
         self.sizing.on_starting(slot);
     }
 
     /// Sends INIT, together with the progress page where that is possible.
-    pub(crate) fn send_init(&mut self, slot: usize, base: &Base) {
+    pub(crate) fn send_init(&mut self, slot: usize, base: &DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         let Some(socket) = &worker.socket else { return };
         let (number, generation, config) = (worker.number, worker.generation, &base.options().config);
@@ -319,7 +319,7 @@ impl Fleet {
             let page = Page::create().ok();
             let fds: Vec<_> = page.iter().map(|(_, fd)| fd.as_fd()).collect();
             let sent = send_with_fds(socket.as_fd(), &bytes, &fds).unwrap_or(0);
-            // Nothing sent means nothing passed: the page goes with the first byte.
+            // If nothing was sent the page was not passed either: it goes with the first byte.
             worker.page = page.filter(|_| sent > 0).map(|(page, _)| page);
             worker.output.tail().extend_from_slice(&bytes[sent..]);
         }
@@ -331,15 +331,15 @@ impl Fleet {
         self.batch
     }
 
-    /// A worker has said how large its batches are.
-    pub(crate) fn set_batch(&mut self, batch: usize, base: &Base) {
+    /// Records the size of batches that a worker has reported.
+    pub(crate) fn set_batch(&mut self, batch: usize, base: &DriverBase) {
         if batch != std::mem::replace(&mut self.batch, batch) {
             self.publish_slack(base);
         }
     }
 
-    /// New `idle` and `max`.
-    pub(crate) fn resize(&mut self, idle: usize, max: usize, base: &mut Base) {
+    /// Changes `idle` and `max`.
+    pub(crate) fn resize(&mut self, idle: usize, max: usize, base: &mut DriverBase) {
         self.sizing.resize(idle, max);
         self.want_ready();
         // Jobs in the queue may have no worker any more.
@@ -347,19 +347,24 @@ impl Fleet {
         self.publish_slack(base);
     }
 
-    /// Publishes how many jobs the workers hold together.
-    fn publish_slack(&self, base: &Base) {
+    /// Publishes the number of jobs that all workers hold together.
+    fn publish_slack(&self, base: &DriverBase) {
         let config = self.sizing.config();
         base.set_slack(config.max.saturating_mul(config.load).saturating_mul(self.batch));
     }
 
     /// The workers to start and to stop; see [`Sizing::poll`].
-    pub(crate) fn poll_sizing(&mut self, waiting: usize, may_start: bool, base: &Base) -> Decision {
+    pub(crate) fn poll_sizing(
+        &mut self,
+        waiting: usize,
+        may_start: bool,
+        base: &DriverBase,
+    ) -> SizingDecision {
         self.sizing.poll(base.now(), waiting, may_start)
     }
 
-    /// A place in the budget. `None`: there is none, and the pool waits for one.
-    pub(crate) fn take_place(&mut self, probe: bool, base: &Base) -> Option<BudgetPlace> {
+    /// Takes a place in the budget. `None`: there is none, and the pool waits for one.
+    pub(crate) fn take_place(&mut self, probe: bool, base: &DriverBase) -> Option<BudgetPlace> {
         let waits = !self.seat.may_take();
         let place = self.seat.take(base.now(), probe);
         if place.is_none() && !waits {
@@ -368,14 +373,14 @@ impl Fleet {
         place
     }
 
-    /// The budget has changed: there is room, or another pool waits.
-    pub(crate) fn on_budget(&mut self, base: &Base) {
+    /// Handles a change of the budget: there is room, or another pool waits.
+    pub(crate) fn on_budget(&mut self, base: &DriverBase) {
         if self.seat.is_granted() {
             self.sizing.kick(base.now());
         }
     }
 
-    pub(crate) fn on_worker_log(&mut self, slot: usize, base: &mut Base) {
+    pub(crate) fn on_worker_log(&mut self, slot: usize, base: &mut DriverBase) {
         if let Some(worker) = self.get_mut(slot) {
             worker.log.read(base);
         }
@@ -383,13 +388,13 @@ impl Fleet {
 
     /// Asks a worker to finish its jobs and leave; another may take its place. Does nothing for a worker that is leaving
     /// or dying.
-    pub(crate) fn retire(&mut self, slot: usize, base: &mut Base) {
+    pub(crate) fn retire(&mut self, slot: usize, base: &mut DriverBase) {
         self.retire_as(slot, true, base);
     }
 
     /// Retires a worker as [`Fleet::retire`] does; `replace` says whether another worker may take its place
     /// without delay.
-    pub(crate) fn retire_as(&mut self, slot: usize, replace: bool, base: &mut Base) {
+    pub(crate) fn retire_as(&mut self, slot: usize, replace: bool, base: &mut DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         match worker.state {
             WorkerState::Ready => {}
@@ -413,21 +418,21 @@ impl Fleet {
     }
 
     /// Retires all workers for which `is_it` is true.
-    pub(crate) fn retire_all(&mut self, is_it: impl Fn(&WorkerProcess) -> bool, base: &mut Base) {
+    pub(crate) fn retire_all(&mut self, is_it: impl Fn(&WorkerProcess) -> bool, base: &mut DriverBase) {
         for slot in self.slots(is_it) {
             self.retire(slot, base);
         }
     }
 
     /// Ends all spares: no worker will be started.
-    pub(crate) fn drop_spares(&mut self, base: &mut Base) {
+    pub(crate) fn drop_spares(&mut self, base: &mut DriverBase) {
         for slot in self.slots(|worker| worker.role == Role::Spare) {
             self.retire_as(slot, false, base);
         }
     }
 
     /// Kills a worker's process group. Its jobs are settled when its end is known.
-    pub(crate) fn kill(&mut self, slot: usize, reason: &str, base: &mut Base) {
+    pub(crate) fn kill(&mut self, slot: usize, reason: &str, base: &mut DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         if worker.state == WorkerState::Killed {
             return;
@@ -443,14 +448,19 @@ impl Fleet {
     }
 
     /// Kills all workers for which `is_it` is true.
-    pub(crate) fn kill_all(&mut self, is_it: impl Fn(&WorkerProcess) -> bool, reason: &str, base: &mut Base) {
+    pub(crate) fn kill_all(
+        &mut self,
+        is_it: impl Fn(&WorkerProcess) -> bool,
+        reason: &str,
+        base: &mut DriverBase,
+    ) {
         for slot in self.slots(is_it) {
             self.kill(slot, reason, base);
         }
     }
 
-    /// The worker will end by itself. If it has not after `kill_grace`, it is killed.
-    pub(crate) fn expect_end(&mut self, slot: usize, base: &mut Base) {
+    /// Called when a worker will end by itself: it is killed if it has not within `kill_grace`.
+    pub(crate) fn expect_end(&mut self, slot: usize, base: &mut DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         if worker.state == WorkerState::Killed {
             return;
@@ -463,18 +473,18 @@ impl Fleet {
         base.alarm(due);
     }
 
-    /// The worker has closed its socket. Most workers do so because they end; a worker that does not end is killed: without
-    /// a socket it can do no job, and its jobs wait for its end.
-    pub(crate) fn on_closed(&mut self, slot: usize, base: &mut Base) {
+    /// Called when a worker has closed its socket. Most workers close it because they end. One that does not
+    /// end is killed: without a socket it can do no job, and its jobs wait for its end.
+    pub(crate) fn on_closed(&mut self, slot: usize, base: &mut DriverBase) {
         if let Some(worker) = self.get_mut(slot) {
             worker.socket = None;
             self.expect_end(slot, base);
         }
     }
 
-    /// The worker died with its template. The place in the budget is kept until its process is gone: the other pools must not start
-    /// one before.
-    pub(crate) fn lose_with_template(&mut self, slot: usize, base: &Base) {
+    /// Called when a worker has died with its template. Its place in the budget is kept until its process is
+    /// gone; before that no other pool may start a worker for it.
+    pub(crate) fn lose_with_template(&mut self, slot: usize, base: &DriverBase) {
         let Some(worker) = self.workers.get_mut(slot).and_then(Option::as_mut) else { return };
         worker.signal_group(Signal::KILL);
         worker.with_template = true;
@@ -492,7 +502,8 @@ impl Fleet {
         std::mem::replace(&mut self.oom_kills, kills) < kills
     }
 
-    /// Tells the worker that the outcome of a job at it is no longer needed, and leaves it alone. Returns whether it has the job.
+    /// Tells the worker that the outcome of a job is no longer needed. Returns whether the worker has the
+    /// job.
     pub(crate) fn cancel(&mut self, slot: usize, id: u64) -> bool {
         let Some(worker) = self.get_mut(slot).filter(|worker| worker.has(id)) else { return false };
         worker.put_cancel(id);
@@ -501,7 +512,7 @@ impl Fleet {
     }
 
     /// Writes the pending bytes of all workers that were given something.
-    pub(crate) fn flush_all(&mut self, base: &Base) {
+    pub(crate) fn flush_all(&mut self, base: &DriverBase) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             self.flush(slot, base);
@@ -509,7 +520,7 @@ impl Fleet {
         self.dirty = dirty;
     }
 
-    pub(crate) fn flush(&mut self, slot: usize, base: &Base) {
+    pub(crate) fn flush(&mut self, slot: usize, base: &DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         let Some(socket) = &worker.socket else { return };
         // A broken socket is noticed when it is read, which also finds the last frames of the worker.
@@ -519,8 +530,8 @@ impl Fleet {
             && worker.state == WorkerState::Retiring
             && worker.in_flight.is_empty()
         {
-            // The end of its input is what the loop of every program understands, whatever it makes of `retire`. Not before
-            // its last answer: at the end of its input a program may end without it.
+            // The end of its input makes any program end, even one that ignores `retire`. It must not come
+            // before the worker's last answer, because a program may end at it without answering.
             rustix::net::shutdown(socket, rustix::net::Shutdown::Write).ok();
         }
         let blocked = flushed == FlushState::Blocked;
@@ -529,9 +540,9 @@ impl Fleet {
         }
     }
 
-    /// Tells the system what of the worker's socket the pool needs to know. While the worker is not read, the system tells its end once,
-    /// not again and again.
-    pub(crate) fn watch_socket(&self, slot: usize, base: &Base) {
+    /// Sets the events of the worker's socket that epoll reports. While the worker is not read, the end of
+    /// its stream is reported only once.
+    pub(crate) fn watch_socket(&self, slot: usize, base: &DriverBase) {
         let Some(worker) = self.get(slot) else { return };
         let Some(socket) = &worker.socket else { return };
         let mut flags = EventFlags::empty();
@@ -542,7 +553,7 @@ impl Fleet {
     }
 
     /// Watches the socket as [`Fleet::watch_socket`] does, again after an event that epoll reports only once.
-    pub(crate) fn watch_again(&self, slot: usize, base: &Base) {
+    pub(crate) fn watch_again(&self, slot: usize, base: &DriverBase) {
         if self.get(slot).is_some_and(|worker| worker.is_unread() && worker.want_write) {
             self.watch_socket(slot, base);
         }
@@ -561,7 +572,7 @@ impl Fleet {
             .collect()
     }
 
-    pub(crate) fn publish(&mut self, base: &Base) {
+    pub(crate) fn publish(&mut self, base: &DriverBase) {
         let (counters, sizing) = (base.counters(), &self.sizing);
         counters.workers.set(self.ready() as u64);
         counters.starting.set(sizing.starting() as u64);
@@ -579,7 +590,7 @@ impl Fleet {
         self.answer_ready();
     }
 
-    /// Answers the callers that wait for ready workers and have them.
+    /// Answers the callers of `wait_ready` that have enough ready workers.
     fn answer_ready(&mut self) {
         if self.ready_waiters.is_empty() {
             return;
@@ -595,13 +606,13 @@ impl Fleet {
         self.want_ready();
     }
 
-    /// A caller waits until `workers` workers are ready.
+    /// Adds a caller that waits until `workers` workers are ready.
     pub(crate) fn wait_ready(&mut self, workers: usize, answer: Resolver<Result<(), Error>>) {
         self.ready_waiters.push((workers, answer));
         self.want_ready();
     }
 
-    /// Answers all callers that wait for ready workers: there will be none.
+    /// Answers all callers of `wait_ready` with an error: no worker will become ready.
     pub(crate) fn refuse_ready(&mut self, error: &Error) {
         for (_, answer) in self.ready_waiters.drain(..) {
             answer.resolve(Err(error.clone()));
@@ -609,7 +620,8 @@ impl Fleet {
         self.sizing.want(0);
     }
 
-    /// Tells the sizing how many ready workers callers wait for, and refuses callers that wait for more than `max`.
+    /// Tells the sizing how many ready workers callers wait for. Refuses callers that wait for more than
+    /// `max`.
     fn want_ready(&mut self) {
         let max = self.sizing.config().max;
         let (possible, beyond): (Vec<_>, Vec<_>) =

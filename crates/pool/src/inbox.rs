@@ -16,20 +16,20 @@ use crate::job::{NewJob, Outcome};
 use crate::launch::Launch;
 use crate::promise::{Promise, Resolver};
 use crate::queue::Priority;
-use crate::submission::Note;
+use crate::submission::JobNote;
 use crate::worker::WorkerInfo;
 
 /// A request of another thread to the pool's thread.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum InboxMessage {
     /// A new job.
     Submit(NewJob),
     /// New jobs, which are queued together.
     SubmitAll(Vec<NewJob>),
     /// The outcome of this job is no longer needed; whether a worker that has begun it is told.
-    Withdraw(Note, bool),
+    Withdraw(JobNote, bool),
     /// This job has become more urgent.
-    Raise(Note, Priority),
+    Raise(JobNote, Priority),
     /// The caller of this job has gone.
     Cancel(Promise<Outcome>),
     /// Retire the worker with this number; answers whether there is one.
@@ -54,7 +54,7 @@ pub(crate) enum Message {
     Kill(Option<Resolver<()>>),
 }
 
-impl Message {
+impl InboxMessage {
     /// Answers the message for a pool that has ended; `error` says how it ended.
     pub(crate) fn refuse(self, error: Error) {
         match self {
@@ -86,7 +86,7 @@ impl Message {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// Messages, and whether the pool's thread still takes them.
-    messages: Mutex<(Vec<Message>, bool)>,
+    messages: Mutex<(Vec<InboxMessage>, bool)>,
     /// The pool's thread is about to wait, or waits.
     sleeping: AtomicBool,
     wake: OwnedFd,
@@ -115,7 +115,7 @@ impl Inbox {
     }
 
     /// Adds a message. One system call if the pool sleeps, otherwise none.
-    pub(crate) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: InboxMessage) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         if !messages.1 {
             drop(messages);
@@ -138,13 +138,13 @@ impl Inbox {
     }
 
     /// Moves all messages into `into`.
-    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+    pub(crate) fn take(&self, into: &mut Vec<InboxMessage>) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut messages.0, into);
     }
 
     /// Takes the messages as [`Inbox::take`] does, and refuses all messages from now on.
-    pub(crate) fn end(&self, into: &mut Vec<Message>) {
+    pub(crate) fn end(&self, into: &mut Vec<InboxMessage>) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut messages.0, into);
         messages.1 = false;

@@ -17,7 +17,7 @@ use crate::payload::{Args, Reply};
 use crate::promise::{Resolver, Waiter};
 use crate::queue::Priority;
 use crate::reply_room::RoomPermit;
-use crate::submission::Note;
+use crate::submission::JobNote;
 
 /// How a job ended.
 pub type Outcome = Result<Reply, Error>;
@@ -26,7 +26,7 @@ pub type Outcome = Result<Reply, Error>;
 pub(crate) type ProgressFn = Box<dyn FnMut(&[u8]) + Send>;
 
 /// Where the outcome goes.
-pub(crate) enum Sink {
+pub(crate) enum OutcomeSink {
     /// A future, or a blocked thread.
     Call(Resolver<Outcome>),
     /// A callback on the pool's thread.
@@ -57,12 +57,12 @@ impl Drop for Callback {
     }
 }
 
-impl Sink {
+impl OutcomeSink {
     pub(crate) fn deliver(self, outcome: Outcome) {
         self.fill(outcome).wake();
     }
 
-    /// Delivers as [`Sink::deliver`] does, but leaves it to the caller to wake the waiter.
+    /// Delivers as [`OutcomeSink::deliver`] does, but leaves it to the caller to wake the waiter.
     pub(crate) fn fill(self, outcome: Outcome) -> Waiter {
         match self {
             Self::Call(resolver) => return resolver.fill(outcome),
@@ -87,7 +87,7 @@ impl JobOptions {
     }
 
     /// The job; `timeout`: where it has none of its own.
-    pub(crate) fn into_job(self, sink: Sink, timeout: Option<Duration>) -> NewJob {
+    pub(crate) fn into_job(self, sink: OutcomeSink, timeout: Option<Duration>) -> NewJob {
         NewJob {
             args: self.args.encoded,
             sink,
@@ -134,14 +134,14 @@ pub(crate) use job_options;
 /// A job on its way into the pool.
 pub(crate) struct NewJob {
     pub(crate) args: Bytes,
-    pub(crate) sink: Sink,
+    pub(crate) sink: OutcomeSink,
     pub(crate) priority: Priority,
     pub(crate) timeout: Option<Duration>,
     pub(crate) idempotent: bool,
     pub(crate) tag: u64,
     pub(crate) progress: Option<ProgressFn>,
     /// Where its handle reads its id.
-    pub(crate) note: Option<Note>,
+    pub(crate) note: Option<JobNote>,
 }
 
 impl std::fmt::Debug for NewJob {
@@ -155,7 +155,7 @@ pub(crate) struct JobEntry {
     pub(crate) args: Bytes,
     /// Taken when the outcome is delivered. A job whose worker has not yet let go of it stays in the
     /// table without a sink.
-    pub(crate) sink: Option<Sink>,
+    pub(crate) sink: Option<OutcomeSink>,
     pub(crate) priority: Priority,
     pub(crate) deadline: Option<Instant>,
     pub(crate) submitted: Instant,
@@ -163,7 +163,7 @@ pub(crate) struct JobEntry {
     pub(crate) idempotent: bool,
     pub(crate) attempt: u32,
     pub(crate) tag: u64,
-    pub(crate) stage: Stage,
+    pub(crate) stage: JobStage,
     pub(crate) progress: Option<ProgressFn>,
     /// Parts of a reply that came in chunks: their number and their encoding.
     pub(crate) chunks: Option<(u32, Vec<u8>)>,
@@ -217,7 +217,7 @@ impl JobEntry {
 
 /// Where a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum JobStage {
     /// Held back because the queue is full.
     Held,
     /// In the queue.
@@ -274,7 +274,7 @@ impl JobTable {
     /// Whether the job waits in this class of the queue.
     #[inline]
     pub(crate) fn waits_in(&self, id: u64, class: Priority) -> bool {
-        self.get(id).is_some_and(|job| job.stage == Stage::Queued && job.priority == class)
+        self.get(id).is_some_and(|job| job.stage == JobStage::Queued && job.priority == class)
     }
 
     /// Whether a caller still waits for the job's outcome.

@@ -10,10 +10,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::deadlines::Deadlines;
 use crate::error::Error;
-use crate::job::{JobEntry, JobTable, NewJob, Outcome, Sink, Stage};
+use crate::job::{JobEntry, JobStage, JobTable, NewJob, Outcome, OutcomeSink};
 use crate::options::Options;
 use crate::promise::Waiter;
 use crate::queue::{Priority, Queue};
@@ -43,7 +43,7 @@ impl Jobs {
     }
 
     /// Enters a new job in the table; it is in no queue yet.
-    pub(crate) fn insert(&mut self, new: NewJob, base: &Base) -> u64 {
+    pub(crate) fn insert(&mut self, new: NewJob, base: &DriverBase) -> u64 {
         base.counters().submitted.add(1);
         let deadline = new.timeout.map(|timeout| base.after(timeout));
         let id = self.table.insert(JobEntry {
@@ -56,7 +56,7 @@ impl Jobs {
             idempotent: new.idempotent,
             attempt: 0,
             tag: new.tag,
-            stage: Stage::Queued,
+            stage: JobStage::Queued,
             progress: new.progress,
             chunks: None,
             room: None,
@@ -67,7 +67,7 @@ impl Jobs {
         if let Some(note) = new.note {
             note.set(id);
         }
-        if let Some(JobEntry { sink: Some(Sink::Call(resolver)), .. }) = self.table.get(id) {
+        if let Some(JobEntry { sink: Some(OutcomeSink::Call(resolver)), .. }) = self.table.get(id) {
             resolver.set_note(id);
         }
         if let Some(at) = deadline {
@@ -129,7 +129,7 @@ impl Jobs {
     /// Holds a job back because the queue is full.
     pub(crate) fn hold(&mut self, id: u64) {
         if let Some(job) = self.table.get_mut(id) {
-            job.stage = Stage::Held;
+            job.stage = JobStage::Held;
         }
         self.held.push_back(id);
     }
@@ -139,9 +139,9 @@ impl Jobs {
         while !self.held.is_empty() && self.queue.len() < self.queue_limit.max(1) {
             let Some(id) = self.held.pop_front() else { break };
             if let Some(job) = self.table.get_mut(id)
-                && job.stage == Stage::Held
+                && job.stage == JobStage::Held
             {
-                job.stage = Stage::Queued;
+                job.stage = JobStage::Queued;
                 self.queue.push(id, job.priority, job.submitted);
             }
         }
@@ -153,12 +153,12 @@ impl Jobs {
     }
 
     /// Puts a job back into the queue: it was sent and never begun, or will be begun again. A job that was withdrawn ends.
-    pub(crate) fn requeue(&mut self, id: u64, base: &mut Base) {
+    pub(crate) fn requeue(&mut self, id: u64, base: &mut DriverBase) {
         let Some(job) = self.table.get_mut(id) else { return };
         if job.withdrawn {
             return self.end_unqueued(id, Error::Cancelled, base);
         }
-        job.stage = Stage::Queued;
+        job.stage = JobStage::Queued;
         job.drop_chunks();
         job.fault = None;
         base.add_backlog();
@@ -167,7 +167,7 @@ impl Jobs {
 
     /// Takes the next job out of the queue: its id, and the bytes of its arguments. Jobs whose time is up end.
     #[inline]
-    pub(crate) fn pop(&mut self, base: &mut Base) -> Option<(u64, usize)> {
+    pub(crate) fn pop(&mut self, base: &mut DriverBase) -> Option<(u64, usize)> {
         loop {
             let id = self.queue.pop(|id, class| self.table.waits_in(id, class))?;
             let job = self.table.get(id)?;
@@ -187,7 +187,7 @@ impl Jobs {
     }
 
     /// Ends the oldest job of the least urgent class. Returns whether there was one.
-    pub(crate) fn drop_oldest(&mut self, base: &mut Base) -> bool {
+    pub(crate) fn drop_oldest(&mut self, base: &mut DriverBase) -> bool {
         let Some(oldest) = self.queue.pop_oldest(|id, class| self.table.waits_in(id, class)) else {
             return false;
         };
@@ -196,14 +196,14 @@ impl Jobs {
     }
 
     /// Ends all jobs in the queue.
-    pub(crate) fn end_queued(&mut self, error: &Error, base: &mut Base) {
+    pub(crate) fn end_queued(&mut self, error: &Error, base: &mut DriverBase) {
         while let Some(id) = self.queue.pop(|id, class| self.table.waits_in(id, class)) {
             self.reject(id, error.clone(), base);
         }
     }
 
     /// Ends all jobs.
-    pub(crate) fn end_all(&mut self, error: &Error, base: &mut Base) {
+    pub(crate) fn end_all(&mut self, error: &Error, base: &mut DriverBase) {
         for id in self.table.ids() {
             self.end(id, Err(error.clone()), base);
         }
@@ -214,7 +214,7 @@ impl Jobs {
         let Some(job) = self.table.get_mut(id).filter(|job| priority < job.priority) else { return };
         let before = std::mem::replace(&mut job.priority, priority);
         let (stage, since) = (job.stage, job.submitted);
-        if stage == Stage::Queued {
+        if stage == JobStage::Queued {
             self.queue.forget(before, |id, class| self.table.waits_in(id, class));
             self.queue.insert(id, priority, since);
         }
@@ -231,25 +231,25 @@ impl Jobs {
     }
 
     /// Delivers the outcome of a job. A job that is at a worker stays in the table until the worker lets go of it.
-    pub(crate) fn end(&mut self, id: u64, outcome: Outcome, base: &mut Base) {
+    pub(crate) fn end(&mut self, id: u64, outcome: Outcome, base: &mut DriverBase) {
         let Some(job) = self.table.get_mut(id) else { return };
         let Some(sink) = job.sink.take() else { return };
         let (stage, priority) = (job.stage, job.priority);
         if job.deadline.is_some() {
             self.deadlines.forget();
         }
-        if let Stage::Sent(_) | Stage::Released = stage {
+        if let JobStage::Sent(_) | JobStage::Released = stage {
             base.counters().run.note(base.now().saturating_duration_since(job.sent));
         }
         count_outcome(&outcome, base);
         match stage {
-            Stage::Sent(_) => {}
-            Stage::Released | Stage::Leaving => self.remove(id),
-            Stage::Held => {
+            JobStage::Sent(_) => {}
+            JobStage::Released | JobStage::Leaving => self.remove(id),
+            JobStage::Held => {
                 self.remove(id);
                 base.sub_backlog();
             }
-            Stage::Queued => {
+            JobStage::Queued => {
                 self.remove(id);
                 self.queue.forget(priority, |id, class| self.table.waits_in(id, class));
                 base.sub_backlog();
@@ -263,26 +263,26 @@ impl Jobs {
     }
 
     /// Ends a job as [`Jobs::end`] does, if it is neither in the queue nor at a worker.
-    pub(crate) fn end_unqueued(&mut self, id: u64, error: Error, base: &mut Base) {
+    pub(crate) fn end_unqueued(&mut self, id: u64, error: Error, base: &mut DriverBase) {
         if let Some(job) = self.table.get_mut(id) {
-            job.stage = Stage::Leaving;
+            job.stage = JobStage::Leaving;
         }
         self.end(id, Err(error), base);
     }
 
     /// Ends a job of the backlog that was taken out of the queue, or was never put into it.
-    pub(crate) fn reject(&mut self, id: u64, error: Error, base: &mut Base) {
+    pub(crate) fn reject(&mut self, id: u64, error: Error, base: &mut DriverBase) {
         base.sub_backlog();
         self.end_unqueued(id, error, base);
     }
 
-    pub(crate) fn wake_callers(&mut self, base: &mut Base) {
+    pub(crate) fn wake_callers(&mut self, base: &mut DriverBase) {
         for waiter in self.wakes.drain(..) {
             base.guard(|| waiter.wake());
         }
     }
 
-    pub(crate) fn publish(&self, base: &Base) {
+    pub(crate) fn publish(&self, base: &DriverBase) {
         let (counters, [high, normal, low]) = (base.counters(), self.queue.lens());
         counters.queued_high.set(high as u64);
         counters.queued_normal.set(normal as u64);
@@ -291,7 +291,7 @@ impl Jobs {
     }
 }
 
-fn count_outcome(outcome: &Outcome, base: &Base) {
+fn count_outcome(outcome: &Outcome, base: &DriverBase) {
     let counters = base.counters();
     match outcome {
         Ok(_) => counters.completed.add(1),

@@ -94,7 +94,7 @@ pub(crate) fn object_line(
     args: List<'_>,
 ) -> Result<(), String> {
     let one = args.get(0).filter(|_| args.len() == 1).ok_or("a job of objects has one argument")?;
-    let members: Fields<'_> = serde_json::from_slice(one)
+    let members: JsonFields<'_> = serde_json::from_slice(one)
         .map_err(|error| shown(&format!("the argument is not a JSON object: {error}")))?;
     let start = json!({"type": "job", "id": id.to_string(), "deadline_ms": deadline_ms, "attempt": attempt});
     let Value::Object(own) = &start else { return Err("no object".into()) };
@@ -128,7 +128,7 @@ pub(crate) fn plain_line(out: &mut Vec<u8>, kind: &str) {
 /// Why the line is not part of the protocol, for the log: one short line.
 pub(crate) fn read_line(line: &[u8], current: Option<u64>, objects: bool) -> Result<Vec<JsonFrame>, String> {
     // Numbers and objects go on as they are, so values are kept as their text.
-    let mut fields: Fields<'_> = serde_json::from_slice(line).map_err(|error| {
+    let mut fields: JsonFields<'_> = serde_json::from_slice(line).map_err(|error| {
         let other = serde_json::from_slice::<&RawValue>(line).is_ok();
         if other { "a line is not a JSON object".to_owned() } else { format!("not JSON: {error}") }
     })?;
@@ -209,7 +209,7 @@ pub(crate) fn is_absent(name: &str, value: &[u8], objects: bool) -> bool {
 /// which is the message.
 fn error_frame(error: &RawValue, id: u64) -> Result<JsonFrame, String> {
     let (fields, plain) = match string(error) {
-        Some(message) => (Fields::new(), Some(message)),
+        Some(message) => (JsonFields::new(), Some(message)),
         None => (object(error).ok_or("an error is neither a string nor an object")?, None),
     };
     let text = |name: &str| match fields.get(name) {
@@ -265,19 +265,19 @@ fn string(value: &RawValue) -> Option<String> {
 }
 
 /// The fields of an object; `None` for any other value.
-fn object(value: &RawValue) -> Option<Fields<'_>> {
+fn object(value: &RawValue) -> Option<JsonFields<'_>> {
     serde_json::from_str(value.get()).ok()
 }
 
 /// An object whose values are not parsed.
-type Fields<'a> = BTreeMap<String, &'a RawValue>;
+type JsonFields<'a> = BTreeMap<String, &'a RawValue>;
 
 fn put_line(out: &mut Vec<u8>, value: &Value) {
     out.extend_from_slice(value.to_string().as_bytes());
     out.push(b'\n');
 }
 
-fn names(fields: &Fields<'_>) -> String {
+fn names(fields: &JsonFields<'_>) -> String {
     fields.keys().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ")
 }
 

@@ -14,7 +14,7 @@ pub struct Launch {
     /// `None` removes a variable.
     pub(crate) env: BTreeMap<OsString, Option<OsString>>,
     pub(crate) env_clear: bool,
-    pub(crate) mode: Mode,
+    pub(crate) mode: LaunchMode,
     pub(crate) allow_threads: bool,
     /// JSON lines: a job and its reply are one object each.
     pub(crate) objects: bool,
@@ -22,7 +22,7 @@ pub struct Launch {
 
 /// How the pool talks to the processes that it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum LaunchMode {
     /// One process is exec'ed and forks the workers.
     Template,
     /// Every worker is exec'ed; frames on descriptor 3.
@@ -33,7 +33,7 @@ pub(crate) enum Mode {
     JsonLines,
 }
 
-impl Mode {
+impl LaunchMode {
     /// The value of `CATTLEGRID_MODE`.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -51,12 +51,12 @@ impl Launch {
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
     ) -> Self {
-        Self::new(program.into(), args, Mode::Template)
+        Self::new(program.into(), args, LaunchMode::Template)
     }
 
     /// A program that uses a worker SDK, started for every worker; frames on descriptor 3.
     pub fn exec<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
-        Self::new(program.into(), args, Mode::Exec)
+        Self::new(program.into(), args, LaunchMode::Exec)
     }
 
     /// Deprecated: it goes with the next release, and each start reports [`crate::PoolError::StdioMode`]. Use [`Launch::exec`]:
@@ -64,7 +64,7 @@ impl Launch {
     ///
     /// As [`Launch::exec`], with the frames on standard input and output, and at most one job at a worker at a time.
     pub fn stdio<A: Into<OsString>>(program: impl Into<OsString>, args: impl IntoIterator<Item = A>) -> Self {
-        Self::new(program.into(), args, Mode::Stdio)
+        Self::new(program.into(), args, LaunchMode::Stdio)
     }
 
     /// A program in any language that reads and writes one JSON object per line, started for every
@@ -73,16 +73,20 @@ impl Launch {
         program: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
     ) -> Self {
-        Self::new(program.into(), args, Mode::JsonLines)
+        Self::new(program.into(), args, LaunchMode::JsonLines)
     }
 
     /// This very program as a template: its `main` calls `cattlegrid_worker::maybe_worker` first.
     pub fn rust() -> Self {
         let none: [OsString; 0] = [];
-        Self::new("/proc/self/exe".into(), none, Mode::Template)
+        Self::new("/proc/self/exe".into(), none, LaunchMode::Template)
     }
 
-    fn new<A: Into<OsString>>(program: OsString, args: impl IntoIterator<Item = A>, mode: Mode) -> Self {
+    fn new<A: Into<OsString>>(
+        program: OsString,
+        args: impl IntoIterator<Item = A>,
+        mode: LaunchMode,
+    ) -> Self {
         let args = args.into_iter().map(Into::into).collect();
         Self {
             program,
@@ -151,7 +155,7 @@ impl Launch {
     /// # Errors
     /// What is wrong, for people.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.objects && self.mode != Mode::JsonLines {
+        if self.objects && self.mode != LaunchMode::JsonLines {
             return Err("objects: only programs of json_lines have jobs that are objects".into());
         }
         let has_nul = |text: &OsString| text.as_bytes().contains(&0);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::time::later;
 
 /// The last bytes a process wrote.
@@ -33,13 +33,13 @@ impl Tail {
 
 /// Joins the pieces of lines, so that the lines of several workers do not mix.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LogLines {
     partial: Vec<u8>,
     /// When the unfinished line began.
     since: Option<Instant>,
 }
 
-impl Lines {
+impl LogLines {
     /// Bytes of the unfinished line.
     pub(crate) fn len(&self) -> usize {
         self.partial.len()
@@ -146,12 +146,12 @@ pub(crate) struct ProcessLog {
     /// `None` when the process has closed it.
     pipe: Option<OwnedFd>,
     tail: Tail,
-    lines: Lines,
+    lines: LogLines,
 }
 
 impl ProcessLog {
     pub(crate) fn new(number: u64, pipe: OwnedFd) -> Self {
-        Self { number, pipe: Some(pipe), tail: Tail::default(), lines: Lines::default() }
+        Self { number, pipe: Some(pipe), tail: Tail::default(), lines: LogLines::default() }
     }
 
     /// The last bytes that the process wrote.
@@ -165,7 +165,7 @@ impl ProcessLog {
     }
 
     /// The pipe is readable: passes on the lines that are finished. Returns false at the end of the pipe.
-    pub(crate) fn read(&mut self, base: &mut Base) -> bool {
+    pub(crate) fn read(&mut self, base: &mut DriverBase) -> bool {
         let mut chunk = [0; CHUNK];
         let Some(pipe) = &self.pipe else { return false };
         match rustix::io::read(pipe, &mut chunk) {
@@ -182,7 +182,7 @@ impl ProcessLog {
     }
 
     /// Passes on a line that was begun [`UNFINISHED`] ago and is not finished.
-    pub(crate) fn handle_timeout(&mut self, base: &mut Base) {
+    pub(crate) fn handle_timeout(&mut self, base: &mut DriverBase) {
         match self.lines.since.map(|since| later(since, UNFINISHED)) {
             Some(due) if due <= base.now() => base.log_unfinished(self.number, &mut self.lines),
             due => base.alarm_opt(due),
@@ -190,7 +190,7 @@ impl ProcessLog {
     }
 
     /// The process has ended: passes on what is left in the pipe, at most 1 MiB.
-    pub(crate) fn finish(&mut self, base: &mut Base) {
+    pub(crate) fn finish(&mut self, base: &mut DriverBase) {
         for _ in 0..64 {
             if !self.read(base) {
                 break;
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn pieces_become_lines_with_their_origin() {
         let now = Instant::now();
-        let mut lines = Lines::default();
+        let mut lines = LogLines::default();
         assert_eq!(lines.push(b"one", now), b"");
         assert_eq!(lines.since, Some(now));
         assert_eq!(lines.push(b" line\ntwo\nthr", now), b"one line\ntwo\n");

@@ -14,7 +14,7 @@ use crate::jsonl::is_absent;
 
 /// The meaning of a line, known when it has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Long {
+pub(crate) enum LongLineKind {
     /// The reply or the error of this job.
     Outcome(u64),
     /// A part of the reply of this job; more follows.
@@ -112,7 +112,7 @@ impl LongLine {
     ///
     /// # Errors
     /// Why it is not part of the protocol, for the log: one short line.
-    pub(crate) fn end(&self, current: Option<u64>, objects: bool) -> Result<Long, String> {
+    pub(crate) fn end(&self, current: Option<u64>, objects: bool) -> Result<LongLineKind, String> {
         if self.no_object || self.depth > 0 || !self.was_open {
             return Err(format!("a line of {} bytes that is not a JSON object", self.len()));
         }
@@ -137,11 +137,11 @@ impl LongLine {
             |name: &&str| FIELDS.iter().zip(self.seen).any(|field| field == (name, FieldPresence::Null));
         let empty = || NULLS.into_iter().find(|name| !objects && is_null(name));
         match known.or_else(empty) {
-            Some("result") if self.more => Ok(Long::Part(id)),
-            Some("result" | "error") => Ok(Long::Outcome(id)),
-            Some(what @ ("event" | "progress")) => Ok(Long::Message(what, id)),
-            Some("log") => Ok(Long::Log),
-            None if is_reply => Ok(Long::Outcome(id)),
+            Some("result") if self.more => Ok(LongLineKind::Part(id)),
+            Some("result" | "error") => Ok(LongLineKind::Outcome(id)),
+            Some(what @ ("event" | "progress")) => Ok(LongLineKind::Message(what, id)),
+            Some("log") => Ok(LongLineKind::Log),
+            None if is_reply => Ok(LongLineKind::Outcome(id)),
             _ => Err(format!("a line of {} bytes, which is not a reply, event or log line", self.len())),
         }
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     /// The same for every split into two parts.
-    fn end(line: &str) -> Result<Long, String> {
+    fn end(line: &str) -> Result<LongLineKind, String> {
         let whole = end_of(&[line.as_bytes()]);
         for cut in 0..line.len() {
             let (head, tail) = line.as_bytes().split_at(cut);
@@ -237,7 +237,7 @@ mod tests {
         whole
     }
 
-    fn end_of(parts: &[&[u8]]) -> Result<Long, String> {
+    fn end_of(parts: &[&[u8]]) -> Result<LongLineKind, String> {
         let mut long = LongLine::default();
         for part in parts {
             assert_eq!(long.push(part), Ok(None));
@@ -251,31 +251,34 @@ mod tests {
     #[test]
     fn a_line_is_known_by_its_fields() {
         for (line, what) in [
-            (r#"{"result":"x"}"#, Long::Outcome(7)),
-            (r#" { "id" : "3" , "result" : [ "a\"}" , {"id":"9","more":true} ] } "#, Long::Outcome(3)),
-            (r#"{"result":["x"],"id":"\u0033"}"#, Long::Outcome(3)),
-            (r#"{"error":{"code":"event","event":[]}}"#, Long::Outcome(7)),
-            (r#"{"more":true,"result":{"result":1}}"#, Long::Part(7)),
-            (r#"{"more":true,"more":false,"result":1}"#, Long::Outcome(7)),
-            (r#"{"event":["result"],"id":"18446744073709551615"}"#, Long::Message("event", u64::MAX)),
-            (r#"{"x\\":"\\","progress":"\\\"result\":"}"#, Long::Message("progress", 7)),
-            (r#"{"l\u006fg":"{\"result\":1}"}"#, Long::Log),
-            (r#"{"log":"x","event":1,"result":2,"ready":false}"#, Long::Outcome(7)),
+            (r#"{"result":"x"}"#, LongLineKind::Outcome(7)),
+            (
+                r#" { "id" : "3" , "result" : [ "a\"}" , {"id":"9","more":true} ] } "#,
+                LongLineKind::Outcome(3),
+            ),
+            (r#"{"result":["x"],"id":"\u0033"}"#, LongLineKind::Outcome(3)),
+            (r#"{"error":{"code":"event","event":[]}}"#, LongLineKind::Outcome(7)),
+            (r#"{"more":true,"result":{"result":1}}"#, LongLineKind::Part(7)),
+            (r#"{"more":true,"more":false,"result":1}"#, LongLineKind::Outcome(7)),
+            (r#"{"event":["result"],"id":"18446744073709551615"}"#, LongLineKind::Message("event", u64::MAX)),
+            (r#"{"x\\":"\\","progress":"\\\"result\":"}"#, LongLineKind::Message("progress", 7)),
+            (r#"{"l\u006fg":"{\"result\":1}"}"#, LongLineKind::Log),
+            (r#"{"log":"x","event":1,"result":2,"ready":false}"#, LongLineKind::Outcome(7)),
             (
                 r#"{"id":null,"result":null,"error":null,"event": null ,"progress":"x"}"#,
-                Long::Message("progress", 7),
+                LongLineKind::Message("progress", 7),
             ),
-            (r#"{"id":"","result":null,"log":null}"#, Long::Outcome(7)),
-            (r#"{"result":"x","result":null,"event":"x"}"#, Long::Message("event", 7)),
-            (r#"{"event":null,"error":"","x":1}"#, Long::Outcome(7)),
-            (r#"{"event":null,"x":1}"#, Long::Message("event", 7)),
+            (r#"{"id":"","result":null,"log":null}"#, LongLineKind::Outcome(7)),
+            (r#"{"result":"x","result":null,"event":"x"}"#, LongLineKind::Message("event", 7)),
+            (r#"{"event":null,"error":"","x":1}"#, LongLineKind::Outcome(7)),
+            (r#"{"event":null,"x":1}"#, LongLineKind::Message("event", 7)),
         ] {
             assert_eq!(end(line), Ok(what), "{line}");
         }
         let deep = format!(r#"{{"x":{}1{},"log":1}}"#, "[".repeat(500), "]".repeat(500));
-        assert_eq!(end(&deep), Ok(Long::Log));
+        assert_eq!(end(&deep), Ok(LongLineKind::Log));
         let long = format!(r#"{{"{}":"{}\"","id":"5","result":1}}"#, "n".repeat(500), "log".repeat(500));
-        assert_eq!(end(&long), Ok(Long::Outcome(5)));
+        assert_eq!(end(&long), Ok(LongLineKind::Outcome(5)));
     }
 
     #[test]
@@ -316,14 +319,18 @@ mod tests {
             long.end(current, objects)
         };
         for (line, current, what) in [
-            (r#"{"value":"x","ttl":{"log":1}}"#, Some(7), Long::Outcome(7)),
-            (r#"{"id":"3","value":"x"}"#, Some(7), Long::Outcome(3)),
-            (r#"{"id":"3","value":"x"}"#, None, Long::Outcome(3)),
-            (r#"{"ready":false,"retire":"no"}"#, Some(7), Long::Outcome(7)),
-            (r#"{"value":"x","log":1}"#, Some(7), Long::Log),
-            (r#"{"value":"x","log":null,"result":null,"error":"","event":null}"#, Some(7), Long::Outcome(7)),
-            (r#"{"event":null}"#, Some(7), Long::Outcome(7)),
-            (r#"{"value":"x","more":true,"result":1}"#, Some(7), Long::Part(7)),
+            (r#"{"value":"x","ttl":{"log":1}}"#, Some(7), LongLineKind::Outcome(7)),
+            (r#"{"id":"3","value":"x"}"#, Some(7), LongLineKind::Outcome(3)),
+            (r#"{"id":"3","value":"x"}"#, None, LongLineKind::Outcome(3)),
+            (r#"{"ready":false,"retire":"no"}"#, Some(7), LongLineKind::Outcome(7)),
+            (r#"{"value":"x","log":1}"#, Some(7), LongLineKind::Log),
+            (
+                r#"{"value":"x","log":null,"result":null,"error":"","event":null}"#,
+                Some(7),
+                LongLineKind::Outcome(7),
+            ),
+            (r#"{"event":null}"#, Some(7), LongLineKind::Outcome(7)),
+            (r#"{"value":"x","more":true,"result":1}"#, Some(7), LongLineKind::Part(7)),
         ] {
             assert_eq!(end(line.as_bytes(), current, true), Ok(what), "{line}");
         }
@@ -343,7 +350,7 @@ mod tests {
         let mut long = LongLine::default();
         assert_eq!(long.push(b"{\"log\":1}\r"), Ok(None));
         assert_eq!(long.push(b"\n"), Ok(Some(0)));
-        assert_eq!((long.len(), long.end(None, false)), (9, Ok(Long::Log)));
+        assert_eq!((long.len(), long.end(None, false)), (9, Ok(LongLineKind::Log)));
     }
 
     #[test]

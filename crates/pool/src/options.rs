@@ -122,24 +122,24 @@ pub enum QueuePolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retry {
     pub(crate) times: u32,
-    /// Also after errors of the worker's function.
+    /// Whether errors of the worker's function are retried as well.
     pub(crate) errors: bool,
 }
 
 impl Retry {
-    /// Never: the default.
+    /// No job is retried: the default.
     pub fn never() -> Self {
         Self { times: 0, errors: false }
     }
 
-    /// Up to `count` times, only after [`crate::Error::WorkerLost`], only jobs marked `idempotent`.
+    /// Idempotent jobs are begun up to `count` more times after [`crate::Error::WorkerLost`].
     pub fn times(count: u32) -> Self {
         Self { times: count, errors: false }
     }
 
-    /// Also after an error of the worker's function that says that trying again may help ([`crate::Error::Worker`] with
-    /// `retryable`). Attempts of both kinds count together, and the job's timeout is that of the whole job. The job goes to the
-    /// head of its class of the queue at once; there is no delay.
+    /// Also retries after an error of the worker's function that is marked as retryable
+    /// ([`crate::Error::Worker`] with `retryable`). Attempts of both kinds count together, and the job's
+    /// timeout covers all attempts. The job goes to the head of its class in the queue, without delay.
     #[must_use]
     pub fn and_errors(mut self) -> Self {
         self.errors = true;

@@ -11,8 +11,8 @@ use cattlegrid_panic::guarded;
 
 use crate::error::Error;
 use crate::event::Events;
-use crate::inbox::Message;
-use crate::job::{Callback, JobOptions, NewJob, Outcome, ProgressFn, Sink, job_options};
+use crate::inbox::InboxMessage;
+use crate::job::{Callback, JobOptions, NewJob, Outcome, OutcomeSink, ProgressFn, job_options};
 use crate::launch::Launch;
 use crate::payload::Args;
 use crate::promise::{Promise, promise};
@@ -28,27 +28,27 @@ use crate::worker::WorkerInfo;
 /// Every submitted job ends in exactly one reply or error.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    handle: Arc<Handle>,
+    handle: Arc<PoolHandle>,
 }
 
 #[derive(Debug)]
-struct Handle {
+struct PoolHandle {
     shared: Arc<PoolShared>,
     events: Mutex<Option<Events>>,
 }
 
-impl Drop for Handle {
+impl Drop for PoolHandle {
     fn drop(&mut self) {
         // The stream first: the pool must not wait for a reader that no longer exists.
         drop(self.events.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         self.shared.inbox.closed.store(true, Ordering::SeqCst);
-        self.shared.inbox.send(Message::Drain(None, None));
+        self.shared.inbox.send(InboxMessage::Drain(None, None));
     }
 }
 
 impl Pool {
     pub(crate) fn new(shared: Arc<PoolShared>, events: Option<Events>) -> Self {
-        Self { handle: Arc::new(Handle { shared, events: Mutex::new(events) }) }
+        Self { handle: Arc::new(PoolHandle { shared, events: Mutex::new(events) }) }
     }
 
     pub(crate) fn shared(&self) -> &PoolShared {
@@ -92,7 +92,7 @@ impl Pool {
     /// no such worker, or it is leaving already.
     pub fn retire(&self, worker: u64) -> Promise<bool> {
         let (resolver, promise) = promise();
-        self.send(Message::Retire(worker, resolver));
+        self.send(InboxMessage::Retire(worker, resolver));
         promise
     }
 
@@ -100,7 +100,7 @@ impl Pool {
     /// leave after their jobs; jobs in the queue wait for another resize, and end as [`Error::StartFailed`] when no worker has been there for
     /// `start_timeout`.
     pub fn resize(&self, idle: usize, max: usize) {
-        self.send(Message::Resize(idle, max));
+        self.send(InboxMessage::Resize(idle, max));
     }
 
     /// Replaces the program. Workers of the old program retire when a worker of the new one is ready; until then they
@@ -113,7 +113,7 @@ impl Pool {
     pub fn reload(&self, launch: Launch) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
         match launch.check() {
-            Ok(()) => self.send(Message::Reload(Box::new(launch), resolver)),
+            Ok(()) => self.send(InboxMessage::Reload(Box::new(launch), resolver)),
             Err(reason) => resolver.resolve(Err(Error::InvalidOption(reason))),
         }
         promise
@@ -126,14 +126,14 @@ impl Pool {
     /// opens, and to [`Error::Shutdown`] when the pool ends before.
     pub fn ready(&self, workers: usize) -> Promise<Result<(), Error>> {
         let (resolver, promise) = promise();
-        self.send(Message::Ready(workers, resolver));
+        self.send(InboxMessage::Ready(workers, resolver));
         promise
     }
 
     /// The ready workers.
     pub fn workers(&self) -> Promise<Vec<WorkerInfo>> {
         let (resolver, promise) = promise();
-        self.send(Message::Workers(resolver));
+        self.send(InboxMessage::Workers(resolver));
         promise
     }
 
@@ -155,7 +155,7 @@ impl Pool {
     pub fn shutdown(&self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
-        self.send(Message::Drain(Some(Duration::MAX), Some(resolver)));
+        self.send(InboxMessage::Drain(Some(Duration::MAX), Some(resolver)));
         promise
     }
 
@@ -163,11 +163,11 @@ impl Pool {
     pub fn shutdown_now(&self) -> Promise<()> {
         let (resolver, promise) = promise();
         self.handle.shared.inbox.closed.store(true, Ordering::SeqCst);
-        self.send(Message::Kill(Some(resolver)));
+        self.send(InboxMessage::Kill(Some(resolver)));
         promise
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: InboxMessage) {
         self.handle.shared.inbox.send(message);
     }
 
@@ -204,16 +204,16 @@ impl JobBuilder<'_> {
     pub fn call(self) -> Call {
         let (resolver, outcome) = promise();
         let pool = self.pool.clone();
-        self.send(Sink::Call(resolver));
+        self.send(OutcomeSink::Call(resolver));
         Call { outcome: Some(outcome), shared: Arc::clone(&pool.handle.shared) }
     }
 
     /// Submits the job with a callback on the pool's thread; see [`Pool::submit`].
     pub fn submit(self, done: impl FnOnce(Outcome) + Send + 'static) {
-        self.send(Sink::Callback(Callback::new(done)));
+        self.send(OutcomeSink::Callback(Callback::new(done)));
     }
 
-    fn send(self, sink: Sink) {
+    fn send(self, sink: OutcomeSink) {
         let shared = &self.pool.handle.shared;
         if let Some(error) = shared.refusal(self.options.args.len(), shared.room()) {
             // A callback of the program, on the thread that has submitted the job.
@@ -222,7 +222,7 @@ impl JobBuilder<'_> {
         }
         shared.inbox.backlog.fetch_add(1, Ordering::Relaxed);
         let job = NewJob { progress: self.progress, ..self.options.into_job(sink, shared.job_timeout) };
-        shared.inbox.send(Message::Submit(job));
+        shared.inbox.send(InboxMessage::Submit(job));
     }
 }
 
@@ -265,7 +265,7 @@ impl Drop for Call {
         if let Some(outcome) = self.outcome.take()
             && !outcome.is_done()
         {
-            self.shared.inbox.send(Message::Cancel(outcome));
+            self.shared.inbox.send(InboxMessage::Cancel(outcome));
         }
     }
 }

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 
 /// Memory of a process, KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct ProcessMemory {
     /// Resident set; 0 when the process is gone.
     pub(crate) rss_kib: u64,
     /// The figure that counts against the limit: private memory if it was read, otherwise the resident set.
@@ -21,7 +21,7 @@ pub(crate) struct Memory {
     pub(crate) is_estimate: bool,
 }
 
-impl Memory {
+impl ProcessMemory {
     /// Measures the process whose directory in `/proc` is `dir`. Private memory is read when its resident
     /// set is over `limit` bytes; `template_kib` is the resident set of its template, 0 without one.
     pub(crate) fn measure(dir: &Path, limit: u64, template_kib: u64) -> Self {
@@ -89,16 +89,16 @@ mod tests {
         let rollup =
             "Rss: 300000 kB\nShared_Dirty: 290000 kB\nPrivate_Clean: 1000 kB\nPrivate_Dirty: 9000 kB\n";
         let dir = process("plain", &[status, ("smaps_rollup", rollup)]);
-        let over = Memory::measure(&dir, 200_000 * 1024, 290_000);
-        assert_eq!(over, Memory { rss_kib: 300_000, own_kib: 10_000, is_estimate: false });
-        let within = Memory::measure(&dir, 300_000 * 1024, 290_000);
+        let over = ProcessMemory::measure(&dir, 200_000 * 1024, 290_000);
+        assert_eq!(over, ProcessMemory { rss_kib: 300_000, own_kib: 10_000, is_estimate: false });
+        let within = ProcessMemory::measure(&dir, 300_000 * 1024, 290_000);
         assert_eq!(within.own_kib, 300_000, "not read");
         std::fs::remove_dir_all(dir).unwrap();
 
         let dir = process("unreadable", &[status]);
-        let guess = Memory::measure(&dir, 200_000 * 1024, 290_000);
-        assert_eq!(guess, Memory { rss_kib: 300_000, own_kib: 10_000, is_estimate: true });
+        let guess = ProcessMemory::measure(&dir, 200_000 * 1024, 290_000);
+        assert_eq!(guess, ProcessMemory { rss_kib: 300_000, own_kib: 10_000, is_estimate: true });
         std::fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(Memory::measure(&dir, 0, 0).rss_kib, 0, "it is gone");
+        assert_eq!(ProcessMemory::measure(&dir, 0, 0).rss_kib, 0, "it is gone");
     }
 }

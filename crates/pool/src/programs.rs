@@ -16,9 +16,9 @@ use cattlegrid_worker::{ENV_FD, ENV_FDS, ENV_MODE, ENV_THREADS, Setup};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::base::{Base, EventSource};
+use crate::base::{DriverBase, EventSource};
 use crate::error::{Error, reason_of};
-use crate::launch::{Launch, Mode};
+use crate::launch::{Launch, LaunchMode};
 use crate::logs::{ProcessLog, log_pipe};
 use crate::promise::Resolver;
 use crate::time::{LOOK, later};
@@ -105,7 +105,7 @@ impl Programs {
         mut launch: Launch,
         probe: bool,
         answer: Resolver<Result<(), Error>>,
-        base: &Base,
+        base: &DriverBase,
     ) -> Program {
         for (key, value) in &base.options().env {
             launch.env.entry(key.clone()).or_insert_with(|| value.clone());
@@ -128,7 +128,7 @@ impl Programs {
 
     /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a ready template.
     pub(crate) fn has_launcher(&self) -> bool {
-        self.current.launch.mode != Mode::Template
+        self.current.launch.mode != LaunchMode::Template
             || self.current_template().is_some_and(|template| template.ready)
     }
 
@@ -140,7 +140,7 @@ impl Programs {
     /// The current program, if it needs a template and has none.
     pub(crate) fn without_template(&self) -> Option<&Program> {
         let Program { generation, launch } = &self.current;
-        let wants = launch.mode == Mode::Template && *generation > 0;
+        let wants = launch.mode == LaunchMode::Template && *generation > 0;
         (wants && self.current_template().is_none()).then_some(&self.current)
     }
 
@@ -193,7 +193,7 @@ impl Programs {
         }
     }
 
-    pub(crate) fn start_template(&mut self, program: &Program, base: &mut Base) -> Result<(), Error> {
+    pub(crate) fn start_template(&mut self, program: &Program, base: &mut DriverBase) -> Result<(), Error> {
         let Program { generation, launch } = program;
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -226,14 +226,14 @@ impl Programs {
         Ok(())
     }
 
-    pub(crate) fn on_template_log(&mut self, serial: u64, base: &mut Base) {
+    pub(crate) fn on_template_log(&mut self, serial: u64, base: &mut DriverBase) {
         if let Some(template) = self.template_mut(serial) {
             template.log.read(base);
         }
     }
 
     /// Checks the time limits of all templates. Returns those that are late or have ended.
-    pub(crate) fn scan_templates(&mut self, base: &mut Base) -> Vec<u64> {
+    pub(crate) fn scan_templates(&mut self, base: &mut DriverBase) -> Vec<u64> {
         let mut late = Vec::new();
         for template in &mut self.templates {
             template.log.handle_timeout(base);
@@ -254,7 +254,7 @@ impl Programs {
     }
 
     /// Ends the templates of a generation at once: it could not be started.
-    pub(crate) fn drop_templates(&mut self, generation: u32, base: &mut Base) {
+    pub(crate) fn drop_templates(&mut self, generation: u32, base: &mut DriverBase) {
         for template in self.templates.iter_mut().filter(|template| template.generation == generation) {
             template.control = None;
             template.kill_at = Some(base.now());
@@ -267,7 +267,7 @@ impl Programs {
         &mut self,
         forks: bool,
         has_workers: impl Fn(u64) -> bool,
-        base: &mut Base,
+        base: &mut DriverBase,
     ) {
         let launching = self.launching.as_ref().map(|launching| launching.program.generation);
         for template in &mut self.templates {
@@ -284,7 +284,7 @@ impl Programs {
         }
     }
 
-    pub(crate) fn publish(&self, base: &Base) {
+    pub(crate) fn publish(&self, base: &DriverBase) {
         base.counters().generation.set(self.current.generation.into());
         base.counters().template_missing.set((!self.has_launcher()).into());
     }
@@ -296,14 +296,14 @@ pub(crate) fn exec(
     socket: &OwnedFd,
     log: &OwnedFd,
     setup: &Setup,
-    base: &Base,
+    base: &DriverBase,
 ) -> Result<sys::Child, SpawnError> {
     let null = std::fs::File::open("/dev/null").map_err(|source| SpawnError {
         program: "/dev/null".into(),
         step: sys::SpawnStep::Fork,
         source,
     })?;
-    let on_stdio = matches!(launch.mode, Mode::Stdio | Mode::JsonLines);
+    let on_stdio = matches!(launch.mode, LaunchMode::Stdio | LaunchMode::JsonLines);
     let mut fds: Vec<BorrowedFd<'_>> = vec![null.as_fd(), log.as_fd(), log.as_fd()];
     if on_stdio {
         (fds[0], fds[1]) = (socket.as_fd(), socket.as_fd());

@@ -29,7 +29,7 @@ pub(crate) struct Resolver<T: LostValue> {
 
 /// A value that says that the pool's thread has ended without an answer.
 pub(crate) trait LostValue {
-    /// This value.
+    /// The value that stands for a lost answer.
     fn lost() -> Self;
 }
 
@@ -58,7 +58,7 @@ impl<T> LostValue for Vec<T> {
 #[derive(Debug)]
 struct PromiseCell<T> {
     state: Mutex<PromiseState<T>>,
-    /// A number that the two halves share: the id of the job.
+    /// A number that both halves share: the id of the job.
     note: AtomicU64,
 }
 
@@ -114,7 +114,7 @@ impl<T: LostValue> Resolver<T> {
         }
     }
 
-    /// Leaves a number for [`Promise::note`].
+    /// Stores a number for [`Promise::note`].
     #[inline]
     pub(crate) fn set_note(&self, note: u64) {
         if let Some(shared) = &self.shared {
@@ -127,7 +127,7 @@ impl<T: LostValue> Drop for Resolver<T> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.take() {
             let waiter = Self::put(&shared, T::lost());
-            // A waker of the program may panic; this may run while the thread unwinds already.
+            // A waker of the program may panic, and this may run while the thread already unwinds.
             guarded(|| waiter.wake()).ok();
         }
     }
@@ -151,7 +151,7 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Whether the value is there, or was taken.
+    /// Whether the value has arrived, even if it was taken.
     pub(crate) fn is_done(&self) -> bool {
         !matches!(*self.shared.state.lock().unwrap_or_else(PoisonError::into_inner), PromiseState::Empty(_))
     }

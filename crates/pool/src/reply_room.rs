@@ -15,10 +15,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::inbox::{Inbox, Message};
+use crate::inbox::{Inbox, InboxMessage};
 
-/// Most bytes of replies of several pools together, until they are dropped: see [`crate::Builder::reply_room`]. Cheap to
-/// clone; the clones are one room.
+/// The most bytes of replies of several pools together, until they are dropped: see
+/// [`crate::Builder::reply_room`]. A clone is cheap and is the same room.
 #[derive(Debug, Clone)]
 pub struct ReplyRoom {
     shared: Arc<RoomShared>,
@@ -36,11 +36,11 @@ struct RoomState {
     used: usize,
     /// Bytes of open lines, which `used` includes.
     open: usize,
-    /// An open line has room over the limit.
+    /// Whether an open line exceeds the limit.
     has_over: bool,
     last_ticket: u64,
     line: VecDeque<RoomRequest>,
-    /// Tickets with room that their pools have not taken yet.
+    /// Tickets that were granted room and that their pools have not taken yet.
     granted: Vec<RoomGrant>,
 }
 
@@ -59,17 +59,17 @@ struct RoomRequest {
 }
 
 impl ReplyRoom {
-    /// Room of this many bytes. A reply that is longer waits until no other has any.
+    /// A room of this many bytes. A longer reply waits until no other reply is in it.
     pub fn new(bytes: usize) -> Self {
         Self { shared: Arc::new(RoomShared { max: bytes, state: Mutex::default() }) }
     }
 
-    /// How many bytes there are.
+    /// The room's size in bytes.
     pub fn max(&self) -> usize {
         self.shared.max
     }
 
-    /// How many are in use now.
+    /// The bytes in use.
     pub fn used(&self) -> usize {
         self.shared.lock().used
     }
@@ -84,13 +84,13 @@ impl RoomShared {
         bytes > self.max.saturating_sub(state.used)
     }
 
-    /// Whether there is room for this many more bytes. Beside open lines alone everything fits, however long it is: otherwise it
-    /// would wait for ever.
+    /// Whether there is room for this many more bytes. Everything fits if only open lines are there, however
+    /// long it is: otherwise it would wait forever.
     fn fits(&self, state: &RoomState, bytes: usize) -> bool {
         !self.is_over(state, bytes) || (state.used == state.open && !state.has_over)
     }
 
-    /// Gives room. Returns whether it makes an open line the one that is over the limit.
+    /// Gives room. Returns whether this makes an open line exceed the limit.
     fn give(&self, state: &mut RoomState, bytes: usize, is_open: bool) -> bool {
         let is_over = is_open && self.is_over(state, bytes);
         state.used += bytes;
@@ -101,7 +101,7 @@ impl RoomShared {
         is_over
     }
 
-    /// Grants room to those at the head of the line, unlocks, and tells their pools.
+    /// Grants room to the first tickets of the line, unlocks, and wakes their pools.
     fn grant(&self, mut state: MutexGuard<'_, RoomState>) {
         let mut told = Vec::new();
         while let Some(first) = state.line.front()
@@ -114,7 +114,7 @@ impl RoomShared {
         }
         drop(state);
         for inbox in told.iter().filter_map(Weak::upgrade) {
-            inbox.send(Message::ReplyRoom);
+            inbox.send(InboxMessage::ReplyRoom);
         }
     }
 
@@ -141,13 +141,13 @@ impl RoomState {
     }
 }
 
-/// A pool's way into the room; without a room everything fits.
+/// A pool's access to the room. Without a room everything fits.
 #[derive(Debug)]
 pub(crate) struct RoomClient {
     of: Option<(Arc<RoomShared>, Weak<Inbox>)>,
 }
 
-/// Room, or a place in the line.
+/// The answer to a request for room.
 #[derive(Debug)]
 pub(crate) enum RoomAnswer {
     Held(RoomPermit),
@@ -165,12 +165,12 @@ pub struct RoomPermit {
     is_over: bool,
 }
 
-/// A place in the line; dropped, it is left.
+/// A place in the line for room. Dropping it leaves the line.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     of: Arc<RoomShared>,
     number: u64,
-    /// How much it waits for.
+    /// The bytes that it waits for.
     bytes: usize,
     /// The room that an open line has already. Empty for a frame.
     held: RoomPermit,
@@ -186,7 +186,7 @@ impl RoomClient {
         self.of.is_some()
     }
 
-    /// Takes room, or a place in the line: [`Message::ReplyRoom`] says when to ask the ticket again.
+    /// Takes room, or a place in the line: after [`InboxMessage::ReplyRoom`] the ticket must be asked again.
     pub(crate) fn take(&self, bytes: usize) -> RoomAnswer {
         self.take_more(RoomPermit::default(), bytes, false)
     }
@@ -212,7 +212,8 @@ impl RoomClient {
         RoomAnswer::Waits(Ticket { of: Arc::clone(shared), number, bytes, held })
     }
 
-    /// Takes room, whether there is any or not: what is in a dead worker's socket is read at once, or lost.
+    /// Takes room even over the limit: bytes in a dead worker's socket must be read at once, or they are
+    /// lost.
     pub(crate) fn take_over(&self, bytes: usize) -> RoomPermit {
         let Some((shared, _)) = &self.of else { return RoomPermit::default() };
         shared.lock().used += bytes;
@@ -221,7 +222,7 @@ impl RoomClient {
 }
 
 impl RoomPermit {
-    /// How many bytes it is.
+    /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -233,7 +234,7 @@ impl RoomPermit {
         self.is_over |= is_over;
     }
 
-    /// Changes how much it is, of what has ended. More is taken whether there is any or not.
+    /// Changes the size, for a line or frame that has ended. More is taken even over the limit.
     pub(crate) fn resize(&mut self, bytes: usize) {
         let Some(shared) = &self.of else { return };
         let mut state = shared.lock();
@@ -260,7 +261,7 @@ impl Drop for RoomPermit {
 }
 
 impl Ticket {
-    /// The room, if it was granted. The ticket is void then.
+    /// The room, if it was granted. Then the ticket is used up.
     pub(crate) fn room(&mut self) -> Option<RoomPermit> {
         let granted = self.of.lock().take_granted(self.number)?;
         let mut room = std::mem::take(&mut self.held);
@@ -296,7 +297,7 @@ mod tests {
     fn told(inbox: &Inbox) -> usize {
         let mut messages = Vec::new();
         inbox.take(&mut messages);
-        messages.iter().filter(|message| matches!(message, Message::ReplyRoom)).count()
+        messages.iter().filter(|message| matches!(message, InboxMessage::ReplyRoom)).count()
     }
 
     fn held(taken: RoomAnswer) -> RoomPermit {
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!((told(&inbox), room.used()), (1, 15));
         let mut more = more.room().unwrap();
         more.close();
-        // It is a frame now: nothing goes over the limit beside it.
+        // The line has become a frame: nothing may exceed the limit while it is there.
         drop(ticket(client.take(86)));
         drop(more);
         assert_eq!(room.used(), 0);
@@ -377,7 +378,7 @@ mod tests {
         let first = held(client.grow(first, 20));
         let mut second = ticket(client.grow(second, 20));
         let mut frame = ticket(client.take(10));
-        // It alone may go on, past all that wait.
+        // Only the first open line may continue, past all that wait.
         let mut first = held(client.grow(first, 40));
         assert_eq!(room.used(), 160);
         assert!(second.room().is_none() && frame.room().is_none());

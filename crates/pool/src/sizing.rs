@@ -43,10 +43,10 @@ impl Default for SizingConfig {
 
 /// The workers to start and to stop now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Decision {
-    /// Start this many workers.
+pub(crate) struct SizingDecision {
+    /// The number of workers to start.
     pub(crate) start: usize,
-    /// Retire these.
+    /// The slots of workers to retire.
     pub(crate) stop: Vec<usize>,
 }
 
@@ -54,30 +54,30 @@ pub(crate) struct Decision {
 #[derive(Debug)]
 pub(crate) struct Sizing {
     config: SizingConfig,
-    slots: Vec<Slot>,
+    slots: Vec<SizingSlot>,
     starting: usize,
     idle: usize,
     busy: usize,
     leaving: usize,
-    /// Workers that have left or are leaving and may be replaced without delay.
+    /// Workers that have left or are leaving and that may be replaced without delay.
     owed: usize,
-    /// Ready workers that a caller waits for ([`Sizing::want`]), however little work there is.
+    /// The number of ready workers that a caller waits for ([`Sizing::want`]), even if there is little work.
     wanted: usize,
     /// The time of the next growth, while more workers are wanted.
     grow_at: Option<Instant>,
-    /// Workers the next growth may start for the queue.
+    /// The most workers that the next growth may start for the queue.
     step: usize,
-    /// No idle worker is due for stopping before this; `None` if none can become due.
+    /// The earliest time at which an idle worker may be stopped; `None`: no worker can become due.
     shrink_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slot {
+enum SizingSlot {
     Free,
     Starting,
     Idle(Instant),
     Busy,
-    /// Takes no more jobs; its process is not gone yet.
+    /// The worker takes no more jobs; its process is not gone yet.
     Leaving,
 }
 
@@ -106,7 +106,7 @@ impl Sizing {
     pub(crate) fn resize(&mut self, idle: usize, max: usize) {
         self.config.max = max;
         self.config.idle = idle.min(self.config.max);
-        // A worker that was within `idle` may be beyond it now.
+        // A worker that was among the `idle` ones may now be surplus.
         self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
     }
 
@@ -119,7 +119,7 @@ impl Sizing {
     /// at once, and none is stopped for idleness before all of them are ready.
     pub(crate) fn want(&mut self, workers: usize) {
         if workers < self.wanted {
-            // Workers that were kept for the caller may be due now.
+            // Workers that were kept for a caller may be due now.
             self.shrink_at = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
         }
         self.wanted = workers;
@@ -160,45 +160,47 @@ impl Sizing {
         self.busy
     }
 
-    /// A start in `slot` was begun.
+    /// Records that a start in `slot` has begun.
     pub(crate) fn on_starting(&mut self, slot: usize) {
         if self.slots.len() <= slot {
-            self.slots.resize(slot + 1, Slot::Free);
+            self.slots.resize(slot + 1, SizingSlot::Free);
         }
-        self.set(slot, Slot::Starting);
+        self.set(slot, SizingSlot::Starting);
     }
 
-    /// The worker in `slot` has no job, for the first time or again.
+    /// Records that the worker in `slot` has no job, for the first time or again.
     #[inline]
     pub(crate) fn on_idle(&mut self, slot: usize, now: Instant) {
-        self.set(slot, Slot::Idle(now));
+        self.set(slot, SizingSlot::Idle(now));
         if self.idle > self.config.idle && self.shrink_at.is_none() {
             let longest = self.slots.iter().filter_map(|slot| slot.idle_since()).min();
             self.shrink_at = longest.map(|since| later(since, self.config.stop));
         }
     }
 
-    /// The worker in `slot` was given a job.
+    /// Records that the worker in `slot` was given a job.
     #[inline]
     pub(crate) fn on_busy(&mut self, slot: usize) {
-        self.set(slot, Slot::Busy);
+        self.set(slot, SizingSlot::Busy);
     }
 
-    /// The worker in `slot` takes no more jobs: it was retired or killed, or has closed its socket. It counts until
-    /// [`Sizing::on_gone`]. `replace`: it was not stopped for too little work, so another may take its place
-    /// without delay. Reporting it twice, or for a worker that does not count, changes nothing.
+    /// Records that the worker in `slot` takes no more jobs: it was retired or killed, or has closed its
+    /// socket. It counts until [`Sizing::on_gone`]. `replace`: another worker may take its place without
+    /// delay, because it was not stopped for lack of work. A second report, or one for a worker that does not
+    /// count, changes nothing.
     pub(crate) fn on_leaving(&mut self, slot: usize, replace: bool) {
-        let counts = self.slots.get(slot).is_some_and(|slot| !matches!(slot, Slot::Free | Slot::Leaving));
+        let counts =
+            self.slots.get(slot).is_some_and(|slot| !matches!(slot, SizingSlot::Free | SizingSlot::Leaving));
         if counts {
-            self.set(slot, Slot::Leaving);
+            self.set(slot, SizingSlot::Leaving);
             self.owed = (self.owed + usize::from(replace)).min(self.config.max);
         }
     }
 
-    /// The process in `slot` is gone. Reporting it twice changes nothing.
+    /// Records that the process in `slot` is gone. A second report changes nothing.
     pub(crate) fn on_gone(&mut self, slot: usize) {
         if slot < self.slots.len() {
-            self.set(slot, Slot::Free);
+            self.set(slot, SizingSlot::Free);
         }
     }
 
@@ -207,8 +209,8 @@ impl Sizing {
     ///
     /// `may_start` false (no template, back-off) leaves growth for a later call.
     #[inline]
-    pub(crate) fn poll(&mut self, now: Instant, queued: usize, may_start: bool) -> Decision {
-        let mut decision = Decision::default();
+    pub(crate) fn poll(&mut self, now: Instant, queued: usize, may_start: bool) -> SizingDecision {
+        let mut decision = SizingDecision::default();
         if self.shrink_at.is_some_and(|at| at <= now) {
             if queued == 0 {
                 self.shrink(now, &mut decision);
@@ -230,7 +232,7 @@ impl Sizing {
         decision
     }
 
-    /// When [`Sizing::poll`] wants to be called again without any event.
+    /// When [`Sizing::poll`] must be called again if nothing happens before.
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match (self.grow_at, self.shrink_at) {
@@ -245,7 +247,8 @@ impl Sizing {
         self.total() < self.config.max && for_wanted + for_idle + for_queue > 0
     }
 
-    /// Workers that are missing: for callers, idle ones (at least those for callers), and for the queue.
+    /// The numbers of missing workers: for callers, for `idle` (which includes those for callers), and for
+    /// the queue.
     fn missing(&self, queued: usize) -> (usize, usize, usize) {
         let Self { config, idle, starting, .. } = *self;
         let for_wanted = self.wanted.saturating_sub(self.active());
@@ -278,7 +281,7 @@ impl Sizing {
         for_idle.max(step).max(replacing).min(room)
     }
 
-    fn shrink(&mut self, now: Instant, decision: &mut Decision) {
+    fn shrink(&mut self, now: Instant, decision: &mut SizingDecision) {
         let stop = self.config.stop;
         let mut idle: Vec<(Instant, usize)> = self
             .slots
@@ -305,13 +308,13 @@ impl Sizing {
     }
 
     /// More than `max` after a resize: idle workers go first, then starting, then busy ones.
-    fn trim(&mut self, decision: &mut Decision) {
+    fn trim(&mut self, decision: &mut SizingDecision) {
         let mut over = self.active() - self.config.max;
-        let rank = |slot: &Slot| match slot {
-            Slot::Idle(_) => 0,
-            Slot::Starting => 1,
-            Slot::Busy => 2,
-            Slot::Free | Slot::Leaving => 3,
+        let rank = |slot: &SizingSlot| match slot {
+            SizingSlot::Idle(_) => 0,
+            SizingSlot::Starting => 1,
+            SizingSlot::Busy => 2,
+            SizingSlot::Free | SizingSlot::Leaving => 3,
         };
         over = over.saturating_sub(decision.stop.len());
         let mut order: Vec<usize> =
@@ -322,26 +325,26 @@ impl Sizing {
     }
 
     #[inline]
-    fn set(&mut self, slot: usize, to: Slot) {
+    fn set(&mut self, slot: usize, to: SizingSlot) {
         let from = std::mem::replace(&mut self.slots[slot], to);
         match from {
-            Slot::Free => {}
-            Slot::Starting => self.starting -= 1,
-            Slot::Idle(_) => self.idle -= 1,
-            Slot::Busy => self.busy -= 1,
-            Slot::Leaving => self.leaving -= 1,
+            SizingSlot::Free => {}
+            SizingSlot::Starting => self.starting -= 1,
+            SizingSlot::Idle(_) => self.idle -= 1,
+            SizingSlot::Busy => self.busy -= 1,
+            SizingSlot::Leaving => self.leaving -= 1,
         }
         match to {
-            Slot::Free => {}
-            Slot::Starting => self.starting += 1,
-            Slot::Idle(_) => self.idle += 1,
-            Slot::Busy => self.busy += 1,
-            Slot::Leaving => self.leaving += 1,
+            SizingSlot::Free => {}
+            SizingSlot::Starting => self.starting += 1,
+            SizingSlot::Idle(_) => self.idle += 1,
+            SizingSlot::Busy => self.busy += 1,
+            SizingSlot::Leaving => self.leaving += 1,
         }
     }
 }
 
-impl Slot {
+impl SizingSlot {
     fn idle_since(self) -> Option<Instant> {
         if let Self::Idle(since) = self { Some(since) } else { None }
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 /// One counter or gauge, written by one thread.
 #[derive(Debug, Default)]
-pub(crate) struct Cell(AtomicU64);
+pub(crate) struct RelaxedCounter(AtomicU64);
 
-impl Cell {
+impl RelaxedCounter {
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
@@ -34,11 +34,11 @@ macro_rules! counters {
         /// The live counters.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
-            $(pub(crate) $name: Cell,)*
+            $(pub(crate) $name: RelaxedCounter,)*
             /// From submission to dispatch.
-            pub(crate) wait: Buckets,
+            pub(crate) wait: HistogramBuckets,
             /// From dispatch to outcome.
-            pub(crate) run: Buckets,
+            pub(crate) run: HistogramBuckets,
         }
 
         /// A snapshot of a pool's counters; read one by one, so sums may be off by the jobs that change their state at that moment.
@@ -173,12 +173,12 @@ impl Counters {
 
 /// A live histogram; bucket n counts durations below 2^n microseconds.
 #[derive(Debug, Default)]
-pub(crate) struct Buckets {
-    counts: [Cell; BUCKETS],
-    total_us: Cell,
+pub(crate) struct HistogramBuckets {
+    counts: [RelaxedCounter; BUCKETS],
+    total_us: RelaxedCounter,
 }
 
-impl Buckets {
+impl HistogramBuckets {
     #[inline]
     pub(crate) fn note(&self, took: Duration) {
         let micros = took.as_micros().min(u128::from(u64::MAX)) as u64;
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn durations_fall_into_doubling_buckets() {
-        let buckets = Buckets::default();
+        let buckets = HistogramBuckets::default();
         for micros in [0, 1, 2, 3, 4, 1_000_000] {
             buckets.note(Duration::from_micros(micros));
         }

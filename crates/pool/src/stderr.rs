@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Hands bytes over; returns how many were dropped: all or none.
 pub(crate) fn write(text: &[u8]) -> usize {
-    let log = LOG.get_or_init(Log::start);
+    let log = LOG.get_or_init(StderrLog::start);
     let mut state = log.lock();
     if !log.runs || state.bytes.len() + text.len() > ROOM {
         state.dropped += text.len() as u64;
@@ -32,9 +32,9 @@ pub(crate) fn flush(limit: Duration) {
     }
 }
 
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOG: OnceLock<StderrLog> = OnceLock::new();
 
-struct Log {
+struct StderrLog {
     state: Mutex<LogBuffer>,
     changed: Condvar,
     /// There is a thread that writes.
@@ -49,7 +49,7 @@ struct LogBuffer {
     dropped: u64,
 }
 
-impl Log {
+impl StderrLog {
     fn start() -> Self {
         let thread = std::thread::Builder::new().name("pool-log".into()).spawn(|| {
             // A closed pipe is an error here and no signal, whatever the program does about SIGPIPE.

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use cattlegrid_panic::guarded;
 
-use crate::inbox::Message;
-use crate::job::{Callback, JobOptions, NewJob, Outcome, Sink, job_options};
+use crate::inbox::InboxMessage;
+use crate::job::{Callback, JobOptions, NewJob, Outcome, OutcomeSink, job_options};
 use crate::payload::Args;
 use crate::pool::Pool;
 use crate::queue::Priority;
@@ -36,8 +36,8 @@ impl std::fmt::Debug for JobSpec {
 }
 
 impl JobSpec {
-    /// A job with these arguments. `done` is called with its outcome, exactly once; where and what it may do:
-    /// [`Pool::submit_all`].
+    /// A job with these arguments. `done` is called exactly once with its outcome; see [`Pool::submit_all`]
+    /// for the thread and the rules.
     pub fn new(args: impl Into<Args>, done: impl FnOnce(Outcome) + Send + 'static) -> Self {
         Self { options: JobOptions::new(args.into()), done: Callback::new(done) }
     }
@@ -49,17 +49,18 @@ impl JobSpec {
 #[derive(Debug, Clone)]
 pub struct JobHandle {
     shared: Arc<PoolShared>,
-    note: Note,
+    note: JobNote,
 }
 
-/// Where the pool's thread notes the id of a job for its handle; 0 until then, and for a job that was refused at once.
+/// The place where the pool's thread stores the id of a job for its handle; 0 before that, and for a job that
+/// was refused at once.
 #[derive(Debug, Clone)]
-pub(crate) struct Note {
+pub(crate) struct JobNote {
     ids: Arc<[AtomicU64]>,
     at: usize,
 }
 
-impl Note {
+impl JobNote {
     #[inline]
     pub(crate) fn set(&self, id: u64) {
         self.ids[self.at].store(id, Ordering::Release);
@@ -77,7 +78,7 @@ impl JobHandle {
     /// goes on to its end undisturbed, and its outcome is that end; it is not begun again ([`crate::Retry`]). Does nothing to a job that
     /// has ended. Costs a message to the pool's thread.
     pub fn withdraw(&self) {
-        self.shared.inbox.send(Message::Withdraw(self.note.clone(), false));
+        self.shared.inbox.send(InboxMessage::Withdraw(self.note.clone(), false));
     }
 
     /// Withdraws the job as [`JobHandle::withdraw`] does, and tells a worker that has begun it: its
@@ -85,14 +86,14 @@ impl JobHandle {
     /// runs. If the worker ends the job with an error, as an asynchronous worker does whose task is
     /// cancelled, the job ends as [`crate::Error::Cancelled`].
     pub fn abandon(&self) {
-        self.shared.inbox.send(Message::Withdraw(self.note.clone(), true));
+        self.shared.inbox.send(InboxMessage::Withdraw(self.note.clone(), true));
     }
 
     /// Moves the job to a more urgent class of the queue, to the place that it would have there had it been submitted with
     /// this priority. Does nothing to a job that has that priority or a more urgent one, or that has ended. A job at
     /// a worker stays there, and has the priority if it comes back to the queue. Costs a message to the pool's thread.
     pub fn raise(&self, priority: Priority) {
-        self.shared.inbox.send(Message::Raise(self.note.clone(), priority));
+        self.shared.inbox.send(InboxMessage::Raise(self.note.clone(), priority));
     }
 }
 
@@ -108,7 +109,7 @@ impl Pool {
     pub fn submit_all(&self, jobs: Vec<JobSpec>) -> Vec<JobHandle> {
         let shared = self.shared();
         let ids: Arc<[AtomicU64]> = jobs.iter().map(|_| AtomicU64::new(0)).collect();
-        let note = |at| Note { ids: Arc::clone(&ids), at };
+        let note = |at| JobNote { ids: Arc::clone(&ids), at };
         let mut room = shared.room();
         let (mut accepted, mut refused) = (Vec::with_capacity(jobs.len()), Vec::new());
         for (at, job) in jobs.into_iter().enumerate() {
@@ -117,16 +118,16 @@ impl Pool {
                 continue;
             }
             room = room.saturating_sub(1);
-            let job = job.options.into_job(Sink::Callback(job.done), shared.job_timeout);
+            let job = job.options.into_job(OutcomeSink::Callback(job.done), shared.job_timeout);
             accepted.push(NewJob { note: Some(note(at)), ..job });
         }
         shared.inbox.backlog.fetch_add(accepted.len(), Ordering::Relaxed);
         if !accepted.is_empty() {
-            shared.inbox.send(Message::SubmitAll(accepted));
+            shared.inbox.send(InboxMessage::SubmitAll(accepted));
         }
         for (done, error) in refused {
             // A callback of the program, on the thread that has submitted the job.
-            guarded(|| Sink::Callback(done).deliver(Err(error))).ok();
+            guarded(|| OutcomeSink::Callback(done).deliver(Err(error))).ok();
         }
         (0..ids.len()).map(|at| JobHandle { shared: self.share(), note: note(at) }).collect()
     }

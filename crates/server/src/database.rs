@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable};
 use cattlegrid_follow::postgres::{Missing, Table, TlsError, client_config};
-use cattlegrid_follow::{Address, Node, Settings, WireError, Wish, postgres};
+use cattlegrid_follow::{Address, Node, Settings, SourceRequest, WireError, postgres};
 use tokio::sync::watch;
 
 /// A database whose log is followed.
@@ -81,7 +81,7 @@ impl Database {
     }
 
     /// Follows it until it is told to stop, or the sender is gone.
-    pub(crate) async fn follow(self, node: &mut impl Node, wished: watch::Receiver<Wish>) {
+    pub(crate) async fn follow(self, node: &mut impl Node, wished: watch::Receiver<SourceRequest>) {
         match self {
             Self::Postgres(source) => source.follow(node, wished).await,
             #[cfg(feature = "mysql")]

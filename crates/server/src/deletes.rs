@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use cattlegrid_config::{Distribution, FollowCommand, FollowSettings, FollowTable, Memcached, OnGap};
 use cattlegrid_follow::postgres::LeftOut;
-use cattlegrid_follow::{FlushReason, Name, Names, Node, Notice, Order, State, Wish};
+use cattlegrid_follow::{FlushReason, FollowerState, LogOrder, Name, Names, Node, Notice, SourceRequest};
 use cattlegrid_ring::{Layout, Ring, RingError, Server};
 use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
@@ -136,7 +136,7 @@ pub fn delete_keys(log: &FollowSettings, command: &FollowCommand) -> Result<(), 
         progress: RefCell::new(LogProgress { starts_ms: Some(clock.millis()), ..LogProgress::default() }),
         said: RefCell::default(),
     });
-    let (wish, wished) = watch::channel(Wish::default());
+    let (wish, wished) = watch::channel(SourceRequest::default());
     let mut node = OrderSink {
         shared: Rc::clone(&shared),
         ring,
@@ -183,7 +183,7 @@ fn ring(command: &FollowCommand) -> Result<Option<Ring>, RingError> {
 async fn until_signal(
     shared: &TaskContext,
     mut signals: Signals,
-    wish: &watch::Sender<Wish>,
+    wish: &watch::Sender<SourceRequest>,
     clock: &Clock,
 ) -> std::io::Result<()> {
     let mut leave_ms: Option<u64> = None;
@@ -403,22 +403,22 @@ impl Node for OrderSink {
         crate::time::unix_now()
     }
 
-    fn order(&mut self, order: Order) {
+    fn order(&mut self, order: LogOrder) {
         let shared = &self.shared;
         match order {
-            Order::Bump(Names::Some { names, .. }) => {
+            LogOrder::Bump(Names::Some { names, .. }) => {
                 shared.queues.borrow_mut().begin();
                 shared.count(|counts| counts.transactions += 1);
                 for name in &names {
                     self.delete(name);
                 }
             }
-            Order::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
-            Order::Flush(reason) => {
+            LogOrder::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
+            LogOrder::Flush(reason) => {
                 shared.queues.borrow_mut().begin();
                 self.gap(&reason);
             }
-            Order::Confirmed { asked_at_ms } => {
+            LogOrder::Confirmed { asked_at_ms } => {
                 let given = shared.queues.borrow().given();
                 let asked = &mut shared.progress.borrow_mut().asked;
                 if asked.back().is_some_and(|(order, _)| *order == given) || asked.len() >= MARKS_MAX {
@@ -472,7 +472,7 @@ impl Node for OrderSink {
         }
     }
 
-    fn state(&mut self, _: State, _: LeftOut) {}
+    fn state(&mut self, _: FollowerState, _: LeftOut) {}
 
     fn obeyed(&mut self, position: u64) -> u64 {
         let queues = self.shared.queues.borrow();

@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use cattlegrid_config::{BumpReply, EtcdLog, FollowSettings};
 use cattlegrid_engine::{BumpLog, BumpWait, BumpWaiter, Now, SentBump};
 use cattlegrid_follow::etcd::{
-    Bump, CONFIRM_MS_MAX, Feed, Listed, Mailbox, Node, Own as OwnNode, Source, Wait,
+    Bump, CONFIRM_MS_MAX, Feed, FleetNode, ListedNode, Mailbox, NodeIdentity as OwnNode, Source, TicketState,
 };
 use cattlegrid_follow::postgres::{SslMode, TlsError, client_config};
 use cattlegrid_follow::{Name, Settings};
@@ -53,7 +53,7 @@ pub(crate) struct Writer {
 /// What is known of the fleet.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen {
-    pub(crate) nodes: Vec<Listed>,
+    pub(crate) nodes: Vec<ListedNode>,
     /// When the log was confirmed last, in milliseconds since the start.
     pub(crate) confirmed_ms: Option<u64>,
 }
@@ -140,12 +140,12 @@ impl BumpLog for Fleet {
             return BumpWait::Over;
         }
         match writer.mail.wait(ticket, is_barrier || writer.reply == BumpReply::Barrier, who) {
-            Wait::Over => BumpWait::Over,
-            Wait::Lost => {
+            TicketState::Over => BumpWait::Over,
+            TicketState::Lost => {
                 writer.not_confirmed.fetch_add(1, Relaxed);
                 BumpWait::Lost
             }
-            Wait::Waits => {
+            TicketState::Waits => {
                 writer.waited.fetch_add(1, Relaxed);
                 BumpWait::Until(now_ms + if is_barrier { writer.barrier_ms } else { CONFIRM_MS_MAX })
             }
@@ -156,7 +156,7 @@ impl BumpLog for Fleet {
         let writer = self.writer.load();
         let Some(writer) = writer.as_ref() else { return "[]".to_owned() };
         let seen = writer.seen();
-        let nodes = seen.nodes.iter().map(|Listed { name, record }| {
+        let nodes = seen.nodes.iter().map(|ListedNode { name, record }| {
             let is_own = record.instance == writer.instance;
             let lag_ms = match (is_own, seen.confirmed_ms) {
                 (true, Some(at_ms)) => Some(now_ms.saturating_sub(at_ms)),
@@ -177,7 +177,7 @@ impl BumpLog for Fleet {
     }
 }
 
-impl Node for Own {
+impl FleetNode for Own {
     type Waiter = BumpWaiter;
 
     fn tell(&mut self, waiters: Vec<BumpWaiter>, is_confirmed: bool) {
@@ -202,7 +202,7 @@ impl Node for Own {
         }
     }
 
-    fn fleet(&mut self, nodes: Vec<Listed>) {
+    fn fleet(&mut self, nodes: Vec<ListedNode>) {
         if let Some(writer) = &self.writer {
             writer.see(|seen| seen.nodes = nodes);
         }

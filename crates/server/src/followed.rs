@@ -1,6 +1,6 @@
 //! What is known of a log that is followed.
 
-use cattlegrid_follow::State;
+use cattlegrid_follow::FollowerState;
 use cattlegrid_follow::postgres::{LeftOut, Missing};
 
 /// What is known of a log's follower.
@@ -10,7 +10,7 @@ use cattlegrid_follow::postgres::{LeftOut, Missing};
     expect(dead_code, reason = "its thread reads more of it than the statistics do")
 )]
 pub(crate) struct View {
-    pub(crate) state: Option<State>,
+    pub(crate) state: Option<FollowerState>,
     /// Rows of which a tag was left out.
     pub(crate) left_out: LeftOut,
     /// Tags that were invalidated, without repetition in one transaction.

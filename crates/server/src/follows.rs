@@ -12,7 +12,7 @@ use std::time::Duration;
 use cattlegrid_config::{FollowOrigin, FollowSettings, FollowTable};
 use cattlegrid_engine::Now;
 use cattlegrid_follow::postgres::{LeftOut, Missing, TlsError};
-use cattlegrid_follow::{Name, Names, Node, Notice, Order, State, Wish};
+use cattlegrid_follow::{FollowerState, LogOrder, Name, Names, Node, Notice, SourceRequest};
 use cattlegrid_herd::WhenBehind;
 use cattlegrid_tags::{BumpKind, PrefixId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,7 +56,7 @@ struct Running {
     #[cfg(feature = "etcd")]
     via: Option<Via>,
     view: Arc<Mutex<View>>,
-    wish: watch::Sender<Wish>,
+    wish: watch::Sender<SourceRequest>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -204,7 +204,7 @@ impl<'a> Start<'a> {
 
 fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
     let settings = start.settings.clone();
-    let (wish, wished) = watch::channel(Wish::default());
+    let (wish, wished) = watch::channel(SourceRequest::default());
     #[cfg(feature = "etcd")]
     let writer = settings.etcd().map(|etcd| Arc::new(Writer::new(&settings, etcd, &start.feeds)));
     #[cfg(feature = "etcd")]
@@ -269,7 +269,7 @@ fn start(shared: &Arc<Shared>, start: Start<'_>) -> Option<Running> {
 }
 
 /// Follows until it is told to stop.
-async fn follow(node: &mut Own, mut wished: watch::Receiver<Wish>) {
+async fn follow(node: &mut Own, mut wished: watch::Receiver<SourceRequest>) {
     let origin = node.settings.origin.clone();
     match &origin {
         #[cfg(feature = "etcd")]
@@ -304,7 +304,7 @@ pub(crate) fn database(settings: &FollowSettings) -> Result<Option<Database>, Tl
 /// A file of certificates that cannot be read is tried again. None: it is told to stop.
 pub(crate) async fn until_found<S>(
     node: &mut Own,
-    wished: &mut watch::Receiver<Wish>,
+    wished: &mut watch::Receiver<SourceRequest>,
     make: impl Fn(&Own) -> Result<S, TlsError>,
 ) -> Option<S> {
     loop {
@@ -356,7 +356,7 @@ pub(crate) struct Own {
     pub(crate) via: Option<Via>,
     pub(crate) view: Arc<Mutex<View>>,
     pub(crate) said: Said,
-    wished: watch::Receiver<Wish>,
+    wished: watch::Receiver<SourceRequest>,
     /// Since when it is followed, until it is confirmed for the first time.
     starts_ms: Option<u64>,
     /// Since when it is behind, as far as the log has been told.
@@ -463,13 +463,13 @@ impl Node for Own {
         crate::time::unix_now()
     }
 
-    fn order(&mut self, order: Order) {
+    fn order(&mut self, order: LogOrder) {
         let now = self.now();
-        let invalidates = !matches!(order, Order::Confirmed { .. });
+        let invalidates = !matches!(order, LogOrder::Confirmed { .. });
         match order {
-            Order::Bump(Names::Some { names, .. }) => names.iter().for_each(|name| self.bump(name, now)),
-            Order::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
-            Order::Flush(reason) => {
+            LogOrder::Bump(Names::Some { names, .. }) => names.iter().for_each(|name| self.bump(name, now)),
+            LogOrder::Bump(Names::All { .. }) => debug_assert!(false, "it is a flush"),
+            LogOrder::Flush(reason) => {
                 self.shared.engine.shared().flush_log(&self.settings.name, now.ms);
                 let name = &self.settings.name;
                 log::notice(format_args!("log {name}: all items with tags are computed again: {reason}"));
@@ -480,10 +480,10 @@ impl Node for Own {
             }
             // Its claim comes back with the log of etcd.
             #[cfg(feature = "etcd")]
-            Order::Confirmed { asked_at_ms } if self.via.is_some() => {
+            LogOrder::Confirmed { asked_at_ms } if self.via.is_some() => {
                 self.via.iter().for_each(|via| via.confirmed(asked_at_ms));
             }
-            Order::Confirmed { asked_at_ms } => {
+            LogOrder::Confirmed { asked_at_ms } => {
                 self.shared.engine.shared().log_confirmed(&self.settings.name, asked_at_ms, now.ms);
                 #[cfg(feature = "etcd")]
                 self.note_confirmed(asked_at_ms);
@@ -497,7 +497,7 @@ impl Node for Own {
     }
 
     #[cfg(feature = "etcd")]
-    fn stands(&mut self, standing: cattlegrid_follow::Standing) {
+    fn stands(&mut self, standing: cattlegrid_follow::ResumePoint) {
         self.via.iter_mut().for_each(|via| via.stands(standing.clone()));
     }
 
@@ -571,7 +571,7 @@ impl Node for Own {
         }
     }
 
-    fn state(&mut self, state: State, left_out: LeftOut) {
+    fn state(&mut self, state: FollowerState, left_out: LeftOut) {
         let mut view = lock(&self.view);
         (view.state, view.left_out) = (Some(state), left_out);
         drop(view);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cattlegrid_config::FollowSettings;
 use cattlegrid_engine::BumpWaiter;
-use cattlegrid_follow::Standing;
-use cattlegrid_follow::etcd::{Bump, Feed, Lead, Mailbox};
+use cattlegrid_follow::ResumePoint;
+use cattlegrid_follow::etcd::{Bump, Feed, FeedLead, Mailbox};
 use cattlegrid_follow::postgres::Missing;
 use cattlegrid_tags::BumpKind;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ pub(crate) struct Via {
     pub(crate) view: Arc<Mutex<View>>,
     /// The last bump that was left for the log of etcd.
     ticket: u64,
-    standing: Option<Standing>,
+    standing: Option<ResumePoint>,
 }
 
 impl Via {
@@ -71,7 +71,7 @@ impl Via {
     }
 
     /// All before this place has been left.
-    pub(crate) fn stands(&mut self, standing: Standing) {
+    pub(crate) fn stands(&mut self, standing: ResumePoint) {
         self.standing = Some(standing);
     }
 
@@ -87,10 +87,10 @@ impl Via {
 }
 
 /// Follows the database's log while this node leads, until it is told to stop.
-pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegrid_follow::Wish>) {
+pub(crate) async fn follow(node: &mut Own, mut wished: watch::Receiver<cattlegrid_follow::SourceRequest>) {
     let Some(feed) = node.via.as_ref().map(|via| Arc::clone(&via.feed)) else { return };
     let view = Arc::clone(&node.view);
-    let (mut lead, mut said) = (feed.lead(), Lead::default());
+    let (mut lead, mut said) = (feed.lead(), FeedLead::default());
     loop {
         let now = lead.borrow_and_update().clone();
         node.note_lead(&said, &now);
@@ -132,7 +132,7 @@ async fn resign(feed: &Feed, view: &Mutex<View>) {
 
 impl Own {
     /// Says who leads, and takes note of it.
-    fn note_lead(&mut self, said: &Lead, now: &Lead) {
+    fn note_lead(&mut self, said: &FeedLead, now: &FeedLead) {
         let name = &self.settings.name;
         let mut view = lock(&self.view);
         let leader = now.leader.clone().unwrap_or_default();

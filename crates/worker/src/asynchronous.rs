@@ -33,7 +33,7 @@ pub struct AsyncJob {
     attempt: u32,
     deadline: Option<Instant>,
     body: Vec<u8>,
-    flags: Arc<Flags>,
+    flags: Arc<JobFlags>,
     outbox: Arc<Outbox>,
     max_frame: u32,
     leaving: Arc<AtomicBool>,
@@ -41,7 +41,7 @@ pub struct AsyncJob {
 
 /// State of a job that its handle, the loop and the reader share.
 #[derive(Debug, Default)]
-struct Flags {
+struct JobFlags {
     cancelled: AtomicBool,
     /// The job's outcome is in the outbox; written with the outbox locked.
     ended: AtomicBool,
@@ -146,7 +146,7 @@ where
 {
     let leaving = Arc::new(AtomicBool::new(link.leaving));
     let (rx, ahead, outbox, claimed, max_frame) = link.into_parts();
-    let mail = Arc::new(Mail { state: Mutex::default(), main: std::thread::current() });
+    let mail = Arc::new(JobMail { state: Mutex::default(), main: std::thread::current() });
     let reader = Arc::clone(&mail);
     std::thread::Builder::new()
         .name("reader".into())
@@ -170,7 +170,7 @@ where
 }
 
 /// The mailbox of the main thread: frames from the reader, ids of futures to poll.
-struct Mail {
+struct JobMail {
     state: Mutex<MailState>,
     main: Thread,
 }
@@ -181,7 +181,7 @@ struct MailState {
     woken: Vec<u64>,
 }
 
-impl Mail {
+impl JobMail {
     fn put(&self, fill: impl FnOnce(&mut MailState)) {
         fill(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         self.main.unpark();
@@ -191,7 +191,7 @@ impl Mail {
 /// Wakes one job's future.
 struct JobWaker {
     id: u64,
-    mail: Arc<Mail>,
+    mail: Arc<JobMail>,
 }
 
 impl Wake for JobWaker {
@@ -203,7 +203,7 @@ impl Wake for JobWaker {
 
 struct JobTask<R> {
     future: Pin<Box<dyn Future<Output = Result<R, JobError>>>>,
-    flags: Arc<Flags>,
+    flags: Arc<JobFlags>,
     waker: Waker,
 }
 
@@ -212,9 +212,9 @@ struct AsyncWorker<R, F> {
     claimed: ClaimTracker,
     max_frame: u32,
     leaving: Arc<AtomicBool>,
-    mail: Arc<Mail>,
+    mail: Arc<JobMail>,
     /// Jobs beyond `concurrency`, in order of arrival.
-    waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<Flags>)>,
+    waiting: VecDeque<(u64, Vec<u8>, Instant, Arc<JobFlags>)>,
     running: HashMap<u64, JobTask<R>>,
     retiring: bool,
     concurrency: usize,
@@ -273,7 +273,7 @@ where
         }
     }
 
-    fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, flags: Arc<Flags>) {
+    fn begin(&mut self, id: u64, body: Vec<u8>, received: Instant, flags: Arc<JobFlags>) {
         if !self.claimed.next() {
             return send_now(&self.outbox, Kind::Skipped, 0, id, |_| {});
         }
@@ -314,7 +314,7 @@ where
         }
     }
 
-    fn finish(&self, id: u64, flags: &Flags, outcome: &Result<R, JobError>) {
+    fn finish(&self, id: u64, flags: &JobFlags, outcome: &Result<R, JobError>) {
         let max_frame = self.max_frame;
         self.outbox.push(|out| {
             flags.ended.store(true, Ordering::Relaxed);
@@ -327,7 +327,7 @@ where
 }
 
 /// The reader thread: frames until the parent closes, then the end of the process.
-fn read_frames(rx: &std::os::fd::OwnedFd, mut buffer: Vec<u8>, mail: &Mail) {
+fn read_frames(rx: &std::os::fd::OwnedFd, mut buffer: Vec<u8>, mail: &JobMail) {
     loop {
         let mut frames = Vec::new();
         let mut used = 0;

@@ -30,12 +30,12 @@ where
         let whole = loop {
             let link = shared.own();
             match next(&buffer[used..]).unwrap_or_else(|broken| protocol_error(link, &broken)) {
-                Next::Part(whole) => break whole,
-                Next::Other(header) => {
+                NextInput::Part(whole) => break whole,
+                NextInput::Other(header) => {
                     used += HEADER_LEN + header.len as usize;
                     on_other(link, header);
                 }
-                Next::Batch(frames, len) => {
+                NextInput::Batch(frames, len) => {
                     used += len;
                     if held {
                         link.outbox.before_job(link.received);
@@ -54,7 +54,7 @@ where
 
 /// The first frames of the input.
 #[derive(Debug)]
-enum Next<'a> {
+enum NextInput<'a> {
     /// The jobs of a whole batch, and the bytes of their frames.
     Batch(Vec<(u64, JobBody<'a>)>, usize),
     /// A frame that is not a JOB.
@@ -65,7 +65,7 @@ enum Next<'a> {
 
 /// # Errors
 /// The rule of the protocol that the parent broke.
-fn next(bytes: &[u8]) -> Result<Next<'_>, String> {
+fn next(bytes: &[u8]) -> Result<NextInput<'_>, String> {
     let (mut jobs, mut len) = (Vec::new(), 0);
     // The parent's own limit is not checked here: the parent started this process and is trusted.
     while let Some((header, body, _)) =
@@ -73,17 +73,17 @@ fn next(bytes: &[u8]) -> Result<Next<'_>, String> {
     {
         if header.kind != Kind::Job {
             if jobs.is_empty() {
-                return Ok(Next::Other(header));
+                return Ok(NextInput::Other(header));
             }
             return Err(format!("{:?} in a batch", header.kind));
         }
         jobs.push((header.id, JobBody::parse(body).ok_or("malformed JOB")?));
         len += HEADER_LEN + body.len();
         if header.flags & FLAG_MORE == 0 {
-            return Ok(Next::Batch(jobs, len));
+            return Ok(NextInput::Batch(jobs, len));
         }
     }
-    Ok(Next::Part(len))
+    Ok(NextInput::Part(len))
 }
 
 fn run<R, F>(shared: &mut LinkState, mut frames: Vec<(u64, JobBody<'_>)>, work: &mut F)
@@ -166,12 +166,12 @@ mod tests {
             .collect();
         for cut in 0..bytes.len() {
             let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
-            assert!(matches!(next(&bytes[..cut]), Ok(Next::Part(len)) if len == whole), "cut at {cut}");
+            assert!(matches!(next(&bytes[..cut]), Ok(NextInput::Part(len)) if len == whole), "cut at {cut}");
         }
         put_job(&mut bytes, 0, 6);
-        let Ok(Next::Batch(jobs, len)) = next(&bytes) else { panic!("a batch") };
+        let Ok(NextInput::Batch(jobs, len)) = next(&bytes) else { panic!("a batch") };
         assert_eq!((ids(&jobs), len), (vec![1, 2, 3, 4, 5], ends[4]));
-        let Ok(Next::Batch(jobs, rest)) = next(&bytes[len..]) else { panic!("a batch of one") };
+        let Ok(NextInput::Batch(jobs, rest)) = next(&bytes[len..]) else { panic!("a batch of one") };
         assert_eq!((ids(&jobs), len + rest), (vec![6], bytes.len()));
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, Kind::Cancel, 0, 9, |_| {});
         let len = bytes.len();
-        assert!(matches!(next(&bytes), Ok(Next::Other(header)) if header.id == 9));
+        assert!(matches!(next(&bytes), Ok(NextInput::Other(header)) if header.id == 9));
         put_job(&mut bytes, FLAG_MORE, 1);
         put_frame(&mut bytes, Kind::Cancel, 0, 9, |_| {});
         assert_eq!(next(&bytes[len..]).unwrap_err(), "Cancel in a batch");

@@ -90,7 +90,7 @@ pub struct Job<'a> {
     attempt: u32,
     deadline: Option<Instant>,
     /// Absent in unit tests.
-    live: Option<&'a mut dyn Live>,
+    live: Option<&'a mut dyn JobLink>,
 }
 
 impl<'a> Job<'a> {
@@ -114,7 +114,7 @@ impl<'a> Job<'a> {
         args: List<'a>,
         attempt: u32,
         deadline: Option<Instant>,
-        live: Option<&'a mut dyn Live>,
+        live: Option<&'a mut dyn JobLink>,
     ) -> Result<Self, JobError> {
         let fields = wire::Job::parse(args).map_err(|error| JobError::new("protocol", error.to_string()))?;
         Ok(Self { fields, attempt, deadline, live })
@@ -232,12 +232,12 @@ impl std::fmt::Debug for Job<'_> {
 }
 
 /// The functions of a job that need its running worker.
-trait Live {
+trait JobLink {
     fn cancelled(&mut self) -> bool;
     fn log(&mut self, level: Level, text: &str);
 }
 
-impl Live for crate::Job<'_> {
+impl JobLink for crate::Job<'_> {
     fn cancelled(&mut self) -> bool {
         self.cancelled()
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
 
+use percent_encoding::percent_decode_str;
 use regex::Regex;
 
 /// A link of a page.
@@ -136,21 +137,9 @@ fn plain(path: &Path) -> PathBuf {
     out
 }
 
-/// A text with its `%20` and the like replaced.
+/// A text with its percent codes, such as `%20`, replaced.
 pub(super) fn decoded(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, others @ ..] = rest {
-        let code = (*first == b'%').then(|| text_of(others)).flatten();
-        bytes.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &others[2..] } else { others };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The byte that two hexadecimal digits are.
-fn text_of(digits: &[u8]) -> Option<u8> {
-    u8::from_str_radix(std::str::from_utf8(digits.get(..2)?).ok()?, 16).ok()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

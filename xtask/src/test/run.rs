@@ -24,9 +24,9 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use signal_hook::flag;
 
-use super::stages::{OVER, Stage, Step, When};
+use super::stages::{OVER, Stage, Step, StepCondition};
 
-/// How long a [`When::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
+/// How long a [`StepCondition::Fetched`] may take: where packets are dropped, a connection attempt takes minutes.
 const FETCH_MOST: Duration = Duration::from_secs(60);
 
 /// How soon a running command notices a signal.
@@ -86,7 +86,7 @@ struct Runner<'a> {
 const YIELDING: &[&str] = &["nice", "-n", "5"];
 
 /// Why a command did not succeed.
-enum Failure {
+enum CommandFailure {
     /// The stage's exit status, or why there is none.
     Failed(String),
     /// This program was told to stop.
@@ -96,7 +96,7 @@ enum Failure {
 }
 
 /// How a command ended, and the time of processors that it used with all children that it waited for.
-type Ended = (std::io::Result<ExitStatus>, Duration);
+type CommandEnd = (std::io::Result<ExitStatus>, Duration);
 
 /// That time, of the text of `/proc/PID/stat`: its own in user and kernel mode, and its children's.
 fn cpu(stat: &str) -> Option<Duration> {
@@ -113,15 +113,17 @@ impl Runner<'_> {
     /// Whether a step must be run; an error if this program is told to stop meanwhile.
     fn is_wanted(&self, step: &Step, end: Instant) -> Result<bool, String> {
         match step.when {
-            When::Always => Ok(true),
-            When::Unless(probe) => Ok(!succeeds(probe)),
-            When::Fetched { by, else_say } => {
+            StepCondition::Always => Ok(true),
+            StepCondition::Unless(probe) => Ok(!succeeds(probe)),
+            StepCondition::Fetched { by, else_say } => {
                 let mut fetch = command(by);
                 fetch.stdout(Stdio::null()).stderr(Stdio::null());
                 match self.group(fetch, end.min(now() + FETCH_MOST)) {
                     Ok(()) => Ok(true),
-                    Err(Failure::Stopped(signal)) => Err(format!("{}: stopped by {signal}", by.join(" "))),
-                    Err(Failure::Failed(_) | Failure::Late) => {
+                    Err(CommandFailure::Stopped(signal)) => {
+                        Err(format!("{}: stopped by {signal}", by.join(" ")))
+                    }
+                    Err(CommandFailure::Failed(_) | CommandFailure::Late) => {
                         self.note(else_say);
                         Ok(false)
                     }
@@ -157,16 +159,16 @@ impl Runner<'_> {
         let mut command = command(&[first, step.command].concat());
         command.envs(step.env.iter().copied()).stdout(output()?).stderr(output()?);
         self.group(command, end).map_err(|failure| match failure {
-            Failure::Failed(reason) => format!("{line}: {reason}"),
-            Failure::Stopped(signal) => format!("{line}: stopped by {signal}"),
-            Failure::Late => format!("{line}: the stage's time is used up"),
+            CommandFailure::Failed(reason) => format!("{line}: {reason}"),
+            CommandFailure::Stopped(signal) => format!("{line}: stopped by {signal}"),
+            CommandFailure::Late => format!("{line}: the stage's time is used up"),
         })
     }
 
     /// Runs a command in a process group of its own, which is ended if the command has not ended by itself.
-    fn group(&self, mut command: Command, end: Instant) -> Result<(), Failure> {
+    fn group(&self, mut command: Command, end: Instant) -> Result<(), CommandFailure> {
         let mut child =
-            command.process_group(0).spawn().map_err(|error| Failure::Failed(error.to_string()))?;
+            command.process_group(0).spawn().map_err(|error| CommandFailure::Failed(error.to_string()))?;
         let group = Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive i32s"));
         let (told, ended) = mpsc::channel();
         thread::spawn(move || {
@@ -182,8 +184,8 @@ impl Runner<'_> {
         });
         let failure = match waited {
             Ok(Ok(status)) if status.success() => return Ok(()),
-            Ok(Ok(status)) => return Err(Failure::Failed(status.to_string())),
-            Ok(Err(error)) => return Err(Failure::Failed(error.to_string())),
+            Ok(Ok(status)) => return Err(CommandFailure::Failed(status.to_string())),
+            Ok(Err(error)) => return Err(CommandFailure::Failed(error.to_string())),
             Err(failure) => failure,
         };
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
@@ -199,21 +201,21 @@ impl Runner<'_> {
     }
 
     /// Waits for the end of a command, of its time, or for a signal.
-    fn wait(&self, ended: &Receiver<Ended>, end: Instant) -> Result<Ended, Failure> {
+    fn wait(&self, ended: &Receiver<CommandEnd>, end: Instant) -> Result<CommandEnd, CommandFailure> {
         loop {
             let left = end.saturating_duration_since(now());
             match ended.recv_timeout(left.min(POLL)) {
                 Ok(ended) => return Ok(ended),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::Failed("it was not seen to end".to_owned()));
+                    return Err(CommandFailure::Failed("it was not seen to end".to_owned()));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Some(signal) = self.stop.signal() {
-                return Err(Failure::Stopped(signal));
+                return Err(CommandFailure::Stopped(signal));
             }
             if left.is_zero() {
-                return Err(Failure::Late);
+                return Err(CommandFailure::Late);
             }
         }
     }
@@ -408,16 +410,16 @@ mod tests {
     #[test]
     fn what_cannot_be_fetched_is_left_out_and_what_can_must_be_right() {
         const ABSENT: &[Step] = &[Step {
-            when: When::Fetched { by: &["false"], else_say: "left out, as a test wants it" },
+            when: StepCondition::Fetched { by: &["false"], else_say: "left out, as a test wants it" },
             ..step(&["false"])
         }];
         const LISTED: &[Step] =
-            &[Step { when: When::Fetched { by: &["true"], else_say: "" }, ..step(&["false"]) }];
+            &[Step { when: StepCondition::Fetched { by: &["true"], else_say: "" }, ..step(&["false"]) }];
         let log = Log::new("fetched");
         let (file, stop) = (log.open(), Stop::default());
         let runner = Runner { log: &file, stop: &stop, yields: false, cpu: Cell::default() };
         let fetched = |by| Step {
-            when: When::Fetched { by, else_say: "left out, as a test wants it" },
+            when: StepCondition::Fetched { by, else_say: "left out, as a test wants it" },
             ..step(&["false"])
         };
         assert_eq!(runner.is_wanted(&fetched(&["true"]), far()), Ok(true));
@@ -437,8 +439,8 @@ mod tests {
     #[test]
     fn probes_decide_what_is_run() {
         const STEPS: &[Step] = &[
-            Step { when: When::Unless(&["true"]), ..step(&["false"]) },
-            Step { when: When::Unless(&["no-such-program"]), ..step(&["true"]) },
+            Step { when: StepCondition::Unless(&["true"]), ..step(&["false"]) },
+            Step { when: StepCondition::Unless(&["no-such-program"]), ..step(&["true"]) },
         ];
         let log = Log::new("probes");
         assert_eq!(run(&Stage { steps: STEPS, ..PLAIN }, &log.open(), &Stop::default()).0, Ok(()));

@@ -18,7 +18,7 @@ use super::stages::Stage;
 
 /// The outcome of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum StageOutcome {
     Passed,
     /// Why.
     Failed(String),
@@ -27,16 +27,16 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug)]
-enum State {
+enum StageState {
     Waiting,
     Running,
-    Ended(Outcome),
+    Ended(StageOutcome),
 }
 
 /// The stages of a run and how far each is.
 pub(super) struct Schedule<'a> {
     stages: Vec<&'a Stage>,
-    states: Vec<State>,
+    states: Vec<StageState>,
     cores: usize,
     /// The memory that was free before any stage ran, in MiB.
     memory_mib: u64,
@@ -45,7 +45,7 @@ pub(super) struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// `cores`: processors of this machine, at least 1. `memory_mib`: memory that is free before the first stage runs.
     pub(super) fn new(stages: Vec<&'a Stage>, cores: usize, memory_mib: u64) -> Self {
-        Self { states: stages.iter().map(|_| State::Waiting).collect(), stages, cores, memory_mib }
+        Self { states: stages.iter().map(|_| StageState::Waiting).collect(), stages, cores, memory_mib }
     }
 
     /// The number of the stage to start now, which then counts as running. None: nothing can start before another
@@ -53,22 +53,22 @@ impl<'a> Schedule<'a> {
     pub(super) fn start(&mut self, free_mib: u64) -> Option<usize> {
         self.leave_out();
         let next = (0..self.stages.len()).find(|&i| self.may_start(i, free_mib))?;
-        self.states[next] = State::Running;
+        self.states[next] = StageState::Running;
         Some(next)
     }
 
     /// A running stage has ended.
-    pub(super) fn end(&mut self, number: usize, outcome: Outcome) {
-        debug_assert!(matches!(self.states[number], State::Running));
-        self.states[number] = State::Ended(outcome);
+    pub(super) fn end(&mut self, number: usize, outcome: StageOutcome) {
+        debug_assert!(matches!(self.states[number], StageState::Running));
+        self.states[number] = StageState::Ended(outcome);
         self.leave_out();
     }
 
     /// Nothing that waits is started any more: this program was told to stop.
     pub(super) fn stop(&mut self, reason: &str) {
         for state in &mut self.states {
-            if matches!(state, State::Waiting) {
-                *state = State::Ended(Outcome::NotRun(reason.to_owned()));
+            if matches!(state, StageState::Waiting) {
+                *state = StageState::Ended(StageOutcome::NotRun(reason.to_owned()));
             }
         }
     }
@@ -84,10 +84,10 @@ impl<'a> Schedule<'a> {
     }
 
     /// Each stage with what became of it; None if it has not ended.
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'a Stage, Option<&Outcome>)> {
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&'a Stage, Option<&StageOutcome>)> {
         self.stages.iter().zip(&self.states).map(|(stage, state)| match state {
-            State::Ended(outcome) => (*stage, Some(outcome)),
-            State::Waiting | State::Running => (*stage, None),
+            StageState::Ended(outcome) => (*stage, Some(outcome)),
+            StageState::Waiting | StageState::Running => (*stage, None),
         })
     }
 
@@ -95,17 +95,17 @@ impl<'a> Schedule<'a> {
     fn leave_out(&mut self) {
         // Needs come earlier in the list: one pass is enough.
         for i in 0..self.stages.len() {
-            if !matches!(self.states[i], State::Waiting) {
+            if !matches!(self.states[i], StageState::Waiting) {
                 continue;
             }
             let missed = self.stages[i].needs.iter().find(|need| {
                 self.outcomes().any(|(stage, outcome)| {
-                    stage.name == **need && outcome.is_some_and(|outcome| *outcome != Outcome::Passed)
+                    stage.name == **need && outcome.is_some_and(|outcome| *outcome != StageOutcome::Passed)
                 })
             });
             if let Some(need) = missed {
                 self.states[i] =
-                    State::Ended(Outcome::NotRun(format!("it needs {need}, which did not pass")));
+                    StageState::Ended(StageOutcome::NotRun(format!("it needs {need}, which did not pass")));
             }
         }
     }
@@ -113,10 +113,10 @@ impl<'a> Schedule<'a> {
     fn may_start(&self, number: usize, free_mib: u64) -> bool {
         let stage = self.stages[number];
         let is_ready = stage.needs.iter().all(|need| {
-            let mut passed = self.outcomes().filter(|(_, outcome)| *outcome == Some(&Outcome::Passed));
+            let mut passed = self.outcomes().filter(|(_, outcome)| *outcome == Some(&StageOutcome::Passed));
             passed.any(|(other, _)| other.name == *need)
         });
-        if !matches!(self.states[number], State::Waiting) || !is_ready {
+        if !matches!(self.states[number], StageState::Waiting) || !is_ready {
             return false;
         }
         if self.at_work().next().is_none() {
@@ -135,7 +135,7 @@ impl<'a> Schedule<'a> {
 
     fn at_work(&self) -> impl Iterator<Item = &'a Stage> {
         let both = self.stages.iter().zip(&self.states);
-        both.filter(|(_, state)| matches!(state, State::Running)).map(|(stage, _)| *stage)
+        both.filter(|(_, state)| matches!(state, StageState::Running)).map(|(stage, _)| *stage)
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
         names
     }
 
-    fn end(schedule: &mut Schedule<'_>, name: &str, outcome: Outcome) {
+    fn end(schedule: &mut Schedule<'_>, name: &str, outcome: StageOutcome) {
         let number = schedule.stages.iter().position(|stage| stage.name == name).unwrap();
         schedule.end(number, outcome);
     }
@@ -181,9 +181,9 @@ mod tests {
         ];
         let mut schedule = Schedule::new(stages.iter().collect(), 2, PLENTY);
         assert_eq!(started(&mut schedule, PLENTY), ["lints", "clients", "pool"]);
-        end(&mut schedule, "clients", Outcome::Passed);
+        end(&mut schedule, "clients", StageOutcome::Passed);
         assert!(started(&mut schedule, PLENTY).is_empty());
-        end(&mut schedule, "lints", Outcome::Passed);
+        end(&mut schedule, "lints", StageOutcome::Passed);
         assert_eq!(started(&mut schedule, PLENTY), ["build"]);
         assert_eq!(schedule.running().collect::<Vec<_>>(), ["build", "pool"]);
     }
@@ -209,7 +209,7 @@ mod tests {
         ];
         let mut schedule = Schedule::new(stages.iter().collect(), 64, PLENTY);
         assert_eq!(started(&mut schedule, PLENTY), ["lints", "loom"]);
-        end(&mut schedule, "lints", Outcome::Failed("a warning".to_owned()));
+        end(&mut schedule, "lints", StageOutcome::Failed("a warning".to_owned()));
         assert_eq!(started(&mut schedule, PLENTY), ["tests"]);
     }
 
@@ -223,7 +223,7 @@ mod tests {
         // The sanitizer has taken nothing yet: all of it still looks free.
         let mut schedule = Schedule::new(stages.iter().collect(), 8, 1000);
         assert_eq!(started(&mut schedule, 1000), ["sanitizer", "format"]);
-        end(&mut schedule, "sanitizer", Outcome::Passed);
+        end(&mut schedule, "sanitizer", StageOutcome::Passed);
         assert_eq!(started(&mut schedule, 600), ["fuzz"]);
         // Another program has taken it.
         let mut schedule = Schedule::new(stages.iter().collect(), 8, 2000);
@@ -231,7 +231,7 @@ mod tests {
         // With less than one stage needs, it runs alone.
         let mut schedule = Schedule::new(stages.iter().collect(), 8, 100);
         assert_eq!(started(&mut schedule, 100), ["sanitizer"]);
-        end(&mut schedule, "sanitizer", Outcome::Passed);
+        end(&mut schedule, "sanitizer", StageOutcome::Passed);
         assert_eq!(started(&mut schedule, 100), ["fuzz"]);
     }
 
@@ -245,17 +245,17 @@ mod tests {
         ];
         let mut schedule = Schedule::new(stages.iter().collect(), 2, PLENTY);
         assert_eq!(started(&mut schedule, PLENTY), ["set-up", "format"]);
-        end(&mut schedule, "set-up", Outcome::Failed("no network".to_owned()));
+        end(&mut schedule, "set-up", StageOutcome::Failed("no network".to_owned()));
         assert!(started(&mut schedule, PLENTY).is_empty());
-        end(&mut schedule, "format", Outcome::Passed);
+        end(&mut schedule, "format", StageOutcome::Passed);
         let outcomes: Vec<_> = schedule.outcomes().map(|(_, outcome)| outcome.unwrap().clone()).collect();
         assert_eq!(
             outcomes,
             [
-                Outcome::Failed("no network".to_owned()),
-                Outcome::NotRun("it needs set-up, which did not pass".to_owned()),
-                Outcome::NotRun("it needs build, which did not pass".to_owned()),
-                Outcome::Passed,
+                StageOutcome::Failed("no network".to_owned()),
+                StageOutcome::NotRun("it needs set-up, which did not pass".to_owned()),
+                StageOutcome::NotRun("it needs build, which did not pass".to_owned()),
+                StageOutcome::Passed,
             ]
         );
     }
@@ -266,8 +266,8 @@ mod tests {
         let mut schedule = Schedule::new(stages.iter().collect(), 1, PLENTY);
         assert_eq!(started(&mut schedule, PLENTY), ["a"]);
         schedule.stop("SIGTERM");
-        end(&mut schedule, "a", Outcome::Failed("stopped".to_owned()));
+        end(&mut schedule, "a", StageOutcome::Failed("stopped".to_owned()));
         assert!(started(&mut schedule, PLENTY).is_empty());
-        assert_eq!(schedule.outcomes().nth(1).unwrap().1, Some(&Outcome::NotRun("SIGTERM".to_owned())));
+        assert_eq!(schedule.outcomes().nth(1).unwrap().1, Some(&StageOutcome::NotRun("SIGTERM".to_owned())));
     }
 }

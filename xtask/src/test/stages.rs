@@ -31,7 +31,7 @@ pub(super) struct Stage {
 /// One command, run in the root of the repository.
 #[derive(Debug)]
 pub(super) struct Step {
-    pub(super) when: When,
+    pub(super) when: StepCondition,
     /// How often it is run until it succeeds, at least 1. More than once: what has to do with real time and starts no
     /// runner of tests, which would do so itself.
     pub(super) tries: u32,
@@ -41,7 +41,7 @@ pub(super) struct Step {
 
 /// Whether a step is run.
 #[derive(Debug)]
-pub(super) enum When {
+pub(super) enum StepCondition {
     Always,
     /// Only if this command fails or does not exist.
     Unless(&'static [&'static str]),
@@ -211,7 +211,7 @@ pub(super) const STAGES: &[Stage] = &[
         steps: &[
             step(&["cargo", "deny", "check", "licenses", "bans", "sources"]),
             Step {
-                when: When::Fetched {
+                when: StepCondition::Fetched {
                     by: &["cargo", "deny", "fetch", "db"],
                     else_say: "the advisory database cannot be fetched from here: advisories are not checked",
                 },
@@ -696,12 +696,12 @@ pub(crate) const UNSAFE_CODE: &str = "\
 
 /// A command that is always run, once.
 pub(super) const fn step(command: &'static [&'static str]) -> Step {
-    Step { when: When::Always, tries: 1, env: &[], command }
+    Step { when: StepCondition::Always, tries: 1, env: &[], command }
 }
 
 /// A command that is run where another fails.
 const fn unless(probe: &'static [&'static str], command: &'static [&'static str]) -> Step {
-    Step { when: When::Unless(probe), ..step(command) }
+    Step { when: StepCondition::Unless(probe), ..step(command) }
 }
 
 /// A tool that cargo compiles where it is missing: to be there soon matters more than its speed.

@@ -7,21 +7,21 @@ use std::time::Duration;
 use cattlegrid_server::shape;
 use cattlegrid_server::time::nanos;
 
-use super::link::{PATIENCE, Server, is_timeout, problem_of};
+use super::link::{PATIENCE, WatchedServer, is_timeout, problem_of};
 use super::seen::{OTHER, decoded};
 
-/// How long a dump is read at most; a server takes no harm when its reader goes.
+/// Longest time for reading a dump. A server is not harmed when its reader leaves.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(10);
-/// Items that are looked at at most.
+/// Most items that are read.
 const ITEMS_MAX: u64 = 5_000_000;
-/// Shapes that are kept apart.
+/// Most shapes that are counted apart; further ones count as [`OTHER`].
 const SHAPES_MAX: usize = 10_000;
-/// Longest line.
+/// Longest line in bytes.
 const LINE_MAX: u64 = 4096;
 
-/// An item, as a line of the dump has it.
+/// An item as a line of the dump shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Item<'a> {
+pub(super) struct DumpItem<'a> {
     /// The key as the dump's line has it, with its escapes.
     pub(super) key: &'a str,
     /// When it expires, in seconds since 1970; None: never.
@@ -29,12 +29,12 @@ pub(super) struct Item<'a> {
     /// When it was last accessed, in seconds since 1970.
     pub(super) accessed: u64,
     pub(super) fetched: bool,
-    /// Bytes, with header and key.
+    /// The item's bytes, with header and key.
     pub(super) size: u64,
 }
 
-impl<'a> Item<'a> {
-    /// None: it is no line of an item.
+impl<'a> DumpItem<'a> {
+    /// Parses a line. None: the line is not an item's.
     pub(super) fn parse(line: &'a str) -> Option<Self> {
         let mut item = Self { key: "", expires: None, accessed: 0, fetched: false, size: 0 };
         for (name, value) in line.split_ascii_whitespace().filter_map(|field| field.split_once('=')) {
@@ -53,22 +53,22 @@ impl<'a> Item<'a> {
 
 /// How far a dump was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum DumpExtent {
     All,
-    /// The time or the items were at their end.
+    /// The time or the number of items was used up.
     Part,
 }
 
-/// Reads the dump for this long at most, unless `stops` says so before.
+/// Reads the dump for at most this long, or until `stops` returns true.
 ///
 /// # Errors
-/// The server has none; says why.
+/// Why the server gives no dump.
 pub(super) fn read(
-    server: &Server,
+    server: &WatchedServer,
     time_max: Duration,
     mut stops: impl FnMut() -> bool,
-    mut note: impl FnMut(&Item<'_>),
-) -> Result<Extent, String> {
+    mut note: impl FnMut(&DumpItem<'_>),
+) -> Result<DumpExtent, String> {
     let failed = |error: io::Error| problem_of(&server.address, &error);
     let end = nanos().saturating_add(u64::try_from(time_max.as_nanos()).unwrap_or(u64::MAX));
     let mut stream = server.connect().map_err(failed)?;
@@ -82,28 +82,28 @@ pub(super) fn read(
         match (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line) {
             Ok(0) => return Err(format!("{}: it closes the connection", server.address)),
             Ok(_) => {}
-            Err(error) if is_timeout(&error) && items > 0 => return Ok(Extent::Part),
+            Err(error) if is_timeout(&error) && items > 0 => return Ok(DumpExtent::Part),
             Err(error) => return Err(failed(error)),
         }
         let text = String::from_utf8_lossy(&line);
         match text.trim_end() {
-            "END" => return Ok(Extent::All),
+            "END" => return Ok(DumpExtent::All),
             "" | "OK" => {}
-            text => match Item::parse(text) {
+            text => match DumpItem::parse(text) {
                 Some(item) => note(&item),
                 None => return Err(format!("the server answers `lru_crawler metadump all` with: {text}")),
             },
         }
         items += 1;
         if items >= ITEMS_MAX || items % 1024 == 0 && (nanos() >= end || stops()) {
-            return Ok(Extent::Part);
+            return Ok(DumpExtent::Part);
         }
     }
 }
 
 /// Totals of the stored items whose keys have one shape.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Stock {
+pub(super) struct StoredTotals {
     pub(super) items: u64,
     pub(super) bytes: u64,
     /// Items that were never fetched since they were stored.
@@ -120,14 +120,14 @@ pub(super) struct Stock {
 /// The stored items, by the shape of their keys.
 #[derive(Debug, Default)]
 pub(super) struct StoredShapes {
-    pub(super) shapes: HashMap<String, Stock>,
-    pub(super) total: Stock,
+    pub(super) shapes: HashMap<String, StoredTotals>,
+    pub(super) total: StoredTotals,
     pub(super) part: bool,
 }
 
 impl StoredShapes {
     /// `now`: in seconds since 1970.
-    pub(super) fn note(&mut self, item: &Item<'_>, now: u64) {
+    pub(super) fn note(&mut self, item: &DumpItem<'_>, now: u64) {
         let mut name = shape(&decoded(item.key));
         if self.shapes.len() >= SHAPES_MAX && !self.shapes.contains_key(&name) {
             OTHER.clone_into(&mut name);
@@ -148,8 +148,8 @@ impl StoredShapes {
     }
 
     /// The shapes with most bytes that were never fetched, the largest first.
-    pub(super) fn unfetched(&self) -> Vec<(&str, &Stock)> {
-        let mut shapes: Vec<(&str, &Stock)> =
+    pub(super) fn unfetched(&self) -> Vec<(&str, &StoredTotals)> {
+        let mut shapes: Vec<(&str, &StoredTotals)> =
             self.shapes.iter().map(|(name, stock)| (name.as_str(), stock)).collect();
         shapes.retain(|(_, stock)| stock.unfetched > 0);
         shapes.sort_by_key(|(name, stock)| (std::cmp::Reverse(stock.unfetched_bytes), *name));
@@ -164,12 +164,13 @@ mod tests {
     #[test]
     fn lines_of_both_servers() {
         let line = "key=a%3A1 exp=-1 la=1795936337 cas=2 fetch=yes cls=4 size=162";
-        let item = Item { key: "a%3A1", expires: None, accessed: 1_795_936_337, fetched: true, size: 162 };
-        assert_eq!(Item::parse(line), Some(item));
+        let item =
+            DumpItem { key: "a%3A1", expires: None, accessed: 1_795_936_337, fetched: true, size: 162 };
+        assert_eq!(DumpItem::parse(line), Some(item));
         let line = "key=b exp=1795936397 la=7 cas=3 fetch=no cls=1 size=76 ";
-        let item = Item { key: "b", expires: Some(1_795_936_397), accessed: 7, fetched: false, size: 76 };
-        assert_eq!(Item::parse(line), Some(item));
-        assert_eq!(Item::parse("BUSY currently processing crawler request"), None);
+        let item = DumpItem { key: "b", expires: Some(1_795_936_397), accessed: 7, fetched: false, size: 76 };
+        assert_eq!(DumpItem::parse(line), Some(item));
+        assert_eq!(DumpItem::parse("BUSY currently processing crawler request"), None);
     }
 
     #[test]
@@ -178,10 +179,13 @@ mod tests {
         for n in 0..10_u64 {
             let key = format!("report%3A{n}");
             let expires = (n > 3).then_some(160);
-            stored.note(&Item { key: &key, expires, accessed: 90, fetched: n == 0, size: 100 }, 100);
-            stored.note(&Item { key: "page%3A1", expires: None, accessed: 90, fetched: true, size: 50 }, 100);
+            stored.note(&DumpItem { key: &key, expires, accessed: 90, fetched: n == 0, size: 100 }, 100);
+            stored.note(
+                &DumpItem { key: "page%3A1", expires: None, accessed: 90, fetched: true, size: 50 },
+                100,
+            );
         }
-        let expected = Stock {
+        let expected = StoredTotals {
             items: 10,
             bytes: 1000,
             unfetched: 9,

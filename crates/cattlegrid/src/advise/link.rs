@@ -1,4 +1,4 @@
-//! Connections to the servers: TCP or a Unix socket, TLS, a login.
+//! Connections to servers: TCP or a Unix socket, with TLS and a login if needed.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::time::Duration;
@@ -8,36 +8,36 @@ use cattlegrid_load::Tls;
 
 use crate::socket::Socket;
 
-/// For how long a server may take to be reached and to answer.
+/// Longest time for connecting to a server, and for each of its answers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of the reply to `stats`.
+/// Most bytes of a reply to `stats`.
 const STATS_MAX: u64 = 4 << 20;
 
 /// A connection: bytes in and out, with a limit on how long a read takes.
-pub(super) struct Stream {
+pub(super) struct ServerStream {
     bytes: Box<dyn ReadWrite>,
     /// The socket below.
     socket: Socket,
 }
 
-trait ReadWrite: Read + Write + Send {}
+trait ReadWrite: Read + Write + ShadowCommand {}
 
-impl<S: Read + Write + Send> ReadWrite for S {}
+impl<S: Read + Write + ShadowCommand> ReadWrite for S {}
 
-impl Stream {
-    /// How long a read takes at most.
+impl ServerStream {
+    /// Limits the time of each read.
     pub(super) fn limit(&self, wait: Duration) -> io::Result<()> {
         self.socket.set_read_timeout(wait)
     }
 }
 
-impl Read for Stream {
+impl Read for ServerStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.bytes.read(buffer)
     }
 }
 
-impl Write for Stream {
+impl Write for ServerStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.write(bytes)
     }
@@ -47,23 +47,23 @@ impl Write for Stream {
     }
 }
 
-/// A server, and how one comes in.
+/// A server's address, with the credentials to connect.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct WatchedServer {
     pub(super) address: String,
     tls: Option<Tls>,
     /// `user password`.
     login: Option<String>,
 }
 
-impl Server {
-    /// Without TLS and login.
+impl WatchedServer {
+    /// A server without TLS and login.
     pub(super) fn plain(address: &str) -> Self {
         Self { address: address.to_owned(), tls: None, login: None }
     }
 
     /// # Errors
-    /// A file cannot be used; says which.
+    /// Which file cannot be used, and why.
     pub(super) fn new(
         address: &str,
         tls: Option<&AdviseTls>,
@@ -84,15 +84,15 @@ impl Server {
     }
 
     /// # Errors
-    /// It cannot be reached, does not speak TLS as it should, or refuses the login.
-    pub(super) fn connect(&self) -> io::Result<Stream> {
+    /// The server cannot be reached, does not speak TLS, or refuses the login.
+    pub(super) fn connect(&self) -> io::Result<ServerStream> {
         let below = Socket::connect(&self.address, PATIENCE)?;
         let socket = below.try_clone()?;
         let bytes: Box<dyn ReadWrite> = match &self.tls {
             None => Box::new(below),
             Some(tls) => Box::new(tls.over(below)?),
         };
-        let mut stream = Stream { bytes, socket };
+        let mut stream = ServerStream { bytes, socket };
         if let Some(login) = &self.login {
             stream.write_all(format!("set auth 0 0 {}\r\n{login}\r\n", login.len()).as_bytes())?;
             stream.flush()?;
@@ -105,7 +105,7 @@ impl Server {
     }
 
     /// Reads `stats` of a group: the values by name.
-    pub(super) fn stats(&self, group: &str) -> io::Result<Stats> {
+    pub(super) fn stats(&self, group: &str) -> io::Result<ServerStats> {
         let mut stream = self.connect()?;
         stream.write_all(format!("stats{group}\r\n").as_bytes())?;
         stream.flush()?;
@@ -126,26 +126,26 @@ impl Server {
             let (name, value) = line.strip_prefix("STAT ")?.split_once(' ')?;
             Some((name.to_owned(), value.to_owned()))
         };
-        Ok(Stats(reply.lines().filter_map(pair).collect()))
+        Ok(ServerStats(reply.lines().filter_map(pair).collect()))
     }
 }
 
 /// The reply to `stats`.
 #[derive(Debug, Default)]
-pub(super) struct Stats(Vec<(String, String)>);
+pub(super) struct ServerStats(Vec<(String, String)>);
 
-impl Stats {
+impl ServerStats {
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
     }
 
-    /// 0 without it.
+    /// The value as a number; 0 if it is missing.
     pub(super) fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(0)
     }
 }
 
-/// Reads a line byte by byte, so that nothing behind it is lost.
+/// Reads a line byte by byte, so that nothing after it is consumed.
 pub(super) fn first_line(stream: &mut impl Read) -> io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];

@@ -1,7 +1,8 @@
-//! `cattlegrid advise`: watches a running server for a while, and prints the rule file that fits its traffic.
+//! `cattlegrid advise`: watches a running server for a while, and prints a rule file that fits its traffic.
 //!
-//! It is a watcher like any other (`watch fetchers mutations deletions`), and reads `stats` and `lru_crawler metadump`: it never writes to that
-//! server. Lines for which it is too slow are left out and counted.
+//! It is an ordinary watcher (`watch fetchers mutations deletions`), and reads `stats` and `lru_crawler
+//! metadump`. It never writes to that server. The server leaves out lines that come too fast for the watcher,
+//! and counts them.
 
 mod dump;
 mod link;
@@ -19,20 +20,20 @@ use cattlegrid_server::time::nanos;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use dump::{Extent, StoredShapes};
-use link::{Server, problem_of};
-use report::Context;
-use seen::{Line, Observations, Sorter};
+use dump::{DumpExtent, StoredShapes};
+use link::{WatchedServer, problem_of};
+use report::ReportContext;
+use seen::{Observations, Sorter, WatchLine};
 use shadow::Shadow;
 use tap::Tap;
 
-/// How often it is looked whether a signal has come.
+/// Pause between two checks for a signal.
 const LOOK: Duration = Duration::from_millis(200);
-/// The same with a shadow, whose commands come at their time.
+/// Pause between two checks for a signal with a shadow, whose commands must be sent in time.
 const TURN: Duration = Duration::from_millis(1);
-/// How long a dump is read at the end after a signal.
+/// Longest time for reading the dump after a signal.
 const SHORT: Duration = Duration::from_secs(2);
-/// How late a line may come, in microseconds.
+/// Longest delay of a line, in microseconds.
 const LATE_US: u64 = 1_200_000;
 
 /// The advice, and the rule file that follows from it.
@@ -50,11 +51,11 @@ impl Advice {
     }
 }
 
-/// Watches the server for as long as it is asked, and says what would fit. SIGINT and SIGTERM end it early, with what was seen so far; so does the
-/// end of the connection.
+/// Watches the server for the time that the command says, and returns a rule file. SIGINT, SIGTERM and the
+/// end of the connection stop it early; then the file rests on the lines seen so far.
 pub(crate) fn advise(command: &AdviseCommand) -> Advice {
     let address = &command.address;
-    let server = match Server::new(address, command.tls.as_ref(), command.login.as_ref()) {
+    let server = match WatchedServer::new(address, command.tls.as_ref(), command.login.as_ref()) {
         Ok(server) => server,
         Err(problem) => return Advice::none(problem),
     };
@@ -84,7 +85,7 @@ pub(crate) fn advise(command: &AdviseCommand) -> Advice {
     }
     let time_max = if stopped { SHORT } else { dump::TIME_MAX };
     let stored = (command.dump && problem.is_none()).then(|| stored(&server, time_max, &signals));
-    let context = Context { address: address.clone(), seconds, shows_deletes, stored };
+    let context = ReportContext { address: address.clone(), seconds, shows_deletes, stored };
     let mut text = report::report(&seen, &context);
     if let Some(shadow) = shadow.filter(|_| problem.is_none()) {
         let (compared, failed) = shadow.report(&server);
@@ -94,10 +95,10 @@ pub(crate) fn advise(command: &AdviseCommand) -> Advice {
     Advice { text, problem }
 }
 
-/// Begins to watch, and prepares the shadow.
+/// Connects the watcher, and prepares the shadow.
 fn begin(
     command: &AdviseCommand,
-    server: &Server,
+    server: &WatchedServer,
     signals: &SignalFd,
 ) -> Result<(Tap, Option<Shadow>), String> {
     let failed = |error: &io::Error| problem_of(&command.address, error);
@@ -115,7 +116,7 @@ fn begin(
     Ok((tap, Some(shadow)))
 }
 
-/// SIGINT and SIGTERM, of which no thread is interrupted from now on.
+/// A descriptor for SIGINT and SIGTERM. They interrupt no thread from now on.
 fn signals() -> io::Result<SignalFd> {
     let asked: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     asked.thread_block()?;
@@ -134,7 +135,7 @@ struct LineSink {
 }
 
 impl LineSink {
-    /// Takes lines until this time, or until a signal asks for the end.
+    /// Handles lines until this time, or until a signal comes.
     fn gather(&mut self, tap: &mut Tap, end: u64, signals: &SignalFd) -> io::Result<()> {
         loop {
             let left = end.saturating_sub(nanos());
@@ -143,17 +144,17 @@ impl LineSink {
             }
             let most = if self.shadow.is_some() { TURN } else { LOOK };
             let wait = Duration::from_nanos(left).clamp(Duration::from_millis(1), most);
-            tap.lines(wait, |text| self.take(Line::parse(text)))?;
+            tap.lines(wait, |text| self.take(WatchLine::parse(text)))?;
             self.turn();
         }
     }
 
-    fn take(&mut self, line: Line) {
+    fn take(&mut self, line: WatchLine) {
         let Self { seen, sorter, shadow } = self;
         if let Some(shadow) = shadow {
             shadow.arrives(&line);
         }
-        if let Line::Skipped(count) = line {
+        if let WatchLine::Skipped(count) = line {
             seen.skipped += count;
         }
         sorter.push(line, &mut note(seen, shadow));
@@ -169,7 +170,8 @@ impl LineSink {
         }
     }
 
-    /// Takes what is left. What the shadow still has to be sent is sent at its time, unless a signal comes.
+    /// Handles the lines that are left. The shadow gets its remaining commands at their times, unless a
+    /// signal comes.
     fn end(self, signals: &SignalFd) -> (Observations, Option<Shadow>) {
         let Self { mut seen, sorter, mut shadow } = self;
         sorter.end(&mut note(&mut seen, &mut shadow));
@@ -185,7 +187,7 @@ impl LineSink {
     }
 }
 
-fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen::Event) {
+fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen::WatchEvent) {
     move |event| {
         if let Some(shadow) = shadow {
             shadow.push(event.clone());
@@ -195,10 +197,10 @@ fn note(seen: &mut Observations, shadow: &mut Option<Shadow>) -> impl FnMut(seen
 }
 
 /// Reads the stored items by the shapes of their keys.
-fn stored(server: &Server, time_max: Duration, signals: &SignalFd) -> Result<StoredShapes, String> {
+fn stored(server: &WatchedServer, time_max: Duration, signals: &SignalFd) -> Result<StoredShapes, String> {
     let now = server.stats("").map_err(|error| problem_of(&server.address, &error))?.number("time");
     let mut stored = StoredShapes::default();
     let extent = dump::read(server, time_max, || has_come(signals), |item| stored.note(item, now))?;
-    stored.part = extent == Extent::Part;
+    stored.part = extent == DumpExtent::Part;
     Ok(stored)
 }

@@ -1,47 +1,48 @@
-//! The advice: a rule file, with comments that say what it rests on.
+//! The rule file that is advised, with comments that give its reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::dump::StoredShapes;
-use super::seen::{OTHER, Observations, Shape};
-use super::together::{Group, word_before};
+use super::seen::{OTHER, Observations, ShapeStats};
+use super::together::{DeleteGroup, word_before};
 
-/// Rules that are advised at most.
+/// Most rules that are advised.
 const RULES_MAX: usize = 12;
-/// Holds are at least this long, in milliseconds, and at most.
+/// Bounds of an advised `hold`, in milliseconds.
 const HOLD_MS: (u64, u64) = (100, 10_000);
-/// Tags that are advised at most.
+/// Most tags that are advised.
 const GROUPS_MAX: usize = 6;
-/// Prefixes that are named at most.
+/// Most prefixes that are named.
 const PREFIXES_MAX: usize = 32;
-/// Keys from which on what stands before them is a prefix, and shapes behind it, where it has a name.
+/// Least number of keys with a prefix.
 const PREFIX_KEYS_MIN: u64 = 10;
+/// Least number of shapes behind a prefix with a name.
 const RESTS_MIN: usize = 3;
-/// A shape whose keys begin in this many ways has no prefix.
+/// A shape with at least this many different beginnings of keys has no prefix.
 const HEADS_OF_ONE: usize = 4;
-/// Hits for each computation from which on a key expires under load.
+/// Least number of hits per computation for a key that expires under load.
 const HOT_MIN: u64 = 10;
-/// Herds from which on a rule is advised.
+/// Least number of herds for which a rule is advised.
 const HERDS_MIN: u64 = 2;
 
 /// The facts besides the requests on which the advice rests.
 #[derive(Debug, Default)]
-pub(super) struct Context {
+pub(super) struct ReportContext {
     pub(super) address: String,
-    /// For how long it was watched, in seconds.
+    /// How long the server was watched, in seconds.
     pub(super) seconds: u64,
-    /// Deletes have lines.
+    /// Whether the server shows deletes.
     pub(super) shows_deletes: bool,
     /// The stored items, or why they are not known; None: the user did not ask for them.
     pub(super) stored: Option<Result<StoredShapes, String>>,
 }
 
-/// The rule file for what was seen.
-pub(super) fn report(seen: &Observations, context: &Context) -> String {
+/// The rule file for these observations.
+pub(super) fn report(seen: &Observations, context: &ReportContext) -> String {
     let mut text = header(seen, context);
     let prefixes = prefixes(seen);
-    let mut shapes: Vec<(&str, &Shape)> =
+    let mut shapes: Vec<(&str, &ShapeStats)> =
         seen.shapes.iter().map(|(name, shape)| (name.as_str(), shape)).collect();
     shapes.sort_by_key(|(name, shape)| {
         (std::cmp::Reverse(shape.waits_us.len()), std::cmp::Reverse(shape.gets), *name)
@@ -49,20 +50,21 @@ pub(super) fn report(seen: &Observations, context: &Context) -> String {
     let (herds, others): (Vec<_>, Vec<_>) =
         shapes.into_iter().partition(|(_, shape)| shape.herds >= HERDS_MIN);
     let (locks, herds): (Vec<_>, Vec<_>) = herds.into_iter().partition(|(_, shape)| shape.is_lock());
-    let named = |name: &str, shape: &Shape| has_word(&Own::of(name, shape, &prefixes).shape);
+    let named = |name: &str, shape: &ShapeStats| has_word(&PrefixedShape::of(name, shape, &prefixes).shape);
     let (mut advised, unnamed): (Vec<_>, Vec<_>) =
         herds.into_iter().partition(|(name, shape)| named(name, shape));
     say_prefixes(&mut text, seen, &prefixes);
     let groups = seen.together.groups();
-    let tags = Tags::of(&groups, seen, &prefixes);
+    let tags = TagAdvice::of(&groups, seen, &prefixes);
     let rest = advised.split_off(advised.len().min(RULES_MAX));
-    // The first rule counts: what is more literal comes before what would match its keys, too.
+    // The first rule that matches applies, so more literal patterns come before those that match their keys,
+    // too.
     advised.sort_by_key(|(name, _)| std::cmp::Reverse(literal(name)));
     let mut patterns = BTreeSet::new();
     for (name, shape) in &advised {
         text.push('\n');
         describe(&mut text, name, shape, seen);
-        let own = Own::of(name, shape, &prefixes);
+        let own = PrefixedShape::of(name, shape, &prefixes);
         if patterns.insert(own.shape.clone()) {
             rule(&mut text, &own, shape, seen, &tags);
         } else {
@@ -105,7 +107,7 @@ pub(super) fn report(seen: &Observations, context: &Context) -> String {
     text
 }
 
-fn header(seen: &Observations, context: &Context) -> String {
+fn header(seen: &Observations, context: &ReportContext) -> String {
     let mut text = format!(
         "# cattlegrid advise {}: {} s, {} gets, {} of them misses.\n",
         context.address, context.seconds, seen.gets, seen.misses
@@ -129,7 +131,7 @@ fn header(seen: &Observations, context: &Context) -> String {
     text
 }
 
-/// Give or take: each request that is seen or not is a draw.
+/// The statistical error of a count, as text: requests were sampled.
 fn margin(count: u64, seen: &Observations) -> String {
     let error = if seen.skipped == 0 { 0 } else { 2 * count.isqrt() };
     if error == 0 { String::new() } else { format!(" (give or take {error}, of what was seen)") }
@@ -143,7 +145,7 @@ fn literal(name: &str) -> usize {
 /// The prefixes that Django puts before keys, such as `:1:`.
 fn prefixes(seen: &Observations) -> Vec<String> {
     let mut heads: BTreeMap<&str, (u64, BTreeSet<&str>)> = BTreeMap::new();
-    let settled = |shape: &&Shape| !shape.many_heads && shape.heads.len() < HEADS_OF_ONE;
+    let settled = |shape: &&ShapeStats| !shape.many_heads && shape.heads.len() < HEADS_OF_ONE;
     for shape in seen.shapes.values().filter(settled) {
         for (head, count) in &shape.heads {
             let (sum, rests) = heads.entry(head).or_default();
@@ -151,7 +153,7 @@ fn prefixes(seen: &Observations) -> Vec<String> {
             rests.insert(&shape.rest);
         }
     }
-    // Without a name before the version it is a prefix and nothing else.
+    // Without a name before the version the text can only be a prefix.
     let is_one = |head: &str, rests: &BTreeSet<&str>| {
         rests.iter().any(|rest| has_word(rest)) && (head.starts_with(':') || rests.len() >= RESTS_MIN)
     };
@@ -206,13 +208,13 @@ fn say_prefixes(text: &mut String, seen: &Observations, prefixes: &[String]) {
     }
 }
 
-/// A shape behind the prefix that is named in the file.
-struct Own {
+/// A shape without the prefix that the file names.
+struct PrefixedShape {
     shape: String,
 }
 
-impl Own {
-    fn of(name: &str, shape: &Shape, prefixes: &[String]) -> Self {
+impl PrefixedShape {
+    fn of(name: &str, shape: &ShapeStats, prefixes: &[String]) -> Self {
         let is_behind = !shape.heads.is_empty()
             && !shape.many_heads
             && shape.heads.iter().all(|(head, _)| prefixes.iter().any(|prefix| **prefix == **head));
@@ -220,8 +222,8 @@ impl Own {
     }
 }
 
-/// Tags that would take the place of deletes.
-struct Tags {
+/// Tags that could replace deletes.
+struct TagAdvice {
     groups: Vec<TagGroup>,
 }
 
@@ -236,17 +238,17 @@ struct TagGroup {
     deletes: u64,
 }
 
-impl Tags {
-    fn of(groups: &[Group], seen: &Observations, prefixes: &[String]) -> Self {
+impl TagAdvice {
+    fn of(groups: &[DeleteGroup], seen: &Observations, prefixes: &[String]) -> Self {
         let own = |name: &str| {
             let shape = seen.shapes.get(name);
-            shape.map_or_else(|| name.to_owned(), |shape| Own::of(name, shape, prefixes).shape)
+            shape.map_or_else(|| name.to_owned(), |shape| PrefixedShape::of(name, shape, prefixes).shape)
         };
-        let tag_group = |group: &Group| {
+        let tag_group = |group: &DeleteGroup| {
             let mut members: Vec<(String, usize)> = Vec::new();
             for (name, place) in &group.places {
                 let shape = own(name);
-                // A prefix has places of its own.
+                // The prefix has variable places of its own.
                 let place = (place + shape.matches("{}").count()).checked_sub(name.matches("{}").count())?;
                 if has_word(&shape) && !members.iter().any(|(other, _)| *other == shape) {
                     members.push((shape, place));
@@ -260,7 +262,7 @@ impl Tags {
             let word = word.to_lowercase();
             members.sort_by_key(|(shape, _)| (std::cmp::Reverse(literal(shape)), shape.clone()));
             let first = own(group.first());
-            let &Group { bursts, deletes, .. } = group;
+            let &DeleteGroup { bursts, deletes, .. } = group;
             Some(TagGroup { word, members, first, bursts, deletes })
         };
         Self { groups: groups.iter().take(GROUPS_MAX).filter_map(tag_group).collect() }
@@ -274,7 +276,7 @@ impl Tags {
         })
     }
 
-    /// Rules for the shapes that have none yet, and the cascades.
+    /// Writes rules for the shapes that have none yet, and the cascades.
     fn write(&self, text: &mut String, seen: &Observations, patterns: &mut BTreeSet<String>) {
         for group in &self.groups {
             let saved = group.deletes.saturating_sub(group.bursts);
@@ -313,7 +315,7 @@ impl Tags {
 }
 
 /// Reports items that are stored and never fetched.
-fn say_stored(text: &mut String, context: &Context) {
+fn say_stored(text: &mut String, context: &ReportContext) {
     let stored = match &context.stored {
         None => return,
         Some(Err(problem)) => return line(text, format_args!("\n# What is stored is not known: {problem}")),
@@ -352,7 +354,7 @@ fn say_stored(text: &mut String, context: &Context) {
     }
 }
 
-/// Whether a word in the shape tells its keys from others.
+/// Whether a shape has a word that tells its keys from others.
 fn has_word(name: &str) -> bool {
     name != OTHER && name.contains(|c: char| c.is_ascii_alphabetic())
 }
@@ -363,7 +365,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     text.push('\n');
 }
 
-fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Observations) {
+fn describe(text: &mut String, name: &str, shape: &ShapeStats, seen: &Observations) {
     let percent = shape.gets * 100 / seen.gets.max(1);
     let hits = (shape.gets - shape.misses) * 100 / shape.gets.max(1);
     line(
@@ -379,7 +381,7 @@ fn describe(text: &mut String, name: &str, shape: &Shape, seen: &Observations) {
     }
 }
 
-fn rule(text: &mut String, own: &Own, shape: &Shape, seen: &Observations, tags: &Tags) {
+fn rule(text: &mut String, own: &PrefixedShape, shape: &ShapeStats, seen: &Observations, tags: &TagAdvice) {
     let hold_ms = hold_ms(shape);
     let saved = shape.saved_by(hold_ms);
     let computed = shape.times_us.len() + shape.waits_us.len();
@@ -419,13 +421,13 @@ fn rule(text: &mut String, own: &Own, shape: &Shape, seen: &Observations, tags: 
     }
 }
 
-/// Half as long again as nearly all computations, in round figures.
-fn hold_ms(shape: &Shape) -> u64 {
+/// A `hold` for a shape, in milliseconds: 1.5 times the time of nearly all computations, rounded.
+fn hold_ms(shape: &ShapeStats) -> u64 {
     let p99 = shape.time_ms(99).unwrap_or(0);
     (p99 + p99 / 2).next_multiple_of(50).clamp(HOLD_MS.0, HOLD_MS.1)
 }
 
-/// A shape as a pattern: its places have names, that of the tag the tag's.
+/// The pattern of a shape. Its variable places get names; the place of the tag gets the tag's.
 fn pattern(shape: &str, tag: Option<(&str, usize)>) -> String {
     let parts: Vec<&str> = shape.split("{}").collect();
     let places = parts.len() - 1;
@@ -443,13 +445,13 @@ fn pattern(shape: &str, tag: Option<(&str, usize)>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dump::Item;
+    use super::super::dump::DumpItem;
     use super::super::seen::tests::{get, store};
-    use super::super::seen::{Event, Kind};
+    use super::super::seen::{WatchEvent, WatchEventKind};
     use super::*;
 
-    fn context() -> Context {
-        Context { address: "a".to_owned(), seconds: 1, shows_deletes: true, stored: None }
+    fn context() -> ReportContext {
+        ReportContext { address: "a".to_owned(), seconds: 1, shows_deletes: true, stored: None }
     }
 
     /// The server takes the file.
@@ -477,8 +479,10 @@ mod tests {
 
     #[test]
     fn the_advice_is_a_rule_file() {
-        let text =
-            report(&seen(), &Context { address: "127.0.0.1:11211".to_owned(), seconds: 60, ..context() });
+        let text = report(
+            &seen(),
+            &ReportContext { address: "127.0.0.1:11211".to_owned(), seconds: 60, ..context() },
+        );
         assert!(
             text.starts_with(
                 "# cattlegrid advise 127.0.0.1:11211: 60 s, 100 gets, 30 of them misses.\n# Every"
@@ -575,7 +579,11 @@ mod tests {
                 for (at, what) in ["name", "cart", "feed"].iter().enumerate() {
                     let key = format!("{prefix}user:{user}:{what}");
                     let us = 20_000_000 + user * 1_000_000 + at as u64 * 100;
-                    seen.note(Event { connection: 3, kind: Kind::Delete, ..get(&key, true, us) });
+                    seen.note(WatchEvent {
+                        connection: 3,
+                        kind: WatchEventKind::Delete,
+                        ..get(&key, true, us)
+                    });
                     seen.note(get(&key, true, us + 50));
                 }
             }
@@ -607,7 +615,7 @@ mod tests {
     fn what_is_never_fetched_is_said() {
         let mut stored = StoredShapes::default();
         for n in 0..10 {
-            let item = Item {
+            let item = DumpItem {
                 key: &format!("report%3A{n}"),
                 expires: None,
                 accessed: 40,
@@ -616,7 +624,7 @@ mod tests {
             };
             stored.note(&item, 100);
         }
-        let with = |stored| report(&seen(), &Context { stored: Some(stored), ..context() });
+        let with = |stored| report(&seen(), &ReportContext { stored: Some(stored), ..context() });
         let text = with(Ok(stored));
         let expected = "# report:{}: 10 of 10 items never fetched, 10 KiB (100 % of what is stored), stored 60 s ago on average; none expires\n";
         assert!(text.contains(expected), "{text}");

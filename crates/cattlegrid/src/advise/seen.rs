@@ -1,9 +1,10 @@
-//! What `advise` has seen of a server's traffic: gets, misses and stores, by the shape of their keys.
+//! Observations of a server's traffic by `advise`: gets, misses and stores, by the shape of their keys.
 //!
-//! A computation is the time from a miss to the store of its key on the same connection, or on any if the one that stores has not missed it. Misses of the key
-//! on other connections in that time are a herd if their clients store it as well: they have computed the same. (A delete of what is not there
-//! looks like a miss, and no store follows it.) What a rule would have saved are those misses of a herd that would have waited for at
-//! most its `hold`.
+//! A computation lasts from a miss to the store of the key on the same connection, or on any connection if
+//! the storing one has not missed it. Misses of the key on other connections in that time are a herd if their
+//! clients store it as well: they have computed the same value. (A delete of an absent key looks like a miss,
+//! but no store follows.) A rule would save those misses of a herd that would have waited for at most its
+//! `hold`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -11,72 +12,74 @@ use cattlegrid_server::shape;
 
 use super::together::JointDeletes;
 
-/// Keys with open misses that are kept; misses of further ones are not followed.
+/// Most keys with open misses. Misses of further keys are not followed.
 const OPEN_MAX: usize = 200_000;
 /// The shape that stands for all further shapes once the table is full.
 pub(super) const OTHER: &str = "other";
-/// Shapes that are kept apart.
+/// Most shapes that are counted apart.
 const SHAPES_MAX: usize = 10_000;
-/// Times and waits that are kept of a shape.
+/// Most times and waits that are kept per shape.
 const TIMES_MAX: usize = 20_000;
-/// A miss that is not filled within this time, in microseconds, was not computed.
+/// A miss that is not followed by a store within this time, in microseconds, was not computed.
 const OPEN_US: u64 = 60_000_000;
-/// Between two looks for such misses, in microseconds.
+/// Pause between two searches for such misses, in microseconds.
 const SWEEP_US: u64 = 1_000_000;
-/// Lines of several threads of a server come thread by thread: by how much one may be late, in microseconds.
+/// Longest delay of a line, in microseconds: a server sends its threads' lines thread by thread.
 const LATE_US: u64 = 500_000;
 /// Longest time to live, in seconds.
 const TTL_MAX: u64 = 1 << 31;
-/// Look-ups among which that of a delete is looked for.
+/// Number of last look-ups among which a delete's own look-up is searched.
 const LOOKS_MAX: usize = 64;
-/// Longest text that clients put before a key, and those that are kept of a shape.
+/// Longest prefix in bytes.
 const HEAD_MAX: usize = 64;
+/// Most prefixes that are counted for a shape.
 const HEADS_MAX: usize = 4;
-/// A key that half of its clients have stored sooner than this after their miss, in microseconds, by `add`, is a lock.
+/// Longest time of a lock, in microseconds: keys that half of their clients `add` sooner than this after a
+/// miss are locks.
 const LOCK_US: u64 = 5_000;
 
 /// A line of `watch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum WatchLine {
     /// A request.
-    Observations(Event),
-    /// Lines that are missing here, since they came too fast.
+    Request(WatchEvent),
+    /// The number of lines that the server left out because they came too fast.
     Skipped(u64),
     Other,
 }
 
 /// A look-up or a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
-    /// When, in microseconds, and the number of the line.
+pub(super) struct WatchEvent {
+    /// The time in microseconds, and the number of the line.
     pub(super) at: (u64, u64),
     /// The client's connection.
     pub(super) connection: u64,
     /// The key as the line has it, with its escapes.
     pub(super) key: Box<str>,
-    pub(super) kind: Kind,
+    pub(super) kind: WatchEventKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum WatchEventKind {
     /// The size is in bytes; 0 for a miss.
     Get {
         hit: bool,
         size: u32,
     },
-    /// The time to live is in seconds, 0: none.
+    /// The time to live is in seconds; 0: the item does not expire.
     Store {
         stored: bool,
         is_add: bool,
         ttl: u64,
         size: u32,
     },
-    /// The connection is 0 where the server does not say it.
+    /// The connection is 0 if the server does not show it.
     Delete,
     Eviction,
 }
 
-impl Line {
+impl WatchLine {
     pub(super) fn parse(line: &str) -> Self {
         let line = line.trim();
         // memcached: `[skipped: 3]`; Cattlegrid: `skipped=3`.
@@ -103,40 +106,40 @@ impl Line {
         }
         let (Some(us), Some(key)) = (us, key) else { return Self::Other };
         let kind = match kind {
-            "item_get" => Kind::Get { hit: status == "found", size },
+            "item_get" => WatchEventKind::Get { hit: status == "found", size },
             "item_store" => {
-                // memcached writes a negative one as a large one: such an item expires at once.
+                // memcached writes a negative time to live as a large number: such an item expires at once.
                 let ttl = if ttl > TTL_MAX { 1 } else { ttl };
-                Kind::Store { stored: status == "stored", is_add: command == "add", ttl, size }
+                WatchEventKind::Store { stored: status == "stored", is_add: command == "add", ttl, size }
             }
-            "deleted" => Kind::Delete,
-            "eviction" => Kind::Eviction,
+            "deleted" => WatchEventKind::Delete,
+            "eviction" => WatchEventKind::Eviction,
             _ => return Self::Other,
         };
-        Self::Observations(Event { at: (us, number), connection, key: key.into(), kind })
+        Self::Request(WatchEvent { at: (us, number), connection, key: key.into(), kind })
     }
 }
 
-/// Seconds and microseconds; memcached writes these without the zeros before them.
+/// Parses seconds and microseconds. memcached writes the microseconds without leading zeros.
 fn micros(text: &str) -> Option<u64> {
     let (seconds, part) = text.split_once('.')?;
     let (seconds, part): (u64, u64) = (seconds.parse().ok()?, part.parse().ok()?);
     (part < 1_000_000).then_some(seconds * 1_000_000 + part)
 }
 
-/// Puts lines in the order in which they happened.
+/// Sorts lines by the time at which they happened.
 #[derive(Debug, Default)]
 pub(super) struct Sorter {
     /// By time, number and arrival.
-    waiting: BTreeMap<(u64, u64, u64), Event>,
+    waiting: BTreeMap<(u64, u64, u64), WatchEvent>,
     arrived: u64,
 }
 
 impl Sorter {
-    /// Takes a line, and notes those that none can come before any more.
-    pub(super) fn push(&mut self, line: Line, note: &mut impl FnMut(Event)) {
+    /// Takes a line, and passes on the lines before which no other can come any more.
+    pub(super) fn push(&mut self, line: WatchLine, note: &mut impl FnMut(WatchEvent)) {
         match line {
-            Line::Observations(event) => {
+            WatchLine::Request(event) => {
                 let newest = event.at.0;
                 self.arrived += 1;
                 self.waiting.insert((event.at.0, event.at.1, self.arrived), event);
@@ -146,12 +149,12 @@ impl Sorter {
                     note(first.remove());
                 }
             }
-            Line::Skipped(_) | Line::Other => {}
+            WatchLine::Skipped(_) | WatchLine::Other => {}
         }
     }
 
-    /// Notes those that are older than this.
-    pub(super) fn pass(&mut self, until_us: u64, note: &mut impl FnMut(Event)) {
+    /// Passes on the lines that are older than this.
+    pub(super) fn pass(&mut self, until_us: u64, note: &mut impl FnMut(WatchEvent)) {
         while let Some(first) = self.waiting.first_entry()
             && first.key().0 < until_us
         {
@@ -159,15 +162,15 @@ impl Sorter {
         }
     }
 
-    /// Notes all that are left.
-    pub(super) fn end(self, note: &mut impl FnMut(Event)) {
+    /// Passes on all lines that are left.
+    pub(super) fn end(self, note: &mut impl FnMut(WatchEvent)) {
         self.waiting.into_values().for_each(note);
     }
 }
 
 /// The observations of one shape.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
+pub(super) struct ShapeStats {
     pub(super) gets: u64,
     pub(super) misses: u64,
     pub(super) stores: u64,
@@ -190,11 +193,12 @@ pub(super) struct Shape {
     pub(super) rest: String,
 }
 
-/// A key whose misses may be computations: the connections on which they were, and when, in microseconds.
+/// A key whose misses may become computations: the connection and the time, in microseconds, of each.
 #[derive(Debug, Default)]
 struct OpenMiss {
     misses: Vec<(u64, u64)>,
-    /// When it was stored first; misses from before whose clients have not stored it may have computed the same.
+    /// When the key was first stored. Clients that missed before that and have not stored may have computed
+    /// the same value.
     filled_us: Option<u64>,
     /// Clients that have computed this value.
     clients: u64,
@@ -211,16 +215,16 @@ impl OpenMiss {
     }
 }
 
-/// All that was seen.
+/// All observations.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
     pub(super) lines: u64,
     pub(super) skipped: u64,
     pub(super) gets: u64,
     pub(super) misses: u64,
-    pub(super) shapes: HashMap<String, Shape>,
+    pub(super) shapes: HashMap<String, ShapeStats>,
     open: HashMap<String, OpenMiss>,
-    /// When those were last looked through for old ones, in microseconds.
+    /// When the open misses were last searched for old ones, in microseconds.
     swept_us: u64,
     /// The last line of each connection, if it was a look-up.
     last: HashMap<u64, LastLookup>,
@@ -229,28 +233,29 @@ pub(super) struct Observations {
     pub(super) together: JointDeletes,
 }
 
-/// A look-up, behind which nothing has come on its connection.
+/// A look-up that is the last line of its connection.
 #[derive(Debug)]
 struct LastLookup {
     key: Box<str>,
     hit: bool,
-    /// The miss of its key that it has made: none, the first on this connection, or a later one, and when the one before was.
-    miss: Miss,
+    /// The effect of the look-up on the key's open misses: none, the first miss on this connection, or a
+    /// later one with the time of the one before.
+    miss: MissKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Miss {
+enum MissKind {
     No,
     First,
     Again(u64),
 }
 
 impl Observations {
-    /// Takes note of what came next.
-    pub(super) fn note(&mut self, event: Event) {
-        let Event { at: (us, _), connection, key, kind } = event;
+    /// Handles the next line.
+    pub(super) fn note(&mut self, event: WatchEvent) {
+        let WatchEvent { at: (us, _), connection, key, kind } = event;
         match kind {
-            Kind::Get { hit, .. } => {
+            WatchEventKind::Get { hit, .. } => {
                 self.lines += 1;
                 self.looks.push_back(connection);
                 if self.looks.len() > LOOKS_MAX {
@@ -261,13 +266,13 @@ impl Observations {
                 shape.gets += 1;
                 shape.misses += u64::from(!hit);
                 self.misses += u64::from(!hit);
-                let miss = if hit { Miss::No } else { self.missed(&key, connection, us) };
+                let miss = if hit { MissKind::No } else { self.missed(&key, connection, us) };
                 if self.last.len() < OPEN_MAX || self.last.contains_key(&connection) {
                     self.last.insert(connection, LastLookup { key, hit, miss });
                 }
             }
-            Kind::Eviction => {}
-            Kind::Delete => {
+            WatchEventKind::Eviction => {}
+            WatchEventKind::Delete => {
                 let is_its = |own: &&u64| self.last.get(*own).is_some_and(|last| last.key == key);
                 let own = self.looks.iter().rev().find(is_its).copied();
                 let connection = if connection == 0 { own.unwrap_or(0) } else { connection };
@@ -277,7 +282,7 @@ impl Observations {
                 self.lines += 1;
                 self.together.deleted(connection, us, &decoded(&key));
             }
-            Kind::Store { stored, is_add, ttl, .. } => {
+            WatchEventKind::Store { stored, is_add, ttl, .. } => {
                 if let Some(own) = self.last.remove(&connection).filter(|last| last.key == key) {
                     self.take_back(connection, &own);
                 }
@@ -295,7 +300,7 @@ impl Observations {
         }
     }
 
-    /// A store begins with a look-up of its own, which has a line as well: no client has asked.
+    /// Takes a look-up back: a store has a look-up of its own, which has a line although no client asked.
     fn take_back(&mut self, connection: u64, LastLookup { key, hit, miss }: &LastLookup) {
         self.lines -= 1;
         self.gets -= 1;
@@ -303,11 +308,11 @@ impl Observations {
         let shape = self.shape(key);
         shape.gets = shape.gets.saturating_sub(1);
         shape.misses = shape.misses.saturating_sub(u64::from(!*hit));
-        let Some(open) = self.open.get_mut(&**key).filter(|_| *miss != Miss::No) else { return };
-        // Other clients may have looked since.
+        let Some(open) = self.open.get_mut(&**key).filter(|_| *miss != MissKind::No) else { return };
+        // Other clients may have looked the key up since.
         let Some(at) = open.misses.iter().rposition(|(own, _)| *own == connection) else { return };
         open.misses.remove(at);
-        if let Miss::Again(before_us) = *miss {
+        if let MissKind::Again(before_us) = *miss {
             let at = open.misses.partition_point(|(_, us)| *us <= before_us);
             open.misses.insert(at, (connection, before_us));
         }
@@ -316,7 +321,7 @@ impl Observations {
         }
     }
 
-    fn missed(&mut self, key: &str, connection: u64, us: u64) -> Miss {
+    fn missed(&mut self, key: &str, connection: u64, us: u64) -> MissKind {
         if self.open.len() >= OPEN_MAX && us > self.swept_us + SWEEP_US {
             self.swept_us = us;
             self.open.retain(|_, open| us.saturating_sub(open.last_us()) <= OPEN_US);
@@ -325,24 +330,24 @@ impl Observations {
         let open = match self.open.get_mut(key) {
             Some(open) => open,
             None if has_room => self.open.entry(key.to_owned()).or_default(),
-            None => return Miss::No,
+            None => return MissKind::No,
         };
         open.misses.retain(|(_, before_us)| us.saturating_sub(*before_us) <= OPEN_US);
         if let Some(at) = open.misses.iter().position(|(own, _)| *own == connection) {
-            // A client that looks once more is no further one, and computes from then on, if at all.
+            // A client that looks the key up again is counted once, and computes from then on, if at all.
             let (_, before_us) = open.misses.remove(at);
             open.misses.push((connection, us));
-            return Miss::Again(before_us);
+            return MissKind::Again(before_us);
         }
         open.misses.push((connection, us));
-        Miss::First
+        MissKind::First
     }
 
-    /// A client has stored a key, or has tried to: what it has computed.
+    /// Handles a store, or an attempt at one: the client has computed the key.
     fn computed(&mut self, key: &str, connection: u64, us: u64, stored: bool) {
         let Some(mut open) = self.open.remove(key) else { return };
         open.misses.retain(|(_, miss_us)| us.saturating_sub(*miss_us) <= OPEN_US);
-        // Of a pool any connection may store.
+        // A client with a pool of connections may store on any of them.
         let own = open.misses.iter().position(|(own, _)| *own == connection);
         let of_new = open.misses.iter().position(|(_, miss_us)| !open.is_of_fill(*miss_us));
         let Some(at) = own.or(of_new).or_else(|| (!open.misses.is_empty()).then_some(0)) else { return };
@@ -372,7 +377,7 @@ impl Observations {
         }
     }
 
-    fn shape(&mut self, key: &str) -> &mut Shape {
+    fn shape(&mut self, key: &str) -> &mut ShapeStats {
         let key = decoded(key);
         let mut name = shape(&key);
         if self.shapes.len() >= SHAPES_MAX && !self.shapes.contains_key(&name) {
@@ -386,7 +391,7 @@ impl Observations {
         shape
     }
 
-    /// Shapes that are asked for least become part of the others.
+    /// Merges the shapes with the fewest requests into [`OTHER`].
     fn make_room(&mut self) {
         let mut other = self.shapes.remove(OTHER).unwrap_or_default();
         let mut least = 1;
@@ -416,7 +421,7 @@ pub(super) fn head(key: &[u8]) -> Option<&str> {
     (is_prefix && is_version && end <= HEAD_MAX).then(|| std::str::from_utf8(&key[..end]).ok())?
 }
 
-/// A key as it is: in lines of `watch` what is not plain stands as `%` and two digits.
+/// A key without its escapes: lines of `watch` write bytes that are not plain as `%` and two digits.
 pub(super) fn decoded(key: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
@@ -430,7 +435,7 @@ pub(super) fn decoded(key: &str) -> Vec<u8> {
     bytes
 }
 
-impl Shape {
+impl ShapeStats {
     fn headed(&mut self, key: &[u8]) {
         if self.many_heads {
             return;
@@ -450,7 +455,7 @@ impl Shape {
         }
     }
 
-    /// Time of a computation in milliseconds, that this share of them does not exceed; None: none was seen.
+    /// The time in milliseconds that this share of computations does not exceed; None: none was seen.
     pub(super) fn time_ms(&self, percent: usize) -> Option<u64> {
         let mut times = self.times_us.clone();
         times.sort_unstable();
@@ -458,14 +463,14 @@ impl Shape {
         Some(times.get(at)?.div_ceil(1000))
     }
 
-    /// Whether its keys are locks: `add` comes right behind the miss.
+    /// Whether the keys of this shape are locks: an `add` follows each miss at once.
     pub(super) fn is_lock(&self) -> bool {
         let mut times = self.times_us.clone();
         times.sort_unstable();
         2 * self.adds >= self.stores && times.get(times.len() / 2).is_some_and(|us| *us < LOCK_US)
     }
 
-    /// Computations that a hold of this many milliseconds would have saved.
+    /// The number of computations that this `hold` would have saved.
     pub(super) fn saved_by(&self, hold_ms: u64) -> u64 {
         self.waits_us.iter().filter(|us| **us <= hold_ms * 1000).count() as u64
     }
@@ -475,31 +480,31 @@ impl Shape {
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn get(key: &str, hit: bool, us: u64) -> Event {
-        Event {
+    pub(in super::super) fn get(key: &str, hit: bool, us: u64) -> WatchEvent {
+        WatchEvent {
             at: (us, 0),
             connection: us,
             key: key.into(),
-            kind: Kind::Get { hit, size: if hit { 3 } else { 0 } },
+            kind: WatchEventKind::Get { hit, size: if hit { 3 } else { 0 } },
         }
     }
 
-    pub(in super::super) fn store(key: &str, ttl: u64, us: u64) -> Event {
-        let kind = Kind::Store { stored: true, is_add: false, ttl, size: 3 };
-        Event { at: (us, 1), connection: us, key: key.into(), kind }
+    pub(in super::super) fn store(key: &str, ttl: u64, us: u64) -> WatchEvent {
+        let kind = WatchEventKind::Store { stored: true, is_add: false, ttl, size: 3 };
+        WatchEvent { at: (us, 1), connection: us, key: key.into(), kind }
     }
 
     #[test]
     fn lines_of_both_servers() {
         let text = "ts=12.000345 gid=7 type=item_get key=page%3A1 status=not_found clsid=0 cfd=25 size=0";
-        let event = Event { at: (12_000_345, 7), connection: 25, ..get("page%3A1", false, 0) };
-        assert_eq!(Line::parse(text), Line::Observations(event));
+        let event = WatchEvent { at: (12_000_345, 7), connection: 25, ..get("page%3A1", false, 0) };
+        assert_eq!(WatchLine::parse(text), WatchLine::Request(event));
         let text =
             "ts=13.5001 gid=8 type=item_store key=a status=stored cmd=set ttl=60 clsid=1 cfd=25 size=3\n";
-        let event = Event { at: (13_005_001, 8), connection: 25, ..store("a", 60, 0) };
-        assert_eq!(Line::parse(text), Line::Observations(event));
-        assert_eq!(Line::parse("skipped=12"), Line::Skipped(12));
-        assert_eq!(Line::parse("[skipped: 3]"), Line::Skipped(3));
+        let event = WatchEvent { at: (13_005_001, 8), connection: 25, ..store("a", 60, 0) };
+        assert_eq!(WatchLine::parse(text), WatchLine::Request(event));
+        assert_eq!(WatchLine::parse("skipped=12"), WatchLine::Skipped(12));
+        assert_eq!(WatchLine::parse("[skipped: 3]"), WatchLine::Skipped(3));
         for odd in [
             "",
             "OK",
@@ -507,7 +512,7 @@ pub(super) mod tests {
             "ts=1.000001 type=slab key=a",
             "ts=1.1000000 type=item_get key=a",
         ] {
-            assert_eq!(Line::parse(odd), Line::Other, "{odd}");
+            assert_eq!(WatchLine::parse(odd), WatchLine::Other, "{odd}");
         }
     }
 
@@ -527,13 +532,13 @@ pub(super) mod tests {
         assert_eq!((shape.time_ms(50), shape.time_ms(99)), (Some(101), Some(401)));
         assert_eq!([9, 11, 299, 301].map(|hold_ms| shape.saved_by(hold_ms)), [0, 1, 1, 2]);
         assert_eq!(shape.ttl_min, Some(60));
-        assert_eq!(Shape::default().time_ms(50), None);
+        assert_eq!(ShapeStats::default().time_ms(50), None);
     }
 
     #[test]
     fn the_look_up_of_a_store_is_no_get() {
         let mut seen = Observations::default();
-        let of = |connection: u64, event: Event| Event { connection, ..event };
+        let of = |connection: u64, event: WatchEvent| WatchEvent { connection, ..event };
         for event in [
             of(1, get("page:1", false, 0)),
             of(2, get("page:1", false, 1_000)),
@@ -559,7 +564,7 @@ pub(super) mod tests {
     #[test]
     fn a_client_that_looks_again_and_again_is_one() {
         let mut seen = Observations::default();
-        let of = |connection: u64, event: Event| Event { connection, ..event };
+        let of = |connection: u64, event: WatchEvent| WatchEvent { connection, ..event };
         for n in 0..100 {
             seen.note(of(n % 3, get("page:1", false, n * 10_000)));
         }
@@ -582,7 +587,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_not_computed_is_no_herd() {
         let mut seen = Observations::default();
-        let of = |connection: u64, event: Event| Event { connection, ..event };
+        let of = |connection: u64, event: WatchEvent| WatchEvent { connection, ..event };
         for n in 0..20 {
             let at = n * 5_000_000;
             for event in [
@@ -607,8 +612,8 @@ pub(super) mod tests {
             of(6, get("user:2", true, 200_025_000)),
             of(
                 6,
-                Event {
-                    kind: Kind::Store { stored: false, is_add: true, ttl: 60, size: 3 },
+                WatchEvent {
+                    kind: WatchEventKind::Store { stored: false, is_add: true, ttl: 60, size: 3 },
                     ..store("user:2", 60, 200_025_000)
                 },
             ),
@@ -624,7 +629,7 @@ pub(super) mod tests {
     #[test]
     fn clients_that_store_at_the_same_time_all_count() {
         let mut seen = Observations::default();
-        let of = |connection: u64, event: Event| Event { connection, ..event };
+        let of = |connection: u64, event: WatchEvent| WatchEvent { connection, ..event };
         for event in [
             of(1, get("page:1", false, 0)),
             of(2, get("page:1", false, 10)),
@@ -653,7 +658,7 @@ pub(super) mod tests {
             get("page:1", false, 400_000),
             get("page:1", true, 2_000_000),
         ] {
-            sorter.push(Line::Observations(event), &mut |event| seen.note(event));
+            sorter.push(WatchLine::Request(event), &mut |event| seen.note(event));
         }
         assert_eq!(seen.gets, 2, "the last one waits");
         sorter.end(&mut |event| seen.note(event));
@@ -665,8 +670,8 @@ pub(super) mod tests {
     fn keys_that_are_added_at_once_are_locks() {
         let mut seen = Observations::default();
         for n in 0..10_u64 {
-            let add = |key, us| Event {
-                kind: Kind::Store { stored: true, is_add: true, ttl: 1, size: 3 },
+            let add = |key, us| WatchEvent {
+                kind: WatchEventKind::Store { stored: true, is_add: true, ttl: 1, size: 3 },
                 ..store(key, 1, us)
             };
             let at = n * 1_000_000;
@@ -679,7 +684,7 @@ pub(super) mod tests {
             }
         }
         assert!(seen.shapes["lock:{}"].is_lock() && !seen.shapes["page:{}"].is_lock());
-        assert!(!Shape::default().is_lock());
+        assert!(!ShapeStats::default().is_lock());
     }
 
     #[test]
@@ -699,17 +704,20 @@ pub(super) mod tests {
 
     #[test]
     fn deletes_and_evictions_have_lines() {
-        let kind = |text: &str| match Line::parse(text) {
-            Line::Observations(event) => event.kind,
+        let kind = |text: &str| match WatchLine::parse(text) {
+            WatchLine::Request(event) => event.kind,
             other => panic!("{other:?}"),
         };
-        assert_eq!(kind("ts=1.000001 gid=2 type=deleted key=a cmd=delete clsid=1 size=5"), Kind::Delete);
+        assert_eq!(
+            kind("ts=1.000001 gid=2 type=deleted key=a cmd=delete clsid=1 size=5"),
+            WatchEventKind::Delete
+        );
         assert_eq!(
             kind("ts=1.000001 gid=2 type=eviction key=a fetch=no ttl=-1 la=3 clsid=1 size=5"),
-            Kind::Eviction
+            WatchEventKind::Eviction
         );
         let negative = "ts=1.000001 gid=2 type=item_store key=a status=stored cmd=set ttl=4294967233 clsid=1 cfd=2 size=2";
-        assert_eq!(kind(negative), Kind::Store { stored: true, is_add: false, ttl: 1, size: 2 });
+        assert_eq!(kind(negative), WatchEventKind::Store { stored: true, is_add: false, ttl: 1, size: 2 });
     }
 
     #[test]
@@ -717,9 +725,9 @@ pub(super) mod tests {
         for connection in [0, 7] {
             let mut seen = Observations::default();
             for event in [
-                Event { connection: 7, ..get("user:7:name", true, 0) },
-                Event { connection: 8, ..get("page:1", true, 1) },
-                Event { connection, kind: Kind::Delete, ..get("user:7:name", true, 2) },
+                WatchEvent { connection: 7, ..get("user:7:name", true, 0) },
+                WatchEvent { connection: 8, ..get("page:1", true, 1) },
+                WatchEvent { connection, kind: WatchEventKind::Delete, ..get("user:7:name", true, 2) },
             ] {
                 seen.note(event);
             }

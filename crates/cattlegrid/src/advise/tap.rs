@@ -1,4 +1,4 @@
-//! The lines of `watch`, read by a thread, so that the server need not wait for what is done with them.
+//! Reads the lines of `watch` on a thread of its own, so that the server need not wait for their handling.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -6,32 +6,34 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::link::{Server, Stream, first_line, is_timeout};
+use super::link::{ServerStream, WatchedServer, first_line, is_timeout};
 
-/// Pieces that wait at most, of [`PIECE_MAX`] bytes: beyond them nothing is read, and the server leaves lines out.
+/// Most buffers of [`PIECE_MAX`] bytes that wait. When they are full nothing is read, and the server leaves
+/// lines out.
 const PIECES: usize = 256;
 const PIECE_MAX: usize = 64 << 10;
-/// Longest line: keys are 250 bytes, escaped three times as many.
+/// Longest line in bytes: keys have 250 bytes, three times as many when escaped.
 const LINE_MAX: usize = 4096;
-/// How often the thread looks whether it should end.
+/// Pause between two checks whether the thread should end.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A connection that watches.
 pub(super) struct Tap {
     pieces: Receiver<io::Result<Vec<u8>>>,
     stop: Arc<AtomicBool>,
-    /// The part of a line whose rest is still to come.
+    /// The part of a line whose end has not come.
     rest: Vec<u8>,
-    /// Deletes have lines, too.
+    /// Whether the server shows deletes.
     pub(super) shows_deletes: bool,
 }
 
 impl Tap {
-    /// Watches look-ups, stores, and deletes where the server shows them (memcached 1.6.45 does, 1.6.18 does not); `evictions`: these too.
+    /// Watches look-ups, stores, and deletes if the server shows them (memcached 1.6.45 does, 1.6.18 does
+    /// not). `evictions`: also evictions.
     ///
     /// # Errors
-    /// It cannot be reached, or does not let itself be watched.
-    pub(super) fn open(server: &Server, evictions: bool) -> io::Result<Self> {
+    /// The server cannot be reached, or refuses watchers.
+    pub(super) fn open(server: &WatchedServer, evictions: bool) -> io::Result<Self> {
         let extra = if evictions { " evictions" } else { "" };
         let mut answer = String::new();
         for deletions in [" deletions", ""] {
@@ -52,7 +54,7 @@ impl Tap {
         Err(io::Error::other(format!("it does not let itself be watched: {answer}")))
     }
 
-    /// Gives the lines that come within this time to `note`.
+    /// Passes the lines that come within this time to `note`.
     ///
     /// # Errors
     /// The connection has ended.
@@ -89,7 +91,7 @@ impl Drop for Tap {
     }
 }
 
-fn read(mut stream: Stream, sender: &SyncSender<io::Result<Vec<u8>>>, stop: &AtomicBool) {
+fn read(mut stream: ServerStream, sender: &SyncSender<io::Result<Vec<u8>>>, stop: &AtomicBool) {
     let mut buffer = vec![0; PIECE_MAX];
     let mut result = stream.limit(LOOK);
     while result.is_ok() && !stop.load(Relaxed) {
@@ -98,7 +100,7 @@ fn read(mut stream: Stream, sender: &SyncSender<io::Result<Vec<u8>>>, stop: &Ato
                 Err(io::Error::other("the server has closed the connection: this is what was seen before"))
             }
             Ok(count) => {
-                // Who does not take it has gone.
+                // The receiver is gone.
                 if sender.send(Ok(buffer[..count].to_vec())).is_err() {
                     return;
                 }

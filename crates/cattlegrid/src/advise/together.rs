@@ -1,7 +1,7 @@
-//! Keys that are deleted together: a tag can take the place of the deletes.
+//! Keys that are deleted together: a tag can replace the deletes.
 //!
-//! Deletes that come on one connection one behind the other are a burst. A part of their keys that they share, such as the `7` of `user:7:name` and
-//! `user:7:cart`, is what a tag would be named after.
+//! Deletes that follow each other on a connection are a burst. A part that their keys share, such as the `7`
+//! of `user:7:name` and `user:7:cart`, can name the tag.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,52 +9,52 @@ use cattlegrid_server::shape;
 
 use super::seen::head;
 
-/// A delete that comes later behind the last one, in microseconds, begins another burst.
+/// Longest pause between two deletes of a burst, in microseconds.
 const GAP_US: u64 = 20_000;
-/// Keys of a burst at most.
+/// Most keys of a burst.
 const KEYS_MAX: usize = 64;
-/// Connections whose bursts are followed.
+/// Most connections whose bursts are followed.
 const BURSTS_MAX: usize = 10_000;
-/// Groups that are kept apart.
+/// Most groups that are counted apart.
 const GROUPS_MAX: usize = 1_000;
-/// Values that are counted.
+/// Most values that are counted per group.
 const VALUES_MAX: usize = 16;
-/// Bursts from which on a tag is advised, and different values in them.
+/// Least number of bursts, and of different values in them, for which a tag is advised.
 const BURSTS_MIN: u64 = 3;
 const VALUES_MIN: usize = 2;
 
-/// A shape, and which of its places the keys share.
-pub(super) type Place = (String, usize);
+/// A shape, and the number of a variable place in it.
+pub(super) type ShapePlace = (String, usize);
 
 #[derive(Debug, Default)]
 pub(super) struct JointDeletes {
-    bursts: HashMap<u64, Burst>,
-    groups: BTreeMap<BTreeSet<Place>, Group>,
-    /// Deletes of each shape.
+    bursts: HashMap<u64, DeleteBurst>,
+    groups: BTreeMap<BTreeSet<ShapePlace>, DeleteGroup>,
+    /// The number of deletes of each shape.
     by_shape: HashMap<String, u64>,
     pub(super) deletes: u64,
 }
 
 #[derive(Debug)]
-struct Burst {
+struct DeleteBurst {
     last_us: u64,
     keys: Vec<String>,
 }
 
-/// Shapes that are deleted together.
+/// Shapes whose keys are deleted together.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) places: BTreeSet<Place>,
+pub(super) struct DeleteGroup {
+    pub(super) places: BTreeSet<ShapePlace>,
     pub(super) bursts: u64,
     pub(super) deletes: u64,
     values: BTreeSet<String>,
-    /// Deletes that had the value in common with another one of their burst, by shape.
+    /// By shape: deletes that shared the value with another delete of their burst.
     by_shape: BTreeMap<String, u64>,
-    /// How often the first key of a burst was of this shape.
+    /// By shape: how often the first delete of a burst was of it.
     firsts: BTreeMap<String, u64>,
 }
 
-impl Group {
+impl DeleteGroup {
     /// The shape whose delete most often comes first.
     pub(super) fn first(&self) -> &str {
         let most = self.firsts.iter().max_by_key(|(name, count)| (**count, std::cmp::Reverse(*name)));
@@ -63,7 +63,7 @@ impl Group {
 }
 
 impl JointDeletes {
-    /// A key was deleted.
+    /// Handles a delete.
     pub(super) fn deleted(&mut self, connection: u64, us: u64, key: &[u8]) {
         self.deletes += 1;
         let Ok(key) = std::str::from_utf8(key) else { return };
@@ -74,7 +74,7 @@ impl JointDeletes {
         if self.bursts.len() >= BURSTS_MAX && !self.bursts.contains_key(&connection) {
             self.end();
         }
-        let burst = self.bursts.entry(connection).or_insert(Burst { last_us: us, keys: Vec::new() });
+        let burst = self.bursts.entry(connection).or_insert(DeleteBurst { last_us: us, keys: Vec::new() });
         let is_over = us.saturating_sub(burst.last_us) > GAP_US || burst.keys.len() >= KEYS_MAX;
         let over = if is_over { std::mem::take(&mut burst.keys) } else { Vec::new() };
         burst.last_us = us;
@@ -82,7 +82,7 @@ impl JointDeletes {
         self.close(&over);
     }
 
-    /// No more deletes come.
+    /// Ends all bursts: no more deletes come.
     pub(super) fn end(&mut self) {
         for burst in std::mem::take(&mut self.bursts).into_values() {
             self.close(&burst.keys);
@@ -93,7 +93,7 @@ impl JointDeletes {
         if keys.len() < 2 {
             return;
         }
-        // What a framework puts before all keys they share anyway.
+        // All keys share the prefix of a framework anyway, so it does not count.
         let heads: BTreeSet<Option<&str>> = keys.iter().map(|key| head(key.as_bytes())).collect();
         let before = match heads.first() {
             Some(Some(head)) if heads.len() == 1 => shape(head.as_bytes()).matches("{}").count(),
@@ -121,10 +121,10 @@ impl JointDeletes {
         }
     }
 
-    /// The groups that tags could replace, those with most deletes first. Keys that were not there have no line, so that
-    /// a burst shows a part of its group: groups that share a shape are one.
-    pub(super) fn groups(&self) -> Vec<Group> {
-        let mut all: Vec<Group> = Vec::new();
+    /// The groups that tags could replace, those with the most deletes first. Deletes of absent keys have no
+    /// line, so a burst shows a part of its group only: groups that share a shape are merged.
+    pub(super) fn groups(&self) -> Vec<DeleteGroup> {
+        let mut all: Vec<DeleteGroup> = Vec::new();
         for group in self.groups.values() {
             let mut sum = group.clone();
             all.retain(|other| {
@@ -146,17 +146,17 @@ impl JointDeletes {
             all.push(sum);
         }
         all.retain(|group| group.bursts >= BURSTS_MIN && group.values.len() >= VALUES_MIN);
-        // Numbers can be equal by chance: most deletes of each shape must be of this kind.
+        // Numbers can be equal by chance: most deletes of each shape must share a value.
         all.retain(|group| {
             let is_most = |(name, together): (&String, &u64)| {
                 self.by_shape.get(name).is_none_or(|deletes| *together * 2 >= *deletes)
             };
             group.by_shape.iter().all(is_most)
         });
-        // Keys can share several parts: what differs most between bursts is what they are about.
+        // Keys can share several parts: the part that differs most between bursts names the tag.
         let names =
-            |group: &Group| group.places.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
-        let rivals: Vec<(BTreeSet<String>, usize, BTreeSet<Place>)> =
+            |group: &DeleteGroup| group.places.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
+        let rivals: Vec<(BTreeSet<String>, usize, BTreeSet<ShapePlace>)> =
             all.iter().map(|group| (names(group), group.values.len(), group.places.clone())).collect();
         all.retain(|group| {
             !rivals.iter().any(|(other, values, places)| {
@@ -170,9 +170,9 @@ impl JointDeletes {
 }
 
 /// By value that keys share: the places where the value stands, the keys, and the shape of the first key.
-type SharedValues<'k> = BTreeMap<&'k str, (BTreeSet<Place>, BTreeSet<&'k str>, String)>;
+type SharedValues<'k> = BTreeMap<&'k str, (BTreeSet<ShapePlace>, BTreeSet<&'k str>, String)>;
 
-/// Values in the places of the keys, behind this many of them.
+/// The values in variable places of the keys, after this many places.
 fn shared(keys: &[String], before: usize) -> SharedValues<'_> {
     let mut by_value = SharedValues::new();
     for key in keys {
@@ -202,7 +202,7 @@ pub(super) fn captures<'k>(shape: &str, key: &'k str) -> Vec<&'k str> {
     found
 }
 
-/// The word before a place of a shape, which says what stands there: `user` of `user:{}:name`.
+/// The word before a variable place, which names it: `user` of `user:{}:name`.
 pub(super) fn word_before(shape: &str, place: usize) -> Option<&str> {
     let before = shape.split("{}").nth(place)?;
     let word = before.split(|c: char| !c.is_ascii_alphabetic()).rfind(|word| !word.is_empty())?;

@@ -27,7 +27,7 @@ pub(super) struct Backend {
 
 /// The task of all clients of a crowd: to get one key, and to compute it after a miss.
 #[derive(Debug, Clone)]
-pub(super) struct Play<'a> {
+pub(super) struct CrowdTask<'a> {
     pub(super) key: &'a str,
     /// Exptime of what they store.
     pub(super) exptime: u32,
@@ -88,8 +88,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const ROUND: Duration = Duration::from_millis(50);
 
 /// One run of a play.
-struct Run<'a> {
-    play: &'a Play<'a>,
+struct CrowdRun<'a> {
+    play: &'a CrowdTask<'a>,
     seen: CrowdResult,
     /// Clients that wait for a place of the backend.
     queue: VecDeque<usize>,
@@ -131,10 +131,10 @@ impl<'m> Crowd<'m> {
     }
 
     /// Plays on until all clients have the value, or have asked long enough.
-    pub(super) fn run_until_done(&mut self, play: &Play<'_>) -> Result<CrowdResult, DemoError> {
+    pub(super) fn run_until_done(&mut self, play: &CrowdTask<'_>) -> Result<CrowdResult, DemoError> {
         let start = self.clock.now();
         let seen = CrowdResult { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
-        let mut run = Run {
+        let mut run = CrowdRun {
             play,
             seen,
             queue: VecDeque::new(),
@@ -174,14 +174,14 @@ impl<'m> Crowd<'m> {
     }
 
     /// Ends computations that are done, and begins those there is a place for.
-    fn compute(&mut self, run: &mut Run<'_>) -> Result<(), DemoError> {
+    fn compute(&mut self, run: &mut CrowdRun<'_>) -> Result<(), DemoError> {
         while run.busy.front().is_some_and(|(done, _)| *done <= run.now) {
             let Some((_, token)) = run.busy.pop_front() else { break };
             run.seen.computed += 1;
             let version = run.seen.computed;
             let client = &mut self.clients[token];
             client.state = ClientState::Storing(version);
-            let Play { key, exptime, .. } = run.play;
+            let CrowdTask { key, exptime, .. } = run.play;
             let value = value(key, version);
             client.send(&format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len()))?;
         }
@@ -193,7 +193,7 @@ impl<'m> Crowd<'m> {
         Ok(())
     }
 
-    fn receive(&mut self, token: usize, run: &mut Run<'_>) -> Result<(), DemoError> {
+    fn receive(&mut self, token: usize, run: &mut CrowdRun<'_>) -> Result<(), DemoError> {
         let client = &mut self.clients[token];
         if !client.receive()? {
             return Ok(());

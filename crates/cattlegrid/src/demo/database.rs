@@ -47,7 +47,7 @@ fn rules(port: u16) -> String {
 }
 
 fn shop(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
-    let database = match Database::start(stage)? {
+    let database = match PostgresProcess::start(stage)? {
         Ok(database) => database,
         Err(reason) => {
             let row = ["not shown, see below", "-", "-"].map(str::to_owned).to_vec();
@@ -102,7 +102,7 @@ fn shop(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
 /// deletes nothing.
 fn page(
     client: &mut PlainClient<'_>,
-    database: &Database,
+    database: &PostgresProcess,
     id: u32,
 ) -> Result<(String, &'static str), DemoError> {
     let key = format!("page:{id}");
@@ -116,14 +116,14 @@ fn page(
 }
 
 /// A server of the machine's newest release; ended when dropped.
-struct Database {
+struct PostgresProcess {
     process: Child,
     port: u16,
     psql: PathBuf,
     _directory: TempDir,
 }
 
-impl Database {
+impl PostgresProcess {
     /// Starts one; why there is none.
     fn start(stage: &Stage) -> Result<Result<Self, String>, DemoError> {
         let database = match Self::launch() {
@@ -201,7 +201,7 @@ impl Database {
     }
 }
 
-impl Drop for Database {
+impl Drop for PostgresProcess {
     fn drop(&mut self) {
         // At once: it takes its own processes along.
         let pid = Pid::from_child(&self.process);

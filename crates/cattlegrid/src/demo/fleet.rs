@@ -41,7 +41,7 @@ fn rules(node: usize, etcd: u16) -> String {
 }
 
 fn fleet(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
-    let etcd = match Etcd::start() {
+    let etcd = match EtcdProcess::start() {
         Ok(etcd) => etcd,
         Err(reason) => {
             let row = ["not shown, see below", "-", "-"].map(str::to_owned).to_vec();
@@ -110,13 +110,13 @@ fn row(title: &str, [first, second]: [usize; 2], how: &str) -> Vec<String> {
 }
 
 /// A server of etcd; ended when dropped.
-struct Etcd {
+struct EtcdProcess {
     _process: Server,
     port: u16,
     _directory: TempDir,
 }
 
-impl Etcd {
+impl EtcdProcess {
     /// Starts one; why there is none.
     fn start() -> Result<Self, String> {
         if !cfg!(feature = "etcd") {

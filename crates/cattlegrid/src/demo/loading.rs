@@ -6,7 +6,7 @@ use cattlegrid_load::{count, micros};
 use cattlegrid_server::time::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::crowd::{Backend, CrowdResult, Play};
+use super::crowd::{Backend, CrowdResult, CrowdTask};
 use super::plain::PlainClient;
 use super::protection::{all_wait, open, promise};
 use super::scenes::Stage;
@@ -36,7 +36,7 @@ fn one_job(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let mut crowd = open(stage, CROWD)?;
     let key = "cold:1";
     crowd.ask(key)?;
-    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&CrowdTask { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
     let jobs = jobs(&mut plain)? - before;
     promise(jobs == 1 && seen.hits == CROWD, || {
         format!("{jobs} jobs and {} values for a cold key", seen.hits)
@@ -74,7 +74,7 @@ fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     all_wait(stage, &mut plain, key, CROWD)?;
     // If it has not begun the job, which is possible on a slow machine, the next worker begins it: one job then.
     kill_process(worker, Signal::KILL).map_err(|error| DemoError::io("the worker")(error.into()))?;
-    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&CrowdTask { key, exptime: 0, backend: NO_BACKEND, again_for: None })?;
     let jobs = jobs(&mut plain)? - before;
     promise((1..=2).contains(&jobs) && seen.hits == CROWD, || {
         format!("{jobs} jobs and {} values after the worker was killed", seen.hits)

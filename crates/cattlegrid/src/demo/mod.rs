@@ -35,7 +35,7 @@ use cattlegrid_server::sys;
 use cattlegrid_server::time::Clock;
 
 use scenes::Stage;
-use table::Table;
+use table::DemoTable;
 
 /// Why the tour ended early.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +130,7 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
     let scenes: usize = ACTS.iter().map(|act| act.scenes.len()).sum();
     let (mut number, mut text, mut notes) = (0, String::new(), Vec::new());
     for act in ACTS {
-        let mut table = Table::new(act.heads);
+        let mut table = DemoTable::new(act.heads);
         for scene in act.scenes {
             number += 1;
             let head = format!("[{number}/{scenes}] {}", scene.title);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::crowd::{Backend, Play, value};
+use super::crowd::{Backend, CrowdTask, value};
 use super::plain::PlainClient;
 use super::protection::open;
 use super::scenes::Stage;
@@ -40,7 +40,7 @@ fn play(stage: &Stage, round: u64) -> Result<(), DemoError> {
     let page = &format!("page:open{round}");
     let mut crowd = open(stage, CROWD)?;
     crowd.ask(page)?;
-    crowd.run_until_done(&Play { key: page, exptime: 60, backend: BACKEND, again_for: None })?;
+    crowd.run_until_done(&CrowdTask { key: page, exptime: 60, backend: BACKEND, again_for: None })?;
     drop(crowd);
 
     let news = &format!("news:open{round}");
@@ -50,13 +50,13 @@ fn play(stage: &Stage, round: u64) -> Result<(), DemoError> {
     plain.set(news, &value(news, 0), 1)?;
     let mut readers = open(stage, READERS)?;
     readers.ask(news)?;
-    readers.run_until_done(&Play { key: news, exptime: 60, backend: BACKEND, again_for: Some(READ) })?;
+    readers.run_until_done(&CrowdTask { key: news, exptime: 60, backend: BACKEND, again_for: Some(READ) })?;
     drop(readers);
 
     let cold = &format!("cold:open{round}");
     let mut asking = open(stage, ASKING)?;
     asking.ask(cold)?;
-    asking.run_until_done(&Play { key: cold, exptime: 60, backend: NO_BACKEND, again_for: None })?;
+    asking.run_until_done(&CrowdTask { key: cold, exptime: 60, backend: NO_BACKEND, again_for: None })?;
     drop(asking);
 
     let basket = format!("user-basket:{}", round % 7);

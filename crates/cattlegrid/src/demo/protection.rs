@@ -5,7 +5,7 @@ use std::time::Duration;
 use cattlegrid_load::{Peer, count, micros};
 use serde_json::Value as Json;
 
-use super::crowd::{Backend, Crowd, CrowdResult, Play, value};
+use super::crowd::{Backend, Crowd, CrowdResult, CrowdTask, value};
 use super::picture::Curve;
 use super::plain::PlainClient;
 use super::scenes::Stage;
@@ -57,7 +57,7 @@ fn stampede(stage: &mut Stage, key: &str) -> Result<CrowdResult, DemoError> {
     let mut crowd = open(stage, CROWD)?;
     all_accepted(stage)?;
     crowd.ask(key)?;
-    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&CrowdTask { key, exptime: 0, backend: BACKEND, again_for: None })?;
     drop(crowd);
     stage.stampedes.push(Curve::new(&seen));
     Ok(seen)
@@ -73,7 +73,7 @@ fn killed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let mut plain = PlainClient::open(stage.ruled(), stage.meter())?;
     all_wait(stage, &mut plain, key, WAITING)?;
     winner.kill()?;
-    let seen = crowd.run_until_done(&Play { key, exptime: 0, backend: BACKEND, again_for: None })?;
+    let seen = crowd.run_until_done(&CrowdTask { key, exptime: 0, backend: BACKEND, again_for: None })?;
     promise(seen.computed == 1 && seen.hits == WAITING - 1, || {
         format!("{} computations and {} values after the first was killed", seen.computed, seen.hits)
     })?;
@@ -128,7 +128,7 @@ fn refreshed(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let mut crowd = open(stage, READERS)?;
     crowd.ask(key)?;
     let again_for = Some(Duration::from_millis(200));
-    let seen = crowd.run_until_done(&Play { key, exptime: 60, backend: REFRESH, again_for })?;
+    let seen = crowd.run_until_done(&CrowdTask { key, exptime: 60, backend: REFRESH, again_for })?;
     promise(seen.computed == 1, || format!("{} computations under grace", seen.computed))?;
     promise(seen.hits_meanwhile > 0, || "nobody got the old value during a refresh".to_owned())?;
     let note = format!(

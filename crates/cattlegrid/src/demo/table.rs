@@ -3,12 +3,12 @@
 use std::fmt::{self, Display};
 
 /// Lines of cells under their heads.
-pub(super) struct Table {
+pub(super) struct DemoTable {
     /// The first line is the heads.
     lines: Vec<Vec<String>>,
 }
 
-impl Table {
+impl DemoTable {
     pub(super) fn new(heads: &[&str]) -> Self {
         Self { lines: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
@@ -20,7 +20,7 @@ impl Table {
     }
 }
 
-impl Display for Table {
+impl Display for DemoTable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |column: usize| {
             self.lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
@@ -71,13 +71,13 @@ mod tests {
 
     #[test]
     fn words_to_the_left_numbers_to_the_right() {
-        let mut table = Table::new(&["scene", "n"]);
+        let mut table = DemoTable::new(&["scene", "n"]);
         table.add(vec![vec!["a".to_owned(), "100".to_owned()]]);
         assert_eq!(table.to_string(), "scene    n\na      100\n");
     }
     #[test]
     fn what_is_too_wide_is_folded() {
-        let mut table = Table::new(&["a scene with many words", "n", "m"]);
+        let mut table = DemoTable::new(&["a scene with many words", "n", "m"]);
         let words = "w".repeat(70);
         table.add(vec![vec![words.clone(), "100".to_owned(), "2,000,000".to_owned()]]);
         let text = table.to_string();

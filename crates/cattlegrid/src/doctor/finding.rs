@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum Severity {
     /// Something fails, loses data, or lets others in.
     Problem,
     /// The server works; with the change it works better, or for longer.
     Advice,
 }
 
-impl Level {
+impl Severity {
     const fn name(self) -> &'static str {
         match self {
             Self::Problem => "problem",
@@ -23,7 +23,7 @@ impl Level {
 /// Something to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    pub(crate) level: Level,
+    pub(crate) level: Severity,
     /// The thing that was checked.
     pub(crate) check: &'static str,
     /// The value, and where it is from.
@@ -52,7 +52,7 @@ impl Findings {
         why: impl Into<String>,
         mend: impl Into<String>,
     ) {
-        self.push(Level::Problem, check, found.into(), why.into(), mend.into());
+        self.push(Severity::Problem, check, found.into(), why.into(), mend.into());
     }
 
     pub(crate) fn advice(
@@ -62,10 +62,10 @@ impl Findings {
         why: impl Into<String>,
         mend: impl Into<String>,
     ) {
-        self.push(Level::Advice, check, found.into(), why.into(), mend.into());
+        self.push(Severity::Advice, check, found.into(), why.into(), mend.into());
     }
 
-    fn push(&mut self, level: Level, check: &'static str, found: String, why: String, mend: String) {
+    fn push(&mut self, level: Severity, check: &'static str, found: String, why: String, mend: String) {
         self.list.push(Finding { level, check, found, why, mend });
     }
 
@@ -77,13 +77,13 @@ impl Findings {
         self.unseen.push((check, how.into()));
     }
 
-    fn count(&self, level: Level) -> usize {
+    fn count(&self, level: Severity) -> usize {
         self.list.iter().filter(|finding| finding.level == level).count()
     }
 
     /// Whether there is none that is more than advice.
     pub(crate) fn is_good(&self) -> bool {
-        self.count(Level::Problem) == 0
+        self.count(Severity::Problem) == 0
     }
 
     /// For people: problems first, and at the end how much there is of everything.
@@ -108,8 +108,8 @@ impl Findings {
             line("ok", format_args!("{check}: {found}"));
         }
         let counts = [
-            (self.count(Level::Problem), "problem", "problems"),
-            (self.count(Level::Advice), "piece of advice", "pieces of advice"),
+            (self.count(Severity::Problem), "problem", "problems"),
+            (self.count(Severity::Advice), "piece of advice", "pieces of advice"),
         ];
         let counts: Vec<String> = counts
             .iter()
@@ -143,8 +143,8 @@ impl Findings {
         };
         let all = serde_json::json!({
             "server": about,
-            "problems": self.count(Level::Problem),
-            "advice": self.count(Level::Advice),
+            "problems": self.count(Severity::Problem),
+            "advice": self.count(Severity::Advice),
             "findings": findings,
             "unseen": pairs(&self.unseen, "how"),
             "passed": pairs(&self.passed, "found"),

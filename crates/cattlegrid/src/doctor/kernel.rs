@@ -130,7 +130,7 @@ fn clock(machine: &Machine, nanos: u64, to: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::{Memory, Process};
+    use super::super::machine::{MemoryFigures, ProcessFacts};
     use super::*;
     use cattlegrid_config::{Command, parse_args};
 
@@ -148,8 +148,8 @@ mod tests {
             syn_backlog: Some(128),
             huge_pages: Some("madvise".to_owned()),
             swappiness: Some(60),
-            memory: Some(Memory { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
-            process: Process { same_network: true, ..Process::default() },
+            memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
+            process: ProcessFacts { same_network: true, ..Process::default() },
             ..Machine::default()
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn swap_with_and_without_locks() {
         let mut machine = good();
-        machine.memory = Some(Memory { swap_total: 1 << 30, ..Memory::default() });
+        machine.memory = Some(MemoryFigures { swap_total: 1 << 30, ..Memory::default() });
         assert_eq!(found(&[], &machine, 25, false), ["swap"]);
         assert!(found(&["-k"], &machine, 25, false).is_empty());
         assert!(found(&[], &Machine { swappiness: Some(1), ..machine.clone() }, 25, false).is_empty());

@@ -3,7 +3,7 @@
 use cattlegrid_config::Settings;
 
 use super::finding::{Findings, size};
-use super::machine::{ControlGroup, Limit, Machine};
+use super::machine::{ControlGroup, Machine, ResourceLimit};
 
 /// The resources that the settings ask for.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ pub(crate) fn judge(needs: &Needs, machine: &Machine, running: bool, to: &mut Fi
 fn open_files(needs: &Needs, machine: &Machine, running: bool, to: &mut Findings) {
     let wanted = needs.open_files;
     let name = "open files";
-    let Some(Limit { soft, hard }) = machine.process.open_files else {
+    let Some(ResourceLimit { soft, hard }) = machine.process.open_files else {
         to.unseen(name, "the limits of the process cannot be read; run this as root or as its user");
         return;
     };

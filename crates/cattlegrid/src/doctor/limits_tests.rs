@@ -1,4 +1,4 @@
-use super::super::machine::{Memory, Process};
+use super::super::machine::{MemoryFigures, ProcessFacts};
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -19,11 +19,11 @@ fn needs() -> Needs {
 fn good() -> Machine {
     Machine {
         nr_open: Some(1 << 20),
-        memory: Some(Memory { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
-        process: Process {
-            open_files: Some(Limit { soft: 2048, hard: 524_288 }),
-            locked_memory: Some(Limit { soft: 8 * MIB, hard: 8 * MIB }),
-            core: Some(Limit { soft: 0, hard: u64::MAX }),
+        memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
+        process: ProcessFacts {
+            open_files: Some(ResourceLimit { soft: 2048, hard: 524_288 }),
+            locked_memory: Some(ResourceLimit { soft: 8 * MIB, hard: 8 * MIB }),
+            core: Some(ResourceLimit { soft: 0, hard: u64::MAX }),
             cpus: Some(4),
             ..Process::default()
         },
@@ -55,7 +55,7 @@ fn a_good_machine_has_nothing_to_change() {
 fn open_files_before_the_start_and_of_a_server_that_runs() {
     let with = |soft, hard, capabilities| {
         let mut machine = good();
-        machine.process.open_files = Some(Limit { soft, hard });
+        machine.process.open_files = Some(ResourceLimit { soft, hard });
         machine.process.capabilities = capabilities;
         machine
     };
@@ -84,7 +84,7 @@ fn memory_that_may_be_locked() {
         "{said}"
     );
     let mut machine = good();
-    machine.process.locked_memory = Some(Limit { soft: 0, hard: u64::MAX });
+    machine.process.locked_memory = Some(ResourceLimit { soft: 0, hard: u64::MAX });
     assert_eq!(found(&needs, &machine, false).1.len(), 0);
     machine = good();
     machine.process.capabilities = 1 << IPC_LOCK;
@@ -100,14 +100,15 @@ fn core_files_that_are_forbidden() {
     let needs = Needs { core: true, ..needs() };
     assert_eq!(found(&needs, &good(), false).1.len(), 0);
     let mut machine = good();
-    machine.process.core = Some(Limit { soft: 0, hard: 0 });
+    machine.process.core = Some(ResourceLimit { soft: 0, hard: 0 });
     assert!(!one(&needs, &machine, false).0);
 }
 
 #[test]
 fn the_memory_of_the_machine() {
     let with = |total: u64, available: u64| {
-        let memory = Some(Memory { total: total * MIB, available: available * MIB, ..Memory::default() });
+        let memory =
+            Some(MemoryFigures { total: total * MIB, available: available * MIB, ..Memory::default() });
         Machine { memory, ..good() }
     };
     assert!(!one(&needs(), &with(79, 79), false).0);
@@ -122,7 +123,7 @@ fn the_memory_of_the_machine() {
 fn strict_accounting() {
     let with = |limit: u64, committed: u64| {
         let memory =
-            Memory { commit_limit: limit * MIB, committed: committed * MIB, ..good().memory.unwrap() };
+            MemoryFigures { commit_limit: limit * MIB, committed: committed * MIB, ..good().memory.unwrap() };
         Machine { memory: Some(memory), overcommit: Some(2), ..good() }
     };
     assert!(!one(&needs(), &with(500, 450), false).0);

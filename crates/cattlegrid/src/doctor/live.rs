@@ -16,9 +16,9 @@ use cattlegrid_config::Settings;
 use cattlegrid_server::time;
 
 use super::finding::Findings;
-use super::machine::{self, Files};
+use super::machine::{self, SystemFiles};
 use super::network;
-use super::running::{self, Stats};
+use super::running::{self, RunningStats};
 use crate::running::{ask, is_silence};
 
 /// For how long a server may be silent.
@@ -32,14 +32,14 @@ pub(crate) struct RunningServer {
     /// None: its process cannot be seen.
     pub(crate) pid: Option<u32>,
     /// None: it does not answer, or not without a login or TLS.
-    pub(crate) stats: Option<Stats>,
+    pub(crate) stats: Option<RunningStats>,
     /// Where clients reach it by TCP and get answers.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
 /// Where something listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ListenAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
     /// A Unix socket whose name is no path, without its first byte.
@@ -48,15 +48,15 @@ pub(crate) enum Place {
 
 /// The result of asking at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Stats(Box<Stats>),
+pub(crate) enum StatsAnswer {
+    Stats(Box<RunningStats>),
     /// Nothing within [`PATIENCE`].
     Silent,
     /// The peer closes the connection, wants a login or TLS, or is another program.
     Other,
 }
 
-impl Place {
+impl ListenAddress {
     fn of_unix(path: &str) -> Self {
         match path.strip_prefix('@') {
             Some(name) => Self::Abstract(name.to_owned()),
@@ -87,14 +87,14 @@ impl Place {
     }
 
     /// `is_open`: it speaks without TLS or a login. Others are asked for a sign of life only.
-    fn ask(&self, is_open: bool) -> Answer {
+    fn ask(&self, is_open: bool) -> StatsAnswer {
         let general = match self.lines(if is_open { "stats" } else { "version" }) {
             Ok(lines) => running::parse(&lines),
-            Err(error) if is_silence(&error) => return Answer::Silent,
-            Err(_) => return Answer::Other,
+            Err(error) if is_silence(&error) => return StatsAnswer::Silent,
+            Err(_) => return StatsAnswer::Other,
         };
         let more = |command| self.lines(command).map(|lines| running::parse(&lines)).unwrap_or_default();
-        Answer::Stats(Box::new(Stats {
+        StatsAnswer::Stats(Box::new(RunningStats {
             general,
             own: more("stats cattlegrid"),
             loaders: more("stats loaders"),
@@ -104,7 +104,7 @@ impl Place {
 }
 
 /// Asks all places at the same time.
-fn ask_all(places: Vec<Place>, is_open: bool) -> Vec<(Place, Answer)> {
+fn ask_all(places: Vec<ListenAddress>, is_open: bool) -> Vec<(ListenAddress, StatsAnswer)> {
     let (sender, receiver) = mpsc::channel();
     for (number, place) in places.iter().enumerate() {
         let (sender, place) = (sender.clone(), place.clone());
@@ -112,7 +112,7 @@ fn ask_all(places: Vec<Place>, is_open: bool) -> Vec<(Place, Answer)> {
         std::thread::spawn(move || sender.send((number, place.ask(is_open))).is_ok());
     }
     drop(sender);
-    let mut answers: Vec<_> = places.into_iter().map(|place| (place, Answer::Silent)).collect();
+    let mut answers: Vec<_> = places.into_iter().map(|place| (place, StatsAnswer::Silent)).collect();
     let end = time::nanos() + u64::try_from(ALL.as_nanos()).unwrap_or(u64::MAX);
     for _ in 0..answers.len() {
         let left = Duration::from_nanos(end.saturating_sub(time::nanos()));
@@ -123,38 +123,40 @@ fn ask_all(places: Vec<Place>, is_open: bool) -> Vec<(Place, Answer)> {
 }
 
 /// The process that a server says it is.
-pub(crate) fn says(stats: &Stats) -> Option<u32> {
+pub(crate) fn says(stats: &RunningStats) -> Option<u32> {
     stats.general.get("pid")?.parse().ok()
 }
 
 /// Whether a process that a server names as its own is that server: it has the socket, or, where its descriptors may not be seen, is a
 /// program of such a name.
-pub(crate) fn is_it(files: &Files, pid: u32, inode: Option<u64>) -> bool {
+pub(crate) fn is_it(files: &SystemFiles, pid: u32, inode: Option<u64>) -> bool {
     let holds = inode.and_then(|inode| machine::holds(files, pid, inode));
     holds.unwrap_or_else(|| machine::is_program(files, pid, &["cattlegrid", "memcached"]))
 }
 
 /// Where a process listens, as far as its descriptors may be seen.
-fn places_of(files: &Files, pid: u32) -> Vec<Place> {
+fn places_of(files: &SystemFiles, pid: u32) -> Vec<ListenAddress> {
     let has = |inode| machine::holds(files, pid, inode) == Some(true);
     let tcp = machine::listening(files, None).into_iter().filter(|one| has(one.inode));
     let unix = machine::listening_unix(files).into_iter().filter(|one| has(one.inode));
-    tcp.map(|one| Place::Tcp(one.address)).chain(unix.map(|one| Place::of_unix(&one.path))).collect()
+    tcp.map(|one| ListenAddress::Tcp(one.address))
+        .chain(unix.map(|one| ListenAddress::of_unix(&one.path)))
+        .collect()
 }
 
 /// Whether a process answers as Cattlegrid does, whatever its name.
-pub(crate) fn answers(files: &Files, pid: u32) -> bool {
+pub(crate) fn answers(files: &SystemFiles, pid: u32) -> bool {
     let all = ask_all(places_of(files, pid), true);
-    all.iter().any(|(_, answer)| matches!(answer, Answer::Stats(stats) if running::is_ours(stats)))
+    all.iter().any(|(_, answer)| matches!(answer, StatsAnswer::Stats(stats) if running::is_ours(stats)))
 }
 
 /// The server that runs, the process that was named or what listens at the addresses if it is Cattlegrid, and all answers.
 pub(crate) fn find(
     settings: &Settings,
     pid: Option<u32>,
-    files: &Files,
+    files: &SystemFiles,
     to: &mut Findings,
-) -> (Option<RunningServer>, Vec<(Place, Answer)>) {
+) -> (Option<RunningServer>, Vec<(ListenAddress, StatsAnswer)>) {
     let of_process = pid.map(|pid| places_of(files, pid)).unwrap_or_default();
     let is_seen = !of_process.is_empty();
     let places = if is_seen {
@@ -162,29 +164,29 @@ pub(crate) fn find(
     } else {
         let tcp = network::addresses(settings).into_iter().filter(|one| network::is_taken(*one));
         let unix = settings.unix_socket.iter().filter(|path| network::knock(path).is_ok());
-        tcp.map(Place::Tcp).chain(unix.cloned().map(Place::Unix)).collect()
+        tcp.map(ListenAddress::Tcp).chain(unix.cloned().map(ListenAddress::Unix)).collect()
     };
     let is_open = settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary();
     let answers = ask_all(places, is_open);
     let (tcp, unix) = (machine::listening(files, None), machine::listening_unix(files));
-    let inode = |place: &Place| match place {
-        Place::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
-        place => unix.iter().find(|one| Place::of_unix(&one.path) == *place).map(|one| one.inode),
+    let inode = |place: &ListenAddress| match place {
+        ListenAddress::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
+        place => unix.iter().find(|one| ListenAddress::of_unix(&one.path) == *place).map(|one| one.inode),
     };
     // Of each place the process, if it is Cattlegrid's.
-    let is_ours = |owner: &machine::Owner| owner.name.starts_with("cattlegrid");
+    let is_ours = |owner: &machine::SocketOwner| owner.name.starts_with("cattlegrid");
     let owners: Vec<Option<u32>> = answers
         .iter()
         .map(|(place, _)| machine::owner(files, inode(place)?).filter(is_ours).map(|owner| owner.pid))
         .collect();
     let is_silent = silent(&answers, |at| pid.or(owners[at]), to);
     let addresses = answers.iter().filter_map(|(place, answer)| match (place, answer) {
-        (Place::Tcp(address), Answer::Stats(_) | Answer::Other) => Some(*address),
+        (ListenAddress::Tcp(address), StatsAnswer::Stats(_) | StatsAnswer::Other) => Some(*address),
         _ => None,
     });
     let addresses: Vec<SocketAddr> = addresses.collect();
     let heard = answers.iter().find_map(|(place, answer)| match answer {
-        Answer::Stats(stats) => Some((place, &**stats)),
+        StatsAnswer::Stats(stats) => Some((place, &**stats)),
         _ => None,
     });
     let live = if let Some(pid) = pid {
@@ -212,10 +214,14 @@ pub(crate) fn find(
 }
 
 /// Places of the server that do not answer; whether there is one. `owner`: its process at the place of this number.
-fn silent(answers: &[(Place, Answer)], owner: impl Fn(usize) -> Option<u32>, to: &mut Findings) -> bool {
+fn silent(
+    answers: &[(ListenAddress, StatsAnswer)],
+    owner: impl Fn(usize) -> Option<u32>,
+    to: &mut Findings,
+) -> bool {
     let mut is_silent = false;
     for (at, (place, answer)) in answers.iter().enumerate() {
-        let (Answer::Silent, Some(pid)) = (answer, owner(at)) else { continue };
+        let (StatsAnswer::Silent, Some(pid)) = (answer, owner(at)) else { continue };
         is_silent = true;
         to.problem(
             "answer",

@@ -7,11 +7,11 @@ use super::*;
 #[test]
 fn mute_places_are_asked_side_by_side() {
     let mute: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let places = mute.iter().map(|one| Place::Tcp(one.local_addr().unwrap())).collect();
+    let places = mute.iter().map(|one| ListenAddress::Tcp(one.local_addr().unwrap())).collect();
     let begun = time::nanos();
     let answers = ask_all(places, true);
     assert!(time::nanos() - begun < 4_000_000_000, "each would be 2 s");
-    assert!(answers.iter().all(|(_, answer)| *answer == Answer::Silent), "{answers:?}");
+    assert!(answers.iter().all(|(_, answer)| *answer == StatsAnswer::Silent), "{answers:?}");
     let mut to = Findings::default();
     assert!(
         silent(&answers, |at| (at == 0).then_some(7), &mut to),
@@ -48,14 +48,20 @@ fn unix_sockets_are_asked_also_abstract_ones() {
     for listener in [by_path, by_name] {
         std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
     }
-    let files = Files::at(Path::new("/"));
+    let files = SystemFiles::at(Path::new("/"));
     let own = places_of(&files, std::process::id());
     assert!(
-        own.contains(&Place::Unix(path.clone())) && own.contains(&Place::Abstract(name.clone())),
+        own.contains(&ListenAddress::Unix(path.clone()))
+            && own.contains(&ListenAddress::Abstract(name.clone())),
         "{own:?}"
     );
-    for (place, answer) in ask_all(vec![Place::Unix(path.clone()), Place::Abstract(name)], true) {
-        assert!(matches!(&answer, Answer::Stats(stats) if running::is_ours(stats)), "{place:?}: {answer:?}");
+    for (place, answer) in
+        ask_all(vec![ListenAddress::Unix(path.clone()), ListenAddress::Abstract(name)], true)
+    {
+        assert!(
+            matches!(&answer, StatsAnswer::Stats(stats) if running::is_ours(stats)),
+            "{place:?}: {answer:?}"
+        );
     }
     let mut settings = Settings::default();
     settings.unix_socket = Some(path);
@@ -68,7 +74,7 @@ fn unix_sockets_are_asked_also_abstract_ones() {
 fn a_process_that_is_only_named_is_not_judged() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let files = Files::at(Path::new("/"));
+    let files = SystemFiles::at(Path::new("/"));
     let inode = network::of_port(&machine::listening(&files, None), address).unwrap().inode;
     let own = std::process::id();
     assert!(is_it(&files, own, Some(inode)));

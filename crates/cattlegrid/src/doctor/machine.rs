@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// The directory under which `/proc` and `/sys` are: `/`, or one of recorded files.
 #[derive(Debug, Clone)]
-pub(crate) struct Files(PathBuf);
+pub(crate) struct SystemFiles(PathBuf);
 
-impl Files {
+impl SystemFiles {
     pub(crate) fn at(root: &Path) -> Self {
         Self(root.to_owned())
     }
@@ -32,7 +32,7 @@ impl Files {
 
 /// A limit of a process; `u64::MAX`: there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub(crate) struct ResourceLimit {
     pub(crate) soft: u64,
     pub(crate) hard: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) struct ControlGroup {
 
 /// Figures of the memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryFigures {
     pub(crate) total: u64,
     pub(crate) available: u64,
     pub(crate) swap_total: u64,
@@ -70,10 +70,10 @@ pub(crate) struct Memory {
 
 /// Facts of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Process {
-    pub(crate) open_files: Option<Limit>,
-    pub(crate) locked_memory: Option<Limit>,
-    pub(crate) core: Option<Limit>,
+pub(crate) struct ProcessFacts {
+    pub(crate) open_files: Option<ResourceLimit>,
+    pub(crate) locked_memory: Option<ResourceLimit>,
+    pub(crate) core: Option<ResourceLimit>,
     /// Effective user.
     pub(crate) uid: Option<u32>,
     /// Effective capabilities.
@@ -104,11 +104,11 @@ pub(crate) struct Machine {
     pub(crate) swappiness: Option<u64>,
     pub(crate) io_uring_disabled: Option<u64>,
     pub(crate) clock: Option<String>,
-    pub(crate) memory: Option<Memory>,
-    pub(crate) process: Process,
+    pub(crate) memory: Option<MemoryFigures>,
+    pub(crate) process: ProcessFacts,
 }
 
-impl Process {
+impl ProcessFacts {
     /// `CAP_...` by its number.
     pub(crate) fn can(&self, capability: u32) -> bool {
         self.capabilities >> capability & 1 == 1
@@ -117,7 +117,7 @@ impl Process {
 
 impl Machine {
     /// Reads everything; of the process `pid` (None: of this one) what belongs to a process.
-    pub(crate) fn read(files: &Files, pid: Option<u32>) -> Self {
+    pub(crate) fn read(files: &SystemFiles, pid: Option<u32>) -> Self {
         let sys = |name: &str| files.number(&format!("proc/sys/{name}"));
         let thp = files.text("sys/kernel/mm/transparent_hugepage/enabled");
         let clock = files.text("sys/devices/system/clocksource/clocksource0/current_clocksource");
@@ -137,7 +137,7 @@ impl Machine {
     }
 }
 
-fn process(files: &Files, pid: Option<u32>) -> Process {
+fn process(files: &SystemFiles, pid: Option<u32>) -> ProcessFacts {
     let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let of = |name: &str| format!("proc/{who}/{name}");
     let limits = files.text(&of("limits")).unwrap_or_default();
@@ -145,7 +145,7 @@ fn process(files: &Files, pid: Option<u32>) -> Process {
     let kib =
         |name: &str| field(&status, name)?.strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|k| k << 10);
     let own = files.link("proc/self/ns/net");
-    Process {
+    ProcessFacts {
         open_files: limit(&limits, "Max open files"),
         locked_memory: limit(&limits, "Max locked memory"),
         core: limit(&limits, "Max core file size"),
@@ -174,12 +174,12 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-fn meminfo(text: &str) -> Memory {
+fn meminfo(text: &str) -> MemoryFigures {
     let of = |name: &str| {
         let number = field(text, name).and_then(|rest| rest.strip_suffix(" kB")?.trim().parse::<u64>().ok());
         number.unwrap_or(0) << 10
     };
-    Memory {
+    MemoryFigures {
         total: of("MemTotal:"),
         available: of("MemAvailable:"),
         swap_total: of("SwapTotal:"),
@@ -189,12 +189,12 @@ fn meminfo(text: &str) -> Memory {
 }
 
 /// A line of `/proc/PID/limits`.
-fn limit(text: &str, name: &str) -> Option<Limit> {
+fn limit(text: &str, name: &str) -> Option<ResourceLimit> {
     let mut words = field(text, name)?.split_ascii_whitespace().map(|word| match word {
         "unlimited" => Some(u64::MAX),
         word => word.parse().ok(),
     });
-    Some(Limit { soft: words.next()??, hard: words.next()?? })
+    Some(ResourceLimit { soft: words.next()??, hard: words.next()?? })
 }
 
 /// How many numbers a list such as `0-3,8` has.
@@ -215,7 +215,7 @@ fn overflows(text: &str) -> Option<u64> {
 }
 
 /// The groups of `/proc/PID/cgroup`, each with its ancestors, as far as they limit something.
-fn groups(files: &Files, text: &str) -> Vec<ControlGroup> {
+fn groups(files: &SystemFiles, text: &str) -> Vec<ControlGroup> {
     let mut found = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':');
@@ -241,7 +241,7 @@ fn groups(files: &Files, text: &str) -> Vec<ControlGroup> {
     found
 }
 
-fn group_v2(files: &Files, dir: &Path) -> Option<ControlGroup> {
+fn group_v2(files: &SystemFiles, dir: &Path) -> Option<ControlGroup> {
     let text = |name: &str| files.text(dir.join(name).to_str()?);
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
     let counter = |file: &str, name: &str| {
@@ -264,7 +264,7 @@ fn group_v2(files: &Files, dir: &Path) -> Option<ControlGroup> {
     limits_something(group)
 }
 
-fn group_v1(files: &Files, dir: &Path) -> Option<ControlGroup> {
+fn group_v1(files: &SystemFiles, dir: &Path) -> Option<ControlGroup> {
     let text = |name: &str| files.text(dir.join(name).to_str()?);
     let number = |name: &str| text(name)?.trim().parse::<i64>().ok().and_then(|n| u64::try_from(n).ok());
     let counter = |file: &str, name: &str| {
@@ -312,7 +312,7 @@ pub(crate) struct UnixListenSocket {
 }
 
 /// The Unix sockets that listen in this network namespace.
-pub(crate) fn listening_unix(files: &Files) -> Vec<UnixListenSocket> {
+pub(crate) fn listening_unix(files: &SystemFiles) -> Vec<UnixListenSocket> {
     let text = files.text("proc/self/net/unix").unwrap_or_default();
     text.lines().filter_map(unix_line).collect()
 }
@@ -328,7 +328,7 @@ fn unix_line(line: &str) -> Option<UnixListenSocket> {
 }
 
 /// Whether a process has a socket; None: its descriptors may not be seen.
-pub(crate) fn holds(files: &Files, pid: u32, inode: u64) -> Option<bool> {
+pub(crate) fn holds(files: &SystemFiles, pid: u32, inode: u64) -> Option<bool> {
     let dir = files.0.join(format!("proc/{pid}/fd"));
     let mut links = std::fs::read_dir(&dir).ok()?.flatten().map(|one| std::fs::read_link(one.path()));
     // Where they can be listed their targets may be hidden; a descriptor may be closed meanwhile.
@@ -339,7 +339,7 @@ pub(crate) fn holds(files: &Files, pid: u32, inode: u64) -> Option<bool> {
 }
 
 /// Whether its file, or what it is called by, begins with one of these names.
-pub(crate) fn is_program(files: &Files, pid: u32, names: &[&str]) -> bool {
+pub(crate) fn is_program(files: &SystemFiles, pid: u32, names: &[&str]) -> bool {
     let called = files.text(&format!("proc/{pid}/cmdline")).and_then(|text| {
         let first = text.split('\0').next()?;
         first.rsplit('/').next().map(str::to_owned)
@@ -349,7 +349,7 @@ pub(crate) fn is_program(files: &Files, pid: u32, names: &[&str]) -> bool {
 }
 
 /// The sockets that listen in the network namespace of a process (None: this one).
-pub(crate) fn listening(files: &Files, pid: Option<u32>) -> Vec<TcpListenSocket> {
+pub(crate) fn listening(files: &SystemFiles, pid: Option<u32>) -> Vec<TcpListenSocket> {
     let who = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let text = |name: &str| files.text(&format!("proc/{who}/net/{name}")).unwrap_or_default();
     [text("tcp"), text("tcp6")].iter().flat_map(|text| text.lines().filter_map(listening_line)).collect()
@@ -385,27 +385,27 @@ fn has_socket(dir: &Path, inode: u64) -> bool {
 
 /// A process that has a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct SocketOwner {
     pub(crate) pid: u32,
     /// The name of its program.
     pub(crate) name: String,
 }
 
 /// The process that has the socket open; None: no process whose descriptors are readable.
-pub(crate) fn owner(files: &Files, inode: u64) -> Option<Owner> {
+pub(crate) fn owner(files: &SystemFiles, inode: u64) -> Option<SocketOwner> {
     for entry in std::fs::read_dir(files.0.join("proc")).ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         if has_socket(&entry.path().join("fd"), inode) {
-            return Some(Owner { pid, name: program_of(files, pid).unwrap_or_default() });
+            return Some(SocketOwner { pid, name: program_of(files, pid).unwrap_or_default() });
         }
     }
     None
 }
 
 /// The name of a process's program: of its file, if that may be seen, or what it calls itself.
-pub(crate) fn program_of(files: &Files, pid: u32) -> Option<String> {
+pub(crate) fn program_of(files: &SystemFiles, pid: u32) -> Option<String> {
     let by_file = files.link(&format!("proc/{pid}/exe")).and_then(|path| {
         // A program whose file was replaced by an upgrade.
         let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
@@ -415,7 +415,7 @@ pub(crate) fn program_of(files: &Files, pid: u32) -> Option<String> {
 }
 
 /// The words of its command line without the first, and its working directory if that may be seen.
-pub(crate) fn command_line(files: &Files, pid: u32) -> Option<(Vec<String>, Option<PathBuf>)> {
+pub(crate) fn command_line(files: &SystemFiles, pid: u32) -> Option<(Vec<String>, Option<PathBuf>)> {
     let text = files.text(&format!("proc/{pid}/cmdline"))?;
     let words: Vec<String> = text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect();
     Some((words, files.link(&format!("proc/{pid}/cwd")).map(PathBuf::from)))

@@ -1,14 +1,14 @@
 use super::*;
 
 /// Files as a system has them, recorded.
-fn recorded(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+fn recorded(files: &[(&str, &str)]) -> (tempfile::TempDir, SystemFiles) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = dir.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let files = Files::at(dir.path());
+    let files = SystemFiles::at(dir.path());
     (dir, files)
 }
 
@@ -100,8 +100,8 @@ fn a_machine_with_control_groups_of_version_2() {
     assert_eq!((memory.total, memory.swap_total), (1_000_000 << 10, 1 << 20));
     assert_eq!((memory.commit_limit, memory.committed), (500_000 << 10, 250_000 << 10));
     let process = machine.process;
-    assert_eq!(process.open_files, Some(Limit { soft: 1024, hard: 524_288 }));
-    assert_eq!(process.core, Some(Limit { soft: 0, hard: u64::MAX }));
+    assert_eq!(process.open_files, Some(ResourceLimit { soft: 1024, hard: 524_288 }));
+    assert_eq!(process.core, Some(ResourceLimit { soft: 0, hard: u64::MAX }));
     assert_eq!((process.uid, process.cpus, process.overflows), (Some(999), Some(5), Some(17)));
     assert_eq!(
         (process.resident, process.swapped, process.locked),
@@ -144,7 +144,7 @@ fn a_system_that_says_nothing() {
     let machine = Machine::read(&files, Some(7));
     assert_eq!(
         machine,
-        Machine { process: Process { same_network: true, ..Process::default() }, ..Machine::default() }
+        Machine { process: ProcessFacts { same_network: true, ..Process::default() }, ..Machine::default() }
     );
     assert!(listening(&files, None).is_empty());
 }
@@ -173,7 +173,7 @@ fn sockets_that_listen_and_who_has_them() {
     assert_eq!(owner(&files, sockets[0].inode), None);
     std::os::unix::fs::symlink("socket:[4711]", dir.path().join("proc/31/fd/12")).unwrap();
     std::os::unix::fs::symlink("socket:[4713]", dir.path().join("proc/32/fd/3")).unwrap();
-    assert_eq!(owner(&files, sockets[0].inode), Some(Owner { pid: 31, name: "memcached".to_owned() }));
+    assert_eq!(owner(&files, sockets[0].inode), Some(SocketOwner { pid: 31, name: "memcached".to_owned() }));
     assert_eq!(holds(&files, 32, sockets[1].inode), Some(true));
     assert_eq!((holds(&files, 32, sockets[0].inode), holds(&files, 99, 1)), (Some(false), None));
     assert_eq!(program_of(&files, 32), None);

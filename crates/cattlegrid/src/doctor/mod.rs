@@ -26,8 +26,8 @@ use cattlegrid_server::time;
 
 use finding::Findings;
 use limits::Needs;
-use live::{Answer, Place, RunningServer};
-use machine::{Files, Machine};
+use live::{ListenAddress, RunningServer, StatsAnswer};
+use machine::{Machine, SystemFiles};
 
 /// For how long a database that is followed may take.
 const DATABASE: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ pub(crate) struct Diagnosis {
 /// # Errors
 /// There is no process of this id, or it is another program.
 pub(crate) fn run(command: DoctorCommand) -> Result<Diagnosis, String> {
-    let files = Files::at(Path::new("/"));
+    let files = SystemFiles::at(Path::new("/"));
     let mut to = Findings::default();
     let DoctorCommand { mut settings, has_options, pid, json, verbose } = command;
     if let Some(pid) = pid {
@@ -126,9 +126,9 @@ fn to_relative_file(message: &str) -> bool {
 
 fn judge(
     settings: &Settings,
-    files: &Files,
+    files: &SystemFiles,
     machine: &Machine,
-    (live, answers): (Option<&RunningServer>, &[(Place, Answer)]),
+    (live, answers): (Option<&RunningServer>, &[(ListenAddress, StatsAnswer)]),
     to: &mut Findings,
 ) {
     let stats = live.and_then(|live| live.stats.as_ref());

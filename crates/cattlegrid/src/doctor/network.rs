@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::finding::Findings;
-use super::live::{Answer, Place, is_it, says};
-use super::machine::{Files, Owner, TcpListenSocket, listening, owner};
+use super::live::{ListenAddress, StatsAnswer, is_it, says};
+use super::machine::{SocketOwner, SystemFiles, TcpListenSocket, listening, owner};
 
 /// Bytes of the path of a unix socket.
 const UNIX_PATH_MAX: usize = 107;
@@ -36,7 +36,7 @@ pub(crate) fn addresses(settings: &Settings) -> Vec<SocketAddr> {
 
 /// The reason why the system does not give an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum AddressRefusal {
     Taken,
     Forbidden,
     NotHere,
@@ -53,20 +53,20 @@ fn bind(address: SocketAddr) -> io::Result<()> {
     socket.bind(&address.into())
 }
 
-fn refusal(error: &io::Error) -> Refusal {
+fn refusal(error: &io::Error) -> AddressRefusal {
     match error.kind() {
-        io::ErrorKind::AddrInUse => Refusal::Taken,
-        io::ErrorKind::PermissionDenied => Refusal::Forbidden,
-        io::ErrorKind::AddrNotAvailable => Refusal::NotHere,
-        _ if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT) => Refusal::NotHere,
-        _ => Refusal::Other,
+        io::ErrorKind::AddrInUse => AddressRefusal::Taken,
+        io::ErrorKind::PermissionDenied => AddressRefusal::Forbidden,
+        io::ErrorKind::AddrNotAvailable => AddressRefusal::NotHere,
+        _ if Errno::from_io_error(error) == Some(Errno::AFNOSUPPORT) => AddressRefusal::NotHere,
+        _ => AddressRefusal::Other,
     }
 }
 
 /// The owner of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AddressOwner {
-    Process(Owner),
+    Process(SocketOwner),
     /// A server answers, but the process that it names is not on this machine.
     Elsewhere,
     Unknown,
@@ -76,9 +76,9 @@ enum AddressOwner {
 /// `answers`: of what listens there.
 pub(crate) fn judge_ports(
     settings: &Settings,
-    files: &Files,
+    files: &SystemFiles,
     own: Option<u32>,
-    answers: &[(Place, Answer)],
+    answers: &[(ListenAddress, StatsAnswer)],
     to: &mut Findings,
 ) {
     let mut seen: Vec<SocketAddr> = Vec::new();
@@ -123,7 +123,7 @@ pub(crate) fn judge_ports(
             match bind(address) {
                 Ok(()) => to.passed(name, format!("{address} is free")),
                 // Names and * may stand for addresses that the machine does not have.
-                Err(error) if several && refusal(&error) == Refusal::NotHere => {}
+                Err(error) if several && refusal(&error) == AddressRefusal::NotHere => {}
                 Err(error) => {
                     let socket = of_port(&taken, address);
                     let holder = socket.and_then(|socket| owner(files, socket.inode));
@@ -134,7 +134,7 @@ pub(crate) fn judge_ports(
                         AddressOwner::Process(who) => who.pid == own,
                         AddressOwner::Elsewhere | AddressOwner::Unknown => true,
                     });
-                    if is_own && refusal(&error) == Refusal::Taken {
+                    if is_own && refusal(&error) == AddressRefusal::Taken {
                         to.passed(name, format!("{address}: the running server has it"));
                     } else {
                         refused(name, address, refusal(&error), &error.to_string(), who, to);
@@ -148,19 +148,19 @@ pub(crate) fn judge_ports(
 /// The process that has the port, by its own `stats`: those of other users may not be seen.
 fn says_who(
     address: SocketAddr,
-    files: &Files,
+    files: &SystemFiles,
     inode: Option<u64>,
-    answers: &[(Place, Answer)],
+    answers: &[(ListenAddress, StatsAnswer)],
 ) -> AddressOwner {
     let said = answers.iter().find_map(|(place, answer)| match (place, answer) {
-        (Place::Tcp(one), Answer::Stats(stats)) if *one == address => says(stats),
+        (ListenAddress::Tcp(one), StatsAnswer::Stats(stats)) if *one == address => says(stats),
         _ => None,
     });
     match said {
         None => AddressOwner::Unknown,
         Some(pid) if is_it(files, pid, inode) => {
             let name = super::machine::program_of(files, pid).unwrap_or_else(|| "memcached".to_owned());
-            AddressOwner::Process(Owner { pid, name })
+            AddressOwner::Process(SocketOwner { pid, name })
         }
         Some(_) => AddressOwner::Elsewhere,
     }
@@ -195,14 +195,14 @@ pub(crate) fn of_port(sockets: &[TcpListenSocket], wanted: SocketAddr) -> Option
 fn refused(
     name: &'static str,
     address: SocketAddr,
-    why: Refusal,
+    why: AddressRefusal,
     error: &str,
     who: AddressOwner,
     to: &mut Findings,
 ) {
     let port = address.port();
     match (why, who) {
-        (Refusal::Taken, AddressOwner::Process(Owner { pid, name: program })) => {
+        (AddressRefusal::Taken, AddressOwner::Process(SocketOwner { pid, name: program })) => {
             let mend = match program.as_str() {
                 "memcached" => format!("stop it: systemctl disable --now memcached, or kill {pid}; or another port (-p)"),
                 _ => format!("stop it (kill {pid}), or another port (-p)"),
@@ -210,31 +210,31 @@ fn refused(
             let found = format!("{address} is taken by {program}, process {pid}");
             to.problem(name, found, "The server does not start while another program listens there.", mend);
         }
-        (Refusal::Taken, AddressOwner::Elsewhere) => to.problem(
+        (AddressRefusal::Taken, AddressOwner::Elsewhere) => to.problem(
             name,
             format!("{address} is taken by a server that runs where its process cannot be seen (another pid namespace?)"),
             "The server does not start while another program listens there.",
             "stop it where it was started (its container), or another port (-p)",
         ),
-        (Refusal::Taken, AddressOwner::Unknown) => to.problem(
+        (AddressRefusal::Taken, AddressOwner::Unknown) => to.problem(
             name,
             format!("{address} is taken by a process that this user cannot see"),
             "The server does not start while another program listens there.",
             format!("stop it (as root `ss -ltnp sport = :{port}` names it), or another port (-p)"),
         ),
-        (Refusal::Forbidden, _) => to.problem(
+        (AddressRefusal::Forbidden, _) => to.problem(
             name,
             format!("this user may not listen on {address}"),
             "Started by this user the server does not start: ports below net.ipv4.ip_unprivileged_port_start need a capability.",
             "AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit file, or start it as root with -u, or a port from 1024 on",
         ),
-        (Refusal::NotHere, _) => to.problem(
+        (AddressRefusal::NotHere, _) => to.problem(
             name,
             format!("no interface of this machine has {}", address.ip()),
             "The server does not start.",
             "-l with an address of `ip -brief address`; if one comes up later: After=network-online.target in its unit file",
         ),
-        (Refusal::Other, _) => {
+        (AddressRefusal::Other, _) => {
             to.problem(name, format!("{address}: {error}"), "The server does not start.", "another address (-l, -p)");
         }
     }
@@ -411,7 +411,7 @@ fn judge_admin(settings: &Settings, to: &mut Findings) {
 
 /// Whether something answers at a port that a settings' address has; used to find the server that runs.
 pub(crate) fn is_taken(address: SocketAddr) -> bool {
-    bind(address).is_err_and(|error| refusal(&error) == Refusal::Taken)
+    bind(address).is_err_and(|error| refusal(&error) == AddressRefusal::Taken)
 }
 
 #[cfg(test)]

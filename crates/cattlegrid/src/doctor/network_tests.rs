@@ -19,7 +19,7 @@ fn list(to: &Findings) -> Vec<String> {
 fn a_port_that_is_free_and_a_port_that_is_taken() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let files = Files::at(Path::new("/"));
+    let files = SystemFiles::at(Path::new("/"));
     let judged = |own| {
         let mut to = Findings::default();
         judge_ports(&settings(&["-p", &port]), &files, own, &[], &mut to);
@@ -46,14 +46,16 @@ fn refusals_say_what_mends_them() {
         assert!(!to.is_good());
         list(&to).remove(0)
     };
-    let memcached = Owner { pid: 9, name: "memcached".to_owned() };
+    let memcached = SocketOwner { pid: 9, name: "memcached".to_owned() };
     assert!(
-        said(Refusal::Taken, AddressOwner::Process(memcached)).contains("systemctl disable --now memcached")
+        said(AddressRefusal::Taken, AddressOwner::Process(memcached))
+            .contains("systemctl disable --now memcached")
     );
-    assert!(said(Refusal::Taken, AddressOwner::Unknown).contains("ss -ltnp sport = :80"));
-    assert!(said(Refusal::Forbidden, AddressOwner::Unknown).contains("CAP_NET_BIND_SERVICE"));
+    assert!(said(AddressRefusal::Taken, AddressOwner::Unknown).contains("ss -ltnp sport = :80"));
+    assert!(said(AddressRefusal::Forbidden, AddressOwner::Unknown).contains("CAP_NET_BIND_SERVICE"));
     assert!(
-        said(Refusal::NotHere, AddressOwner::Unknown).contains("no interface of this machine has 127.0.0.1")
+        said(AddressRefusal::NotHere, AddressOwner::Unknown)
+            .contains("no interface of this machine has 127.0.0.1")
     );
 }
 
@@ -61,19 +63,25 @@ fn refusals_say_what_mends_them() {
 fn a_process_that_is_not_here_is_not_to_be_killed() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let files = Files::at(Path::new("/"));
-    let stats = |pid: u32| super::super::running::Stats {
+    let files = SystemFiles::at(Path::new("/"));
+    let stats = |pid: u32| super::super::running::RunningStats {
         general: [("pid".to_owned(), pid.to_string())].into(),
         ..Default::default()
     };
     let inode = of_port(&listening(&files, None), address).map(|socket| socket.inode);
-    let who =
-        |pid| says_who(address, &files, inode, &[(Place::Tcp(address), Answer::Stats(Box::new(stats(pid))))]);
+    let who = |pid| {
+        says_who(
+            address,
+            &files,
+            inode,
+            &[(ListenAddress::Tcp(address), StatsAnswer::Stats(Box::new(stats(pid))))],
+        )
+    };
     assert!(matches!(who(std::process::id()), AddressOwner::Process(_)));
     assert_eq!(who(1), AddressOwner::Elsewhere, "it has not this socket");
     assert_eq!(says_who(address, &files, inode, &[]), AddressOwner::Unknown);
     let mut to = Findings::default();
-    refused("port", address, Refusal::Taken, "text", AddressOwner::Elsewhere, &mut to);
+    refused("port", address, AddressRefusal::Taken, "text", AddressOwner::Elsewhere, &mut to);
     let said = list(&to).remove(0);
     assert!(said.contains("another pid namespace?") && !said.contains("kill"), "{said}");
 }
@@ -84,7 +92,7 @@ fn an_address_that_is_named_twice() {
     let judged = |addresses: &str| {
         let mut to = Findings::default();
         let words = ["-p", &port.to_string(), "-l", addresses];
-        judge_ports(&settings(&words), &Files::at(Path::new("/")), None, &[], &mut to);
+        judge_ports(&settings(&words), &SystemFiles::at(Path::new("/")), None, &[], &mut to);
         list(&to)
     };
     let twice = judged("127.0.0.1,127.0.0.1");
@@ -98,7 +106,7 @@ fn an_address_of_another_machine() {
     let mut to = Findings::default();
     judge_ports(
         &settings(&["-l", "192.0.2.1", "-p", "23456"]),
-        &Files::at(Path::new("/")),
+        &SystemFiles::at(Path::new("/")),
         None,
         &[],
         &mut to,

@@ -9,7 +9,7 @@ use super::machine::Machine;
 
 /// Lines of `stats` and its sections, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Stats {
+pub(crate) struct RunningStats {
     pub(crate) general: BTreeMap<String, String>,
     pub(crate) own: BTreeMap<String, String>,
     pub(crate) loaders: BTreeMap<String, String>,
@@ -27,18 +27,18 @@ fn number(of: &BTreeMap<String, String>, name: &str) -> u64 {
 }
 
 /// Whether it is Cattlegrid that has answered.
-pub(crate) fn is_ours(stats: &Stats) -> bool {
+pub(crate) fn is_ours(stats: &RunningStats) -> bool {
     stats.own.contains_key("shards")
 }
 
 /// Bytes that it may have for items now (`-m`).
-pub(crate) fn memory_limit(stats: &Stats) -> u64 {
+pub(crate) fn memory_limit(stats: &RunningStats) -> u64 {
     number(&stats.general, "limit_maxbytes")
 }
 
 /// All of this file. `now`: Unix time; `memory`: what the server takes at most by its settings, in bytes.
 pub(crate) fn judge(
-    stats: &Stats,
+    stats: &RunningStats,
     settings: &Settings,
     machine: &Machine,
     now: u64,
@@ -104,7 +104,7 @@ pub(crate) fn judge(
 /// Seconds of difference between clocks that are worth a word.
 const CLOCK_SECONDS: u64 = 5;
 
-fn connections(stats: &Stats, to: &mut Findings) {
+fn connections(stats: &RunningStats, to: &mut Findings) {
     let general = |name: &str| number(&stats.general, name);
     let (refused, most) = (general("rejected_connections"), general("max_connections"));
     let (current, without) = (general("curr_connections"), number(&stats.own, "accept_errors"));
@@ -187,7 +187,7 @@ fn queue(settings: &Settings, machine: &Machine, to: &mut Findings) {
     }
 }
 
-fn resident(stats: &Stats, machine: &Machine, memory: u64, to: &mut Findings) {
+fn resident(stats: &RunningStats, machine: &Machine, memory: u64, to: &mut Findings) {
     let Some(resident) = machine.process.resident else { return };
     let limit = memory_limit(stats);
     if resident > memory.max(limit) {
@@ -207,7 +207,7 @@ fn blocks(of: &BTreeMap<String, String>, line: &str) -> Vec<String> {
     of.keys().filter_map(|name| name.strip_suffix(line)).map(str::to_owned).collect()
 }
 
-fn loaders(stats: &Stats, to: &mut Findings) {
+fn loaders(stats: &RunningStats, to: &mut Findings) {
     for name in blocks(&stats.loaders, ":jobs") {
         let of = |line: &str| number(&stats.loaders, &format!("{name}:{line}"));
         let failed: Vec<String> = ["errors", "lost", "timeouts", "refused"]
@@ -232,7 +232,7 @@ fn loaders(stats: &Stats, to: &mut Findings) {
     }
 }
 
-fn logs(stats: &Stats, to: &mut Findings) {
+fn logs(stats: &RunningStats, to: &mut Findings) {
     for name in blocks(&stats.follow, ":behind") {
         let text = |line: &str| stats.follow.get(&format!("{name}:{line}")).cloned().unwrap_or_default();
         if text("behind") == "0" {
@@ -250,15 +250,15 @@ fn logs(stats: &Stats, to: &mut Findings) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::Process;
+    use super::super::machine::ProcessFacts;
     use super::*;
 
     fn stats(lines: &[&str]) -> BTreeMap<String, String> {
         parse(&lines.iter().map(|line| format!("STAT {line}")).collect::<Vec<_>>())
     }
 
-    fn good() -> Stats {
-        Stats {
+    fn good() -> RunningStats {
+        RunningStats {
             general: stats(&[
                 "pid 7",
                 "time 1000",
@@ -274,17 +274,17 @@ mod tests {
     }
 
     fn machine() -> Machine {
-        let process = Process { overflows: Some(0), resident: Some(20 << 20), ..Process::default() };
+        let process = ProcessFacts { overflows: Some(0), resident: Some(20 << 20), ..Process::default() };
         Machine { process, ..Machine::default() }
     }
 
-    fn found(stats: &Stats, machine: &Machine) -> (bool, Vec<&'static str>) {
+    fn found(stats: &RunningStats, machine: &Machine) -> (bool, Vec<&'static str>) {
         let mut to = Findings::default();
         judge(stats, &Settings::default(), machine, 1001, 200 << 20, &mut to);
         (to.is_good(), to.list.iter().map(|finding| finding.check).collect())
     }
 
-    fn with(change: impl FnOnce(&mut Stats)) -> (bool, Vec<&'static str>) {
+    fn with(change: impl FnOnce(&mut RunningStats)) -> (bool, Vec<&'static str>) {
         let mut stats = good();
         change(&mut stats);
         found(&stats, &machine())
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_well() {
-        assert!(is_ours(&good()) && !is_ours(&Stats::default()));
+        assert!(is_ours(&good()) && !is_ours(&RunningStats::default()));
         assert_eq!(found(&good(), &machine()), (true, vec![]));
     }
 
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_queue_is_made_longer_and_never_shorter() {
         let judged = |backlog, somaxconn, same_network| {
-            let process = Process { overflows: Some(3), same_network, ..Process::default() };
+            let process = ProcessFacts { overflows: Some(3), same_network, ..Process::default() };
             let machine = Machine { process, somaxconn: Some(somaxconn), ..Machine::default() };
             let mut to = Findings::default();
             let mut settings = Settings::default();

@@ -32,18 +32,18 @@ impl TypeLoader for Luau {
 
 /// The sources of a directory, and what they became.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedTypes {
     sources: Sources,
     scripts: Arc<Scripts>,
 }
 
-impl TypeTests for Loaded {
+impl TypeTests for LoadedTypes {
     fn run(&self, settings: &Settings) -> Result<(), Vec<String>> {
         apart(|| self.run_tests(settings).map(|_| ()))
     }
 }
 
-impl Loaded {
+impl LoadedTypes {
     /// The names of the libraries, as they are required.
     fn libraries(&self) -> Vec<String> {
         self.sources.libraries.iter().map(|library| library.name.clone()).collect()
@@ -59,7 +59,7 @@ impl Loaded {
 }
 
 /// The types of a directory, and a line for each thing that is probably a mistake.
-fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<(Loaded, Vec<String>)>, Vec<String>> {
+fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<(LoadedTypes, Vec<String>)>, Vec<String>> {
     let sources = Sources::read(dir).map_err(|problems: Vec<Problem>| lines(&problems))?;
     if sources.types.is_empty() && sources.libraries.is_empty() && sources.tests.is_empty() {
         return Ok(None);
@@ -75,7 +75,7 @@ fn load(dir: &Path, limits: ScriptLimits) -> Result<Option<(Loaded, Vec<String>)
         // Its tests would fail, each for the type that is missing.
         return Err(vec![hint]);
     }
-    Ok(Some((Loaded { sources, scripts }, warnings)))
+    Ok(Some((LoadedTypes { sources, scripts }, warnings)))
 }
 
 /// The reason why `dir` has no types although its folders have sources; None: it has some.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// How a screen or a printed page writes numbers and draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hand {
+pub(super) struct NumberStyle {
     /// Whole numbers with all digits and sizes in bytes, for programs that read them.
     pub(super) exact: bool,
     /// Only ASCII.
@@ -14,7 +14,7 @@ pub(super) struct Hand {
 /// Digits of a whole number that is written out.
 const WHOLE_MAX: f64 = 9_999_999.0;
 
-impl Hand {
+impl NumberStyle {
     /// A count, as a server has written it.
     pub(super) fn count(self, text: Option<&str>) -> String {
         match text {
@@ -117,7 +117,7 @@ pub(super) fn time_of_day(unix_seconds: u64) -> String {
 }
 
 /// A line of columns, one for each point; the last `width` points. `most`: what fills the height; without it the largest point.
-pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, hand: Hand) -> String {
+pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, hand: NumberStyle) -> String {
     let shown = &points[points.len().saturating_sub(width)..];
     let most = most.unwrap_or_else(|| shown.iter().flatten().copied().fold(0.0, f64::max));
     let levels: &[char] = if hand.ascii {
@@ -134,7 +134,7 @@ pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, han
 }
 
 /// A bar of `width` columns, `share` of it full.
-pub(super) fn bar(share: f64, width: usize, hand: Hand) -> String {
+pub(super) fn bar(share: f64, width: usize, hand: NumberStyle) -> String {
     let full = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     let (on, off) = if hand.ascii { ("#", ".") } else { ("█", "░") };
     on.repeat(full) + &off.repeat(width - full)
@@ -144,7 +144,7 @@ pub(super) fn bar(share: f64, width: usize, hand: Hand) -> String {
 mod tests {
     use super::*;
 
-    const SCREEN: Hand = Hand { exact: false, ascii: true };
+    const SCREEN: NumberStyle = NumberStyle { exact: false, ascii: true };
 
     #[test]
     fn numbers_are_whole_until_they_are_long() {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(SCREEN.count(Some("10000000")), "10M");
         assert_eq!(SCREEN.count(Some("18446744073709551615")), "18447P");
         assert_eq!(
-            Hand { exact: true, ..SCREEN }.count(Some("18446744073709551615")),
+            NumberStyle { exact: true, ..SCREEN }.count(Some("18446744073709551615")),
             "18446744073709551615"
         );
         assert_eq!(SCREEN.number(-0.0), "0");
@@ -182,7 +182,7 @@ mod tests {
     fn drawings_have_their_width() {
         let points = [Some(0.0), None, Some(1.0), Some(0.5)];
         assert_eq!(spark(&points, 10, Some(1.0), SCREEN), "_ #+");
-        assert_eq!(spark(&points, 2, None, Hand { ascii: false, ..SCREEN }), "█▅");
+        assert_eq!(spark(&points, 2, None, NumberStyle { ascii: false, ..SCREEN }), "█▅");
         assert_eq!(spark(&[Some(0.0)], 3, None, SCREEN), "_");
         assert_eq!(bar(0.5, 6, SCREEN), "###...");
         assert_eq!(bar(7.0, 3, SCREEN), "###");

@@ -49,7 +49,7 @@ pub(super) struct Hottest {
 
 /// The sketches, over all looks.
 #[derive(Debug)]
-pub(super) struct Counts {
+pub(super) struct KeySketches {
     keys: Sketch,
     shapes: Sketch,
     /// Seconds that were watched, halved as the counts are.
@@ -58,7 +58,7 @@ pub(super) struct Counts {
     skipped: u64,
 }
 
-impl Counts {
+impl KeySketches {
     pub(super) fn new() -> Self {
         Self { keys: Sketch::new(KEYS), shapes: Sketch::new(SHAPES), seconds: 0.0, seen: 0, skipped: 0 }
     }
@@ -144,7 +144,7 @@ impl Counts {
 /// The connection's; the server does not let itself be watched.
 pub(super) fn watch(
     stream: impl Read + Write,
-    counts: &mut Counts,
+    counts: &mut KeySketches,
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(256 << 10, stream);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn lines_of_both_servers_are_counted_in_a_second() {
-        let mut counts = Counts::new();
+        let mut counts = KeySketches::new();
         counts.begin();
         for line in [
             "ts=1795936228.1 gid=1 type=item_get key=page%3A1 status=found clsid=1 cfd=20 size=100",
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_million_keys_take_a_bounded_sketch() {
-        let mut counts = Counts::new();
+        let mut counts = KeySketches::new();
         for number in 0..20_000 {
             counts.note(&format!("type=item_get key=k{number} status=found size=1"));
             counts.note("type=item_get key=hot status=found size=1");

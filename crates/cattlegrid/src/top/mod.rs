@@ -29,12 +29,12 @@ use std::time::Duration;
 
 use cattlegrid_config::{TOP_VIEWS, TopCommand};
 
-use hot::Counts;
-use model::{Model, Update};
+use hot::KeySketches;
+use model::{Model, ServerUpdate};
 use pages::{View, printed};
-use reply::Ask;
-use screen::{Input, Screen};
-use source::{Order, Poller, Target, look, millis_now, run, run_hot, words};
+use reply::StatsRequest;
+use screen::{Screen, ScreenEvent};
+use source::{PollSettings, Poller, StatsTarget, look, millis_now, run, run_hot, words};
 use ui::{KeyAction, Ui};
 
 /// How long a key may wait for its effect: what is new is looked for as often.
@@ -49,7 +49,7 @@ const WAITING: usize = 64;
 /// # Errors
 /// There is no terminal, it has gone, or the server gives no answer to `--once`.
 pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
-    let target = Arc::new(Target::new(command)?);
+    let target = Arc::new(StatsTarget::new(command)?);
     let place = command.view.and_then(|name| TOP_VIEWS.iter().position(|own| *own == name));
     let view = place.map(|place| View::ALL[place]);
     if command.once {
@@ -68,22 +68,24 @@ pub(crate) fn top(command: &TopCommand) -> Result<Option<String>, String> {
 }
 
 /// The pages as text, from one look at the server.
-fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Result<String, String> {
+fn once(command: &TopCommand, target: &Arc<StatsTarget>, view: Option<View>) -> Result<String, String> {
     let mut model = Model::new(&command.address);
     let failed = |error: io::Error| format!("{}: {}", command.address, words(&error));
     let mut poller = Poller::new(Arc::clone(target));
     let interval_ms = command.interval.as_millis() as u64;
-    let all: &'static [Ask] = &Ask::ALL;
-    let order = |asks| Order { interval_ms, paused: false, asks };
+    let all: &'static [StatsRequest] = &StatsRequest::ALL;
+    let order = |asks| PollSettings { interval_ms, paused: false, asks };
     poller.poll(&order(all), |update| model.take(update)).map_err(failed)?;
     // Control keys, now that it is known whether there are any.
-    poller.poll(&order(&[Ask::SlowEntry, Ask::Nodes]), |update| model.take(update)).map_err(failed)?;
+    poller
+        .poll(&order(&[StatsRequest::Slow, StatsRequest::Nodes]), |update| model.take(update))
+        .map_err(failed)?;
     if view == Some(View::Keys) {
         let (_wanted, never) = channel();
         let mut is_on = true;
-        model.take(match look(target, &mut Counts::new(), &never, &mut is_on) {
+        model.take(match look(target, &mut KeySketches::new(), &never, &mut is_on) {
             Ok(update) => update,
-            Err(error) => Update::Unwatched(words(&error)),
+            Err(error) => ServerUpdate::Unwatched(words(&error)),
         });
     }
     Ok(printed(&model, view))
@@ -93,13 +95,13 @@ fn once(command: &TopCommand, target: &Arc<Target>, view: Option<View>) -> Resul
 struct LiveView {
     model: Model,
     ui: Ui,
-    updates: Receiver<Update>,
-    orders: Sender<Order>,
+    updates: Receiver<ServerUpdate>,
+    orders: Sender<PollSettings>,
     watches: Sender<bool>,
 }
 
 impl LiveView {
-    fn start(target: &Arc<Target>, address: &str, ui: Ui) -> Self {
+    fn start(target: &Arc<StatsTarget>, address: &str, ui: Ui) -> Self {
         let (sender, updates) = sync_channel(WAITING);
         let (orders, ordered) = channel();
         let (watches, on_or_off) = channel();
@@ -114,8 +116,8 @@ impl LiveView {
         live
     }
 
-    fn order(&self) -> Order {
-        Order { interval_ms: self.ui.interval_ms, paused: self.ui.paused, asks: self.ui.view.asks() }
+    fn order(&self) -> PollSettings {
+        PollSettings { interval_ms: self.ui.interval_ms, paused: self.ui.paused, asks: self.ui.view.asks() }
     }
 
     /// Says what is wanted. The threads only end with the program.
@@ -124,13 +126,13 @@ impl LiveView {
         self.watches.send(self.ui.view == View::Keys && !self.ui.paused).unwrap_or_default();
     }
 
-    fn show(&mut self, screen: &mut Screen, paint: view::Paint) -> io::Result<()> {
+    fn show(&mut self, screen: &mut Screen, paint: view::ScreenStyle) -> io::Result<()> {
         let mut drawn_ms = 0;
         loop {
             let mut is_new = false;
             while let Ok(update) = self.updates.try_recv() {
                 // A reply is part of a look, which ends with another update.
-                is_new |= !matches!(update, Update::Reply { .. });
+                is_new |= !matches!(update, ServerUpdate::Reply { .. });
                 self.model.take(update);
             }
             let now_ms = millis_now();
@@ -139,12 +141,12 @@ impl LiveView {
                 drawn_ms = now_ms;
             }
             let does = match screen.input(TICK)? {
-                Input::Nothing => continue,
-                Input::Ended => return Ok(()),
-                Input::Resized => KeyAction::Draw,
-                Input::Stopped => KeyAction::Stop,
-                Input::GoesOn => KeyAction::Redraw,
-                Input::Key(key) => self.ui.press(key),
+                ScreenEvent::Nothing => continue,
+                ScreenEvent::Ended => return Ok(()),
+                ScreenEvent::Resized => KeyAction::Draw,
+                ScreenEvent::Stopped => KeyAction::Stop,
+                ScreenEvent::GoesOn => KeyAction::Redraw,
+                ScreenEvent::Key(key) => self.ui.press(key),
             };
             match does {
                 KeyAction::Draw => {}

@@ -1,7 +1,7 @@
 //! The state of the server as far as it is known: the last replies, those before, and the rates computed from
 //! both.
 //!
-//! Sans-io: the caller passes [`Update`]s, with the time at which they came.
+//! Sans-io: the caller passes [`ServerUpdate`]s, with the time at which they came.
 //!
 //! # Invariants
 //! * A rate is computed from two replies of the same run of the server, and only if the counter has not
@@ -13,19 +13,19 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::Value;
 
 use super::hot::Hottest;
-use super::reply::{Ask, Group, Reply, plain};
+use super::reply::{StatsGroup, StatsReply, StatsRequest, plain};
 
 /// Points of a history: ten minutes at one a second.
 const HISTORY: usize = 600;
 
 /// An event from the server.
 #[derive(Debug)]
-pub(super) enum Update {
+pub(super) enum ServerUpdate {
     /// A reply that came at this time, in milliseconds of a clock that never goes back. `own_gets`: gets that were sent before, in all.
     Reply {
-        ask: Ask,
+        ask: StatsRequest,
         at_ms: u64,
-        reply: Reply,
+        reply: StatsReply,
         own_gets: u64,
     },
     /// All that was due has been answered within this time.
@@ -48,7 +48,7 @@ pub(super) enum Update {
 #[derive(Debug)]
 struct TimedReply {
     at_ms: u64,
-    group: Group,
+    group: StatsGroup,
     own_gets: u64,
 }
 
@@ -63,7 +63,7 @@ struct GroupState {
 
 /// Whether the server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum LinkState {
     /// The server has not answered yet.
     New,
     Up,
@@ -105,8 +105,8 @@ impl History {
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) address: String,
-    pub(super) link: Link,
-    known: BTreeMap<Ask, GroupState>,
+    pub(super) link: LinkState,
+    known: BTreeMap<StatsRequest, GroupState>,
     /// The reason of the last start of the counters from 0; None: they have not started again.
     pub(super) begun_anew: Option<&'static str>,
     pub(super) took_ms: u64,
@@ -141,7 +141,7 @@ impl Model {
     pub(super) fn new(address: &str) -> Self {
         Self {
             address: plain(address.as_bytes()),
-            link: Link::New,
+            link: LinkState::New,
             known: BTreeMap::new(),
             begun_anew: None,
             took_ms: 0,
@@ -155,82 +155,85 @@ impl Model {
         }
     }
 
-    pub(super) fn take(&mut self, update: Update) {
+    pub(super) fn take(&mut self, update: ServerUpdate) {
         match update {
-            Update::Reply { ask, at_ms, reply, own_gets } => self.take_reply(ask, at_ms, reply, own_gets),
-            Update::Done { took_ms } => {
-                self.took_ms = took_ms;
-                self.link = Link::Up;
+            ServerUpdate::Reply { ask, at_ms, reply, own_gets } => {
+                self.take_reply(ask, at_ms, reply, own_gets)
             }
-            Update::Lost { at_ms, unix_seconds, why, again_ms } => {
+            ServerUpdate::Done { took_ms } => {
+                self.took_ms = took_ms;
+                self.link = LinkState::Up;
+            }
+            ServerUpdate::Lost { at_ms, unix_seconds, why, again_ms } => {
                 let again_at_ms = at_ms + again_ms;
-                let (at_ms, unix_seconds) = if let Link::Lost { at_ms, unix_seconds, .. } = self.link {
+                let (at_ms, unix_seconds) = if let LinkState::Lost { at_ms, unix_seconds, .. } = self.link {
                     (at_ms, unix_seconds)
                 } else {
                     // Since the last answer, not since it was noticed.
                     let age_ms = self.age_ms(at_ms);
                     (at_ms - age_ms, unix_seconds.saturating_sub(age_ms / 1000))
                 };
-                self.link = Link::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
+                self.link = LinkState::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
                 for known in self.known.values_mut() {
                     // Another server may come, with other rights.
                     known.refused = None;
                 }
             }
-            Update::Hot(hottest) => {
+            ServerUpdate::Hot(hottest) => {
                 self.unwatched = None;
                 self.hot = Some(hottest);
             }
-            Update::Unwatched(why) => self.unwatched = Some(plain(why.as_bytes())),
+            ServerUpdate::Unwatched(why) => self.unwatched = Some(plain(why.as_bytes())),
         }
     }
 
-    fn take_reply(&mut self, ask: Ask, at_ms: u64, reply: Reply, own_gets: u64) {
+    fn take_reply(&mut self, ask: StatsRequest, at_ms: u64, reply: StatsReply, own_gets: u64) {
         match reply {
-            Reply::Lines(group) => {
-                if ask == Ask::Stats {
+            StatsReply::Lines(group) => {
+                if ask == StatsRequest::Stats {
                     self.compare_runs(&group);
                 }
                 let known = self.known.entry(ask).or_default();
                 known.refused = None;
                 known.before = known.now.replace(TimedReply { at_ms, group, own_gets });
                 match ask {
-                    Ask::Stats => {
+                    StatsRequest::Stats => {
                         let (hits, misses) =
                             (self.rate(ask, "", "get_hits"), self.rate(ask, "", "get_misses"));
                         let ratio = hits.zip(misses).and_then(|(hits, misses)| ratio(hits, misses));
                         self.hit_ratio.push(ratio);
                         self.requests.push(self.request_rate());
                     }
-                    Ask::Rules => self.saved.push(self.rate(ask, "total", "computes_saved")),
+                    StatsRequest::Rules => self.saved.push(self.rate(ask, "total", "computes_saved")),
                     _ => {}
                 }
             }
-            Reply::Value(value) => {
+            StatsReply::Value(value) => {
                 let parsed = serde_json::from_slice::<Value>(&value).unwrap_or(Value::Null);
                 match ask {
-                    Ask::SlowEntry => self.slow = slow_of(&parsed),
+                    StatsRequest::Slow => self.slow = slow_of(&parsed),
                     _ => self.nodes = nodes_of(&parsed),
                 }
             }
-            Reply::Absent => {
+            StatsReply::Absent => {
                 self.known.remove(&ask);
                 match ask {
-                    Ask::SlowEntry => self.slow.clear(),
-                    Ask::Nodes => self.nodes.clear(),
+                    StatsRequest::Slow => self.slow.clear(),
+                    StatsRequest::Nodes => self.nodes.clear(),
                     _ => {}
                 }
             }
-            Reply::Refused(why) => {
+            StatsReply::Refused(why) => {
                 self.known.insert(ask, GroupState { refused: Some(why), ..GroupState::default() });
             }
         }
     }
 
     /// Forgets what was before if the server has begun anew.
-    fn compare_runs(&mut self, new: &Group) {
-        let Some(old) = self.group(Ask::Stats) else { return };
-        let of = |group: &Group, name: &str| group.get("", name).and_then(|text| text.parse::<u64>().ok());
+    fn compare_runs(&mut self, new: &StatsGroup) {
+        let Some(old) = self.group(StatsRequest::Stats) else { return };
+        let of =
+            |group: &StatsGroup, name: &str| group.get("", name).and_then(|text| text.parse::<u64>().ok());
         let is_less = |name: &str| of(new, name).zip(of(old, name)).is_some_and(|(new, old)| new < old);
         let is_other = of(old, "pid") != of(new, "pid") || is_less("uptime");
         let is_less = STEADY.into_iter().any(is_less);
@@ -243,48 +246,48 @@ impl Model {
     }
 
     /// The last reply.
-    pub(super) fn group(&self, ask: Ask) -> Option<&Group> {
+    pub(super) fn group(&self, ask: StatsRequest) -> Option<&StatsGroup> {
         self.known.get(&ask)?.now.as_ref().map(|taken| &taken.group)
     }
 
     /// The server's refusal, if this user may not see the statistic.
-    pub(super) fn refused(&self, ask: Ask) -> Option<&str> {
+    pub(super) fn refused(&self, ask: StatsRequest) -> Option<&str> {
         self.known.get(&ask)?.refused.as_deref()
     }
 
     /// Whether the server is a Cattlegrid.
     pub(super) fn is_cattlegrid(&self) -> bool {
-        self.group(Ask::Cattlegrid).is_some() || self.refused(Ask::Cattlegrid).is_some()
+        self.group(StatsRequest::Cattlegrid).is_some() || self.refused(StatsRequest::Cattlegrid).is_some()
     }
 
     /// A line of the last reply, without a label if that is empty.
-    pub(super) fn text(&self, ask: Ask, label: &str, name: &str) -> Option<&str> {
+    pub(super) fn text(&self, ask: StatsRequest, label: &str, name: &str) -> Option<&str> {
         self.group(ask)?.get(label, name)
     }
 
-    pub(super) fn number(&self, ask: Ask, label: &str, name: &str) -> Option<f64> {
+    pub(super) fn number(&self, ask: StatsRequest, label: &str, name: &str) -> Option<f64> {
         self.text(ask, label, name)?.parse().ok()
     }
 
     /// The sum of lines that there are; None without any.
-    pub(super) fn sum(&self, ask: Ask, label: &str, names: &[&str]) -> Option<f64> {
+    pub(super) fn sum(&self, ask: StatsRequest, label: &str, names: &[&str]) -> Option<f64> {
         let group = self.group(ask)?;
         let numbers = names.iter().filter_map(|name| group.get(label, name)?.parse::<f64>().ok());
         numbers.fold(None, |sum: Option<f64>, number| Some(sum.unwrap_or(0.0) + number))
     }
 
     /// By how much a counter has grown in a second, between the last two replies.
-    pub(super) fn rate(&self, ask: Ask, label: &str, name: &str) -> Option<f64> {
+    pub(super) fn rate(&self, ask: StatsRequest, label: &str, name: &str) -> Option<f64> {
         let known = self.known.get(&ask)?;
         let (now, before) = (known.now.as_ref()?, known.before.as_ref()?);
         let ms = now.at_ms.checked_sub(before.at_ms).filter(|ms| *ms > 0)?;
         // After a reload another rule may have this number.
-        if ask == Ask::Rules && now.group.get(label, "match") != before.group.get(label, "match") {
+        if ask == StatsRequest::Rules && now.group.get(label, "match") != before.group.get(label, "match") {
             return None;
         }
         let (new, old) = (now.group.get(label, name)?, before.group.get(label, name)?);
         let own = match name {
-            "cmd_get" | "get_hits" if ask == Ask::Stats => now.own_gets - before.own_gets,
+            "cmd_get" | "get_hits" if ask == StatsRequest::Stats => now.own_gets - before.own_gets,
             _ => 0,
         };
         let grown = match (new.parse::<u64>(), old.parse::<u64>()) {
@@ -296,41 +299,41 @@ impl Model {
 
     /// How old the last reply to `stats` is, in milliseconds; 0 without one.
     pub(super) fn age_ms(&self, now_ms: u64) -> u64 {
-        let last = self.known.get(&Ask::Stats).and_then(|known| known.now.as_ref());
+        let last = self.known.get(&StatsRequest::Stats).and_then(|known| known.now.as_ref());
         last.map_or(0, |taken| now_ms.saturating_sub(taken.at_ms))
     }
 
     /// The time that rates of a group are of, in milliseconds.
-    pub(super) fn span_ms(&self, ask: Ask) -> Option<u64> {
+    pub(super) fn span_ms(&self, ask: StatsRequest) -> Option<u64> {
         let known = self.known.get(&ask)?;
         known.now.as_ref()?.at_ms.checked_sub(known.before.as_ref()?.at_ms)
     }
 
     /// The rate of several counters together: of those that are known.
-    pub(super) fn rates(&self, ask: Ask, label: &str, names: &[&str]) -> Option<f64> {
+    pub(super) fn rates(&self, ask: StatsRequest, label: &str, names: &[&str]) -> Option<f64> {
         let rates = names.iter().filter_map(|name| self.rate(ask, label, name));
         rates.fold(None, |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate))
     }
 
     pub(super) fn request_rate(&self) -> Option<f64> {
-        self.rates(Ask::Stats, "", &REQUESTS[..10])
+        self.rates(StatsRequest::Stats, "", &REQUESTS[..10])
     }
 
     /// Share of hits among gets: between the last two replies, and since the start.
     pub(super) fn hit_ratios(&self) -> (Option<f64>, Option<f64>) {
         let now = self
-            .rate(Ask::Stats, "", "get_hits")
-            .zip(self.rate(Ask::Stats, "", "get_misses"))
+            .rate(StatsRequest::Stats, "", "get_hits")
+            .zip(self.rate(StatsRequest::Stats, "", "get_misses"))
             .and_then(|(hits, misses)| ratio(hits, misses));
         let all = self
-            .number(Ask::Stats, "", "get_hits")
-            .zip(self.number(Ask::Stats, "", "get_misses"))
+            .number(StatsRequest::Stats, "", "get_hits")
+            .zip(self.number(StatsRequest::Stats, "", "get_misses"))
             .and_then(|(hits, misses)| ratio(hits, misses));
         (now, all)
     }
 
     /// Labels of a group, in the server's order.
-    pub(super) fn labels(&self, ask: Ask) -> impl Iterator<Item = &str> {
+    pub(super) fn labels(&self, ask: StatsRequest) -> impl Iterator<Item = &str> {
         self.group(ask).into_iter().flat_map(|group| group.blocks.iter().map(|block| &*block.label))
     }
 }

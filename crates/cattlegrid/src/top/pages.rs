@@ -1,10 +1,10 @@
 //! The views other than the main one, as tables.
 
-use super::figures::{Hand, millis, rate, rate_of_bytes, seconds, share};
+use super::figures::{NumberStyle, millis, rate, rate_of_bytes, seconds, share};
 use super::model::Model;
-use super::reply::Ask;
+use super::reply::StatsRequest;
 use super::sections::{BUSY, MADE, PROMOTED, drops, memory_used, sections};
-use super::table::{Cell, Column, Sort, Table, number, text};
+use super::table::{Cell, Column, SortOrder, Table, number, text};
 
 /// A view, in the order of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) enum View {
     Loaders,
     Objects,
     Keys,
-    SlowEntry,
+    Slow,
     Memory,
     Fleet,
     Times,
@@ -28,7 +28,7 @@ impl View {
         Self::Loaders,
         Self::Objects,
         Self::Keys,
-        Self::SlowEntry,
+        Self::Slow,
         Self::Memory,
         Self::Fleet,
         Self::Times,
@@ -36,22 +36,22 @@ impl View {
     ];
 
     /// The requests of this page besides those that are always sent.
-    pub(super) fn asks(self) -> &'static [Ask] {
+    pub(super) fn asks(self) -> &'static [StatsRequest] {
         match self {
-            Self::Objects => &[Ask::Objects],
-            Self::SlowEntry => &[Ask::SlowEntry, Ask::Leases],
-            Self::Memory => &[Ask::Shares, Ask::Slabs, Ask::Items],
-            Self::Fleet => &[Ask::Nodes],
-            Self::Times => &[Ask::Latency],
+            Self::Objects => &[StatsRequest::Objects],
+            Self::Slow => &[StatsRequest::Slow, StatsRequest::Leases],
+            Self::Memory => &[StatsRequest::Shares, StatsRequest::Slabs, StatsRequest::Items],
+            Self::Fleet => &[StatsRequest::Nodes],
+            Self::Times => &[StatsRequest::Latency],
             Self::Main | Self::Rules | Self::Loaders | Self::Keys | Self::All => &[],
         }
     }
 
     /// How it is sorted at first.
-    pub(super) fn sort(self) -> Option<Sort> {
+    pub(super) fn sort(self) -> Option<SortOrder> {
         match self {
-            Self::Rules => Some(Sort { column: 3, falls: true }),
-            Self::Objects => Some(Sort { column: 1, falls: true }),
+            Self::Rules => Some(SortOrder { column: 3, falls: true }),
+            Self::Objects => Some(SortOrder { column: 1, falls: true }),
             _ => None,
         }
     }
@@ -60,7 +60,7 @@ impl View {
 /// How a table shows counters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CounterView {
-    pub(super) hand: Hand,
+    pub(super) hand: NumberStyle,
     /// Since the start, instead of the last second.
     pub(super) totals: bool,
 }
@@ -79,7 +79,7 @@ pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: Counter
         View::Loaders => vec![page.loaders()],
         View::Objects => vec![page.methods(), page.types()],
         View::Keys => page.keys(),
-        View::SlowEntry => vec![page.slow(), page.leases()],
+        View::Slow => vec![page.slow(), page.leases()],
         View::Memory => vec![page.uses(), drops(model, shown.hand), page.shares(), page.slabs()],
         View::Fleet => vec![page.followers(), page.nodes(), page.tags()],
         View::Times => vec![page.times()],
@@ -112,7 +112,7 @@ const RULES: [(&str, &[&str]); 14] = [
 ];
 
 impl Page<'_> {
-    fn count(&self, ask: Ask, label: &str, names: &[&str]) -> Cell {
+    fn count(&self, ask: StatsRequest, label: &str, names: &[&str]) -> Cell {
         if self.shown.totals {
             let sum = self.model.sum(ask, label, names);
             let text = match names {
@@ -126,32 +126,32 @@ impl Page<'_> {
         }
     }
 
-    fn gauge(&self, ask: Ask, label: &str, name: &str) -> Cell {
+    fn gauge(&self, ask: StatsRequest, label: &str, name: &str) -> Cell {
         let text = self.shown.hand.count(self.model.text(ask, label, name));
         Cell::number(text, self.model.number(ask, label, name))
     }
 
-    fn bytes(&self, ask: Ask, label: &str, name: &str) -> Cell {
+    fn bytes(&self, ask: StatsRequest, label: &str, name: &str) -> Cell {
         Cell::number(
             self.shown.hand.bytes(self.model.text(ask, label, name)),
             self.model.number(ask, label, name),
         )
     }
 
-    fn ms(&self, ask: Ask, label: &str, name: &str, in_a_ms: f64) -> Cell {
+    fn ms(&self, ask: StatsRequest, label: &str, name: &str, in_a_ms: f64) -> Cell {
         let ms = self.model.number(ask, label, name).map(|time| time / in_a_ms);
         Cell::number(ms.map_or_else(|| "-".to_owned(), millis), ms)
     }
 
-    fn word(&self, ask: Ask, label: &str, name: &str) -> Cell {
+    fn word(&self, ask: StatsRequest, label: &str, name: &str) -> Cell {
         Cell::text(self.model.text(ask, label, name).unwrap_or("-"))
     }
 
     /// The text of an empty table.
-    fn nothing(&self, ask: Ask, nothing: &str) -> String {
+    fn nothing(&self, ask: StatsRequest, nothing: &str) -> String {
         match self.model.refused(ask) {
             Some(said) => format!("{}: {said}", ask.command()),
-            None if self.model.group(Ask::Stats).is_none() => "no answer yet".to_owned(),
+            None if self.model.group(StatsRequest::Stats).is_none() => "no answer yet".to_owned(),
             None if self.model.group(ask).is_none() && self.model.is_cattlegrid() => {
                 "not asked yet".to_owned()
             }
@@ -161,7 +161,7 @@ impl Page<'_> {
     }
 
     /// The time base of a group's counters, for a table's title: since the start, or per second.
-    fn counted(&self, ask: Ask) -> String {
+    fn counted(&self, ask: StatsRequest) -> String {
         match self.model.span_ms(ask) {
             _ if self.shown.totals => "since start".to_owned(),
             Some(ms) if ms >= 1500 => format!("per second, over {}", seconds((ms + 500) / 1000)),
@@ -175,26 +175,27 @@ impl Page<'_> {
         columns.extend([number("now"), number("p99")]);
         columns.extend(RULES[4..].iter().map(|(name, _)| number(name)));
         columns.push(number("lease"));
-        let labels: Vec<&str> = self.model.labels(Ask::Rules).filter(|label| *label != "total").collect();
+        let labels: Vec<&str> =
+            self.model.labels(StatsRequest::Rules).filter(|label| *label != "total").collect();
         let matched =
-            labels.iter().filter(|label| self.model.text(Ask::Rules, label, "matched") == Some("1"));
+            labels.iter().filter(|label| self.model.text(StatsRequest::Rules, label, "matched") == Some("1"));
         let title = format!(
             "rules: {}, of which {} have matched; {}",
             labels.len(),
             matched.count(),
-            self.counted(Ask::Rules)
+            self.counted(StatsRequest::Rules)
         );
-        let mut table =
-            Table::new(title, &columns).or_say(&self.nothing(Ask::Rules, "no rule file (--config FILE)"));
+        let mut table = Table::new(title, &columns)
+            .or_say(&self.nothing(StatsRequest::Rules, "no rule file (--config FILE)"));
         for label in labels {
-            let pattern = self.model.text(Ask::Rules, label, "match").unwrap_or("-");
-            let prefix = self.model.text(Ask::Rules, label, "prefix").unwrap_or_default();
+            let pattern = self.model.text(StatsRequest::Rules, label, "match").unwrap_or("-");
+            let prefix = self.model.text(StatsRequest::Rules, label, "prefix").unwrap_or_default();
             let of = |names: &[&str]| {
                 let model = self.model;
                 if self.shown.totals {
-                    model.sum(Ask::Rules, label, names)
+                    model.sum(StatsRequest::Rules, label, names)
                 } else {
-                    model.rates(Ask::Rules, label, names)
+                    model.rates(StatsRequest::Rules, label, names)
                 }
             };
             let hits = of(&HITS).zip(of(&["gets"]));
@@ -204,16 +205,19 @@ impl Page<'_> {
                 Cell::number(label.to_owned(), label.parse().ok()),
                 Cell::text(format!("{prefix}{pattern}")),
                 Cell::number(hits.map_or_else(|| "-".to_owned(), |hits| format!("{hits:.1}")), hits),
-                self.count(Ask::Rules, label, &["gets"]),
+                self.count(StatsRequest::Rules, label, &["gets"]),
             ];
             let of = |columns: &'static [(&str, &[&str])]| {
-                columns.iter().map(|(_, names)| self.count(Ask::Rules, label, names)).collect::<Vec<_>>()
+                columns
+                    .iter()
+                    .map(|(_, names)| self.count(StatsRequest::Rules, label, names))
+                    .collect::<Vec<_>>()
             };
             cells.extend(of(&RULES[..4]));
-            cells.push(self.gauge(Ask::Rules, label, "computing"));
-            cells.push(self.ms(Ask::Rules, label, "p99_ms", 1.0));
+            cells.push(self.gauge(StatsRequest::Rules, label, "computing"));
+            cells.push(self.ms(StatsRequest::Rules, label, "p99_ms", 1.0));
             cells.extend(of(&RULES[4..]));
-            cells.push(self.ms(Ask::Rules, label, "lease_ms", 1.0));
+            cells.push(self.ms(StatsRequest::Rules, label, "lease_ms", 1.0));
             table.push(label, cells);
         }
         table
@@ -222,13 +226,13 @@ impl Page<'_> {
     /// The server's advice on its rules.
     fn advice(&self) -> Table {
         let mut table = Table::new("what to change", &[number("#"), text("")]);
-        for label in self.model.labels(Ask::Rules) {
-            if let Some(advice) = self.model.text(Ask::Rules, label, "advice") {
+        for label in self.model.labels(StatsRequest::Rules) {
+            if let Some(advice) = self.model.text(StatsRequest::Rules, label, "advice") {
                 let number = Cell::number(label.to_owned(), label.parse().ok());
                 table.push(format!("advice {label}"), vec![number, Cell::text(advice)]);
             }
         }
-        let top = self.model.group(Ask::Rules).map(|group| &group.top);
+        let top = self.model.group(StatsRequest::Rules).map(|group| &group.top);
         for (name, hint) in top.into_iter().flatten().filter(|(name, _)| name.starts_with("hint_")) {
             table.push(
                 name.to_string(),
@@ -240,19 +244,19 @@ impl Page<'_> {
 
     /// All lines of one rule; those that are not 0 first.
     fn rule(&self, label: &str) -> Table {
-        let pattern = self.model.text(Ask::Rules, label, "match").unwrap_or("-");
+        let pattern = self.model.text(StatsRequest::Rules, label, "match").unwrap_or("-");
         let columns = [text("line"), number("per s"), number("value")];
         let mut table = Table::new(format!("rule {label}: {pattern} (Esc: back)"), &columns)
             .or_say("there is no such rule");
-        let lines = self.model.group(Ask::Rules).and_then(|group| group.block(label));
+        let lines = self.model.group(StatsRequest::Rules).and_then(|group| group.block(label));
         for (name, value) in lines.into_iter().flat_map(|block| &block.lines) {
-            table.push(name.to_string(), self.line(Ask::Rules, label, name, value));
+            table.push(name.to_string(), self.line(StatsRequest::Rules, label, name, value));
         }
         table.rows.sort_by_key(|row| row.cells[2].text == "0");
         table
     }
 
-    fn line(&self, ask: Ask, label: &str, name: &str, value: &str) -> Vec<Cell> {
+    fn line(&self, ask: StatsRequest, label: &str, name: &str, value: &str) -> Vec<Cell> {
         let per_second = self.model.rate(ask, label, name).filter(|rate| *rate != 0.0);
         let per_second = Cell::number(per_second.map_or_else(String::new, |own| rate(Some(own))), per_second);
         vec![Cell::text(name), per_second, Cell::number(value.to_owned(), value.parse().ok())]
@@ -268,21 +272,21 @@ impl Page<'_> {
         columns.extend(COUNTERS.map(number));
         columns.extend(MORE.map(number));
         columns.extend([number("bytes"), text("mode")]);
-        let title = format!("loaders, jobs {}", self.counted(Ask::Loaders));
-        let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Loaders, "no loader"));
-        for label in self.model.labels(Ask::Loaders) {
+        let title = format!("loaders, jobs {}", self.counted(StatsRequest::Loaders));
+        let mut table = Table::new(title, &columns).or_say(&self.nothing(StatsRequest::Loaders, "no loader"));
+        for label in self.model.labels(StatsRequest::Loaders) {
             let mut cells = vec![Cell::text(label)];
-            cells.extend(GAUGES.map(|name| self.gauge(Ask::Loaders, label, name)));
+            cells.extend(GAUGES.map(|name| self.gauge(StatsRequest::Loaders, label, name)));
             cells.extend(
                 ["run_p50_us", "run_p99_us", "wait_p99_us"]
-                    .map(|name| self.ms(Ask::Loaders, label, name, 1000.0)),
+                    .map(|name| self.ms(StatsRequest::Loaders, label, name, 1000.0)),
             );
-            cells.extend(COUNTERS.map(|name| self.count(Ask::Loaders, label, &[name])));
-            cells.extend(MORE.map(|name| self.gauge(Ask::Loaders, label, name)));
-            cells.push(self.bytes(Ask::Loaders, label, "bytes"));
-            cells.push(self.word(Ask::Loaders, label, "mode"));
+            cells.extend(COUNTERS.map(|name| self.count(StatsRequest::Loaders, label, &[name])));
+            cells.extend(MORE.map(|name| self.gauge(StatsRequest::Loaders, label, name)));
+            cells.push(self.bytes(StatsRequest::Loaders, label, "bytes"));
+            cells.push(self.word(StatsRequest::Loaders, label, "mode"));
             table.push(label, cells);
-            let is_missing = self.model.text(Ask::Loaders, label, "template_missing") == Some("1");
+            let is_missing = self.model.text(StatsRequest::Loaders, label, "template_missing") == Some("1");
             if let Some(row) = table.rows.last_mut() {
                 row.is_bad = is_missing;
             }
@@ -295,15 +299,16 @@ impl Page<'_> {
         let mut columns = vec![text("method")];
         columns.extend(COUNTERS.map(number));
         columns.extend([number("mean"), number("longest"), number("bytes")]);
-        let title = format!("methods that were called, calls {}", self.counted(Ask::Objects));
-        let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Objects, "no call"));
-        for label in self.model.labels(Ask::Objects).filter(|label| label.contains(':')) {
+        let title = format!("methods that were called, calls {}", self.counted(StatsRequest::Objects));
+        let mut table = Table::new(title, &columns).or_say(&self.nothing(StatsRequest::Objects, "no call"));
+        for label in self.model.labels(StatsRequest::Objects).filter(|label| label.contains(':')) {
             let mut cells = vec![Cell::text(label)];
-            cells.extend(COUNTERS.map(|name| self.count(Ask::Objects, label, &[name])));
+            cells.extend(COUNTERS.map(|name| self.count(StatsRequest::Objects, label, &[name])));
             cells.extend(
-                ["time_avg_us", "time_max_us"].map(|name| self.ms(Ask::Objects, label, name, 1000.0)),
+                ["time_avg_us", "time_max_us"]
+                    .map(|name| self.ms(StatsRequest::Objects, label, name, 1000.0)),
             );
-            cells.push(self.bytes(Ask::Objects, label, "bytes"));
+            cells.push(self.bytes(StatsRequest::Objects, label, "bytes"));
             table.push(label, cells);
         }
         table
@@ -312,14 +317,15 @@ impl Page<'_> {
     fn types(&self) -> Table {
         let columns = [text("type"), number("objects"), number("bytes"), number("in trees")];
         let mut table = Table::new("types with objects", &columns);
-        let has =
-            |label: &&str| self.model.number(Ask::Objects, label, "items").is_some_and(|items| items > 0.0);
-        for label in self.model.labels(Ask::Objects).filter(has) {
+        let has = |label: &&str| {
+            self.model.number(StatsRequest::Objects, label, "items").is_some_and(|items| items > 0.0)
+        };
+        for label in self.model.labels(StatsRequest::Objects).filter(has) {
             let cells = vec![
                 Cell::text(label),
-                self.gauge(Ask::Objects, label, "items"),
-                self.bytes(Ask::Objects, label, "bytes"),
-                self.bytes(Ask::Objects, label, "tree_bytes"),
+                self.gauge(StatsRequest::Objects, label, "items"),
+                self.bytes(StatsRequest::Objects, label, "bytes"),
+                self.bytes(StatsRequest::Objects, label, "tree_bytes"),
             ];
             table.push(format!("type {label}"), cells);
         }
@@ -383,7 +389,7 @@ impl Page<'_> {
 
     fn slow(&self) -> Table {
         let columns = [text("shape"), number("took"), number("ended"), text("kind")];
-        let nothing = if self.model.labels(Ask::Rules).next().is_none() {
+        let nothing = if self.model.labels(StatsRequest::Rules).next().is_none() {
             "a slow log is kept with a rule file only (get @slow)"
         } else {
             "nothing was slow (--slow-log, --slow-calls), or control keys begin otherwise than with @"
@@ -406,10 +412,10 @@ impl Page<'_> {
         let columns =
             [text("key"), number("waiters"), number("age"), number("left"), text("kind"), text("holder")];
         let mut table = Table::new("being computed now", &columns);
-        if let Some(said) = self.model.refused(Ask::Leases) {
+        if let Some(said) = self.model.refused(StatsRequest::Leases) {
             table = table.or_say(&format!("stats leases: {said}"));
         }
-        let lines = self.model.group(Ask::Leases).map(|group| &group.top);
+        let lines = self.model.group(StatsRequest::Leases).map(|group| &group.top);
         for (key, line) in lines.into_iter().flatten() {
             let key = readable(key);
             // The holder may be of several words.
@@ -436,31 +442,31 @@ impl Page<'_> {
             ];
             table.push(format!("lease {key}"), cells);
         }
-        table.sort(Sort { column: 1, falls: true });
+        table.sort(SortOrder { column: 1, falls: true });
         table.rows.truncate(1000);
         table
     }
 
     fn uses(&self) -> Table {
         let columns = [text("memory"), number("bytes"), number("of -m")];
-        let limit = self.model.number(Ask::Stats, "", "limit_maxbytes").filter(|limit| *limit > 0.0);
+        let limit = self.model.number(StatsRequest::Stats, "", "limit_maxbytes").filter(|limit| *limit > 0.0);
         let used = memory_used(self.model).zip(limit).map(|(used, limit)| used / limit);
         let title = format!("memory by use: {} of -m", share(used));
         let mut table = Table::new(title, &columns);
         for (name, ask, line) in [
-            ("limit (-m)", Ask::Stats, "limit_maxbytes"),
-            ("used, without rules", Ask::Cattlegrid, "memory_used"),
-            ("items and large values", Ask::Stats, "bytes"),
-            ("segments", Ask::Cattlegrid, "segment_bytes"),
-            ("  dead in segments", Ask::Cattlegrid, "segment_dead_bytes"),
-            ("large values", Ask::Cattlegrid, "huge_bytes"),
-            ("index", Ask::Stats, "hash_bytes"),
-            ("evicted keys remembered", Ask::Cattlegrid, "ghost_bytes"),
-            ("for rules", Ask::Cattlegrid, "memory_for_rules"),
-            ("tags", Ask::Tags, "memory_bytes"),
-            ("uploads", Ask::Cattlegrid, "partial_bytes"),
-            ("replies not taken", Ask::Cattlegrid, "unsent_bytes"),
-            ("receive buffers", Ask::Stats, "read_buf_bytes"),
+            ("limit (-m)", StatsRequest::Stats, "limit_maxbytes"),
+            ("used, without rules", StatsRequest::Cattlegrid, "memory_used"),
+            ("items and large values", StatsRequest::Stats, "bytes"),
+            ("segments", StatsRequest::Cattlegrid, "segment_bytes"),
+            ("  dead in segments", StatsRequest::Cattlegrid, "segment_dead_bytes"),
+            ("large values", StatsRequest::Cattlegrid, "huge_bytes"),
+            ("index", StatsRequest::Stats, "hash_bytes"),
+            ("evicted keys remembered", StatsRequest::Cattlegrid, "ghost_bytes"),
+            ("for rules", StatsRequest::Cattlegrid, "memory_for_rules"),
+            ("tags", StatsRequest::Tags, "memory_bytes"),
+            ("uploads", StatsRequest::Cattlegrid, "partial_bytes"),
+            ("replies not taken", StatsRequest::Cattlegrid, "unsent_bytes"),
+            ("receive buffers", StatsRequest::Stats, "read_buf_bytes"),
         ] {
             let Some(bytes) = self.model.number(ask, "", line) else { continue };
             let part = limit.map(|limit| bytes / limit);
@@ -479,14 +485,16 @@ impl Page<'_> {
             number("at most"),
             number("evicted"),
         ];
-        let mut table = Table::new(format!("shares, evictions {}", self.counted(Ask::Shares)), &columns);
-        for label in self.model.labels(Ask::Shares) {
-            let prefix = self.model.text(Ask::Shares, label, "prefix").unwrap_or("(no share)");
-            let mut cells = vec![Cell::text(prefix), self.gauge(Ask::Shares, label, "items")];
+        let mut table =
+            Table::new(format!("shares, evictions {}", self.counted(StatsRequest::Shares)), &columns);
+        for label in self.model.labels(StatsRequest::Shares) {
+            let prefix = self.model.text(StatsRequest::Shares, label, "prefix").unwrap_or("(no share)");
+            let mut cells = vec![Cell::text(prefix), self.gauge(StatsRequest::Shares, label, "items")];
             cells.extend(
-                ["bytes", "at_least_bytes", "at_most_bytes"].map(|name| self.bytes(Ask::Shares, label, name)),
+                ["bytes", "at_least_bytes", "at_most_bytes"]
+                    .map(|name| self.bytes(StatsRequest::Shares, label, name)),
             );
-            cells.push(self.count(Ask::Shares, label, &["evictions"]));
+            cells.push(self.count(StatsRequest::Shares, label, &["evictions"]));
             table.push(format!("share {label}"), cells);
         }
         table
@@ -504,21 +512,23 @@ impl Page<'_> {
             number("age"),
             number("no memory"),
         ];
-        let mut table = Table::new(format!("slab classes, evictions {}", self.counted(Ask::Items)), &columns);
+        let mut table =
+            Table::new(format!("slab classes, evictions {}", self.counted(StatsRequest::Items)), &columns);
         if self.model.is_cattlegrid() {
             return table;
         }
-        for label in self.model.labels(Ask::Slabs) {
+        for label in self.model.labels(StatsRequest::Slabs) {
             let items = format!("items:{label}");
-            let age = self.model.number(Ask::Items, &items, "age");
+            let age = self.model.number(StatsRequest::Items, &items, "age");
             let mut cells = vec![Cell::number(label.to_owned(), label.parse().ok())];
-            cells.push(self.bytes(Ask::Slabs, label, "chunk_size"));
+            cells.push(self.bytes(StatsRequest::Slabs, label, "chunk_size"));
             cells.extend(
-                ["total_pages", "used_chunks", "free_chunks"].map(|name| self.gauge(Ask::Slabs, label, name)),
+                ["total_pages", "used_chunks", "free_chunks"]
+                    .map(|name| self.gauge(StatsRequest::Slabs, label, name)),
             );
-            cells.push(self.count(Ask::Items, &items, &["evicted"]));
+            cells.push(self.count(StatsRequest::Items, &items, &["evicted"]));
             cells.push(Cell::number(age.map_or_else(|| "-".to_owned(), |age| seconds(age as u64)), age));
-            cells.push(self.count(Ask::Items, &items, &["outofmemory"]));
+            cells.push(self.count(StatsRequest::Items, &items, &["outofmemory"]));
             table.push(format!("class {label}"), cells);
         }
         table
@@ -536,18 +546,22 @@ impl Page<'_> {
             number("behind"),
             text("what is wrong"),
         ];
-        let title = format!("followed logs, bumps {}", self.counted(Ask::Follow));
-        let mut table = Table::new(title, &columns).or_say(&self.nothing(Ask::Follow, "no log is followed"));
-        for label in self.model.labels(Ask::Follow) {
-            let wrong = ["lost", "missing"].iter().find_map(|name| self.model.text(Ask::Follow, label, name));
-            let mut cells = vec![Cell::text(label), self.word(Ask::Follow, label, "state")];
-            cells.extend(["lag_ms", "lag_ms_max"].map(|name| self.ms(Ask::Follow, label, name, 1.0)));
-            cells.extend(["bumps", "flushes"].map(|name| self.count(Ask::Follow, label, &[name])));
-            cells.push(self.gauge(Ask::Follow, label, "waiting"));
-            cells.push(self.ms(Ask::Follow, label, "behind_s", 0.001));
+        let title = format!("followed logs, bumps {}", self.counted(StatsRequest::Follow));
+        let mut table =
+            Table::new(title, &columns).or_say(&self.nothing(StatsRequest::Follow, "no log is followed"));
+        for label in self.model.labels(StatsRequest::Follow) {
+            let wrong = ["lost", "missing"]
+                .iter()
+                .find_map(|name| self.model.text(StatsRequest::Follow, label, name));
+            let mut cells = vec![Cell::text(label), self.word(StatsRequest::Follow, label, "state")];
+            cells
+                .extend(["lag_ms", "lag_ms_max"].map(|name| self.ms(StatsRequest::Follow, label, name, 1.0)));
+            cells.extend(["bumps", "flushes"].map(|name| self.count(StatsRequest::Follow, label, &[name])));
+            cells.push(self.gauge(StatsRequest::Follow, label, "waiting"));
+            cells.push(self.ms(StatsRequest::Follow, label, "behind_s", 0.001));
             cells.push(Cell::text(wrong.unwrap_or_default()));
             table.push(label, cells);
-            let is_behind = self.model.text(Ask::Follow, label, "behind") == Some("1");
+            let is_behind = self.model.text(StatsRequest::Follow, label, "behind") == Some("1");
             if let Some(row) = table.rows.last_mut() {
                 row.is_bad = is_behind;
             }
@@ -568,9 +582,9 @@ impl Page<'_> {
 
     fn tags(&self) -> Table {
         let mut table = Table::new("tags", &[text("line"), number("per s"), number("value")]);
-        let lines = self.model.group(Ask::Tags).map(|group| &group.top);
+        let lines = self.model.group(StatsRequest::Tags).map(|group| &group.top);
         for (name, value) in lines.into_iter().flatten() {
-            table.push(format!("tags {name}"), self.line(Ask::Tags, "", name, value));
+            table.push(format!("tags {name}"), self.line(StatsRequest::Tags, "", name, value));
         }
         table
     }
@@ -587,9 +601,9 @@ impl Page<'_> {
             number("longest"),
         ];
         let title = "time in the server since start, upper bounds; one request in 64 is timed";
-        let mut table =
-            Table::new(title, &columns).or_say(&self.nothing(Ask::Latency, "no request was sampled"));
-        for block in self.model.group(Ask::Latency).into_iter().flat_map(|group| &group.blocks) {
+        let mut table = Table::new(title, &columns)
+            .or_say(&self.nothing(StatsRequest::Latency, "no request was sampled"));
+        for block in self.model.group(StatsRequest::Latency).into_iter().flat_map(|group| &group.blocks) {
             let mut bounds: Vec<(f64, f64)> = Vec::new();
             for (name, count) in &block.lines {
                 let most =
@@ -601,7 +615,8 @@ impl Page<'_> {
             }
             bounds.sort_by(|a, b| a.0.total_cmp(&b.0));
             let all: f64 = bounds.iter().map(|(_, count)| count).sum();
-            let sum = self.model.number(Ask::Latency, &block.label, "samples_us").filter(|_| all > 0.0);
+            let sum =
+                self.model.number(StatsRequest::Latency, &block.label, "samples_us").filter(|_| all > 0.0);
             let mean = sum.map(|sum| sum / all / 1000.0);
             let cell = |ms: Option<f64>| {
                 let text = match ms {
@@ -629,7 +644,7 @@ impl Page<'_> {
     fn all(&self) -> Table {
         let columns = [text("line"), number("per s"), number("value"), text("of")];
         let mut table = Table::new("all lines", &columns).or_say("not asked yet");
-        for ask in [Ask::Stats, Ask::Cattlegrid, Ask::Tags] {
+        for ask in [StatsRequest::Stats, StatsRequest::Cattlegrid, StatsRequest::Tags] {
             for (name, value) in self.model.group(ask).into_iter().flat_map(|group| &group.top) {
                 let mut cells = self.line(ask, "", name, value);
                 cells.push(Cell::text(ask.command()));
@@ -667,7 +682,7 @@ fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
 
 /// A text for people and scripts: all views, or one, with whole numbers since the start.
 pub(super) fn printed(model: &Model, view: Option<View>) -> String {
-    let shown = CounterView { hand: Hand { exact: true, ascii: true }, totals: true };
+    let shown = CounterView { hand: NumberStyle { exact: true, ascii: true }, totals: true };
     let views: Vec<View> = view
         .map_or_else(|| View::ALL.into_iter().filter(|view| *view != View::All).collect(), |view| vec![view]);
     let mut text = format!("{}\n", super::view::title(model));

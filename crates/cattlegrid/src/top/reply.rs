@@ -14,7 +14,7 @@ const LINE_MAX: u64 = 64 << 10;
 
 /// A request for one kind of statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Ask {
+pub(super) enum StatsRequest {
     Stats,
     Cattlegrid,
     Rules,
@@ -27,11 +27,11 @@ pub(super) enum Ask {
     Leases,
     Slabs,
     Items,
-    SlowEntry,
+    Slow,
     Nodes,
 }
 
-impl Ask {
+impl StatsRequest {
     pub(super) const ALL: [Self; 14] = [
         Self::Stats,
         Self::Cattlegrid,
@@ -45,7 +45,7 @@ impl Ask {
         Self::Leases,
         Self::Slabs,
         Self::Items,
-        Self::SlowEntry,
+        Self::Slow,
         Self::Nodes,
     ];
 
@@ -63,14 +63,14 @@ impl Ask {
             Self::Leases => "stats leases",
             Self::Slabs => "stats slabs",
             Self::Items => "stats items",
-            Self::SlowEntry => "get @slow",
+            Self::Slow => "get @slow",
             Self::Nodes => "get @nodes",
         }
     }
 
     /// Whether the request is a get, which the server counts.
     pub(super) fn is_get(self) -> bool {
-        matches!(self, Self::SlowEntry | Self::Nodes)
+        matches!(self, Self::Slow | Self::Nodes)
     }
 
     /// Names of its lines begin with a label.
@@ -80,27 +80,27 @@ impl Ask {
 }
 
 /// Lines by name.
-pub(super) type Lines = BTreeMap<Box<str>, Box<str>>;
+pub(super) type NamedLines = BTreeMap<Box<str>, Box<str>>;
 
 /// The lines with the same label, such as those of a rule.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Block {
+pub(super) struct LabelledBlock {
     pub(super) label: Box<str>,
-    pub(super) lines: Lines,
+    pub(super) lines: NamedLines,
 }
 
 /// The reply to a command of `stats`.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Group {
+pub(super) struct StatsGroup {
     /// Lines without a label.
-    pub(super) top: Lines,
+    pub(super) top: NamedLines,
     /// By label, in the order of the reply.
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<LabelledBlock>,
     places: HashMap<Box<str>, usize>,
 }
 
-impl Group {
-    pub(super) fn block(&self, label: &str) -> Option<&Block> {
+impl StatsGroup {
+    pub(super) fn block(&self, label: &str) -> Option<&LabelledBlock> {
         self.blocks.get(*self.places.get(label)?)
     }
 
@@ -110,11 +110,11 @@ impl Group {
         lines.get(name).map(AsRef::as_ref)
     }
 
-    fn insert(&mut self, ask: Ask, name: &str, value: &str) {
+    fn insert(&mut self, ask: StatsRequest, name: &str, value: &str) {
         match name.rsplit_once(':') {
             Some((label, name)) if ask.has_labels() => {
                 let at = *self.places.entry(label.into()).or_insert_with(|| {
-                    self.blocks.push(Block { label: label.into(), lines: Lines::new() });
+                    self.blocks.push(LabelledBlock { label: label.into(), lines: NamedLines::new() });
                     self.blocks.len() - 1
                 });
                 self.blocks[at].lines.insert(name.into(), value.into());
@@ -128,8 +128,8 @@ impl Group {
 
 /// A server's reply.
 #[derive(Debug, Clone)]
-pub(super) enum Reply {
-    Lines(Group),
+pub(super) enum StatsReply {
+    Lines(StatsGroup),
     /// The value of a control key.
     Value(Vec<u8>),
     /// There is no such command or key.
@@ -142,8 +142,8 @@ pub(super) enum Reply {
 ///
 /// # Errors
 /// The reader's; `InvalidData` for anything that is not a reply; `UnexpectedEof` if the connection ends.
-pub(super) fn read_reply(reader: &mut impl BufRead, ask: Ask) -> io::Result<(Reply, usize)> {
-    let mut group = Group::default();
+pub(super) fn read_reply(reader: &mut impl BufRead, ask: StatsRequest) -> io::Result<(StatsReply, usize)> {
+    let mut group = StatsGroup::default();
     let mut value = None;
     let mut bytes = 0;
     loop {
@@ -156,15 +156,15 @@ pub(super) fn read_reply(reader: &mut impl BufRead, ask: Ask) -> io::Result<(Rep
         let mut words = text.splitn(3, ' ');
         match (words.next().unwrap_or_default(), words.next(), words.next()) {
             ("END", None, _) if ask.is_get() => {
-                return Ok((value.map_or(Reply::Absent, Reply::Value), bytes));
+                return Ok((value.map_or(StatsReply::Absent, StatsReply::Value), bytes));
             }
-            ("END", None, _) => return Ok((Reply::Lines(group), bytes)),
-            ("ERROR", None, _) | ("SERVER_ERROR", ..) => return Ok((Reply::Absent, bytes)),
+            ("END", None, _) => return Ok((StatsReply::Lines(group), bytes)),
+            ("ERROR", None, _) | ("SERVER_ERROR", ..) => return Ok((StatsReply::Absent, bytes)),
             // `get @nodes` without a log of etcd.
             ("CLIENT_ERROR", Some(first), rest) => {
                 let said = format!("{first} {}", rest.unwrap_or_default());
                 let is_right = said.starts_with("not allowed") || said.starts_with("unauthenticated");
-                return Ok((if is_right { Reply::Refused(said) } else { Reply::Absent }, bytes));
+                return Ok((if is_right { StatsReply::Refused(said) } else { StatsReply::Absent }, bytes));
             }
             ("STAT", Some(name), value) => group.insert(ask, name, value.unwrap_or_default()),
             ("VALUE", Some(_), Some(rest)) if ask.is_get() => {
@@ -222,13 +222,13 @@ pub(super) fn plain(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn reply(ask: Ask, text: &str) -> io::Result<Reply> {
+    fn reply(ask: StatsRequest, text: &str) -> io::Result<StatsReply> {
         read_reply(&mut text.as_bytes(), ask).map(|(reply, _)| reply)
     }
 
-    fn group(ask: Ask, text: &str) -> Group {
+    fn group(ask: StatsRequest, text: &str) -> StatsGroup {
         match reply(ask, text).unwrap() {
-            Reply::Lines(group) => group,
+            StatsReply::Lines(group) => group,
             other => panic!("{other:?}"),
         }
     }
@@ -237,45 +237,54 @@ mod tests {
     fn lines_are_sorted_by_their_label() {
         let text = "STAT 1:match page:{id}\r\nSTAT 1:gets 7\r\nSTAT 10:gets 8\r\nSTAT 2:gets 9\r\n\
                     STAT total:gets 24\r\nSTAT hint_1 x:y z\r\nEND\r\n";
-        let rules = group(Ask::Rules, text);
+        let rules = group(StatsRequest::Rules, text);
         let labels: Vec<&str> = rules.blocks.iter().map(|block| &*block.label).collect();
         assert_eq!(labels, ["1", "10", "2", "total"]);
         assert_eq!(rules.get("1", "match"), Some("page:{id}"));
         assert_eq!((rules.get("2", "gets"), rules.get("3", "gets")), (Some("9"), None));
         assert_eq!(rules.get("", "hint_1"), Some("x:y z"));
-        let objects =
-            group(Ask::Objects, "STAT set:items 1\r\nSTAT set:add:calls 3\r\nSTAT busy 0\r\nEND\r\n");
+        let objects = group(
+            StatsRequest::Objects,
+            "STAT set:items 1\r\nSTAT set:add:calls 3\r\nSTAT busy 0\r\nEND\r\n",
+        );
         assert_eq!((objects.get("set:add", "calls"), objects.get("", "busy")), (Some("3"), Some("0")));
-        assert_eq!(group(Ask::Stats, "STAT pid\r\nEND\r\n").get("", "pid"), Some(""));
-        let leases = group(Ask::Leases, "STAT a:b token=1 kind=absent\r\nEND\r\n");
+        assert_eq!(group(StatsRequest::Stats, "STAT pid\r\nEND\r\n").get("", "pid"), Some(""));
+        let leases = group(StatsRequest::Leases, "STAT a:b token=1 kind=absent\r\nEND\r\n");
         assert_eq!(leases.get("", "a:b"), Some("token=1 kind=absent"));
     }
 
     #[test]
     fn other_servers_and_users_without_rights() {
-        assert!(matches!(reply(Ask::Cattlegrid, "ERROR\r\n"), Ok(Reply::Absent)));
+        assert!(matches!(reply(StatsRequest::Cattlegrid, "ERROR\r\n"), Ok(StatsReply::Absent)));
         assert!(matches!(
-            reply(Ask::Nodes, "CLIENT_ERROR no log of etcd is followed\r\n"),
-            Ok(Reply::Absent)
+            reply(StatsRequest::Nodes, "CLIENT_ERROR no log of etcd is followed\r\n"),
+            Ok(StatsReply::Absent)
         ));
-        let Ok(Reply::Refused(said)) = reply(Ask::Rules, "CLIENT_ERROR not allowed\r\n") else { panic!() };
+        let Ok(StatsReply::Refused(said)) = reply(StatsRequest::Rules, "CLIENT_ERROR not allowed\r\n") else {
+            panic!()
+        };
         assert_eq!(said.trim(), "not allowed");
-        assert!(matches!(reply(Ask::Stats, "CLIENT_ERROR unauthenticated\r\n"), Ok(Reply::Refused(_))));
-        let Ok(Reply::Value(value)) = reply(Ask::SlowEntry, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n") else {
+        assert!(matches!(
+            reply(StatsRequest::Stats, "CLIENT_ERROR unauthenticated\r\n"),
+            Ok(StatsReply::Refused(_))
+        ));
+        let Ok(StatsReply::Value(value)) =
+            reply(StatsRequest::Slow, "VALUE @slow 0 6\r\nEND\r\nx\r\nEND\r\n")
+        else {
             panic!()
         };
         assert_eq!(value, b"END\r\nx");
-        assert!(matches!(reply(Ask::SlowEntry, "END\r\n"), Ok(Reply::Absent)));
+        assert!(matches!(reply(StatsRequest::Slow, "END\r\n"), Ok(StatsReply::Absent)));
     }
 
     #[test]
     fn what_is_no_reply_is_an_error() {
-        let kind = |text: &str| reply(Ask::Stats, text).unwrap_err().kind();
+        let kind = |text: &str| reply(StatsRequest::Stats, text).unwrap_err().kind();
         assert_eq!(kind("STAT pid 1\r\n"), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind("STAT pi"), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind("HTTP/1.1 400 Bad Request\r\n"), io::ErrorKind::InvalidData);
         assert_eq!(kind(&"x".repeat(70_000)), io::ErrorKind::InvalidData);
-        assert!(reply(Ask::SlowEntry, "VALUE @slow 0 99999999999\r\n").is_err());
+        assert!(reply(StatsRequest::Slow, "VALUE @slow 0 99999999999\r\n").is_err());
         let endless = format!("STAT a {}\r\n", "b".repeat(60_000)).repeat(REPLY_MAX / 60_000 + 1);
         assert_eq!(kind(&endless), io::ErrorKind::InvalidData);
     }
@@ -283,7 +292,7 @@ mod tests {
     #[test]
     fn nothing_of_the_server_speaks_to_the_terminal() {
         assert_eq!(plain(b"a\x1b]0;x\x07b\x9b c\xc3\xa9"), "a%1B]0;x%07b%9B c%C3%A9");
-        let rules = group(Ask::Rules, "STAT 1:match a\u{1b}[2Jb\r\nEND\r\n");
+        let rules = group(StatsRequest::Rules, "STAT 1:match a\u{1b}[2Jb\r\nEND\r\n");
         assert_eq!(rules.get("1", "match"), Some("a%1B[2Jb"));
     }
 }

@@ -26,9 +26,9 @@ use signal_hook::consts::{
 use signal_hook::flag;
 use signal_hook::low_level::raise;
 
-use super::figures::Hand;
-use super::ui::Key;
-use super::view::Paint;
+use super::figures::NumberStyle;
+use super::ui::PressedKey;
+use super::view::ScreenStyle;
 
 /// The terminal has been taken over.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -37,7 +37,7 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// The terminal cannot be drawn on; the text says what to do.
-pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Result<Paint, String> {
+pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Result<ScreenStyle, String> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     let term = variable("TERM").unwrap_or_default();
     if term.is_empty() || term == "dumb" || term == "unknown" {
@@ -50,8 +50,8 @@ pub(super) fn paint(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> R
         ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable).unwrap_or_default().to_lowercase();
     let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
     let is_mono = term.starts_with("vt") || term.ends_with("-m") || term.ends_with("-mono");
-    Ok(Paint {
-        hand: Hand { exact: false, ascii: ascii || !is_utf8 },
+    Ok(ScreenStyle {
+        hand: NumberStyle { exact: false, ascii: ascii || !is_utf8 },
         colours: variable("NO_COLOR").is_none() && !is_mono,
     })
 }
@@ -71,8 +71,8 @@ pub(super) struct Screen {
 
 /// An event from the terminal or the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Input {
-    Key(Key),
+pub(super) enum ScreenEvent {
+    Key(PressedKey),
     Resized,
     /// A signal asks for the end.
     Ended,
@@ -119,23 +119,23 @@ impl Screen {
     ///
     /// # Errors
     /// The system's error: the terminal is gone.
-    pub(super) fn input(&self, wait: Duration) -> io::Result<Input> {
+    pub(super) fn input(&self, wait: Duration) -> io::Result<ScreenEvent> {
         if self.ends.load(Ordering::Relaxed) {
-            return Ok(Input::Ended);
+            return Ok(ScreenEvent::Ended);
         }
         if self.stops.swap(false, Ordering::Relaxed) {
-            return Ok(Input::Stopped);
+            return Ok(ScreenEvent::Stopped);
         }
         if self.continued.swap(false, Ordering::Relaxed) {
-            return Ok(Input::GoesOn);
+            return Ok(ScreenEvent::GoesOn);
         }
         if !event::poll(wait)? {
-            return Ok(Input::Nothing);
+            return Ok(ScreenEvent::Nothing);
         }
         Ok(match event::read()? {
-            Event::Key(key) => key_of(key).map_or(Input::Nothing, Input::Key),
-            Event::Resize(..) => Input::Resized,
-            _ => Input::Nothing,
+            Event::Key(key) => key_of(key).map_or(ScreenEvent::Nothing, ScreenEvent::Key),
+            Event::Resize(..) => ScreenEvent::Resized,
+            _ => ScreenEvent::Nothing,
         })
     }
 
@@ -202,33 +202,33 @@ fn give_back() {
     }
 }
 
-fn key_of(key: KeyEvent) -> Option<Key> {
+fn key_of(key: KeyEvent) -> Option<PressedKey> {
     if key.kind == KeyEventKind::Release {
         return None;
     }
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
-            KeyCode::Char('c') => Some(Key::Interrupt),
-            KeyCode::Char('z') => Some(Key::Stop),
-            KeyCode::Char('l') => Some(Key::Redraw),
+            KeyCode::Char('c') => Some(PressedKey::Interrupt),
+            KeyCode::Char('z') => Some(PressedKey::Stop),
+            KeyCode::Char('l') => Some(PressedKey::Redraw),
             _ => None,
         };
     }
     Some(match key.code {
-        KeyCode::Char(letter) => Key::Char(letter),
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Esc,
-        KeyCode::Backspace => Key::Backspace,
-        KeyCode::Tab => Key::Tab,
-        KeyCode::BackTab => Key::BackTab,
-        KeyCode::Left => Key::Left,
-        KeyCode::Right => Key::Right,
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
-        KeyCode::Home => Key::Home,
-        KeyCode::End => Key::End,
+        KeyCode::Char(letter) => PressedKey::Char(letter),
+        KeyCode::Enter => PressedKey::Enter,
+        KeyCode::Esc => PressedKey::Esc,
+        KeyCode::Backspace => PressedKey::Backspace,
+        KeyCode::Tab => PressedKey::Tab,
+        KeyCode::BackTab => PressedKey::BackTab,
+        KeyCode::Left => PressedKey::Left,
+        KeyCode::Right => PressedKey::Right,
+        KeyCode::Up => PressedKey::Up,
+        KeyCode::Down => PressedKey::Down,
+        KeyCode::PageUp => PressedKey::PageUp,
+        KeyCode::PageDown => PressedKey::PageDown,
+        KeyCode::Home => PressedKey::Home,
+        KeyCode::End => PressedKey::End,
         _ => return None,
     })
 }
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn keys_of_terminals_are_ours() {
         let of = |code, modifiers| key_of(KeyEvent::new(code, modifiers));
-        assert_eq!(of(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Key::Interrupt));
-        assert_eq!(of(KeyCode::Char('+'), KeyModifiers::SHIFT), Some(Key::Char('+')));
+        assert_eq!(of(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(PressedKey::Interrupt));
+        assert_eq!(of(KeyCode::Char('+'), KeyModifiers::SHIFT), Some(PressedKey::Char('+')));
         assert_eq!(of(KeyCode::F(1), KeyModifiers::NONE), None);
     }
 }

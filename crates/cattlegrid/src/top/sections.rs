@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Hand, bar, rate, rate_of_bytes, share, size, spark};
+use super::figures::{NumberStyle, bar, rate, rate_of_bytes, share, size, spark};
 use super::model::Model;
-use super::reply::Ask;
-use super::table::{Cell, Column, Line, Table, Tone, cut, number, text};
+use super::reply::StatsRequest;
+use super::table::{Cell, Column, LineStyle, Table, TableLine, cut, number, text};
 
 /// Computations that clients or loaders were given.
 pub(super) const MADE: [&str; 3] = ["leases", "leases_stale", "leases_early"];
@@ -27,19 +27,19 @@ const COLUMNS: [Column; 3] = [text(""), number("per s"), number("total")];
 /// A section that is being written.
 struct Section<'m> {
     model: &'m Model,
-    hand: Hand,
+    hand: NumberStyle,
     table: Table,
 }
 
 impl<'m> Section<'m> {
-    fn new(model: &'m Model, hand: Hand, title: &'static str) -> Self {
+    fn new(model: &'m Model, hand: NumberStyle, title: &'static str) -> Self {
         let mut columns = COLUMNS;
         columns[0].name = title;
         Self { model, hand, table: Table::new("", &columns) }
     }
 
     /// A counter, or the sum of several. Left out if the server has none of them.
-    fn counter(&mut self, name: &str, ask: Ask, label: &str, names: &[&str]) {
+    fn counter(&mut self, name: &str, ask: StatsRequest, label: &str, names: &[&str]) {
         let Some(sum) = self.model.sum(ask, label, names) else { return };
         let total = match names {
             [one] => self.hand.count(self.model.text(ask, label, one)),
@@ -50,7 +50,7 @@ impl<'m> Section<'m> {
     }
 
     /// A gauge.
-    fn now(&mut self, name: &str, ask: Ask, label: &str, line: &str) {
+    fn now(&mut self, name: &str, ask: StatsRequest, label: &str, line: &str) {
         if let Some(value) = self.model.text(ask, label, line) {
             let value = self.hand.count(Some(value));
             self.row(name, String::new(), value);
@@ -63,7 +63,7 @@ impl<'m> Section<'m> {
 }
 
 /// The sections that the server has something for.
-pub(super) fn sections(model: &Model, hand: Hand) -> Vec<Table> {
+pub(super) fn sections(model: &Model, hand: NumberStyle) -> Vec<Table> {
     let all = [
         requests(model, hand),
         protection(model, hand),
@@ -77,7 +77,7 @@ pub(super) fn sections(model: &Model, hand: Hand) -> Vec<Table> {
     all.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 
-fn requests(model: &Model, hand: Hand) -> Table {
+fn requests(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "requests");
     for (name, lines) in [
         ("gets", &["cmd_get"][..]),
@@ -92,7 +92,7 @@ fn requests(model: &Model, hand: Hand) -> Table {
         ("meta commands", &["cmd_meta"]),
         ("flushes", &["cmd_flush"]),
     ] {
-        section.counter(name, Ask::Stats, "", lines);
+        section.counter(name, StatsRequest::Stats, "", lines);
         // The screen has it above.
         if let (true, "  misses", (_, Some(ratio))) = (hand.exact, name, model.hit_ratios()) {
             section.row("  hit ratio", String::new(), format!("{:.1} %", ratio * 100.0));
@@ -101,13 +101,13 @@ fn requests(model: &Model, hand: Hand) -> Table {
     section.table
 }
 
-fn protection(model: &Model, hand: Hand) -> Table {
+fn protection(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "computations");
     for (name, lines) in [("made", &MADE[..]), ("saved", &["computes_saved"])] {
-        section.counter(name, Ask::Rules, "total", lines);
+        section.counter(name, StatsRequest::Rules, "total", lines);
     }
-    section.now("held now", Ask::Cattlegrid, "", "held");
-    section.now("computing now", Ask::Cattlegrid, "", "leases");
+    section.now("held now", StatsRequest::Cattlegrid, "", "held");
+    section.now("computing now", StatsRequest::Cattlegrid, "", "leases");
     for (name, lines) in [
         ("held", &["held"][..]),
         ("promoted", &PROMOTED),
@@ -117,76 +117,77 @@ fn protection(model: &Model, hand: Hand) -> Table {
         ("fills dropped", &["fills_dropped"]),
         ("failures", &["failures"]),
     ] {
-        section.counter(name, Ask::Rules, "total", lines);
+        section.counter(name, StatsRequest::Rules, "total", lines);
     }
     section.table
 }
 
-fn connections(model: &Model, hand: Hand) -> Table {
+fn connections(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "connections");
-    section.now("open", Ask::Stats, "", "curr_connections");
+    section.now("open", StatsRequest::Stats, "", "curr_connections");
     for (name, line) in [("accepted", "total_connections"), ("refused", "rejected_connections")] {
-        section.counter(name, Ask::Stats, "", &[line]);
+        section.counter(name, StatsRequest::Stats, "", &[line]);
     }
     for (name, line) in [("received", "bytes_read"), ("sent", "bytes_written")] {
-        let total = model.text(Ask::Stats, "", line);
+        let total = model.text(StatsRequest::Stats, "", line);
         if total.is_some() {
-            section.row(name, rate_of_bytes(model.rate(Ask::Stats, "", line)), hand.bytes(total));
+            section.row(name, rate_of_bytes(model.rate(StatsRequest::Stats, "", line)), hand.bytes(total));
         }
     }
     let cpu = ["rusage_user", "rusage_system"];
-    if let Some(seconds) = model.sum(Ask::Stats, "", &cpu) {
-        section.row("CPU", share(model.rates(Ask::Stats, "", &cpu)), format!("{seconds:.1} s"));
+    if let Some(seconds) = model.sum(StatsRequest::Stats, "", &cpu) {
+        section.row("CPU", share(model.rates(StatsRequest::Stats, "", &cpu)), format!("{seconds:.1} s"));
     }
     section.table
 }
 
-fn tags(model: &Model, hand: Hand) -> Table {
+fn tags(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "tags");
     for (name, line) in
         [("hard bumps", "hard_bumps"), ("soft bumps", "soft_bumps"), ("gradual purges", "gradual_purges")]
     {
-        section.counter(name, Ask::Tags, "", &[line]);
+        section.counter(name, StatsRequest::Tags, "", &[line]);
     }
-    if model.group(Ask::Tags).is_some() {
-        let false_stale = model.number(Ask::Tags, "", "false_stale").unwrap_or(0.0);
+    if model.group(StatsRequest::Tags).is_some() {
+        let false_stale = model.number(StatsRequest::Tags, "", "false_stale").unwrap_or(0.0);
         section.row("false stale", String::new(), format!("{:.2} %", false_stale * 100.0));
     }
     section.table
 }
 
-fn memory(model: &Model, hand: Hand) -> Table {
+fn memory(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "memory");
     for (name, ask, line) in [
-        ("limit", Ask::Stats, "limit_maxbytes"),
-        ("used", Ask::Cattlegrid, "memory_used"),
-        ("item bytes", Ask::Stats, "bytes"),
-        ("index", Ask::Stats, "hash_bytes"),
+        ("limit", StatsRequest::Stats, "limit_maxbytes"),
+        ("used", StatsRequest::Cattlegrid, "memory_used"),
+        ("item bytes", StatsRequest::Stats, "bytes"),
+        ("index", StatsRequest::Stats, "hash_bytes"),
     ] {
         if let Some(bytes) = model.text(ask, "", line) {
             section.row(name, String::new(), hand.bytes(Some(bytes)));
         }
     }
-    section.now("items", Ask::Stats, "", "curr_items");
+    section.now("items", StatsRequest::Stats, "", "curr_items");
     for (name, line) in [
         ("stored", "total_items"),
         ("evicted", "evictions"),
         ("died", "reclaimed"),
         ("expired unread", "expired_unfetched"),
     ] {
-        section.counter(name, Ask::Stats, "", &[line]);
+        section.counter(name, StatsRequest::Stats, "", &[line]);
     }
     section.table
 }
 
-fn loaders(model: &Model, hand: Hand) -> Table {
+fn loaders(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "loaders");
-    let labels: Vec<&str> = model.labels(Ask::Loaders).collect();
+    let labels: Vec<&str> = model.labels(StatsRequest::Loaders).collect();
     if labels.is_empty() {
         return section.table;
     }
-    let sum =
-        |name: &str| labels.iter().filter_map(|label| model.number(Ask::Loaders, label, name)).sum::<f64>();
+    let sum = |name: &str| {
+        labels.iter().filter_map(|label| model.number(StatsRequest::Loaders, label, name)).sum::<f64>()
+    };
     for (name, line) in
         [("workers", "workers"), ("busy", "busy"), ("queued", "queued"), ("running", "running")]
     {
@@ -199,7 +200,7 @@ fn loaders(model: &Model, hand: Hand) -> Table {
         ("timeouts", "timeouts"),
         ("lost", "lost"),
     ] {
-        let rates = labels.iter().filter_map(|label| model.rate(Ask::Loaders, label, line));
+        let rates = labels.iter().filter_map(|label| model.rate(StatsRequest::Loaders, label, line));
         let rates = rates.fold(None, |sum: Option<f64>, rate| Some(sum.unwrap_or(0.0) + rate));
         section.row(name, rate(rates), hand.number(sum(line)));
     }
@@ -207,59 +208,59 @@ fn loaders(model: &Model, hand: Hand) -> Table {
 }
 
 /// Drops and refusals, by cause.
-pub(super) fn drops(model: &Model, hand: Hand) -> Table {
+pub(super) fn drops(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "drops by cause");
     for (name, ask, label, line) in [
-        ("evicted", Ask::Stats, "", "evictions"),
-        ("evicted unread", Ask::Stats, "", "evicted_unfetched"),
-        ("no memory", Ask::Stats, "", "store_no_memory"),
-        ("too large", Ask::Stats, "", "store_too_large"),
-        ("fills too old", Ask::Rules, "total", "fills_dropped_old"),
-        ("fills in doubt", Ask::Rules, "total", "fills_dropped_ambiguous"),
-        ("fills not known", Ask::Rules, "total", "fills_dropped_unrecorded"),
-        ("misses not noted", Ask::Rules, "total", "misses_lost"),
-        ("holds expired", Ask::Rules, "total", "hold_expired"),
-        ("uploads refused", Ask::Cattlegrid, "", "uploads_refused"),
-        ("replies dropped", Ask::Cattlegrid, "", "unsent_displaced"),
-        ("not allowed", Ask::Cattlegrid, "", "not_allowed"),
-        ("log lines", Ask::Cattlegrid, "", "log_lines_dropped"),
-        ("logins refused", Ask::Stats, "", "auth_errors"),
+        ("evicted", StatsRequest::Stats, "", "evictions"),
+        ("evicted unread", StatsRequest::Stats, "", "evicted_unfetched"),
+        ("no memory", StatsRequest::Stats, "", "store_no_memory"),
+        ("too large", StatsRequest::Stats, "", "store_too_large"),
+        ("fills too old", StatsRequest::Rules, "total", "fills_dropped_old"),
+        ("fills in doubt", StatsRequest::Rules, "total", "fills_dropped_ambiguous"),
+        ("fills not known", StatsRequest::Rules, "total", "fills_dropped_unrecorded"),
+        ("misses not noted", StatsRequest::Rules, "total", "misses_lost"),
+        ("holds expired", StatsRequest::Rules, "total", "hold_expired"),
+        ("uploads refused", StatsRequest::Cattlegrid, "", "uploads_refused"),
+        ("replies dropped", StatsRequest::Cattlegrid, "", "unsent_displaced"),
+        ("not allowed", StatsRequest::Cattlegrid, "", "not_allowed"),
+        ("log lines", StatsRequest::Cattlegrid, "", "log_lines_dropped"),
+        ("logins refused", StatsRequest::Stats, "", "auth_errors"),
     ] {
         section.counter(name, ask, label, &[line]);
     }
     section.table
 }
 
-fn others(model: &Model, hand: Hand) -> Table {
+fn others(model: &Model, hand: NumberStyle) -> Table {
     let mut section = Section::new(model, hand, "other");
-    section.now("objects", Ask::Objects, "", "objects");
-    section.now("misses open", Ask::Cattlegrid, "", "misses_outstanding");
-    section.counter("slow noted", Ask::Cattlegrid, "", &["slow_noted"]);
-    section.counter("lock waits", Ask::Cattlegrid, "", &["lock_waits"]);
-    section.now("watchers", Ask::Stats, "", "log_watchers");
-    section.now("threads", Ask::Stats, "", "threads");
+    section.now("objects", StatsRequest::Objects, "", "objects");
+    section.now("misses open", StatsRequest::Cattlegrid, "", "misses_outstanding");
+    section.counter("slow noted", StatsRequest::Cattlegrid, "", &["slow_noted"]);
+    section.counter("lock waits", StatsRequest::Cattlegrid, "", &["lock_waits"]);
+    section.now("watchers", StatsRequest::Stats, "", "log_watchers");
+    section.now("threads", StatsRequest::Stats, "", "threads");
     section.table
 }
 
 /// Hit ratio, requests and savings with their past, and how full the memory is.
-pub(super) fn trends(model: &Model, width: usize, hand: Hand) -> Vec<Line> {
+pub(super) fn trends(model: &Model, width: usize, hand: NumberStyle) -> Vec<TableLine> {
     let (now, all) = model.hit_ratios();
     let mut lines = Vec::new();
     let mut add = |name: &str, now: String, all: String, drawn: String| {
         let text = format!("{name:<14}{now:>10}  {all:<20}  {drawn}");
-        lines.push(Line::new(cut(text.trim_end(), width), Tone::Plain));
+        lines.push(TableLine::new(cut(text.trim_end(), width), LineStyle::Plain));
     };
     let room = width.saturating_sub(48);
     let since = format!("{} since start", share(all));
     add("hit ratio", share(now), since, spark(&model.hit_ratio.points(), room, Some(1.0), hand));
     let requests = format!("{}/s", rate(model.request_rate()));
     add("requests", requests, String::new(), spark(&model.requests.points(), room, None, hand));
-    if let Some(total) = model.text(Ask::Rules, "total", "computes_saved") {
-        let saved = format!("{}/s", rate(model.rate(Ask::Rules, "total", "computes_saved")));
+    if let Some(total) = model.text(StatsRequest::Rules, "total", "computes_saved") {
+        let saved = format!("{}/s", rate(model.rate(StatsRequest::Rules, "total", "computes_saved")));
         let total = format!("{} since start", hand.count(Some(total)));
         add("saved", saved, total, spark(&model.saved.points(), room, None, hand));
     }
-    let limit = model.number(Ask::Stats, "", "limit_maxbytes").filter(|limit| *limit > 0.0);
+    let limit = model.number(StatsRequest::Stats, "", "limit_maxbytes").filter(|limit| *limit > 0.0);
     let used = memory_used(model);
     if let Some((used, limit)) = used.zip(limit) {
         let of = format!("{} of {}", size(used), size(limit));
@@ -270,17 +271,22 @@ pub(super) fn trends(model: &Model, width: usize, hand: Hand) -> Vec<Line> {
 
 /// Bytes taken of `-m`.
 pub(super) fn memory_used(model: &Model) -> Option<f64> {
-    let own = model.number(Ask::Cattlegrid, "", "memory_used");
-    let rules = model.number(Ask::Cattlegrid, "", "memory_for_rules").unwrap_or(0.0);
-    own.map(|own| own + rules).or_else(|| model.number(Ask::Stats, "", "bytes"))
+    let own = model.number(StatsRequest::Cattlegrid, "", "memory_used");
+    let rules = model.number(StatsRequest::Cattlegrid, "", "memory_for_rules").unwrap_or(0.0);
+    own.map(|own| own + rules).or_else(|| model.number(StatsRequest::Stats, "", "bytes"))
 }
 
 /// Sections side by side in columns of [`SECTION`], as many as fit into `width` and `height`: those that do not fit are left out, as are their last
 /// lines.
-pub(super) fn side_by_side(tables: &[Table], width: usize, height: usize, hand: Hand) -> Vec<Line> {
+pub(super) fn side_by_side(
+    tables: &[Table],
+    width: usize,
+    height: usize,
+    hand: NumberStyle,
+) -> Vec<TableLine> {
     let count = (width / (SECTION + 1)).max(1);
     let own = if count == 1 { width } else { (width - (count - 1) * 2) / count };
-    let mut columns: Vec<Vec<Line>> = vec![Vec::new(); count];
+    let mut columns: Vec<Vec<TableLine>> = vec![Vec::new(); count];
     for table in tables {
         let lines = of_width(table, own, hand);
         let least = (0..count).min_by_key(|at| columns[*at].len()).unwrap_or(0);
@@ -292,7 +298,7 @@ pub(super) fn side_by_side(tables: &[Table], width: usize, height: usize, hand: 
             continue;
         }
         if !columns[at].is_empty() && columns[at].len() + lines.len() < height {
-            columns[at].push(Line::new("", Tone::Plain));
+            columns[at].push(TableLine::new("", LineStyle::Plain));
         }
         let left = height - columns[at].len();
         columns[at].extend(lines.into_iter().take(left));
@@ -303,12 +309,12 @@ pub(super) fn side_by_side(tables: &[Table], width: usize, height: usize, hand: 
         let mut heads = Vec::new();
         for (at, column) in columns.iter().enumerate() {
             let line = column.get(row);
-            if line.is_some_and(|line| line.tone == Tone::Head) {
+            if line.is_some_and(|line| line.tone == LineStyle::Head) {
                 heads.push((at * (own + 2), own));
             }
             let _infallible = write!(text, "{:<own$}  ", line.map_or("", |line| line.text.as_str()));
         }
-        Line { heads, ..Line::new(text.trim_end(), Tone::Plain) }
+        TableLine { heads, ..Line::new(text.trim_end(), LineStyle::Plain) }
     };
     (0..rows).map(joined).collect()
 }
@@ -317,7 +323,7 @@ pub(super) fn side_by_side(tables: &[Table], width: usize, height: usize, hand: 
 const SECTION: usize = 38;
 
 /// A section as wide as its column, with its numbers at the same place in all of them.
-fn of_width(table: &Table, width: usize, hand: Hand) -> Vec<Line> {
+fn of_width(table: &Table, width: usize, hand: NumberStyle) -> Vec<TableLine> {
     let mut wide = table.clone();
     let pad = width.saturating_sub(22);
     for row in &mut wide.rows {

@@ -17,9 +17,9 @@ use cattlegrid_config::TopCommand;
 use cattlegrid_load::Tls;
 use cattlegrid_server::time::{nanos, unix_now};
 
-use super::hot::{Counts, PAUSED, WATCHED, watch};
-use super::model::Update;
-use super::reply::{Ask, Reply, plain, read_line, read_reply, wrong};
+use super::hot::{KeySketches, PAUSED, WATCHED, watch};
+use super::model::ServerUpdate;
+use super::reply::{StatsReply, StatsRequest, plain, read_line, read_reply, wrong};
 use crate::socket::Socket;
 
 /// Longest wait for a connection to each address.
@@ -32,15 +32,22 @@ const AGAIN_MS: u64 = 1000;
 /// in seconds.
 const BYTES_PER_SECOND: u64 = 256 << 10;
 /// The requests that are sent whatever page is open.
-const ALWAYS: [Ask; 6] = [Ask::Stats, Ask::Cattlegrid, Ask::Rules, Ask::Tags, Ask::Loaders, Ask::Follow];
+const ALWAYS: [StatsRequest; 6] = [
+    StatsRequest::Stats,
+    StatsRequest::Cattlegrid,
+    StatsRequest::Rules,
+    StatsRequest::Tags,
+    StatsRequest::Loaders,
+    StatsRequest::Follow,
+];
 
 /// The requests that the screen needs.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
+pub(super) struct PollSettings {
     pub(super) interval_ms: u64,
     pub(super) paused: bool,
     /// Beyond [`ALWAYS`].
-    pub(super) asks: &'static [Ask],
+    pub(super) asks: &'static [StatsRequest],
 }
 
 /// Milliseconds of a clock that never goes back.
@@ -50,14 +57,14 @@ pub(super) fn millis_now() -> u64 {
 
 /// How the server is reached.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct StatsTarget {
     address: String,
     tls: Option<Tls>,
     /// User and password.
     login: Option<(String, String)>,
 }
 
-impl Target {
+impl StatsTarget {
     /// # Errors
     /// The file of the login or of the authorities cannot be used; the text names it.
     pub(super) fn new(command: &TopCommand) -> Result<Self, String> {
@@ -81,12 +88,12 @@ impl Target {
     ///
     /// # Errors
     /// The system's, and what the server says to the login.
-    pub(super) fn connect(&self) -> io::Result<Connection> {
-        let until = Until::default();
+    pub(super) fn connect(&self) -> io::Result<StatsConnection> {
+        let until = SharedDeadline::default();
         until.set(CONNECT + ANSWER);
         let socket = Socket::connect(&self.address, CONNECT)?;
         let socket = TimedSocket { socket, until: until.clone() };
-        let stream: Box<dyn Stream> = match &self.tls {
+        let stream: Box<dyn ByteStream> = match &self.tls {
             None => Box::new(socket),
             Some(tls) => Box::new(tls.over(socket)?),
         };
@@ -101,15 +108,15 @@ impl Target {
                 return Err(wrong(&format!("the login of {} was refused: {said}", plain(user.as_bytes()))));
             }
         }
-        Ok(Connection { reader, until })
+        Ok(StatsConnection { reader, until })
     }
 }
 
 /// The moment at which waiting ends, in nanoseconds of the clock.
 #[derive(Debug, Clone, Default)]
-struct Until(Arc<AtomicU64>);
+struct SharedDeadline(Arc<AtomicU64>);
 
-impl Until {
+impl SharedDeadline {
     fn set(&self, wait: Duration) {
         self.0.store(nanos().saturating_add(wait.as_nanos() as u64), Ordering::Relaxed);
     }
@@ -123,7 +130,7 @@ impl Until {
 /// A socket whose reads end at a moment, however slowly bytes come.
 struct TimedSocket {
     socket: Socket,
-    until: Until,
+    until: SharedDeadline,
 }
 
 impl Read for TimedSocket {
@@ -145,50 +152,57 @@ impl Write for TimedSocket {
 }
 
 /// Plain or over TLS.
-trait Stream: Read + Write + Send {}
+trait ByteStream: Read + Write + Send {}
 
-impl<S: Read + Write + Send> Stream for S {}
+impl<S: Read + Write + Send> ByteStream for S {}
 
 /// A connection to the server.
-pub(super) struct Connection {
-    reader: BufReader<Box<dyn Stream>>,
-    until: Until,
+pub(super) struct StatsConnection {
+    reader: BufReader<Box<dyn ByteStream>>,
+    until: SharedDeadline,
 }
 
 /// When what is asked for.
 #[derive(Debug, Default)]
-struct Schedule {
-    due_ms: BTreeMap<Ask, u64>,
+struct PollSchedule {
+    due_ms: BTreeMap<StatsRequest, u64>,
     /// There is a rule file: control keys are no ordinary ones, which a get of would count as a miss.
     has_rules: bool,
 }
 
-impl Schedule {
+impl PollSchedule {
     /// The requests that are due, in the order of sending.
-    fn due(&self, now_ms: u64, order: &Order) -> Vec<Ask> {
-        let is_wanted = |ask: &Ask| ALWAYS.contains(ask) || order.asks.contains(ask);
-        let is_due = |ask: &Ask| self.due_ms.get(ask).is_none_or(|due| *due <= now_ms);
-        let may = |ask: &Ask| !ask.is_get() || self.has_rules;
-        Ask::ALL.into_iter().filter(|ask| is_wanted(ask) && is_due(ask) && may(ask)).collect()
+    fn due(&self, now_ms: u64, order: &PollSettings) -> Vec<StatsRequest> {
+        let is_wanted = |ask: &StatsRequest| ALWAYS.contains(ask) || order.asks.contains(ask);
+        let is_due = |ask: &StatsRequest| self.due_ms.get(ask).is_none_or(|due| *due <= now_ms);
+        let may = |ask: &StatsRequest| !ask.is_get() || self.has_rules;
+        StatsRequest::ALL.into_iter().filter(|ask| is_wanted(ask) && is_due(ask) && may(ask)).collect()
     }
 
     /// How long it is until something is due.
-    fn wait_ms(&self, now_ms: u64, order: &Order) -> u64 {
+    fn wait_ms(&self, now_ms: u64, order: &PollSettings) -> u64 {
         let wanted = ALWAYS.iter().chain(order.asks).filter(|ask| !ask.is_get() || self.has_rules);
         let due = wanted.map(|ask| self.due_ms.get(ask).copied().unwrap_or(0)).min();
         due.unwrap_or(0).saturating_sub(now_ms)
     }
 
-    fn answered(&mut self, ask: Ask, now_ms: u64, reply: &Reply, bytes: usize, interval_ms: u64) {
+    fn answered(
+        &mut self,
+        ask: StatsRequest,
+        now_ms: u64,
+        reply: &StatsReply,
+        bytes: usize,
+        interval_ms: u64,
+    ) {
         let next = match reply {
-            Reply::Absent | Reply::Refused(_) => u64::MAX,
-            Reply::Lines(_) | Reply::Value(_) => {
+            StatsReply::Absent | StatsReply::Refused(_) => u64::MAX,
+            StatsReply::Lines(_) | StatsReply::Value(_) => {
                 let least = bytes as u64 * 1000 / BYTES_PER_SECOND;
                 // A tick that comes a little early is not one too early.
                 now_ms + interval_ms.max(least).saturating_sub(interval_ms / 20)
             }
         };
-        if let (Ask::Rules, Reply::Lines(group)) = (ask, reply) {
+        if let (StatsRequest::Rules, StatsReply::Lines(group)) = (ask, reply) {
             self.has_rules = !group.blocks.is_empty();
         }
         self.due_ms.insert(ask, next);
@@ -197,22 +211,26 @@ impl Schedule {
 
 /// Asks a server.
 pub(super) struct Poller {
-    target: Arc<Target>,
-    connection: Option<Connection>,
-    schedule: Schedule,
+    target: Arc<StatsTarget>,
+    connection: Option<StatsConnection>,
+    schedule: PollSchedule,
     own_gets: u64,
 }
 
 impl Poller {
-    pub(super) fn new(target: Arc<Target>) -> Self {
-        Self { target, connection: None, schedule: Schedule::default(), own_gets: 0 }
+    pub(super) fn new(target: Arc<StatsTarget>) -> Self {
+        Self { target, connection: None, schedule: PollSchedule::default(), own_gets: 0 }
     }
 
     /// Asks for what is due, and gives each reply to `send`.
     ///
     /// # Errors
     /// There is no connection, or it has failed; the next call makes another one.
-    pub(super) fn poll(&mut self, order: &Order, mut send: impl FnMut(Update)) -> io::Result<()> {
+    pub(super) fn poll(
+        &mut self,
+        order: &PollSettings,
+        mut send: impl FnMut(ServerUpdate),
+    ) -> io::Result<()> {
         let result = self.try_poll(order, &mut send);
         if result.is_err() {
             self.connection = None;
@@ -220,12 +238,12 @@ impl Poller {
         result
     }
 
-    fn try_poll(&mut self, order: &Order, send: &mut impl FnMut(Update)) -> io::Result<()> {
+    fn try_poll(&mut self, order: &PollSettings, send: &mut impl FnMut(ServerUpdate)) -> io::Result<()> {
         let begun_ms = millis_now();
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
-                self.schedule = Schedule::default();
+                self.schedule = PollSchedule::default();
                 none.insert(self.target.connect()?)
             }
         };
@@ -241,15 +259,15 @@ impl Poller {
         let own_gets = self.own_gets;
         for ask in due {
             let (reply, bytes) = read_reply(&mut connection.reader, ask)?;
-            if let (Ask::Stats, Reply::Refused(said)) = (ask, &reply) {
+            if let (StatsRequest::Stats, StatsReply::Refused(said)) = (ask, &reply) {
                 let hint = if self.target.login.is_none() { "; --login FILE logs in" } else { "" };
                 return Err(wrong(&format!("it answers {said:?}{hint}")));
             }
             self.own_gets += u64::from(ask.is_get());
             self.schedule.answered(ask, begun_ms, &reply, bytes, order.interval_ms);
-            send(Update::Reply { ask, at_ms: begun_ms, reply, own_gets });
+            send(ServerUpdate::Reply { ask, at_ms: begun_ms, reply, own_gets });
         }
-        send(Update::Done { took_ms: millis_now() - begun_ms });
+        send(ServerUpdate::Done { took_ms: millis_now() - begun_ms });
         Ok(())
     }
 }
@@ -277,9 +295,9 @@ pub(super) fn words(error: &io::Error) -> String {
 /// Asks until the screen has gone.
 pub(super) fn run(
     mut poller: Poller,
-    mut order: Order,
-    orders: &Receiver<Order>,
-    updates: &SyncSender<Update>,
+    mut order: PollSettings,
+    orders: &Receiver<PollSettings>,
+    updates: &SyncSender<ServerUpdate>,
 ) {
     let mut again_ms = 0;
     loop {
@@ -309,8 +327,9 @@ pub(super) fn run(
         if let Err(error) = result {
             again_ms = AGAIN_MS;
             let (at_ms, unix_seconds) = (millis_now(), unix_now().as_secs());
-            is_gone |=
-                updates.send(Update::Lost { at_ms, unix_seconds, why: words(&error), again_ms }).is_err();
+            is_gone |= updates
+                .send(ServerUpdate::Lost { at_ms, unix_seconds, why: words(&error), again_ms })
+                .is_err();
         }
         if is_gone {
             return;
@@ -319,8 +338,8 @@ pub(super) fn run(
 }
 
 /// Watches requests for a second in four, while it is told to.
-pub(super) fn run_hot(target: &Target, wanted: &Receiver<bool>, updates: &SyncSender<Update>) {
-    let mut counts = Counts::new();
+pub(super) fn run_hot(target: &StatsTarget, wanted: &Receiver<bool>, updates: &SyncSender<ServerUpdate>) {
+    let mut counts = KeySketches::new();
     let mut is_on = false;
     loop {
         let told = if is_on {
@@ -339,7 +358,7 @@ pub(super) fn run_hot(target: &Target, wanted: &Receiver<bool>, updates: &SyncSe
         }
         let update = match look(target, &mut counts, wanted, &mut is_on) {
             Ok(update) => update,
-            Err(error) => Update::Unwatched(words(&error)),
+            Err(error) => ServerUpdate::Unwatched(words(&error)),
         };
         if is_on && updates.send(update).is_err() {
             return;
@@ -349,14 +368,14 @@ pub(super) fn run_hot(target: &Target, wanted: &Receiver<bool>, updates: &SyncSe
 
 /// One look at the requests.
 pub(super) fn look(
-    target: &Target,
-    counts: &mut Counts,
+    target: &StatsTarget,
+    counts: &mut KeySketches,
     wanted: &Receiver<bool>,
     is_on: &mut bool,
-) -> io::Result<Update> {
+) -> io::Result<ServerUpdate> {
     let mut connection = target.connect()?;
     let dropped = dropped(&mut connection)?;
-    let Connection { reader, until } = connection;
+    let StatsConnection { reader, until } = connection;
     until.set(ANSWER);
     counts.begin();
     let begun = nanos();
@@ -371,15 +390,17 @@ pub(super) fn look(
     let seconds = (nanos() - begun) as f64 / 1e9;
     // A connection that watches takes no other command.
     counts.left_out(self::dropped(&mut target.connect()?)?.saturating_sub(dropped));
-    Ok(Update::Hot(counts.end(seconds)))
+    Ok(ServerUpdate::Hot(counts.end(seconds)))
 }
 
 /// How many events the server has not even written, since its queues were full; 0 if it does not say.
-fn dropped(connection: &mut Connection) -> io::Result<u64> {
+fn dropped(connection: &mut StatsConnection) -> io::Result<u64> {
     connection.until.set(ANSWER);
     connection.reader.get_mut().write_all(b"stats\r\n")?;
     connection.reader.get_mut().flush()?;
-    let Reply::Lines(group) = read_reply(&mut connection.reader, Ask::Stats)?.0 else { return Ok(0) };
+    let StatsReply::Lines(group) = read_reply(&mut connection.reader, StatsRequest::Stats)?.0 else {
+        return Ok(0);
+    };
     Ok(group.get("", "log_worker_dropped").and_then(|count| count.parse().ok()).unwrap_or(0))
 }
 
@@ -387,39 +408,39 @@ fn dropped(connection: &mut Connection) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn order(asks: &'static [Ask]) -> Order {
-        Order { interval_ms: 1000, paused: false, asks }
+    fn order(asks: &'static [StatsRequest]) -> PollSettings {
+        PollSettings { interval_ms: 1000, paused: false, asks }
     }
 
-    fn lines(text: &str) -> Reply {
-        read_reply(&mut text.as_bytes(), Ask::Rules).unwrap().0
+    fn lines(text: &str) -> StatsReply {
+        read_reply(&mut text.as_bytes(), StatsRequest::Rules).unwrap().0
     }
 
     #[test]
     fn views_and_rules_decide_what_is_asked_for() {
-        let mut schedule = Schedule::default();
+        let mut schedule = PollSchedule::default();
         assert_eq!(schedule.due(0, &order(&[])), ALWAYS);
-        let slow = order(&[Ask::SlowEntry, Ask::Leases]);
-        assert!(!schedule.due(0, &slow).contains(&Ask::SlowEntry), "it may be an ordinary key");
-        schedule.answered(Ask::Rules, 0, &lines("STAT 1:match a\r\nEND\r\n"), 20, 1000);
-        assert_eq!(schedule.due(0, &slow).last(), Some(&Ask::SlowEntry));
-        assert!(!schedule.due(900, &slow).contains(&Ask::Rules));
-        assert!(schedule.due(950, &slow).contains(&Ask::Rules));
+        let slow = order(&[StatsRequest::Slow, StatsRequest::Leases]);
+        assert!(!schedule.due(0, &slow).contains(&StatsRequest::Slow), "it may be an ordinary key");
+        schedule.answered(StatsRequest::Rules, 0, &lines("STAT 1:match a\r\nEND\r\n"), 20, 1000);
+        assert_eq!(schedule.due(0, &slow).last(), Some(&StatsRequest::Slow));
+        assert!(!schedule.due(900, &slow).contains(&StatsRequest::Rules));
+        assert!(schedule.due(950, &slow).contains(&StatsRequest::Rules));
     }
 
     #[test]
     fn large_replies_are_asked_for_less_often_and_refused_ones_no_more() {
-        let mut schedule = Schedule::default();
-        let mut answered = |ask, reply: &Reply, bytes| schedule.answered(ask, 0, reply, bytes, 1000);
+        let mut schedule = PollSchedule::default();
+        let mut answered = |ask, reply: &StatsReply, bytes| schedule.answered(ask, 0, reply, bytes, 1000);
         for ask in ALWAYS {
             answered(ask, &lines("END\r\n"), 5);
         }
-        answered(Ask::Rules, &lines("END\r\n"), 2 << 20);
-        answered(Ask::Tags, &Reply::Refused("not allowed".to_owned()), 20);
+        answered(StatsRequest::Rules, &lines("END\r\n"), 2 << 20);
+        answered(StatsRequest::Tags, &StatsReply::Refused("not allowed".to_owned()), 20);
         assert_eq!(schedule.wait_ms(0, &order(&[])), 950);
-        assert!(!schedule.due(7_900, &order(&[])).contains(&Ask::Rules));
-        assert!(schedule.due(8_000, &order(&[])).contains(&Ask::Rules));
-        assert!(!schedule.due(u64::MAX - 1, &order(&[])).contains(&Ask::Tags));
+        assert!(!schedule.due(7_900, &order(&[])).contains(&StatsRequest::Rules));
+        assert!(schedule.due(8_000, &order(&[])).contains(&StatsRequest::Rules));
+        assert!(!schedule.due(u64::MAX - 1, &order(&[])).contains(&StatsRequest::Tags));
     }
 
     #[test]
@@ -429,14 +450,14 @@ mod tests {
         let mut socket = Socket::connect(&address, CONNECT).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"STAT pid 1\r\nSTAT up").unwrap();
-        let until = Until::default();
+        let until = SharedDeadline::default();
         until.set(Duration::from_millis(80));
         let mut reader = BufReader::new(TimedSocket { socket: socket.try_clone().unwrap(), until });
-        let error = read_reply(&mut reader, Ask::Stats).unwrap_err();
+        let error = read_reply(&mut reader, StatsRequest::Stats).unwrap_err();
         assert_eq!(words(&error), "no answer within 5 s");
         // Bytes that come later are not waited for either.
         peer.write_all(b"time 1\r\n").unwrap();
-        assert!(read_reply(&mut reader, Ask::Stats).is_err());
+        assert!(read_reply(&mut reader, StatsRequest::Stats).is_err());
         socket.flush().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::figures::Hand;
+use super::figures::NumberStyle;
 
 /// A column. The first one of text takes what room there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) struct Table {
 
 /// How a line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tone {
+pub(super) enum LineStyle {
     Plain,
     Title,
     Head,
@@ -74,24 +74,24 @@ pub(super) enum Tone {
 
 /// A line as it is drawn or printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct TableLine {
     pub(super) text: String,
-    pub(super) tone: Tone,
+    pub(super) tone: LineStyle,
     /// The id of the row that the line shows.
     pub(super) id: Option<String>,
     /// Parts that are heads: first column, columns.
     pub(super) heads: Vec<(usize, usize)>,
 }
 
-impl Line {
-    pub(super) fn new(text: impl Into<String>, tone: Tone) -> Self {
+impl TableLine {
+    pub(super) fn new(text: impl Into<String>, tone: LineStyle) -> Self {
         Self { text: text.into(), tone, id: None, heads: Vec::new() }
     }
 }
 
 /// The column that a table is sorted by, and whether the largest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sort {
+pub(super) struct SortOrder {
     pub(super) column: usize,
     pub(super) falls: bool,
 }
@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Sorts; rows that are equal stay in the server's order.
-    pub(super) fn sort(&mut self, sort: Sort) {
+    pub(super) fn sort(&mut self, sort: SortOrder) {
         self.rows.sort_by(|a, b| match (a.cells.get(sort.column), b.cells.get(sort.column)) {
             (Some(a), Some(b)) if sort.falls => b.compare(a),
             (Some(a), Some(b)) => a.compare(b),
@@ -134,14 +134,19 @@ impl Table {
     }
 
     /// Lines of `width` columns at most, and how many columns of the table they have. The last ones are left out where there is no room.
-    pub(super) fn lines(&self, width: usize, sort: Option<Sort>, hand: Hand) -> (Vec<Line>, usize) {
+    pub(super) fn lines(
+        &self,
+        width: usize,
+        sort: Option<SortOrder>,
+        hand: NumberStyle,
+    ) -> (Vec<TableLine>, usize) {
         let mut lines = Vec::new();
         if !self.title.is_empty() {
-            lines.push(Line::new(cut(&self.title, width), Tone::Title));
+            lines.push(TableLine::new(cut(&self.title, width), LineStyle::Title));
         }
         if self.rows.is_empty() {
             match &self.empty {
-                Some(said) => lines.push(Line::new(cut(said, width), Tone::Faint)),
+                Some(said) => lines.push(TableLine::new(cut(said, width), LineStyle::Faint)),
                 None => lines.clear(),
             }
             return (lines, 0);
@@ -151,13 +156,16 @@ impl Table {
         let widths = self.fit(&heads, width);
         let is_named = heads.iter().any(|head| !head.is_empty());
         if is_named {
-            lines.push(Line::new(self.join(heads.iter().map(String::as_str), &widths, width), Tone::Head));
+            lines.push(TableLine::new(
+                self.join(heads.iter().map(String::as_str), &widths, width),
+                LineStyle::Head,
+            ));
         }
         for row in &self.rows {
             let cells = row.cells.iter().map(|cell| cell.text.as_str());
-            let tone = if row.is_bad { Tone::Bad } else { Tone::Plain };
+            let tone = if row.is_bad { LineStyle::Bad } else { LineStyle::Plain };
             let id = Some(row.id.clone());
-            lines.push(Line { id, ..Line::new(self.join(cells, &widths, width), tone) });
+            lines.push(TableLine { id, ..Line::new(self.join(cells, &widths, width), tone) });
         }
         (lines, widths.len())
     }
@@ -215,7 +223,7 @@ impl Table {
     }
 }
 
-fn head(column: &Column, at: usize, sort: Option<Sort>, hand: Hand) -> String {
+fn head(column: &Column, at: usize, sort: Option<SortOrder>, hand: NumberStyle) -> String {
     let mark = match sort {
         Some(sort) if sort.column == at => match (sort.falls, hand.ascii) {
             (true, false) => "▼",
@@ -244,7 +252,7 @@ pub(super) fn cut(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    const HAND: Hand = Hand { exact: false, ascii: true };
+    const HAND: NumberStyle = NumberStyle { exact: false, ascii: true };
 
     fn table() -> Table {
         let mut table = Table::new("rules", &[number("#"), text("match"), number("gets"), number("saved")]);
@@ -260,7 +268,7 @@ mod tests {
     }
 
     fn texts(table: &Table, width: usize) -> Vec<String> {
-        let sort = Some(Sort { column: 2, falls: true });
+        let sort = Some(SortOrder { column: 2, falls: true });
         table.lines(width, sort, HAND).0.into_iter().map(|line| line.text).collect()
     }
 
@@ -284,13 +292,13 @@ mod tests {
     fn numbers_are_sorted_as_numbers_and_text_as_text() {
         let mut table = table();
         let ids = |table: &Table| table.rows.iter().map(|row| row.cells[0].text.clone()).collect::<Vec<_>>();
-        table.sort(Sort { column: 2, falls: true });
+        table.sort(SortOrder { column: 2, falls: true });
         assert_eq!(ids(&table), ["2", "10", "1"]);
-        table.sort(Sort { column: 0, falls: false });
+        table.sort(SortOrder { column: 0, falls: false });
         assert_eq!(ids(&table), ["1", "2", "10"]);
-        table.sort(Sort { column: 1, falls: false });
+        table.sort(SortOrder { column: 1, falls: false });
         assert_eq!(ids(&table), ["2", "10", "1"]);
-        table.sort(Sort { column: 99, falls: false });
+        table.sort(SortOrder { column: 99, falls: false });
         table.filter("HTML");
         assert_eq!(ids(&table), ["1"]);
     }

@@ -1,11 +1,11 @@
 //! The effects of keys, and the state of the screen that they change.
 
 use super::pages::View;
-use super::table::Sort;
+use super::table::SortOrder;
 
 /// A key, whatever terminal sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum PressedKey {
     Char(char),
     Enter,
     Esc,
@@ -44,7 +44,7 @@ pub(super) enum KeyAction {
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own key")]
 pub(super) struct Ui {
     pub(super) view: View,
-    sorts: [Option<Sort>; 10],
+    sorts: [Option<SortOrder>; 10],
     pub(super) filter: String,
     /// The filter is being typed.
     pub(super) editing: bool,
@@ -89,7 +89,7 @@ impl Ui {
         }
     }
 
-    pub(super) fn sort(&self) -> Option<Sort> {
+    pub(super) fn sort(&self) -> Option<SortOrder> {
         if self.rule.is_some() { None } else { self.sorts[self.place()] }
     }
 
@@ -97,67 +97,67 @@ impl Ui {
         View::ALL.iter().position(|view| *view == self.view).unwrap_or(0)
     }
 
-    pub(super) fn press(&mut self, key: Key) -> KeyAction {
+    pub(super) fn press(&mut self, key: PressedKey) -> KeyAction {
         match key {
-            Key::Interrupt => return KeyAction::Quit,
-            Key::Stop => return KeyAction::Stop,
-            Key::Redraw => return KeyAction::Redraw,
+            PressedKey::Interrupt => return KeyAction::Quit,
+            PressedKey::Stop => return KeyAction::Stop,
+            PressedKey::Redraw => return KeyAction::Redraw,
             _ if self.editing => return self.edit(key),
             _ if self.help => {
                 self.help = false;
-                return if key == Key::Char('q') { KeyAction::Quit } else { KeyAction::Draw };
+                return if key == PressedKey::Char('q') { KeyAction::Quit } else { KeyAction::Draw };
             }
             _ => {}
         }
         match key {
-            Key::Char('q') => return KeyAction::Quit,
-            Key::Char('?' | 'h') => self.help = true,
-            Key::Char(digit @ '0'..='9') => {
+            PressedKey::Char('q') => return KeyAction::Quit,
+            PressedKey::Char('?' | 'h') => self.help = true,
+            PressedKey::Char(digit @ '0'..='9') => {
                 let number = digit.to_digit(10).unwrap_or(1) as usize;
                 return self.go((number + 9) % 10);
             }
-            Key::Tab | Key::Right => return self.go((self.place() + 1) % 10),
-            Key::BackTab | Key::Left => return self.go((self.place() + 9) % 10),
-            Key::Char('s') => self.next_sort(),
-            Key::Char('r') => {
+            PressedKey::Tab | PressedKey::Right => return self.go((self.place() + 1) % 10),
+            PressedKey::BackTab | PressedKey::Left => return self.go((self.place() + 9) % 10),
+            PressedKey::Char('s') => self.next_sort(),
+            PressedKey::Char('r') => {
                 if let Some(sort) =
                     &mut self.sorts[View::ALL.iter().position(|view| *view == self.view).unwrap_or(0)]
                 {
                     sort.falls = !sort.falls;
                 }
             }
-            Key::Char('t') => self.totals = !self.totals,
-            Key::Char('p' | ' ') => {
+            PressedKey::Char('t') => self.totals = !self.totals,
+            PressedKey::Char('p' | ' ') => {
                 self.paused = !self.paused;
                 return KeyAction::Ask;
             }
-            Key::Char('+' | '=') => return self.change_interval(true),
-            Key::Char('-') => return self.change_interval(false),
-            Key::Char('/') if self.view != View::Main => self.editing = true,
-            Key::Enter if self.view == View::Rules => self.open(),
-            Key::Esc => self.back(),
-            Key::Up => self.select(-1),
-            Key::Down => self.select(1),
-            Key::PageUp => self.select(1 - i64::try_from(self.room.max(2)).unwrap_or(2)),
-            Key::PageDown => self.select(i64::try_from(self.room.max(2)).unwrap_or(2) - 1),
-            Key::Home => self.select(i64::MIN),
-            Key::End => self.select(i64::MAX),
+            PressedKey::Char('+' | '=') => return self.change_interval(true),
+            PressedKey::Char('-') => return self.change_interval(false),
+            PressedKey::Char('/') if self.view != View::Main => self.editing = true,
+            PressedKey::Enter if self.view == View::Rules => self.open(),
+            PressedKey::Esc => self.back(),
+            PressedKey::Up => self.select(-1),
+            PressedKey::Down => self.select(1),
+            PressedKey::PageUp => self.select(1 - i64::try_from(self.room.max(2)).unwrap_or(2)),
+            PressedKey::PageDown => self.select(i64::try_from(self.room.max(2)).unwrap_or(2) - 1),
+            PressedKey::Home => self.select(i64::MIN),
+            PressedKey::End => self.select(i64::MAX),
             _ => {}
         }
         KeyAction::Draw
     }
 
-    fn edit(&mut self, key: Key) -> KeyAction {
+    fn edit(&mut self, key: PressedKey) -> KeyAction {
         match key {
-            Key::Enter => self.editing = false,
-            Key::Esc => {
+            PressedKey::Enter => self.editing = false,
+            PressedKey::Esc => {
                 self.editing = false;
                 self.filter.clear();
             }
-            Key::Backspace => {
+            PressedKey::Backspace => {
                 self.filter.pop();
             }
-            Key::Char(letter) if !letter.is_control() && self.filter.len() < FILTER_MAX => {
+            PressedKey::Char(letter) if !letter.is_control() && self.filter.len() < FILTER_MAX => {
                 self.filter.push(letter);
             }
             _ => {}
@@ -179,7 +179,7 @@ impl Ui {
         }
         let place = self.place();
         let column = self.sorts[place].map_or(0, |sort| (sort.column + 1) % self.columns);
-        self.sorts[place] = Some(Sort { column, falls: true });
+        self.sorts[place] = Some(SortOrder { column, falls: true });
         self.first = 0;
     }
 
@@ -254,18 +254,18 @@ mod tests {
     fn digits_and_arrows_choose_views() {
         let mut ui = ui(View::Main);
         for (key, view) in [
-            (Key::Char('2'), View::Rules),
-            (Key::Right, View::Loaders),
-            (Key::Char('0'), View::All),
-            (Key::Tab, View::Main),
-            (Key::Left, View::All),
-            (Key::BackTab, View::Times),
+            (PressedKey::Char('2'), View::Rules),
+            (PressedKey::Right, View::Loaders),
+            (PressedKey::Char('0'), View::All),
+            (PressedKey::Tab, View::Main),
+            (PressedKey::Left, View::All),
+            (PressedKey::BackTab, View::Times),
         ] {
             assert_eq!((ui.press(key), ui.view), (KeyAction::Ask, view));
         }
-        assert_eq!(ui.press(Key::Char('q')), KeyAction::Quit);
+        assert_eq!(ui.press(PressedKey::Char('q')), KeyAction::Quit);
         assert_eq!(
-            [Key::Interrupt, Key::Stop, Key::Redraw].map(|key| ui.press(key)),
+            [PressedKey::Interrupt, PressedKey::Stop, PressedKey::Redraw].map(|key| ui.press(key)),
             [KeyAction::Quit, KeyAction::Stop, KeyAction::Redraw]
         );
     }
@@ -273,21 +273,21 @@ mod tests {
     #[test]
     fn the_selection_stays_on_its_row_and_the_window_follows() {
         let mut ui = ui(View::Rules);
-        ui.press(Key::Down);
+        ui.press(PressedKey::Down);
         assert_eq!(ui.selected.as_deref(), Some("1"));
-        ui.press(Key::PageDown);
+        ui.press(PressedKey::PageDown);
         assert_eq!(ui.selected.as_deref(), Some("10"));
-        ui.press(Key::End);
+        ui.press(PressedKey::End);
         ui.scroll(30, Some(29));
         assert_eq!((ui.selected.as_deref(), ui.first), (Some("30"), 20));
-        ui.press(Key::Home);
+        ui.press(PressedKey::Home);
         ui.scroll(30, Some(0));
         assert_eq!((ui.selected.as_deref(), ui.first), (Some("1"), 0));
         ui.rows.reverse();
-        ui.press(Key::Up);
+        ui.press(PressedKey::Up);
         assert_eq!(ui.selected.as_deref(), Some("2"), "sorted otherwise, it moves from where it is now");
         ui.rows.clear();
-        ui.press(Key::Down);
+        ui.press(PressedKey::Down);
         ui.scroll(0, None);
         assert_eq!((ui.selected.as_deref(), ui.first), (None, 0));
     }
@@ -295,28 +295,34 @@ mod tests {
     #[test]
     fn a_rule_opens_and_closes() {
         let mut ui = ui(View::Rules);
-        ui.press(Key::Down);
-        ui.press(Key::Down);
-        ui.press(Key::Enter);
+        ui.press(PressedKey::Down);
+        ui.press(PressedKey::Down);
+        ui.press(PressedKey::Enter);
         assert_eq!((ui.rule.as_deref(), ui.sort()), (Some("2"), None));
-        ui.press(Key::Esc);
+        ui.press(PressedKey::Esc);
         assert_eq!((ui.rule.as_deref(), ui.selected.as_deref()), (None, Some("2")));
     }
 
     #[test]
     fn a_filter_takes_letters_and_escape_takes_it_away() {
         let mut ui = ui(View::Rules);
-        for key in [Key::Char('/'), Key::Char('q'), Key::Char('1'), Key::Backspace, Key::Char('\u{1b}')] {
+        for key in [
+            PressedKey::Char('/'),
+            PressedKey::Char('q'),
+            PressedKey::Char('1'),
+            PressedKey::Backspace,
+            PressedKey::Char('\u{1b}'),
+        ] {
             assert_eq!(ui.press(key), KeyAction::Draw);
         }
         assert_eq!((ui.filter.as_str(), ui.editing), ("q", true));
-        ui.press(Key::Enter);
+        ui.press(PressedKey::Enter);
         assert!(!ui.editing && ui.view == View::Rules);
-        ui.press(Key::Esc);
+        ui.press(PressedKey::Esc);
         assert_eq!(ui.filter, "");
-        ui.press(Key::Char('/'));
+        ui.press(PressedKey::Char('/'));
         for _ in 0..200 {
-            ui.press(Key::Char('x'));
+            ui.press(PressedKey::Char('x'));
         }
         assert_eq!(ui.filter.len(), FILTER_MAX);
     }
@@ -324,18 +330,18 @@ mod tests {
     #[test]
     fn columns_are_sorted_in_turn_and_the_interval_has_bounds() {
         let mut ui = ui(View::Rules);
-        assert_eq!(ui.sort(), Some(Sort { column: 3, falls: true }));
-        ui.press(Key::Char('s'));
-        ui.press(Key::Char('r'));
-        assert_eq!(ui.sort(), Some(Sort { column: 0, falls: false }));
+        assert_eq!(ui.sort(), Some(SortOrder { column: 3, falls: true }));
+        ui.press(PressedKey::Char('s'));
+        ui.press(PressedKey::Char('r'));
+        assert_eq!(ui.sort(), Some(SortOrder { column: 0, falls: false }));
         for _ in 0..20 {
-            ui.press(Key::Char('+'));
+            ui.press(PressedKey::Char('+'));
         }
         assert_eq!(ui.interval_ms, 60_000);
         for _ in 0..20 {
-            ui.press(Key::Char('-'));
+            ui.press(PressedKey::Char('-'));
         }
         assert_eq!(ui.interval_ms, 200);
-        assert_eq!((ui.press(Key::Char('p')), ui.paused), (KeyAction::Ask, true));
+        assert_eq!((ui.press(PressedKey::Char('p')), ui.paused), (KeyAction::Ask, true));
     }
 }

@@ -5,12 +5,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::figures::{Hand, millis, seconds, time_of_day};
-use super::model::{Link, Model};
+use super::figures::{NumberStyle, millis, seconds, time_of_day};
+use super::model::{LinkState, Model};
 use super::pages::{CounterView, View, page};
-use super::reply::Ask;
+use super::reply::StatsRequest;
 use super::sections::{side_by_side, trends};
-use super::table::{Line, Tone, cut};
+use super::table::{LineStyle, TableLine, cut};
 use super::ui::Ui;
 use cattlegrid_config::TOP_VIEWS;
 
@@ -44,13 +44,13 @@ const HELP: &[&str] = &[
 
 /// How a terminal is drawn on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Paint {
-    pub(super) hand: Hand,
+pub(super) struct ScreenStyle {
+    pub(super) hand: NumberStyle,
     pub(super) colours: bool,
 }
 
 /// The moment at which is drawn, in milliseconds.
-pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Paint, now_ms: u64) {
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: ScreenStyle, now_ms: u64) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
@@ -81,7 +81,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
         top += 1;
     }
     let body = Rect { y: top, height: area.height - top - 1, ..area };
-    let is_old = matches!(model.link, Link::Lost { .. });
+    let is_old = matches!(model.link, LinkState::Lost { .. });
     if ui.help {
         for (row, line) in HELP.iter().enumerate().take(usize::from(body.height)) {
             put(buffer, body, row as u16, 2, line, Style::new());
@@ -91,7 +91,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
         for (row, line) in lines.iter().enumerate().take(usize::from(body.height)) {
             let is_selected = line.id.is_some() && line.id == ui.selected;
             let style = style_of(line.tone, is_selected, is_old, paint);
-            let text = if is_selected || line.tone == Tone::Head {
+            let text = if is_selected || line.tone == LineStyle::Head {
                 format!("{:<width$}", line.text)
             } else {
                 line.text.clone()
@@ -106,7 +106,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
                     row as u16,
                     *begin as u16,
                     &part,
-                    style_of(Tone::Head, false, is_old, paint),
+                    style_of(LineStyle::Head, false, is_old, paint),
                 );
             }
         }
@@ -114,25 +114,25 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: Pai
     foot(buffer, area, ui, paint);
 }
 
-fn reversed(paint: Paint) -> Modifier {
+fn reversed(paint: ScreenStyle) -> Modifier {
     if paint.colours { Modifier::empty() } else { Modifier::REVERSED }
 }
 
 /// Name, address, version and age of the server.
 pub(super) fn title(model: &Model) -> String {
-    let own = model.text(Ask::Cattlegrid, "", "version");
-    let version = match (own, model.text(Ask::Stats, "", "version")) {
+    let own = model.text(StatsRequest::Cattlegrid, "", "version");
+    let version = match (own, model.text(StatsRequest::Stats, "", "version")) {
         (Some(own), _) => format!("  Cattlegrid {own}"),
         (None, Some(version)) if model.is_cattlegrid() => format!("  Cattlegrid (as memcached {version})"),
         (None, Some(version)) => format!("  memcached {version}"),
         (None, None) => String::new(),
     };
-    let uptime = model.number(Ask::Stats, "", "uptime");
+    let uptime = model.number(StatsRequest::Stats, "", "uptime");
     let uptime = uptime.map_or_else(String::new, |uptime| format!("  up {}", seconds(uptime as u64)));
     format!("cattlegrid top  {}{version}{uptime}", model.address)
 }
 
-fn head(buffer: &mut Buffer, area: Rect, model: &Model, ui: &Ui, paint: Paint) {
+fn head(buffer: &mut Buffer, area: Rect, model: &Model, ui: &Ui, paint: ScreenStyle) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let width = usize::from(area.width);
     let mut right = if ui.interval_ms.is_multiple_of(1000) {
@@ -167,7 +167,7 @@ fn head(buffer: &mut Buffer, area: Rect, model: &Model, ui: &Ui, paint: Paint) {
 /// A warning line: the server has a problem, or the user may not see something.
 fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
     match &model.link {
-        Link::Lost { at_ms, unix_seconds, why, again_at_ms } => {
+        LinkState::Lost { at_ms, unix_seconds, why, again_at_ms } => {
             let since = now_ms.saturating_sub(*at_ms) / 1000;
             let again = again_at_ms.saturating_sub(now_ms).div_ceil(1000);
             let next = if again == 0 { "asking again".to_owned() } else { format!("again in {again} s") };
@@ -177,21 +177,21 @@ fn banner(model: &Model, ui: &Ui, now_ms: u64) -> Option<String> {
                 seconds(since)
             ))
         }
-        Link::New => Some(" connecting ...".to_owned()),
-        Link::Up if !ui.paused && model.age_ms(now_ms) > ui.interval_ms + LATE_MS => {
+        LinkState::New => Some(" connecting ...".to_owned()),
+        LinkState::Up if !ui.paused && model.age_ms(now_ms) > ui.interval_ms + LATE_MS => {
             Some(format!(" no answer for {}", seconds(model.age_ms(now_ms) / 1000)))
         }
-        Link::Up if model.span_ms(Ask::Stats).is_none() && model.begun_anew.is_some() => {
+        LinkState::Up if model.span_ms(StatsRequest::Stats).is_none() && model.begun_anew.is_some() => {
             model.begun_anew.map(|what| format!(" {what}: rates begin anew"))
         }
-        Link::Up if ui.view == View::Main && model.refused(Ask::Cattlegrid).is_some() => {
+        LinkState::Up if ui.view == View::Main && model.refused(StatsRequest::Cattlegrid).is_some() => {
             Some(" this user may see totals only; more needs the right admin".to_owned())
         }
-        Link::Up => None,
+        LinkState::Up => None,
     }
 }
 
-fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: Paint) {
+fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: ScreenStyle) {
     let row = area.height - 1;
     if ui.editing {
         put(
@@ -222,12 +222,12 @@ fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: Paint) {
 }
 
 /// The lines of the body; notes in `ui` what they are.
-fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize) -> Vec<Line> {
+fn lines_of(model: &Model, ui: &mut Ui, hand: NumberStyle, width: usize, height: usize) -> Vec<TableLine> {
     ui.rows.clear();
     let mut tables = page(model, ui.view, ui.rule.as_deref(), CounterView { hand, totals: ui.totals });
     if ui.view == View::Main {
         let mut lines = trends(model, width, hand);
-        lines.push(Line::new("", Tone::Plain));
+        lines.push(TableLine::new("", LineStyle::Plain));
         let left = height.saturating_sub(lines.len());
         lines.extend(side_by_side(&tables, width, left, hand));
         for view in [View::Rules, View::Loaders] {
@@ -239,7 +239,7 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
     if let (Some(sort), Some(table)) = (ui.sort(), tables.first_mut()) {
         table.sort(sort);
     }
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<TableLine> = Vec::new();
     let mut heads = 0;
     for (at, table) in tables.iter_mut().enumerate() {
         if !ui.filter.is_empty() {
@@ -250,7 +250,7 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
             ui.columns = columns;
             heads = own.iter().take_while(|line| line.id.is_none()).count();
         } else if !own.is_empty() && !lines.is_empty() {
-            lines.push(Line::new("", Tone::Plain));
+            lines.push(TableLine::new("", LineStyle::Plain));
         }
         lines.extend(own);
     }
@@ -271,31 +271,38 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: Hand, width: usize, height: usize)
 }
 
 /// The table of another view, where the main one leaves room for it.
-fn below(model: &Model, view: View, shown: CounterView, width: usize, height: usize, lines: &mut Vec<Line>) {
+fn below(
+    model: &Model,
+    view: View,
+    shown: CounterView,
+    width: usize,
+    height: usize,
+    lines: &mut Vec<TableLine>,
+) {
     let Some(mut table) = page(model, view, None, shown).into_iter().next() else { return };
     if table.rows.is_empty() || height < lines.len() + 6 {
         return;
     }
     view.sort().into_iter().for_each(|sort| table.sort(sort));
-    lines.push(Line::new("", Tone::Plain));
+    lines.push(TableLine::new("", LineStyle::Plain));
     let room = (height - lines.len()).min(2 + BELOW_MAX);
     // Without ids: nothing of it can be selected here.
     let own = table.lines(width, view.sort(), shown.hand).0.into_iter().take(room);
-    lines.extend(own.map(|line| Line { id: None, ..line }));
+    lines.extend(own.map(|line| TableLine { id: None, ..line }));
 }
 
-fn style_of(tone: Tone, is_selected: bool, is_old: bool, paint: Paint) -> Style {
+fn style_of(tone: LineStyle, is_selected: bool, is_old: bool, paint: ScreenStyle) -> Style {
     let style = match tone {
-        Tone::Plain => Style::new(),
-        Tone::Head if paint.colours => Style::new().fg(Color::Black).bg(Color::Cyan),
-        Tone::Head => Style::new().add_modifier(Modifier::UNDERLINED),
-        Tone::Bad if paint.colours => Style::new().fg(Color::Red),
-        Tone::Title | Tone::Bad => Style::new().add_modifier(Modifier::BOLD),
-        Tone::Faint => Style::new().add_modifier(Modifier::DIM),
+        LineStyle::Plain => Style::new(),
+        LineStyle::Head if paint.colours => Style::new().fg(Color::Black).bg(Color::Cyan),
+        LineStyle::Head => Style::new().add_modifier(Modifier::UNDERLINED),
+        LineStyle::Bad if paint.colours => Style::new().fg(Color::Red),
+        LineStyle::Title | LineStyle::Bad => Style::new().add_modifier(Modifier::BOLD),
+        LineStyle::Faint => Style::new().add_modifier(Modifier::DIM),
     };
     let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
     match (is_old, paint.colours) {
-        (true, true) if tone == Tone::Head => style.add_modifier(Modifier::DIM),
+        (true, true) if tone == LineStyle::Head => style.add_modifier(Modifier::DIM),
         (true, true) => style.fg(Color::DarkGray),
         (true, false) => style.add_modifier(Modifier::DIM),
         (false, _) => style,

@@ -3,22 +3,22 @@ use std::fmt::Write as _;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::super::hot::Counts;
-use super::super::model::Update;
-use super::super::reply::{Reply, read_reply};
-use super::super::ui::Key;
+use super::super::hot::KeySketches;
+use super::super::model::ServerUpdate;
+use super::super::reply::{StatsReply, read_reply};
+use super::super::ui::PressedKey;
 use super::*;
 
-const PAINT: Paint = Paint { hand: Hand { exact: false, ascii: true }, colours: false };
+const PAINT: ScreenStyle = ScreenStyle { hand: NumberStyle { exact: false, ascii: true }, colours: false };
 
-fn take(model: &mut Model, ask: Ask, at_ms: u64, text: &str) {
+fn take(model: &mut Model, ask: StatsRequest, at_ms: u64, text: &str) {
     let text = if text.starts_with("VALUE") || text.contains("ERROR") {
         text.to_owned()
     } else {
         text.to_owned() + "END\r\n"
     };
     let reply = read_reply(&mut text.as_bytes(), ask).unwrap().0;
-    model.take(Update::Reply { ask, at_ms, reply, own_gets: 0 });
+    model.take(ServerUpdate::Reply { ask, at_ms, reply, own_gets: 0 });
 }
 
 fn lines(lines: &[(&str, u64)]) -> String {
@@ -48,7 +48,7 @@ fn cattlegrid() -> Model {
             ("bytes_read", 100_000 * times),
             ("evictions", 0),
         ]);
-        take(&mut model, Ask::Stats, at_ms, &format!("STAT version 1.6.45\r\n{stats}"));
+        take(&mut model, StatsRequest::Stats, at_ms, &format!("STAT version 1.6.45\r\n{stats}"));
         let own = lines(&[
             ("memory_used", 8 << 20),
             ("memory_for_rules", 8 << 20),
@@ -56,7 +56,7 @@ fn cattlegrid() -> Model {
             ("held", 12),
             ("leases", 3),
         ]);
-        take(&mut model, Ask::Cattlegrid, at_ms, &format!("STAT version 0.1.0\r\n{own}"));
+        take(&mut model, StatsRequest::Cattlegrid, at_ms, &format!("STAT version 0.1.0\r\n{own}"));
         let mut rules = String::new();
         for (rule, pattern) in [(1, "page:{id}"), (2, "user:{id}"), (3, "never:{x}")] {
             let of = |name: &str, value: u64| format!("STAT {rule}:{name} {value}\r\n");
@@ -82,11 +82,11 @@ fn cattlegrid() -> Model {
             ("total:computes_saved", 80 * times),
             ("total:fills_dropped", 5),
         ]);
-        take(&mut model, Ask::Rules, at_ms, &rules);
-        take(&mut model, Ask::Tags, at_ms, &lines(&[("hard_bumps", 6), ("soft_bumps", 0)]));
+        take(&mut model, StatsRequest::Rules, at_ms, &rules);
+        take(&mut model, StatsRequest::Tags, at_ms, &lines(&[("hard_bumps", 6), ("soft_bumps", 0)]));
         take(
             &mut model,
-            Ask::Loaders,
+            StatsRequest::Loaders,
             at_ms,
             &lines(&[
                 ("pages:workers", 4),
@@ -96,7 +96,7 @@ fn cattlegrid() -> Model {
                 ("pages:jobs", 10),
             ]),
         );
-        model.take(Update::Done { took_ms: 2 });
+        model.take(ServerUpdate::Done { took_ms: 2 });
     }
     model
 }
@@ -105,7 +105,7 @@ fn memcached() -> Model {
     let mut model = Model::new("cache1:11211");
     take(
         &mut model,
-        Ask::Stats,
+        StatsRequest::Stats,
         0,
         &format!(
             "STAT version 1.6.18\r\n{}",
@@ -120,16 +120,22 @@ fn memcached() -> Model {
             ])
         ),
     );
-    for ask in [Ask::Cattlegrid, Ask::Rules, Ask::Tags, Ask::Loaders, Ask::Follow] {
+    for ask in [
+        StatsRequest::Cattlegrid,
+        StatsRequest::Rules,
+        StatsRequest::Tags,
+        StatsRequest::Loaders,
+        StatsRequest::Follow,
+    ] {
         take(&mut model, ask, 0, "ERROR\r\n");
     }
-    take(&mut model, Ask::Slabs, 0, &lines(&[("1:chunk_size", 96), ("1:used_chunks", 1)]));
-    take(&mut model, Ask::Items, 0, &lines(&[("items:1:evicted", 5), ("items:1:age", 61)]));
-    model.take(Update::Done { took_ms: 2 });
+    take(&mut model, StatsRequest::Slabs, 0, &lines(&[("1:chunk_size", 96), ("1:used_chunks", 1)]));
+    take(&mut model, StatsRequest::Items, 0, &lines(&[("items:1:evicted", 5), ("items:1:age", 61)]));
+    model.take(ServerUpdate::Done { took_ms: 2 });
     model
 }
 
-fn screen(model: &Model, ui: &mut Ui, width: u16, height: u16, paint: Paint) -> Vec<String> {
+fn screen(model: &Model, ui: &mut Ui, width: u16, height: u16, paint: ScreenStyle) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, model, ui, paint, 4000)).unwrap();
     let buffer = terminal.backend().buffer().clone();
@@ -212,30 +218,30 @@ fn rules_are_sorted_and_their_columns_fit() {
         lines[4].split_whitespace().collect::<Vec<_>>()[..6],
         ["2", "user:{id}", "50.0", "100", "5.0", "20"]
     );
-    ui.press(Key::Char('t'));
+    ui.press(PressedKey::Char('t'));
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert_eq!(
         lines[4].split_whitespace().collect::<Vec<_>>()[..6],
         ["2", "user:{id}", "50.0", "400", "20", "80"]
     );
     for _ in 0..8 {
-        ui.press(Key::Char('s'));
+        ui.press(PressedKey::Char('s'));
     }
-    ui.press(Key::Char('r'));
+    ui.press(PressedKey::Char('r'));
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert!(lines[3].trim_start().starts_with("#^") && lines[4].contains("page:{id}"), "{lines:#?}");
     for key in ['/', 'n', 'e', 'v', 'e', 'r'] {
-        ui.press(Key::Char(key));
+        ui.press(PressedKey::Char(key));
     }
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert!(
         lines[4].contains("never:{x}") && lines[5].is_empty() && lines[23] == "show rows with: never_",
         "{lines:#?}"
     );
-    ui.press(Key::Esc);
+    ui.press(PressedKey::Esc);
     screen(&model, &mut ui, 80, 24, PAINT);
-    ui.press(Key::Down);
-    ui.press(Key::Enter);
+    ui.press(PressedKey::Down);
+    ui.press(PressedKey::Enter);
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert_eq!(lines[2], "rule 1: page:{id} (Esc: back)");
     assert_eq!(words(&lines, "computes_saved"), ["20", "80"]);
@@ -249,13 +255,13 @@ fn a_thousand_rules_scroll_under_their_heads() {
     for rule in 1..=1000 {
         let _infallible = write!(rules, "STAT {rule}:match r{rule}:{{id}}\r\nSTAT {rule}:gets {rule}\r\n");
     }
-    take(&mut model, Ask::Rules, 0, &rules);
-    model.take(Update::Done { took_ms: 2 });
+    take(&mut model, StatsRequest::Rules, 0, &rules);
+    model.take(ServerUpdate::Done { took_ms: 2 });
     let mut ui = Ui::new(View::Rules, 1000);
-    ui.press(Key::Char('t'));
+    ui.press(PressedKey::Char('t'));
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert!(lines[4].contains("r1000:{id}"), "{lines:#?}");
-    ui.press(Key::End);
+    ui.press(PressedKey::End);
     let lines = screen(&model, &mut ui, 80, 24, PAINT);
     assert!(lines[3].contains("match") && lines[22].contains("r1:{id}"), "{lines:#?}");
     assert!(lines[2].contains("(from line 982)"), "{lines:#?}");
@@ -264,7 +270,7 @@ fn a_thousand_rules_scroll_under_their_heads() {
 #[test]
 fn a_lost_server_has_a_banner_and_its_last_figures_faint() {
     let mut model = cattlegrid();
-    model.take(Update::Lost {
+    model.take(ServerUpdate::Lost {
         at_ms: 3000,
         unix_seconds: 1_795_936_228,
         why: "connection refused".to_owned(),
@@ -276,7 +282,7 @@ fn a_lost_server_has_a_banner_and_its_last_figures_faint() {
     let row: String = (0..80).map(|x| buffer[(x, 2)].symbol()).collect();
     assert_eq!(row.trim(), "no answer since 07:10:28 UTC (10 s): connection refused; again in 1 s");
     assert!(buffer[(0, 9)].modifier.contains(Modifier::DIM));
-    let colours = Paint { colours: true, ..PAINT };
+    let colours = ScreenStyle { colours: true, ..PAINT };
     terminal.draw(|frame| draw(frame, &model, &mut Ui::new(View::Main, 1000), colours, 13_000)).unwrap();
     let buffer = terminal.backend().buffer();
     assert_eq!((buffer[(0, 2)].bg, buffer[(0, 9)].fg), (Color::Red, Color::DarkGray));
@@ -292,9 +298,9 @@ fn a_late_answer_and_a_new_start_are_said() {
         (0..80).map(|x| buffer[(x, 2)].symbol()).collect::<String>().trim().to_owned()
     };
     assert_eq!(banner(&model, 8000), "no answer for 5 s");
-    take(&mut model, Ask::Stats, 8000, &lines(&[("pid", 8), ("uptime", 1), ("cmd_get", 5)]));
+    take(&mut model, StatsRequest::Stats, 8000, &lines(&[("pid", 8), ("uptime", 1), ("cmd_get", 5)]));
     assert_eq!(banner(&model, 8000), "the server has started: rates begin anew");
-    take(&mut model, Ask::Stats, 9000, &lines(&[("pid", 8), ("uptime", 2), ("cmd_get", 5)]));
+    take(&mut model, StatsRequest::Stats, 9000, &lines(&[("pid", 8), ("uptime", 2), ("cmd_get", 5)]));
     assert!(banner(&model, 9000).starts_with("hit ratio"));
 }
 
@@ -302,7 +308,7 @@ fn a_late_answer_and_a_new_start_are_said() {
 fn without_colours_there_are_none_and_with_ascii_nothing_else() {
     for view in View::ALL {
         let mut model = cattlegrid();
-        model.take(Update::Unwatched("not allowed".to_owned()));
+        model.take(ServerUpdate::Unwatched("not allowed".to_owned()));
         let mut terminal = Terminal::new(TestBackend::new(200, 50)).unwrap();
         terminal.draw(|frame| draw(frame, &model, &mut Ui::new(view, 1000), PAINT, 0)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -333,7 +339,7 @@ fn memcached_shows_what_it_has() {
 #[test]
 fn a_user_without_rights_is_told_what_is_not_shown() {
     let mut model = cattlegrid();
-    for ask in [Ask::Cattlegrid, Ask::Rules] {
+    for ask in [StatsRequest::Cattlegrid, StatsRequest::Rules] {
         take(&mut model, ask, 4000, "CLIENT_ERROR not allowed\r\n");
     }
     let lines = at(&model, View::Main, 80, 24);
@@ -346,27 +352,27 @@ fn a_user_without_rights_is_told_what_is_not_shown() {
 fn slow_computations_leases_keys_and_times() {
     let mut model = cattlegrid();
     let value = r#"{"slow":[{"kind":"computation","shape":"page:{id}","ms":2412.0,"ago_ms":9120}]}"#;
-    model.take(Update::Reply {
-        ask: Ask::SlowEntry,
+    model.take(ServerUpdate::Reply {
+        ask: StatsRequest::Slow,
         at_ms: 0,
-        reply: Reply::Value(value.into()),
+        reply: StatsReply::Value(value.into()),
         own_gets: 0,
     });
     take(
         &mut model,
-        Ask::Leases,
+        StatsRequest::Leases,
         0,
         "STAT page%3A2 token=2 kind=absent holder=connection 1 age_ms=30 left_ms=3000 waiters=7 computers=1\r\n",
     );
-    let lines = at(&model, View::SlowEntry, 80, 24);
+    let lines = at(&model, View::Slow, 80, 24);
     assert_eq!(words(&lines, "page:{id}"), ["2412", "ms", "9", "s", "ago", "computation"]);
     assert_eq!(words(&lines, "page:2"), ["7", "30", "ms", "3000", "ms", "absent", "connection", "1"]);
-    let mut counts = Counts::new();
+    let mut counts = KeySketches::new();
     counts.note("type=item_get key=shop%3A2 status=found size=1024");
-    model.take(Update::Hot(counts.end(1.0)));
+    model.take(ServerUpdate::Hot(counts.end(1.0)));
     let lines = at(&model, View::Keys, 80, 24);
     assert_eq!(words(&lines, "shop:2")[..5], ["1.0", "1.0", "0.0", "0", "1.0"]);
-    take(&mut model, Ask::Latency, 0, &lines_of_latency());
+    take(&mut model, StatsRequest::Latency, 0, &lines_of_latency());
     let lines = at(&model, View::Times, 80, 24);
     assert_eq!(
         words(&lines, "get"),
@@ -388,7 +394,7 @@ fn what_is_printed_has_whole_numbers_of_all_views() {
     let mut model = cattlegrid();
     take(
         &mut model,
-        Ask::Stats,
+        StatsRequest::Stats,
         9000,
         &lines(&[("pid", 7), ("uptime", 11_600), ("cmd_get", 123_456_789_012), ("limit_maxbytes", 64 << 20)]),
     );

@@ -24,7 +24,7 @@ struct DeskState<'a> {
 }
 
 /// The next task of the thread.
-enum Next<'a, O> {
+enum DeskTask<'a, O> {
     End(O),
     Call(DeskCall<'a>),
 }
@@ -65,21 +65,21 @@ impl<'a> Desk<'a> {
                 if let Some(future) = &mut served.future
                     && let Poll::Ready(output) = future.as_mut().poll(cx)
                 {
-                    return Poll::Ready(Next::End(output));
+                    return Poll::Ready(DeskTask::End(output));
                 }
                 let mut content = self.lock();
                 if let Some(call) = content.calls.pop_front() {
-                    return Poll::Ready(Next::Call(call));
+                    return Poll::Ready(DeskTask::Call(call));
                 }
                 content.waker = Some(cx.waker().clone());
                 Poll::Pending
             }));
             match next {
-                Next::End(output) => {
+                DeskTask::End(output) => {
                     served.future = None;
                     return output;
                 }
-                Next::Call(call) => call(),
+                DeskTask::Call(call) => call(),
             }
         }
     }

@@ -235,7 +235,7 @@ impl Cache for Client {
 
 /// A question for a value or its lease.
 #[derive(Clone, Copy)]
-struct Question<'a> {
+struct ValueRequest<'a> {
     key: &'a [u8],
     ask: Ask<'a>,
     /// The hint as it is sent.
@@ -246,7 +246,7 @@ struct Question<'a> {
 impl Client {
     async fn question(&self, key: &[u8], ask: Ask<'_>, outlives: bool) -> Result<Answer, Error> {
         let hint = ask.hint.map(wire::hint).transpose()?;
-        let asked = Question { key, ask, hint: hint.as_deref(), outlives };
+        let asked = ValueRequest { key, ask, hint: hint.as_deref(), outlives };
         let start = Instant::now();
         let mut now = self.now().await;
         loop {
@@ -289,11 +289,11 @@ impl Client {
     async fn question_to(
         &self,
         node: &Arc<Node>,
-        asked: Question<'_>,
+        asked: ValueRequest<'_>,
         start: Instant,
         limit: Limit,
     ) -> Result<Answer, Error> {
-        let Question { key, ask, hint, outlives } = asked;
+        let ValueRequest { key, ask, hint, outlives } = asked;
         let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
         let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint, outlives };
         if ask.wait.is_zero() {

@@ -206,7 +206,7 @@ impl Nodes {
         all
     }
 
-    async fn ask_one(&self, address: Address) -> Result<list::List, Error> {
+    async fn ask_one(&self, address: Address) -> Result<list::NodeList, Error> {
         let kept = self.last().take().filter(|node| node.name() == &*address.name);
         let node = kept.unwrap_or_else(|| Arc::new(Node::new(address, self.own.clone())));
         let command = Command::Get { key: self.asking.key.as_bytes(), cas: false };
@@ -223,7 +223,7 @@ impl Nodes {
     }
 
     /// The servers are those of this list from now on.
-    fn take(&self, list: list::List) {
+    fn take(&self, list: list::NodeList) {
         self.has_list.store(true, Ordering::Release);
         let before = self.current();
         let same = list.servers.iter().map(|server| &*server.name);

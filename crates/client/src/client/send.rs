@@ -22,7 +22,7 @@ use crate::route::Event;
 const SERVERS_MAX: usize = 3;
 
 /// The commands of one server: the place of each, and the key by which it was found.
-type Batch<'a> = (Vec<(usize, &'a [u8])>, Vec<Command<'a>>);
+type ServerBatch<'a> = (Vec<(usize, &'a [u8])>, Vec<Command<'a>>);
 
 /// A command that has failed, and may have another server by now.
 struct FailedCommand<'a> {
@@ -181,8 +181,8 @@ impl Client {
         outcome: &impl Fn(&Arc<Node>, Reply) -> Result<T, Error>,
         outcomes: &mut Vec<Option<Result<T, Error>>>,
     ) -> Vec<FailedCommand<'a>> {
-        let mut batches: Vec<(Batch<'a>, bool)> = Vec::new();
-        batches.resize_with(now.nodes.len(), || (Batch::default(), reads));
+        let mut batches: Vec<(ServerBatch<'a>, bool)> = Vec::new();
+        batches.resize_with(now.nodes.len(), || (ServerBatch::default(), reads));
         let mut writings = Vec::new();
         for (at, key, command) in all {
             if outcomes.len() <= at {

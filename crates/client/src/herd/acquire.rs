@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::envelope::{Record, Stored};
-use super::found::{Found, Holder};
+use super::envelope::{ItemRecord, StoredValue};
+use super::found::{Holder, SearchResult};
 use super::grant::{Grant, Hold, Payload};
-use super::plain::{self, NewLock, Terms};
+use super::plain::{self, LockTerms, NewLock};
 use crate::cache::{Answer, Ask, Cache, Scope};
 use crate::error::Error;
 use crate::item::{Clock, Item, Write, Written};
@@ -23,7 +23,7 @@ pub(super) const TRIES: usize = 3;
 const CLAIM: u32 = 2;
 
 /// The result of asking for a value.
-pub(super) type FoundStored<C> = Found<Stored, Grant<C>>;
+pub(super) type StoredResult<C> = SearchResult<StoredValue, Grant<C>>;
 
 pub(super) fn unix_ms(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
@@ -51,7 +51,7 @@ impl<C> Clone for ClockedCache<C> {
 
 /// How a value is asked for, besides the terms.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct How<'a> {
+pub(super) struct RequestOptions<'a> {
     /// See [`Ask::wait`].
     pub(super) wait: Duration,
     pub(super) hint: &'a Bytes,
@@ -68,9 +68,9 @@ impl<C: Cache + 'static> ClockedCache<C> {
     pub(super) async fn acquire(
         &self,
         subject: &Subject,
-        terms: &Terms,
-        how: How<'_>,
-    ) -> Result<FoundStored<C>, Error> {
+        terms: &LockTerms,
+        how: RequestOptions<'_>,
+    ) -> Result<StoredResult<C>, Error> {
         let mut refused = 0;
         for _ in 0..TRIES {
             let scope = self.cache.scope();
@@ -94,7 +94,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
                 }
             }
         }
-        Ok(Found::Busy(Holder::Unknown))
+        Ok(SearchResult::Busy(Holder::Unknown))
     }
 
     /// The same for many keys, with as few round trips as possible and without waiting, in the order of `subjects`. `terms`: those of a
@@ -102,8 +102,8 @@ impl<C: Cache + 'static> ClockedCache<C> {
     pub(super) async fn acquire_many(
         &self,
         subjects: &[Subject],
-        terms: impl Fn(usize) -> Terms + Send + Sync,
-    ) -> Vec<Result<FoundStored<C>, Error>> {
+        terms: impl Fn(usize) -> LockTerms + Send + Sync,
+    ) -> Vec<Result<StoredResult<C>, Error>> {
         let none = Bytes::new();
         let mut all: Vec<_> = subjects.iter().map(|_| None).collect();
         // The keys of which nothing is known yet, with how often the key was absent and its lock refused.
@@ -121,7 +121,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
             for ((at, refused), answer) in open.drain(..).zip(answers) {
                 match answer.map(|answer| self.judge(&subjects[at], answer, &most)) {
                     Ok(Ok(found)) => {
-                        leases += usize::from(matches!(found, Found::Compute(_)));
+                        leases += usize::from(matches!(found, SearchResult::Compute(_)));
                         all[at] = Some(Ok(found));
                     }
                     Ok(Err(lock)) => locks.push((at, refused, lock)),
@@ -136,7 +136,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
                 }
             }
         }
-        all.into_iter().map(|found| found.unwrap_or(Ok(Found::Busy(Holder::Unknown)))).collect()
+        all.into_iter().map(|found| found.unwrap_or(Ok(SearchResult::Busy(Holder::Unknown)))).collect()
     }
 
     /// Takes locks. With each subject's place, how often its lock was refused, and what was found; None: another client was faster.
@@ -144,20 +144,20 @@ impl<C: Cache + 'static> ClockedCache<C> {
         &self,
         subjects: &[Subject],
         locks: Vec<(usize, usize, NewLock)>,
-        terms: &Terms,
+        terms: &LockTerms,
         hint: &Bytes,
         scope: Option<Scope>,
-    ) -> Vec<(usize, usize, Option<Result<FoundStored<C>, Error>>)> {
-        let attempt = |(at, refused, lock)| Attempt::new(self, at, refused, lock, terms, hint);
+    ) -> Vec<(usize, usize, Option<Result<StoredResult<C>, Error>>)> {
+        let attempt = |(at, refused, lock)| LockAttempt::new(self, at, refused, lock, terms, hint);
         let attempts: Vec<_> = locks.into_iter().map(attempt).collect();
         let replies = self.write(subjects, &attempts, scope).await;
-        let found = |(attempt, reply): (Attempt, Result<Written, Error>)| {
+        let found = |(attempt, reply): (LockAttempt, Result<Written, Error>)| {
             let (at, subject) = (attempt.at, &subjects[attempt.at]);
             let refused = attempt.refused + usize::from(attempt.is_refused(&reply));
             let found = match attempt.judge(self, subject, terms, &reply).transpose() {
                 // No lock was taken, and no other client has one: a value that cannot be stored.
                 None if refused == TRIES => {
-                    Some(Ok(Found::Compute(Grant::new(self, subject, Hold::Nothing, None, None))))
+                    Some(Ok(SearchResult::Compute(Grant::new(self, subject, Hold::Nothing, None, None))))
                 }
                 found => found,
             };
@@ -170,7 +170,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
     async fn write(
         &self,
         subjects: &[Subject],
-        attempts: &[Attempt],
+        attempts: &[LockAttempt],
         scope: Option<Scope>,
     ) -> Vec<Result<Written, Error>> {
         let (mut adds, mut swaps, mut claims) = (Vec::new(), Vec::new(), Vec::new());
@@ -194,7 +194,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
         let (added, swapped, claimed) = tokio::join!(added, swapped, claimed);
         let (mut added, mut swapped, mut claimed) =
             (added.into_iter(), swapped.into_iter(), claimed.into_iter());
-        let next = |attempt: &Attempt| {
+        let next = |attempt: &LockAttempt| {
             let reply = match attempt.lock.cas {
                 Some(_) => swapped.next(),
                 None if attempt.refused > 0 => claimed.next(),
@@ -234,27 +234,32 @@ impl<C: Cache + 'static> ClockedCache<C> {
     }
 
     /// The value of an item, if it has not expired.
-    pub(super) fn fresh(&self, item: &Item) -> Option<Stored> {
+    pub(super) fn fresh(&self, item: &Item) -> Option<StoredValue> {
         match open(item).0 {
-            Record::Value(stored) if stored.is_fresh(unix_ms(self.now())) => Some(stored),
+            ItemRecord::Value(stored) if stored.is_fresh(unix_ms(self.now())) => Some(stored),
             _ => None,
         }
     }
 
     /// The meaning of an answer. `Err`: this lock has to be written first.
-    fn judge(&self, subject: &Subject, answer: Answer, terms: &Terms) -> Result<FoundStored<C>, NewLock> {
+    fn judge(
+        &self,
+        subject: &Subject,
+        answer: Answer,
+        terms: &LockTerms,
+    ) -> Result<StoredResult<C>, NewLock> {
         let seen = match answer {
             Answer::Absent => None,
             Answer::Hit(item) => Some(open(&item)),
-            Answer::Busy => return Ok(Found::Busy(Holder::Server)),
-            Answer::Failed(text) => return Ok(Found::Failed(text)),
+            Answer::Busy => return Ok(SearchResult::Busy(Holder::Server)),
+            Answer::Failed(text) => return Ok(SearchResult::Failed(text)),
             Answer::Stale(item) => {
-                return Ok(value_of(&item).map_or(Found::Busy(Holder::Server), Found::Stale));
+                return Ok(value_of(&item).map_or(SearchResult::Busy(Holder::Server), SearchResult::Stale));
             }
             Answer::Lease { token, hint, old } => {
                 let old = old.as_ref().and_then(value_of);
                 let hold = Hold::Lease { token, lock_ms: terms.lock_ms };
-                return Ok(Found::Compute(Grant::new(self, subject, hold, old, hint)));
+                return Ok(SearchResult::Compute(Grant::new(self, subject, hold, old, hint)));
             }
         };
         plain::decide(unix_ms(self.now()), seen, terms).with_right(Err)
@@ -262,25 +267,25 @@ impl<C: Cache + 'static> ClockedCache<C> {
 }
 
 /// How a value is asked for.
-pub(super) fn ask<'a>(terms: &Terms, wait: Duration, hint: &'a Bytes) -> Ask<'a> {
+pub(super) fn ask<'a>(terms: &LockTerms, wait: Duration, hint: &'a Bytes) -> Ask<'a> {
     let hint = Some(&hint[..]).filter(|hint| !hint.is_empty());
     Ask { lease: Duration::from_millis(terms.lock_ms), wait, hint }
 }
 
 /// The record that an item is, and its CAS number.
-pub(super) fn open(item: &Item) -> (Record, u64) {
+pub(super) fn open(item: &Item) -> (ItemRecord, u64) {
     let record = match value::without_envelope(item.flags) {
-        Some(flags) => Record::open(&item.data, flags),
-        None => Record::Value(Stored::fresh(item.data.clone(), item.flags)),
+        Some(flags) => ItemRecord::open(&item.data, flags),
+        None => ItemRecord::Value(StoredValue::fresh(item.data.clone(), item.flags)),
     };
     (record, item.cas)
 }
 
 /// The value of an item that its server has judged.
-pub(super) fn value_of(item: &Item) -> Option<Stored> {
+pub(super) fn value_of(item: &Item) -> Option<StoredValue> {
     match open(item).0 {
-        Record::Value(stored) | Record::Again(stored, _) => Some(stored),
-        Record::Locked(..) | Record::Failed(..) | Record::Damaged => None,
+        ItemRecord::Value(stored) | ItemRecord::Again(stored, _) => Some(stored),
+        ItemRecord::Locked(..) | ItemRecord::Failed(..) | ItemRecord::Damaged => None,
     }
 }
 
@@ -294,7 +299,7 @@ fn nonce() -> u64 {
 }
 
 /// A lock that is being written.
-struct Attempt {
+struct LockAttempt {
     /// The place of its subject.
     at: usize,
     /// How often the key was absent and its lock refused.
@@ -307,13 +312,13 @@ struct Attempt {
     scope: Option<Scope>,
 }
 
-impl Attempt {
+impl LockAttempt {
     fn new<C: Cache + 'static>(
         place: &ClockedCache<C>,
         at: usize,
         refused: usize,
         lock: NewLock,
-        terms: &Terms,
+        terms: &LockTerms,
         hint: &Bytes,
     ) -> Self {
         let (now, nonce) = (place.now(), nonce());
@@ -333,9 +338,9 @@ impl Attempt {
         self,
         place: &ClockedCache<C>,
         subject: &Subject,
-        terms: &Terms,
+        terms: &LockTerms,
         written: &Result<Written, Error>,
-    ) -> Result<Option<FoundStored<C>>, Error> {
+    ) -> Result<Option<StoredResult<C>>, Error> {
         let Self { lock, nonce, taken, scope, .. } = self;
         let found = written.as_ref().map(|written| plain::locked(*written, &lock));
         let grant = |cas: Option<u64>| {

@@ -32,7 +32,7 @@ const LONG: usize = 34;
 
 /// A value as it is stored, with the marks of its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredValue {
     /// The value's bytes.
     pub(crate) data: Bytes,
     /// The item's flags, without the mark of a header.
@@ -43,7 +43,7 @@ pub(crate) struct Stored {
     pub(crate) dead_ms: u64,
 }
 
-impl Stored {
+impl StoredValue {
     /// A value that does not expire by its header.
     pub(crate) fn fresh(data: Bytes, flags: u32) -> Self {
         Self { data, flags, soft_ms: 0, dead_ms: 0 }
@@ -67,7 +67,7 @@ impl Stored {
 
 /// The mark of a computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lock {
+pub(crate) struct LockMark {
     /// Until then no other client computes.
     pub(crate) until_ms: u64,
     /// Names the computation.
@@ -76,20 +76,20 @@ pub(crate) struct Lock {
 
 /// The decoded contents of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum ItemRecord {
     /// A value.
-    Value(Stored),
+    Value(StoredValue),
     /// A value that has expired and is being computed again.
-    Again(Stored, Lock),
+    Again(StoredValue, LockMark),
     /// No value yet: it is being computed. With the hint.
-    Locked(Bytes, Lock),
+    Locked(Bytes, LockMark),
     /// A computation has failed: why.
-    Failed(Bytes, Lock),
+    Failed(Bytes, LockMark),
     /// No header that could be read.
     Damaged,
 }
 
-impl Record {
+impl ItemRecord {
     /// The record behind a header. `flags` are the item's, without the mark of the header.
     pub(crate) fn open(data: &Bytes, flags: u32) -> Self {
         if data.len() < SHORT || data[0] != MAGIC {
@@ -97,14 +97,14 @@ impl Record {
         }
         let number = |at: usize| data[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
         let stored =
-            |from| Stored { data: data.slice(from..), flags, soft_ms: number(2), dead_ms: number(10) };
+            |from| StoredValue { data: data.slice(from..), flags, soft_ms: number(2), dead_ms: number(10) };
         if data[1] == VALUE {
             return Self::Value(stored(SHORT));
         }
         if data.len() < LONG {
             return Self::Damaged;
         }
-        let lock = Lock { until_ms: number(18), nonce: number(26) };
+        let lock = LockMark { until_ms: number(18), nonce: number(26) };
         match data[1] {
             AGAIN => Self::Again(stored(LONG), lock),
             LOCK => Self::Locked(data.slice(LONG..), lock),
@@ -165,58 +165,59 @@ mod tests {
 
     use super::*;
 
-    fn stored() -> impl Strategy<Value = Stored> {
-        (prop::collection::vec(any::<u8>(), 0..50), any::<u32>(), any::<u64>(), any::<u64>())
-            .prop_map(|(data, flags, soft_ms, dead_ms)| Stored { data: data.into(), flags, soft_ms, dead_ms })
+    fn stored() -> impl Strategy<Value = StoredValue> {
+        (prop::collection::vec(any::<u8>(), 0..50), any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
+            |(data, flags, soft_ms, dead_ms)| StoredValue { data: data.into(), flags, soft_ms, dead_ms },
+        )
     }
 
-    fn lock() -> impl Strategy<Value = Lock> {
-        (any::<u64>(), any::<u64>()).prop_map(|(until_ms, nonce)| Lock { until_ms, nonce })
+    fn lock() -> impl Strategy<Value = LockMark> {
+        (any::<u64>(), any::<u64>()).prop_map(|(until_ms, nonce)| LockMark { until_ms, nonce })
     }
 
-    fn record() -> impl Strategy<Value = Record> {
+    fn record() -> impl Strategy<Value = ItemRecord> {
         let text = || prop::collection::vec(any::<u8>(), 0..50).prop_map(Bytes::from);
         prop_oneof![
-            stored().prop_map(Record::Value),
-            (stored(), lock()).prop_map(|(stored, lock)| Record::Again(stored, lock)),
-            (text(), lock()).prop_map(|(text, lock)| Record::Locked(text, lock)),
-            (text(), lock()).prop_map(|(text, lock)| Record::Failed(text, lock)),
+            stored().prop_map(ItemRecord::Value),
+            (stored(), lock()).prop_map(|(stored, lock)| ItemRecord::Again(stored, lock)),
+            (text(), lock()).prop_map(|(text, lock)| ItemRecord::Locked(text, lock)),
+            (text(), lock()).prop_map(|(text, lock)| ItemRecord::Failed(text, lock)),
         ]
     }
 
     /// Other languages read and write these bytes.
     #[test]
     fn the_bytes_are_these() {
-        let stored = Stored { data: "v".into(), flags: 0, soft_ms: 0x0102, dead_ms: 0x0304 };
+        let stored = StoredValue { data: "v".into(), flags: 0, soft_ms: 0x0102, dead_ms: 0x0304 };
         let value = b"\xc7\x00\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\x03\x04v";
-        assert_eq!(Record::Value(stored.clone()).seal(), value.as_slice());
-        let lock = Lock { until_ms: 0x0506, nonce: 0x0708_090a_0b0c_0d0e };
+        assert_eq!(ItemRecord::Value(stored.clone()).seal(), value.as_slice());
+        let lock = LockMark { until_ms: 0x0506, nonce: 0x0708_090a_0b0c_0d0e };
         let again = b"\xc7\x01\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\x03\x04\0\0\0\0\0\0\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0ev";
-        assert_eq!(Record::Again(stored, lock).seal(), again.as_slice());
+        assert_eq!(ItemRecord::Again(stored, lock).seal(), again.as_slice());
         let locked =
             b"\xc7\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0eh";
-        assert_eq!(Record::Locked("h".into(), lock).seal(), locked.as_slice());
-        assert_eq!(Record::Failed("h".into(), lock).seal()[1], 3);
+        assert_eq!(ItemRecord::Locked("h".into(), lock).seal(), locked.as_slice());
+        assert_eq!(ItemRecord::Failed("h".into(), lock).seal()[1], 3);
     }
 
     #[test]
     fn what_is_too_short_or_begins_otherwise_is_damaged() {
-        let whole = Record::Locked(Bytes::new(), Lock { until_ms: 1, nonce: 2 }).seal();
+        let whole = ItemRecord::Locked(Bytes::new(), LockMark { until_ms: 1, nonce: 2 }).seal();
         for length in 0..whole.len() {
-            assert_eq!(Record::open(&whole.slice(..length), 0), Record::Damaged, "{length}");
+            assert_eq!(ItemRecord::open(&whole.slice(..length), 0), ItemRecord::Damaged, "{length}");
         }
         let mut other = whole.to_vec();
         other[1] = 4;
-        assert_eq!(Record::open(&other.clone().into(), 0), Record::Damaged);
+        assert_eq!(ItemRecord::open(&other.clone().into(), 0), ItemRecord::Damaged);
         other[0] = 0;
         other[1] = 0;
-        assert_eq!(Record::open(&other.into(), 0), Record::Damaged);
+        assert_eq!(ItemRecord::open(&other.into(), 0), ItemRecord::Damaged);
     }
 
     proptest! {
         #[test]
         fn what_is_sealed_is_opened(record in record()) {
-            prop_assert_eq!(Record::open(&record.seal(), record.flags()), record);
+            prop_assert_eq!(ItemRecord::open(&record.seal(), record.flags()), record);
         }
 
         #[test]
@@ -227,8 +228,8 @@ mod tests {
             }
             for data in [data, marked] {
                 let data = Bytes::from(data);
-                let record = Record::open(&data, 0);
-                let values = matches!(record, Record::Value(_) | Record::Again(..));
+                let record = ItemRecord::open(&data, 0);
+                let values = matches!(record, ItemRecord::Value(_) | ItemRecord::Again(..));
                 prop_assert!(!values || record.seal() == data);
             }
         }

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::acquire::Subject;
-use super::flights::Group;
-use super::found::Found;
-use super::grant::{Ending, Fill, Grant};
+use super::flights::RequestGroup;
+use super::found::SearchResult;
+use super::grant::{ComputationResult, ComputedValue, Grant};
 use super::kept::{NotStored, StoreResult, kept};
 use super::one::{Search, subject, unreadable};
-use super::plain::Terms;
+use super::plain::LockTerms;
 use super::{Herd, Outcome, SavedToken};
 use crate::cache::Cache;
 use crate::calls::setters;
@@ -56,10 +56,10 @@ impl Fetch {
         self
     }
 
-    fn terms(&self) -> Terms {
+    fn terms(&self) -> LockTerms {
         let lock_ms = self.compute_timeout.as_millis() as u64;
         // Twice as long, so that a late result is stored if no other client computes.
-        Terms { lock_ms, keep_s: 2 * lock_ms.div_ceil(1000) as u32 + 1, stale: false, awaited: None }
+        LockTerms { lock_ms, keep_s: 2 * lock_ms.div_ceil(1000) as u32 + 1, stale: false, awaited: None }
     }
 }
 
@@ -199,7 +199,7 @@ impl<C: Cache + 'static> Herd<C> {
         }
         let wait = options.wait.unwrap_or(options.compute_timeout * 2);
         let search = Search {
-            group: Arc::new(Group {
+            group: Arc::new(RequestGroup {
                 subject: subject(key),
                 terms: options.terms(),
                 outlives: options.outlives,
@@ -212,15 +212,15 @@ impl<C: Cache + 'static> Herd<C> {
         };
         let (verdict, waited) = self.obtain(search).await;
         Ok(match verdict? {
-            Found::Hit(value) if waited => Fetched::Value(value),
-            Found::Hit(value) | Found::Stale(value) => Fetched::Hit(value),
-            Found::Compute(grant) => {
+            SearchResult::Hit(value) if waited => Fetched::Value(value),
+            SearchResult::Hit(value) | SearchResult::Stale(value) => Fetched::Hit(value),
+            SearchResult::Compute(grant) => {
                 let hint = grant.hint().cloned().unwrap_or_default();
                 let token = self.token(grant, subject(key), options.ttl);
                 Fetched::Compute { hint, token }
             }
-            Found::Failed(text) => Fetched::Error(String::from_utf8_lossy(&text).into_owned()),
-            Found::Busy(_) => Fetched::Busy,
+            SearchResult::Failed(text) => Fetched::Error(String::from_utf8_lossy(&text).into_owned()),
+            SearchResult::Busy(_) => Fetched::Busy,
         })
     }
 
@@ -270,7 +270,8 @@ impl<C: Cache + 'static> Herd<C> {
         let (data, flags) =
             value::encode(value, compress_above).map_err(|message| unreadable(&subject.key, message))?;
         let expiration = Expiration::After(ttl.max(SHORTEST));
-        let end = grant.end(Ending::Value(Fill { data, flags, expiration, grace: None })).await;
+        let end =
+            grant.end(ComputationResult::Value(ComputedValue { data, flags, expiration, grace: None })).await;
         computation.ends(0, kept(end.clone()));
         end
     }
@@ -288,7 +289,7 @@ impl<C: Cache + 'static> Herd<C> {
         let text = if text.is_empty() { "failed" } else { cut(text, HINT_MAX) };
         let Token { grant, mut computation, .. } = token;
         computation.has_run();
-        grant.end(Ending::Nothing(Some(text.to_owned()))).await.map(drop)
+        grant.end(ComputationResult::Nothing(Some(text.to_owned()))).await.map(drop)
     }
 }
 

@@ -23,48 +23,48 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::acquire::{ClockedCache, FoundStored, How, Subject};
-use super::envelope::Stored;
-use super::found::Found;
-use super::grant::{End, Grant};
-use super::plain::Terms;
+use super::acquire::{ClockedCache, RequestOptions, StoredResult, Subject};
+use super::envelope::StoredValue;
+use super::found::SearchResult;
+use super::grant::{ComputationEnd, Grant};
+use super::plain::LockTerms;
 use crate::cache::Cache;
 use crate::error::Error;
 
 /// The properties that callers must have in common to share a request.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct Group {
+pub(super) struct RequestGroup {
     pub(super) subject: Subject,
-    pub(super) terms: Terms,
+    pub(super) terms: LockTerms,
     /// The lease is to outlive its connection.
     pub(super) outlives: bool,
 }
 
 /// The result of a shared request.
-pub(super) type Look<C> = Result<Found<Stored, SharedGrant<C>>, Error>;
+pub(super) type SharedResult<C> = Result<SearchResult<StoredValue, SharedGrant<C>>, Error>;
 
 /// The right to compute of the callers that share a request: it is that of the first that takes it.
 pub(super) struct SharedGrant<C: Cache + 'static> {
     pub(super) grant: Mutex<Option<Grant<C>>>,
-    pub(super) old: Option<Stored>,
-    pub(super) progress: Progress,
+    pub(super) old: Option<StoredValue>,
+    pub(super) progress: FlightProgress,
 }
 
 /// A computation of this process: its number, and how far it is.
-pub(super) type Progress = (u64, watch::Receiver<Stage>);
+pub(super) type FlightProgress = (u64, watch::Receiver<FlightStage>);
 
 /// How far a computation is.
 #[derive(Debug, Clone)]
-pub(super) enum Stage {
+pub(super) enum FlightStage {
     /// The computation runs; callers can join it.
     Computes,
     /// The end of the computation is being sent to the server.
     Settles,
     /// How it has ended.
-    Ended(End),
+    Ended(ComputationEnd),
 }
 
-type LookReceiver<C> = watch::Receiver<Option<Arc<Look<C>>>>;
+type LookReceiver<C> = watch::Receiver<Option<Arc<SharedResult<C>>>>;
 
 /// All callers.
 pub(crate) struct Flights<C: Cache + 'static> {
@@ -74,9 +74,9 @@ pub(crate) struct Flights<C: Cache + 'static> {
 
 struct FlightTable<C: Cache + 'static> {
     /// Requests that are under way.
-    lanes: HashMap<Arc<Group>, [Lane<C>; 3]>,
+    lanes: HashMap<Arc<RequestGroup>, [RequestLane<C>; 3]>,
     /// The latest computation of each subject, if it has no old value.
-    running: HashMap<Subject, Progress>,
+    running: HashMap<Subject, FlightProgress>,
 }
 
 /// How a request is sent, of which each has a lane of its own.
@@ -116,23 +116,23 @@ impl Timing {
 }
 
 /// The requests of one group.
-struct Lane<C: Cache + 'static> {
+struct RequestLane<C: Cache + 'static> {
     /// A task sends its requests.
     is_served: bool,
-    next: Option<Request<C>>,
+    next: Option<LaneRequest<C>>,
     /// Tells the task that the next one is due sooner than it was; None: none was ever due later.
     sooner: Option<Arc<Notify>>,
 }
 
-impl<C: Cache + 'static> Lane<C> {
+impl<C: Cache + 'static> RequestLane<C> {
     fn free() -> Self {
         Self { is_served: false, next: None, sooner: None }
     }
 }
 
 /// A request that will be sent when it is due and the one before it is answered.
-struct Request<C: Cache + 'static> {
-    answer: watch::Sender<Option<Arc<Look<C>>>>,
+struct LaneRequest<C: Cache + 'static> {
+    answer: watch::Sender<Option<Arc<SharedResult<C>>>>,
     /// None: at once.
     due: Option<Instant>,
     hold: Duration,
@@ -145,21 +145,21 @@ pub(super) struct Flight<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     subject: Subject,
     number: u64,
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<FlightStage>,
 }
 
 impl<C: Cache + 'static> Flight<C> {
-    pub(super) fn end(self, end: End) {
+    pub(super) fn end(self, end: ComputationEnd) {
         self.leave();
-        self.stage.send_replace(Stage::Ended(end));
+        self.stage.send_replace(FlightStage::Ended(end));
     }
 
     /// No caller joins from now on.
     pub(super) fn leave(&self) {
         self.stage.send_if_modified(|stage| {
-            let computes = matches!(stage, Stage::Computes);
+            let computes = matches!(stage, FlightStage::Computes);
             if computes {
-                *stage = Stage::Settles;
+                *stage = FlightStage::Settles;
             }
             computes
         });
@@ -199,13 +199,13 @@ impl<C: Cache + 'static> Flights<C> {
     }
 
     /// The computation without an old value that runs in this process.
-    pub(super) fn running(&self, subject: &Subject) -> Option<Progress> {
+    pub(super) fn running(&self, subject: &Subject) -> Option<FlightProgress> {
         self.lock().running.get(subject).cloned()
     }
 
     /// From now on callers of this process can join the computation that has this grant.
-    pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> Progress {
-        let (stage, seen) = watch::channel(Stage::Computes);
+    pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> FlightProgress {
+        let (stage, seen) = watch::channel(FlightStage::Computes);
         let number = self.number();
         // With an old value no caller waits.
         if grant.old().is_none() {
@@ -219,10 +219,10 @@ impl<C: Cache + 'static> Flights<C> {
     pub(super) async fn look(
         self: &Arc<Self>,
         place: &ClockedCache<C>,
-        group: &Arc<Group>,
+        group: &Arc<RequestGroup>,
         timing: Timing,
         hint: &Bytes,
-    ) -> Arc<Look<C>> {
+    ) -> Arc<SharedResult<C>> {
         const TRIES: usize = 3;
         for _ in 0..TRIES {
             let mut answered = self.join(place, group, timing, hint);
@@ -239,15 +239,15 @@ impl<C: Cache + 'static> Flights<C> {
     fn join(
         self: &Arc<Self>,
         place: &ClockedCache<C>,
-        group: &Arc<Group>,
+        group: &Arc<RequestGroup>,
         timing: Timing,
         hint: &Bytes,
     ) -> LookReceiver<C> {
         let (due, hold) = (timing.due(), timing.hold());
-        let request = || Request { answer: watch::Sender::new(None), due, hold, hint: hint.clone() };
+        let request = || LaneRequest { answer: watch::Sender::new(None), due, hold, hint: hint.clone() };
         let mut table = self.lock();
         let lanes = table.lanes.entry(Arc::clone(group));
-        let lanes = lanes.or_insert_with(|| [Lane::free(), Lane::free(), Lane::free()]);
+        let lanes = lanes.or_insert_with(|| [RequestLane::free(), RequestLane::free(), RequestLane::free()]);
         let lane = &mut lanes[timing.lane()];
         let next = lane.next.get_or_insert_with(request);
         next.hold = next.hold.max(hold);
@@ -273,13 +273,13 @@ impl<C: Cache + 'static> Flights<C> {
 /// The task that sends the requests of a lane, one after the other. Dropped, it leaves the lane to others.
 struct LaneTask<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
-    group: Arc<Group>,
+    group: Arc<RequestGroup>,
     lane: usize,
     left: bool,
 }
 
 impl<C: Cache + 'static> LaneTask<C> {
-    async fn run(mut self, place: ClockedCache<C>, first: Option<Request<C>>) {
+    async fn run(mut self, place: ClockedCache<C>, first: Option<LaneRequest<C>>) {
         let mut next = first;
         loop {
             let now = match next.take() {
@@ -289,8 +289,8 @@ impl<C: Cache + 'static> LaneTask<C> {
                     None => return,
                 },
             };
-            let Group { subject, terms, outlives } = &*self.group;
-            let how = How { wait: now.hold, hint: &now.hint, outlives: *outlives };
+            let RequestGroup { subject, terms, outlives } = &*self.group;
+            let how = RequestOptions { wait: now.hold, hint: &now.hint, outlives: *outlives };
             let found = place.acquire(subject, terms, how).await;
             let look = Arc::new(self.look(found, &now.hint));
             // Without callers it is dropped here, and what was granted is given up.
@@ -299,7 +299,7 @@ impl<C: Cache + 'static> LaneTask<C> {
     }
 
     /// The request that callers have gathered for, when it is due; None: there is none, and the lane is free.
-    async fn next_due(&mut self) -> Option<Request<C>> {
+    async fn next_due(&mut self) -> Option<LaneRequest<C>> {
         loop {
             match self.next() {
                 LaneNext::Is(request) => return Some(request),
@@ -312,7 +312,7 @@ impl<C: Cache + 'static> LaneTask<C> {
         }
     }
 
-    fn look(&self, found: Result<FoundStored<C>, Error>, hint: &Bytes) -> Look<C> {
+    fn look(&self, found: Result<StoredResult<C>, Error>, hint: &Bytes) -> SharedResult<C> {
         found?.with_right(|mut grant| {
             grant.hint_or(hint);
             let old = grant.old().cloned();
@@ -342,7 +342,10 @@ impl<C: Cache + 'static> LaneTask<C> {
 }
 
 /// The lane is free from now on.
-fn leave<C: Cache + 'static>(mut entry: OccupiedEntry<'_, Arc<Group>, [Lane<C>; 3]>, lane: usize) {
+fn leave<C: Cache + 'static>(
+    mut entry: OccupiedEntry<'_, Arc<RequestGroup>, [RequestLane<C>; 3]>,
+    lane: usize,
+) {
     let lane = &mut entry.get_mut()[lane];
     (lane.is_served, lane.next) = (false, None);
     if entry.get().iter().all(|lane| !lane.is_served) {
@@ -353,7 +356,7 @@ fn leave<C: Cache + 'static>(mut entry: OccupiedEntry<'_, Arc<Group>, [Lane<C>; 
 /// The next task of a lane.
 enum LaneNext<C: Cache + 'static> {
     /// This is due.
-    Is(Request<C>),
+    Is(LaneRequest<C>),
     /// The next one is due then, or sooner when it is told.
     Later(Instant, Arc<Notify>),
     /// Nothing: the lane is free.

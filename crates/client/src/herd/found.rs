@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// The result of a search for a value. `V`: the value, as it is stored or as the caller wants it. `R`: the
 /// right to compute it, or the means to get that right.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Found<V, R> {
+pub(crate) enum SearchResult<V, R> {
     /// The value, which has not expired.
     Hit(V),
     /// The old value: it has expired, and another client computes.
@@ -18,15 +18,18 @@ pub(crate) enum Found<V, R> {
     Failed(Bytes),
 }
 
-impl<V, R> Found<V, R> {
+impl<V, R> SearchResult<V, R> {
     /// The same with another right. An error is that of making it.
-    pub(crate) fn with_right<G, E>(self, right: impl FnOnce(R) -> Result<G, E>) -> Result<Found<V, G>, E> {
+    pub(crate) fn with_right<G, E>(
+        self,
+        right: impl FnOnce(R) -> Result<G, E>,
+    ) -> Result<SearchResult<V, G>, E> {
         Ok(match self {
-            Self::Hit(value) => Found::Hit(value),
-            Self::Stale(value) => Found::Stale(value),
-            Self::Compute(own) => Found::Compute(right(own)?),
-            Self::Busy(holder) => Found::Busy(holder),
-            Self::Failed(text) => Found::Failed(text),
+            Self::Hit(value) => SearchResult::Hit(value),
+            Self::Stale(value) => SearchResult::Stale(value),
+            Self::Compute(own) => SearchResult::Compute(right(own)?),
+            Self::Busy(holder) => SearchResult::Busy(holder),
+            Self::Failed(text) => SearchResult::Failed(text),
         })
     }
 }

@@ -10,10 +10,10 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::acquire::{ClockedCache, Subject, TRIES, open, unix_ms};
-use super::envelope::{Lock, Record, Stored};
+use super::envelope::{ItemRecord, LockMark, StoredValue};
 use super::flights::Flight;
 use super::kept::{NotStored, StoreResult};
-use super::plain::{self, SettleStep, Terms};
+use super::plain::{self, LockTerms, SettleStep};
 use crate::cache::{Cache, Scope};
 use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written};
@@ -25,17 +25,17 @@ const FAILURE: Duration = Duration::from_secs(2);
 
 /// The right to compute a value. Dropped, it is given up.
 pub(super) struct Grant<C: Cache + 'static> {
-    work: Option<Box<Work<C>>>,
+    work: Option<Box<GrantWork<C>>>,
 }
 
-struct Work<C: Cache + 'static> {
+struct GrantWork<C: Cache + 'static> {
     place: ClockedCache<C>,
     /// Where the grant was made: it may be dropped on a thread without a runtime.
     runtime: Option<Handle>,
     subject: Subject,
     hold: Hold,
     began: Instant,
-    old: Option<Stored>,
+    old: Option<StoredValue>,
     hint: Option<Bytes>,
     /// The callers of this process that wait for the end.
     running: Option<Flight<C>>,
@@ -47,14 +47,14 @@ pub(super) enum Hold {
     /// The server takes no lock although the key is absent: the value is not stored.
     Nothing,
     /// A lock in place of the item, with its CAS number, if that is known and where it is valid.
-    Lock { nonce: u64, cas: Option<(u64, Scope)>, taken: Instant, terms: Terms },
+    Lock { nonce: u64, cas: Option<(u64, Scope)>, taken: Instant, terms: LockTerms },
 }
 
-pub(super) use right::Right;
+pub(super) use right::SavedRight;
 
 /// The value that a computation has brought.
 #[derive(Debug, Clone)]
-pub(super) struct Fill {
+pub(super) struct ComputedValue {
     pub(super) data: Bytes,
     pub(super) flags: u32,
     pub(super) expiration: Expiration,
@@ -64,20 +64,20 @@ pub(super) struct Fill {
 
 /// How a computation ends.
 #[derive(Debug, Clone)]
-pub(super) enum Ending {
+pub(super) enum ComputationResult {
     /// With a value.
-    Value(Fill),
+    Value(ComputedValue),
     /// Without one. A text is told to the callers that wait for it.
     Nothing(Option<String>),
 }
 
 /// How a computation has ended.
 #[derive(Debug, Clone)]
-pub(super) enum End {
+pub(super) enum ComputationEnd {
     /// The value is in the cache, and nothing has happened to the key since the computation began.
-    Stored(Stored),
+    Stored(StoredValue),
     /// The value cannot be stored: it has expired already, or the server refuses it.
-    Unstorable(Stored),
+    Unstorable(StoredValue),
     /// The computation has failed, with this text.
     Failed(Bytes),
     /// Look again.
@@ -92,7 +92,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    pub(super) fn new(record: &Record, keep: Expiration, now: SystemTime) -> Self {
+    pub(super) fn new(record: &ItemRecord, keep: Expiration, now: SystemTime) -> Self {
         let exptime = keep.exptime(now, Duration::ZERO).unwrap_or(plain::PASSED);
         Self { data: record.seal(), flags: value::with_envelope(record.flags()), exptime }
     }
@@ -113,16 +113,27 @@ impl<C: Cache + 'static> Grant<C> {
         place: &ClockedCache<C>,
         subject: &Subject,
         hold: Hold,
-        old: Option<Stored>,
+        old: Option<StoredValue>,
         hint: Option<Bytes>,
     ) -> Self {
         let (place, subject, runtime) = (place.clone(), subject.clone(), Handle::try_current().ok());
         let began = Instant::now();
-        Self { work: Some(Box::new(Work { place, runtime, subject, hold, began, old, hint, running: None })) }
+        Self {
+            work: Some(Box::new(GrantWork {
+                place,
+                runtime,
+                subject,
+                hold,
+                began,
+                old,
+                hint,
+                running: None,
+            })),
+        }
     }
 
     /// The old value, if it may be served.
-    pub(super) fn old(&self) -> Option<&Stored> {
+    pub(super) fn old(&self) -> Option<&StoredValue> {
         self.work.as_ref()?.old.as_ref()
     }
 
@@ -148,7 +159,7 @@ impl<C: Cache + 'static> Grant<C> {
     }
 
     /// Ends it: whether the value was stored. It goes on if the caller is dropped.
-    pub(super) async fn end(self, ending: Ending) -> Result<StoreResult, Error> {
+    pub(super) async fn end(self, ending: ComputationResult) -> Result<StoreResult, Error> {
         end_all(vec![(self, ending)]).await.pop().unwrap_or(Ok(Err(NotStored::Fenced)))
     }
 }
@@ -158,14 +169,14 @@ impl<C: Cache + 'static> Drop for Grant<C> {
         let Some(work) = self.work.take() else { return };
         // A runtime that has ended sends nothing: then the lock lasts until its time has passed.
         if let Some(runtime) = Handle::try_current().ok().or_else(|| work.runtime.clone()) {
-            runtime.spawn(settle(vec![Settlement::new(work, Ending::Nothing(None))]));
+            runtime.spawn(settle(vec![Settlement::new(work, ComputationResult::Nothing(None))]));
         }
     }
 }
 
 /// Ends computations: whether their values were stored. It goes on if the caller is dropped.
 pub(super) async fn end_all<C: Cache + 'static>(
-    all: Vec<(Grant<C>, Ending)>,
+    all: Vec<(Grant<C>, ComputationResult)>,
 ) -> Vec<Result<StoreResult, Error>> {
     let count = all.len();
     let settling = all.into_iter().filter_map(|(mut grant, ending)| {
@@ -181,8 +192,8 @@ pub(super) async fn end_all<C: Cache + 'static>(
 
 /// A computation that ends.
 struct Settlement<C: Cache + 'static> {
-    work: Box<Work<C>>,
-    ending: Ending,
+    work: Box<GrantWork<C>>,
+    ending: ComputationResult,
     payload: Payload,
     /// The value has expired already, and its lock is removed.
     passed: bool,
@@ -205,14 +216,14 @@ enum NextStep {
 }
 
 impl<C: Cache + 'static> Settlement<C> {
-    fn new(work: Box<Work<C>>, ending: Ending) -> Self {
+    fn new(work: Box<GrantWork<C>>, ending: ComputationResult) -> Self {
         let now = work.place.now();
         let leased = matches!(work.hold, Hold::Lease { .. });
         let value = match &ending {
-            Ending::Value(fill) => payload_of(fill, leased, now),
-            Ending::Nothing(_) => None,
+            ComputationResult::Value(fill) => payload_of(fill, leased, now),
+            ComputationResult::Nothing(_) => None,
         };
-        let passed = value.is_none() && matches!(ending, Ending::Value(_));
+        let passed = value.is_none() && matches!(ending, ComputationResult::Value(_));
         let mut scope = None;
         let next = match &work.hold {
             Hold::Lease { token, .. } if value.is_some() => NextStep::Fill(*token),
@@ -232,7 +243,7 @@ impl<C: Cache + 'static> Settlement<C> {
     fn is_late(&self) -> bool {
         match &self.work.hold {
             Hold::Lock { taken, terms, .. } => {
-                matches!(self.ending, Ending::Value(_))
+                matches!(self.ending, ComputationResult::Value(_))
                     && !self.passed
                     && self.work.subject.tags.is_empty()
                     && terms.is_late(taken.elapsed())
@@ -258,31 +269,35 @@ impl<C: Cache + 'static> Settlement<C> {
             return true;
         }
         match self.ending {
-            Ending::Value(_) => matches!(self.next, NextStep::Done(Err(_))),
-            Ending::Nothing(_) => false,
+            ComputationResult::Value(_) => matches!(self.next, NextStep::Done(Err(_))),
+            ComputationResult::Nothing(_) => false,
         }
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> ComputationEnd {
         let fill = match &self.ending {
-            Ending::Value(fill) => fill,
-            Ending::Nothing(Some(text)) => return End::Failed(Bytes::copy_from_slice(text.as_bytes())),
-            Ending::Nothing(None) => return End::Again,
+            ComputationResult::Value(fill) => fill,
+            ComputationResult::Nothing(Some(text)) => {
+                return ComputationEnd::Failed(Bytes::copy_from_slice(text.as_bytes()));
+            }
+            ComputationResult::Nothing(None) => return ComputationEnd::Again,
         };
-        let value = || Stored::fresh(fill.data.clone(), fill.flags);
+        let value = || StoredValue::fresh(fill.data.clone(), fill.flags);
         match self.next {
-            NextStep::Done(Ok(SettleStep::Stored { .. })) if self.passed => End::Unstorable(value()),
-            NextStep::Done(Ok(SettleStep::Stored { fenced: true })) => End::Stored(value()),
-            NextStep::Done(Err(_)) => End::Unstorable(value()),
-            _ if matches!(self.work.hold, Hold::Nothing) => End::Unstorable(value()),
-            _ => End::Again,
+            NextStep::Done(Ok(SettleStep::Stored { .. })) if self.passed => {
+                ComputationEnd::Unstorable(value())
+            }
+            NextStep::Done(Ok(SettleStep::Stored { fenced: true })) => ComputationEnd::Stored(value()),
+            NextStep::Done(Err(_)) => ComputationEnd::Unstorable(value()),
+            _ if matches!(self.work.hold, Hold::Nothing) => ComputationEnd::Unstorable(value()),
+            _ => ComputationEnd::Again,
         }
     }
 
     fn result(&self) -> Result<StoreResult, Error> {
         match &self.next {
             NextStep::Done(Ok(SettleStep::Stored { .. }))
-                if !self.passed && matches!(self.ending, Ending::Value(_)) =>
+                if !self.passed && matches!(self.ending, ComputationResult::Value(_)) =>
             {
                 Ok(Ok(()))
             }
@@ -305,7 +320,7 @@ impl<C: Cache + 'static> Settlement<C> {
     }
 }
 
-impl<C: Cache + 'static> Work<C> {
+impl<C: Cache + 'static> GrantWork<C> {
     /// The lock was changed: it is found by its number, and goes with its old value, which may have been changed with it.
     fn forget(&mut self) {
         if let Hold::Lock { cas, .. } = &mut self.hold {
@@ -315,10 +330,10 @@ impl<C: Cache + 'static> Work<C> {
     }
 
     /// The payload that replaces the lock if there is no value.
-    fn end_of_lock(&self, ending: &Ending, now: SystemTime) -> Payload {
-        if let (Ending::Nothing(Some(text)), Hold::Lock { nonce, .. }) = (ending, &self.hold) {
-            let lock = Lock { until_ms: 0, nonce: *nonce };
-            let record = Record::Failed(Bytes::copy_from_slice(text.as_bytes()), lock);
+    fn end_of_lock(&self, ending: &ComputationResult, now: SystemTime) -> Payload {
+        if let (ComputationResult::Nothing(Some(text)), Hold::Lock { nonce, .. }) = (ending, &self.hold) {
+            let lock = LockMark { until_ms: 0, nonce: *nonce };
+            let record = ItemRecord::Failed(Bytes::copy_from_slice(text.as_bytes()), lock);
             return Payload::new(&record, Expiration::After(FAILURE), now);
         }
         match plain::freed(unix_ms(now), self.old.as_ref()) {
@@ -329,19 +344,19 @@ impl<C: Cache + 'static> Work<C> {
 }
 
 /// A value in the form of the server; None: it has expired already.
-fn payload_of(fill: &Fill, leased: bool, now: SystemTime) -> Option<Payload> {
+fn payload_of(fill: &ComputedValue, leased: bool, now: SystemTime) -> Option<Payload> {
     // In its grace it could be served, but nobody would find it fresh.
     if fill.expiration.unix_ms(now).is_some_and(|at_ms| at_ms <= unix_ms(now)) {
         return None;
     }
-    let mut stored = Stored::fresh(fill.data.clone(), fill.flags);
+    let mut stored = StoredValue::fresh(fill.data.clone(), fill.flags);
     let grace = fill.grace.filter(|_| !leased);
     if let (Some(grace), Some(soft_ms)) = (grace, fill.expiration.unix_ms(now)) {
         stored.soft_ms = soft_ms.max(1);
         stored.dead_ms = stored.soft_ms.saturating_add(grace.as_millis() as u64);
     }
     let exptime = fill.expiration.exptime(now, grace.unwrap_or_default())?;
-    let record = Record::Value(stored);
+    let record = ItemRecord::Value(stored);
     Some(Payload { data: record.seal(), flags: value::with_envelope(record.flags()), exptime })
 }
 
@@ -360,7 +375,7 @@ async fn settle<C: Cache + 'static>(mut all: Vec<Settlement<C>>) -> Vec<Result<S
                 settling.work.forget();
             }
             let ended = settling.work.running.take().map(|running| (running, end));
-            refused.push((Settlement::new(settling.work, Ending::Nothing(None)), ended));
+            refused.push((Settlement::new(settling.work, ComputationResult::Nothing(None)), ended));
         } else if let Some(running) = settling.work.running.take() {
             running.end(end);
         }
@@ -398,7 +413,7 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
             };
             (at, written.map(settle))
         });
-        let swaps: Replies = swaps.collect();
+        let swaps: NextSteps = swaps.collect();
         for (at, _, scope) in &reads {
             all[*at].scope = *scope;
             all[*at].reads += 1;
@@ -411,7 +426,7 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
 }
 
 /// The next steps, each with the place of its computation.
-type Replies = Vec<(usize, Result<SettleStep, Error>)>;
+type NextSteps = Vec<(usize, Result<SettleStep, Error>)>;
 
 /// The computations at one step: their places, and what is sent for each.
 fn at_step<'s, C: Cache + 'static, W>(
@@ -421,7 +436,7 @@ fn at_step<'s, C: Cache + 'static, W>(
     all.iter().enumerate().filter_map(|(at, settling)| Some((at, sent(settling)?))).unzip()
 }
 
-async fn fill<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replies {
+async fn fill<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> NextSteps {
     let (at, writes) = at_step(all, |settling| match settling.next {
         NextStep::Fill(token) => Some((settling.write(), token)),
         _ => None,
@@ -435,15 +450,15 @@ async fn fill<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replies {
     at.into_iter().zip(replies.map(|reply| reply.map(stored))).collect()
 }
 
-async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replies {
+async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> NextSteps {
     let (at, given_up) = at_step(all, |settling| match settling.next {
         NextStep::GiveUp(token) => Some((settling, token)),
         _ => None,
     });
     let replies = join(given_up.into_iter().map(|(settling, token)| async move {
         let failure = match &settling.ending {
-            Ending::Nothing(text) => text.as_deref(),
-            Ending::Value(_) => None,
+            ComputationResult::Nothing(text) => text.as_deref(),
+            ComputationResult::Value(_) => None,
         };
         let settle = if settling.passed { SettleStep::Stored { fenced: true } } else { SettleStep::Lost };
         cache.give_up(&settling.work.subject.key, token, failure).await.map(|()| settle)
@@ -453,9 +468,9 @@ async fn give_up<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replie
 
 /// The next steps after reads, each with the place of its computation and the scope in which the CAS number
 /// read is valid.
-type Reads = Vec<(usize, Result<SettleStep, Error>, Option<Scope>)>;
+type ReadSteps = Vec<(usize, Result<SettleStep, Error>, Option<Scope>)>;
 
-async fn read<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Reads {
+async fn read<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> ReadSteps {
     let (at, keys) = at_step(all, |settling| {
         matches!(settling.next, NextStep::Lock(SettleStep::Read)).then_some(&settling.work.subject.key[..])
     });
@@ -474,9 +489,9 @@ async fn read<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Reads {
 
 /// The results of writes, each with the place of its computation; None: the CAS number may not be the lock's
 /// any more.
-type Swaps = Vec<(usize, Result<Option<Written>, Error>)>;
+type SwapResults = Vec<(usize, Result<Option<Written>, Error>)>;
 
-async fn swap<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Swaps {
+async fn swap<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> SwapResults {
     let cas = |settling: &Settlement<C>| match settling.next {
         NextStep::Lock(SettleStep::Cas(cas)) => Some(cas),
         _ => None,
@@ -497,7 +512,7 @@ async fn swap<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Swaps {
     swaps
 }
 
-async fn add<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> Replies {
+async fn add<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> NextSteps {
     let (at, writes) = at_step(all, |settling| {
         matches!(settling.next, NextStep::Lock(SettleStep::Add)).then(|| settling.write())
     });

@@ -9,10 +9,10 @@ use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
 use super::Herd;
-use super::acquire::{FoundStored, Subject, TRIES};
-use super::envelope::Stored;
-use super::found::Found;
-use super::grant::{Ending, Grant, end_all};
+use super::acquire::{StoredResult, Subject, TRIES};
+use super::envelope::StoredValue;
+use super::found::SearchResult;
+use super::grant::{ComputationResult, Grant, end_all};
 use super::kept::{NotStored, kept};
 use super::one::{Search, decode, group, subject, unreadable};
 use super::options::{Compute, Outcome, terms};
@@ -38,28 +38,28 @@ struct KeyAnswer<T> {
     outcome: Result<Outcome<()>, Error>,
     /// None once it was taken: for a key that occurs several times it is read again.
     value: Option<T>,
-    stored: Stored,
+    stored: StoredValue,
 }
 
 /// A key that is waited for.
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct WaitingKey {
     at: usize,
     takes_old: bool,
     /// How often its value could not be read.
     unreadable: usize,
 }
 
-impl Waiter {
+impl WaitingKey {
     fn new(at: usize) -> Self {
         Self { at, takes_old: true, unreadable: 0 }
     }
 }
 
 /// Keys that this caller computes. Without a grant: their server cannot be asked.
-type Grants<C> = Vec<(usize, Result<Grant<C>, Error>)>;
+type KeyGrants<C> = Vec<(usize, Result<Grant<C>, Error>)>;
 /// No function of the caller is called instead of waiting.
-type Nobody<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
+type NoCompute<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
 
 /// A call.
 struct ManyCall<'a, C: Cache + 'static, K, F> {
@@ -102,7 +102,7 @@ impl<C: Cache + 'static> Herd<C> {
         Fut: Future<Output = Result<M, E>>,
         M: IntoIterator<Item = (K, T)>,
     {
-        self.many(keys, options, compute, None::<Nobody<K, T>>).instrument(span()).await
+        self.many(keys, options, compute, None::<NoCompute<K, T>>).instrument(span()).await
     }
 
     /// The same, but instead of waiting `busy` is called, at once, with the keys that other clients compute; the values that it returns
@@ -199,16 +199,16 @@ impl<C: Cache + 'static> Herd<C> {
 
 impl<T: Value> KeyAnswer<T> {
     fn failed(error: Error) -> Self {
-        Self { outcome: Err(error), value: None, stored: Stored::fresh(Bytes::new(), 0) }
+        Self { outcome: Err(error), value: None, stored: StoredValue::fresh(Bytes::new(), 0) }
     }
 
     /// Without a value.
     fn none(outcome: Outcome<()>) -> Self {
-        Self { outcome: Ok(outcome), value: None, stored: Stored::fresh(Bytes::new(), 0) }
+        Self { outcome: Ok(outcome), value: None, stored: StoredValue::fresh(Bytes::new(), 0) }
     }
 
     /// With a value that was found.
-    fn found(outcome: Outcome<()>, key: &[u8], stored: Stored) -> Result<Self, Error> {
+    fn found(outcome: Outcome<()>, key: &[u8], stored: StoredValue) -> Result<Self, Error> {
         Ok(Self { outcome: Ok(outcome), value: Some(decode(key, stored.clone())?), stored })
     }
 
@@ -224,39 +224,39 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
     async fn ask<T: Value>(
         &self,
         mut keys: Vec<usize>,
-    ) -> (Vec<(usize, KeyAnswer<T>)>, Grants<C>, Vec<Waiter>) {
-        let (mut answers, mut grants, mut waiting) = (Vec::new(), Grants::new(), Vec::new());
+    ) -> (Vec<(usize, KeyAnswer<T>)>, KeyGrants<C>, Vec<WaitingKey>) {
+        let (mut answers, mut grants, mut waiting) = (Vec::new(), KeyGrants::new(), Vec::new());
         let mut tries = 0;
         while !keys.is_empty() {
             let mut unreadable = Vec::new();
             for (at, found) in self.acquire(&keys).await {
                 let subject = &self.all[at].subject;
                 match found {
-                    Ok(Found::Hit(stored)) => {
+                    Ok(SearchResult::Hit(stored)) => {
                         match KeyAnswer::found(Outcome::Hit(()), &subject.key, stored.clone()) {
                             Err(_) if tries < TRIES => unreadable.push((at, stored)),
                             hit => answers.push((at, hit.unwrap_or_else(KeyAnswer::failed))),
                         }
                     }
-                    Ok(Found::Stale(stored)) => {
+                    Ok(SearchResult::Stale(stored)) => {
                         match KeyAnswer::found(Outcome::Stale(()), &subject.key, stored) {
                             Ok(stale) => answers.push((at, stale)),
-                            Err(_) => waiting.push(Waiter { takes_old: false, ..Waiter::new(at) }),
+                            Err(_) => waiting.push(WaitingKey { takes_old: false, ..Waiter::new(at) }),
                         }
                     }
-                    Ok(Found::Compute(mut grant)) => {
+                    Ok(SearchResult::Compute(mut grant)) => {
                         // Callers of this process can join from now on.
                         self.herd.flights.begin(subject, &mut grant);
                         grants.push((at, Ok(grant)));
                     }
-                    Ok(Found::Busy(_) | Found::Failed(_)) => waiting.push(Waiter::new(at)),
+                    Ok(SearchResult::Busy(_) | SearchResult::Failed(_)) => waiting.push(WaitingKey::new(at)),
                     Err(error) if self.options.goes_on_after(&error) => grants.push((at, Err(error))),
                     Err(error) => answers.push((at, KeyAnswer::failed(error))),
                 }
             }
             keys = unreadable.iter().map(|(at, _)| *at).collect();
             join(unreadable.iter().map(|(at, stored)| async move {
-                let search = self.search(Waiter::new(*at), 1, Instant::now());
+                let search = self.search(WaitingKey::new(*at), 1, Instant::now());
                 self.herd.remove_unreadable(&search, stored, tries > 0).await;
             }))
             .await;
@@ -268,7 +268,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
     }
 
     /// In a task of its own: what is granted to a caller that has gone is given up.
-    async fn acquire(&self, keys: &[usize]) -> Vec<(usize, Result<FoundStored<C>, Error>)> {
+    async fn acquire(&self, keys: &[usize]) -> Vec<(usize, Result<StoredResult<C>, Error>)> {
         let subjects: Vec<_> = keys.iter().map(|at| self.all[*at].subject.clone()).collect();
         let (place, options) = (self.herd.place.clone(), self.options.clone());
         let found = tokio::spawn(async move {
@@ -281,7 +281,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         keys.iter().copied().zip(found).collect()
     }
 
-    fn search(&self, waiting: Waiter, keys: usize, deadline: Instant) -> Search {
+    fn search(&self, waiting: WaitingKey, keys: usize, deadline: Instant) -> Search {
         Search {
             group: group(
                 self.all[waiting.at].subject.clone(),
@@ -296,7 +296,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
     }
 
     /// Computes these keys and stores their values.
-    async fn compute<T, E, Fut, M>(&self, granted: Grants<C>) -> Result<Vec<(usize, KeyAnswer<T>)>, E>
+    async fn compute<T, E, Fut, M>(&self, granted: KeyGrants<C>) -> Result<Vec<(usize, KeyAnswer<T>)>, E>
     where
         T: Value,
         F: Fn(Vec<K>) -> Fut,
@@ -313,7 +313,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             Err(error) => {
                 let grants = granted.into_iter().filter_map(|(_, grant)| grant.ok());
                 // What has failed first is what the caller hears of.
-                drop(end_all(grants.map(|grant| (grant, Ending::Nothing(None))).collect()).await);
+                drop(end_all(grants.map(|grant| (grant, ComputationResult::Nothing(None))).collect()).await);
                 return Err(error);
             }
         };
@@ -328,12 +328,12 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             });
             let (answer, ending) = match fill {
                 Some(Ok((value, fill))) => {
-                    let stored = Stored::fresh(fill.data.clone(), fill.flags);
+                    let stored = StoredValue::fresh(fill.data.clone(), fill.flags);
                     let outcome = Ok(Outcome::Computed { value: (), stored: false });
-                    (KeyAnswer { outcome, value: Some(value), stored }, Ending::Value(fill))
+                    (KeyAnswer { outcome, value: Some(value), stored }, ComputationResult::Value(fill))
                 }
-                Some(Err(error)) => (KeyAnswer::failed(error), Ending::Nothing(None)),
-                None => (KeyAnswer::none(Outcome::NotComputed), Ending::Nothing(None)),
+                Some(Err(error)) => (KeyAnswer::failed(error), ComputationResult::Nothing(None)),
+                None => (KeyAnswer::none(Outcome::NotComputed), ComputationResult::Nothing(None)),
             };
             match grant {
                 Ok(grant) => {
@@ -358,7 +358,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
     /// Waits for what other clients compute.
     async fn wait<T, E, Fut, M, B, Busy, N>(
         &self,
-        keys: Vec<Waiter>,
+        keys: Vec<WaitingKey>,
         busy: Option<B>,
         deadline: Instant,
     ) -> Result<Vec<(usize, KeyAnswer<T>)>, E>
@@ -385,7 +385,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         let count = keys.len();
         // Each key by itself: callers of this process that wait for the same one share what is asked.
         let mut finding = JoinSet::new();
-        let find = |finding: &mut JoinSet<_>, waiting: Waiter| {
+        let find = |finding: &mut JoinSet<_>, waiting: WaitingKey| {
             let (herd, search) = (self.herd.clone(), self.search(waiting, count, deadline));
             finding.spawn(async move {
                 let (verdict, _) = herd.find(&search).await;
@@ -397,7 +397,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         }
         let mut all = Vec::new();
         while let Some(found) = finding.join_next().await {
-            let mut granted: Grants<C> = Vec::new();
+            let mut granted: KeyGrants<C> = Vec::new();
             let mut next = Some(found);
             while let Some(found) = next.take() {
                 // Its task has ended with the runtime.
@@ -405,19 +405,26 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
                 let at = waiting.at;
                 let key = search.key();
                 match verdict {
-                    Ok(Found::Hit(stored)) => match KeyAnswer::found(Outcome::Hit(()), key, stored.clone()) {
-                        Err(_) if waiting.unreadable < TRIES => {
-                            self.herd.remove_unreadable(&search, &stored, waiting.unreadable > 0).await;
-                            find(&mut finding, Waiter { unreadable: waiting.unreadable + 1, ..waiting });
+                    Ok(SearchResult::Hit(stored)) => {
+                        match KeyAnswer::found(Outcome::Hit(()), key, stored.clone()) {
+                            Err(_) if waiting.unreadable < TRIES => {
+                                self.herd.remove_unreadable(&search, &stored, waiting.unreadable > 0).await;
+                                find(
+                                    &mut finding,
+                                    WaitingKey { unreadable: waiting.unreadable + 1, ..waiting },
+                                );
+                            }
+                            hit => all.push((at, hit.unwrap_or_else(KeyAnswer::failed))),
                         }
-                        hit => all.push((at, hit.unwrap_or_else(KeyAnswer::failed))),
-                    },
-                    Ok(Found::Stale(stored)) => match KeyAnswer::found(Outcome::Stale(()), key, stored) {
-                        Ok(stale) => all.push((at, stale)),
-                        Err(_) => find(&mut finding, Waiter { takes_old: false, ..waiting }),
-                    },
-                    Ok(Found::Compute(grant)) => granted.push((at, Ok(grant))),
-                    Ok(Found::Busy(_) | Found::Failed(_)) => {}
+                    }
+                    Ok(SearchResult::Stale(stored)) => {
+                        match KeyAnswer::found(Outcome::Stale(()), key, stored) {
+                            Ok(stale) => all.push((at, stale)),
+                            Err(_) => find(&mut finding, WaitingKey { takes_old: false, ..waiting }),
+                        }
+                    }
+                    Ok(SearchResult::Compute(grant)) => granted.push((at, Ok(grant))),
+                    Ok(SearchResult::Busy(_) | SearchResult::Failed(_)) => {}
                     Err(error) if self.options.goes_on_after(&error) => granted.push((at, Err(error))),
                     Err(error) => all.push((at, KeyAnswer::failed(error))),
                 }
@@ -448,7 +455,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             let answer = match value::encode(&value, None) {
                 Ok((data, flags)) => {
                     let outcome = Ok(Outcome::Waited(()));
-                    KeyAnswer { outcome, value: Some(value), stored: Stored::fresh(data, flags) }
+                    KeyAnswer { outcome, value: Some(value), stored: StoredValue::fresh(data, flags) }
                 }
                 Err(message) => KeyAnswer::failed(unreadable(key, message)),
             };

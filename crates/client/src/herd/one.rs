@@ -10,13 +10,13 @@ use tracing::Instrument as _;
 
 use super::Herd;
 use super::acquire::{Subject, TRIES, ask, value_of};
-use super::envelope::Stored;
-use super::flights::{Group, SharedGrant, Stage, Timing};
-use super::found::{Found, Holder};
-use super::grant::{End, Ending, Fill, Grant};
+use super::envelope::StoredValue;
+use super::flights::{FlightStage, RequestGroup, SharedGrant, Timing};
+use super::found::{Holder, SearchResult};
+use super::grant::{ComputationEnd, ComputationResult, ComputedValue, Grant};
 use super::kept::{NotStored, kept};
 use super::options::{Compute, ComputeError, Outcome, terms};
-use super::plain::Terms;
+use super::plain::LockTerms;
 use crate::cache::{Answer, Cache};
 use crate::error::Error;
 use crate::key::{self, Key};
@@ -41,7 +41,7 @@ impl Pauses {
 pub(super) struct Search {
     /// The properties shared with other searches for the same value. The terms are those of the lock, if this
     /// caller computes.
-    pub(super) group: Arc<Group>,
+    pub(super) group: Arc<RequestGroup>,
     /// Until when it waits while others compute.
     pub(super) deadline: Instant,
     /// The server may hold a request for it.
@@ -61,7 +61,7 @@ impl Search {
 }
 
 /// The result of a call.
-pub(super) type Verdict<V, C> = Result<Found<V, Grant<C>>, Error>;
+pub(super) type CallResult<V, C> = Result<SearchResult<V, Grant<C>>, Error>;
 
 /// The span of a call for one key. Traces of its functions are inside it.
 fn span(key: &[u8]) -> tracing::Span {
@@ -146,11 +146,11 @@ impl<C: Cache + 'static> Herd<C> {
     {
         let outcome = async {
             match self.obtain(search(key, options, wait)).await.0 {
-                Ok(Found::Hit(value)) => Ok(Outcome::Hit(value)),
-                Ok(Found::Stale(value)) => Ok(Outcome::Stale(value)),
-                Ok(Found::Busy(_)) => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
-                Ok(Found::Failed(_)) => Ok(Outcome::Busy),
-                Ok(Found::Compute(grant)) => self.compute(key, options, compute, Ok(grant)).await,
+                Ok(SearchResult::Hit(value)) => Ok(Outcome::Hit(value)),
+                Ok(SearchResult::Stale(value)) => Ok(Outcome::Stale(value)),
+                Ok(SearchResult::Busy(_)) => Ok(busy().await.map_or(Outcome::Busy, Outcome::Waited)),
+                Ok(SearchResult::Failed(_)) => Ok(Outcome::Busy),
+                Ok(SearchResult::Compute(grant)) => self.compute(key, options, compute, Ok(grant)).await,
                 Err(error) if options.goes_on_after(&error) => {
                     self.compute(key, options, compute, Err(error)).await
                 }
@@ -189,10 +189,10 @@ impl<C: Cache + 'static> Herd<C> {
                 });
                 match computed {
                     // A value that could not be stored is a value.
-                    Ok((value, fill)) => (value, kept(grant.end(Ending::Value(fill)).await)),
+                    Ok((value, fill)) => (value, kept(grant.end(ComputationResult::Value(fill)).await)),
                     Err(error) => {
                         // What has failed first is what the caller hears of.
-                        drop(grant.end(Ending::Nothing(None)).await);
+                        drop(grant.end(ComputationResult::Nothing(None)).await);
                         return Err(error);
                     }
                 }
@@ -211,14 +211,14 @@ impl<C: Cache + 'static> Herd<C> {
         value: &T,
         options: &Compute,
         expiration: crate::Expiration,
-    ) -> Result<Fill, Error> {
+    ) -> Result<ComputedValue, Error> {
         let (data, flags) =
             value::encode(value, self.compress_above).map_err(|message| unreadable(key, message))?;
-        Ok(Fill { data, flags, expiration, grace: Some(options.grace()) })
+        Ok(ComputedValue { data, flags, expiration, grace: Some(options.grace()) })
     }
 
     /// Gets the value or the right to compute it, and waits for it if it must. Whether it has waited.
-    pub(super) async fn obtain<T: Value>(&self, mut search: Search) -> (Verdict<T, C>, bool) {
+    pub(super) async fn obtain<T: Value>(&self, mut search: Search) -> (CallResult<T, C>, bool) {
         let (mut waited, mut unreadable) = (false, 0);
         loop {
             let (verdict, has_waited) = match key::check(search.key()) {
@@ -226,30 +226,30 @@ impl<C: Cache + 'static> Herd<C> {
                 Err(error) => (Err(Error::Key(error)), false),
             };
             waited |= has_waited;
-            let read = |stored: &Stored| decode(search.key(), stored.clone());
+            let read = |stored: &StoredValue| decode(search.key(), stored.clone());
             let verdict = match verdict {
-                Ok(Found::Hit(stored)) => match read(&stored) {
+                Ok(SearchResult::Hit(stored)) => match read(&stored) {
                     Err(_) if unreadable < TRIES => {
                         self.remove_unreadable(&search, &stored, unreadable > 0).await;
                         unreadable += 1;
                         continue;
                     }
-                    value => value.map(Found::Hit),
+                    value => value.map(SearchResult::Hit),
                 },
-                Ok(Found::Stale(stored)) => {
+                Ok(SearchResult::Stale(stored)) => {
                     if let Ok(value) = read(&stored) {
-                        return (Ok(Found::Stale(value)), waited);
+                        return (Ok(SearchResult::Stale(value)), waited);
                     }
                     self.metrics.unreadable();
                     search.takes_old = false;
-                    let Group { subject, terms, outlives } = &*search.group;
-                    let (subject, terms) = (subject.clone(), Terms { stale: false, ..*terms });
-                    search.group = Arc::new(Group { subject, terms, outlives: *outlives });
+                    let RequestGroup { subject, terms, outlives } = &*search.group;
+                    let (subject, terms) = (subject.clone(), LockTerms { stale: false, ..*terms });
+                    search.group = Arc::new(RequestGroup { subject, terms, outlives: *outlives });
                     continue;
                 }
-                Ok(Found::Compute(grant)) => Ok(Found::Compute(grant)),
-                Ok(Found::Busy(holder)) => Ok(Found::Busy(holder)),
-                Ok(Found::Failed(text)) => Ok(Found::Failed(text)),
+                Ok(SearchResult::Compute(grant)) => Ok(SearchResult::Compute(grant)),
+                Ok(SearchResult::Busy(holder)) => Ok(SearchResult::Busy(holder)),
+                Ok(SearchResult::Failed(text)) => Ok(SearchResult::Failed(text)),
                 Err(error) => Err(error),
             };
             return (verdict, waited);
@@ -258,7 +258,7 @@ impl<C: Cache + 'static> Herd<C> {
 
     /// Removes a value that cannot be read, if it is there still. `any`: whatever number the item has, since a connection need not know
     /// how to compare it.
-    pub(super) async fn remove_unreadable(&self, search: &Search, unreadable: &Stored, any: bool) {
+    pub(super) async fn remove_unreadable(&self, search: &Search, unreadable: &StoredValue, any: bool) {
         self.metrics.unreadable();
         let (cache, key) = (&self.place.cache, search.key());
         let none = Bytes::new();
@@ -276,7 +276,7 @@ impl<C: Cache + 'static> Herd<C> {
     }
 
     /// The same before the value is read as what the caller wants.
-    pub(super) async fn find(&self, search: &Search) -> (Verdict<Stored, C>, bool) {
+    pub(super) async fn find(&self, search: &Search) -> (CallResult<StoredValue, C>, bool) {
         let (deadline, subject) = (&search.deadline, &search.group.subject);
         let arrival = self.flights.number();
         let (mut group, mut hint) = (Arc::clone(&search.group), search.hint.clone());
@@ -292,38 +292,38 @@ impl<C: Cache + 'static> Herd<C> {
             };
             let mut own = before.or_else(|| self.flights.running(subject));
             let by_server = match &*look {
-                Ok(Found::Hit(stored)) => return (Ok(Found::Hit(stored.clone())), waited),
-                Ok(Found::Stale(stored)) if search.takes_old => {
-                    return (Ok(Found::Stale(stored.clone())), waited);
+                Ok(SearchResult::Hit(stored)) => return (Ok(SearchResult::Hit(stored.clone())), waited),
+                Ok(SearchResult::Stale(stored)) if search.takes_old => {
+                    return (Ok(SearchResult::Stale(stored.clone())), waited);
                 }
-                Ok(Found::Stale(_) | Found::Busy(Holder::Server)) => true,
-                Ok(Found::Compute(SharedGrant { grant, old, progress })) => {
+                Ok(SearchResult::Stale(_) | SearchResult::Busy(Holder::Server)) => true,
+                Ok(SearchResult::Compute(SharedGrant { grant, old, progress })) => {
                     if let Some(grant) = grant.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                        return (Ok(Found::Compute(grant)), waited);
+                        return (Ok(SearchResult::Compute(grant)), waited);
                     }
                     if let (Some(old), true) = (old, search.takes_old) {
-                        return (Ok(Found::Stale(old.clone())), waited);
+                        return (Ok(SearchResult::Stale(old.clone())), waited);
                     }
                     own = Some(progress.clone());
                     false
                 }
-                Ok(Found::Failed(text)) if search.is_told && !text.is_empty() => {
-                    return (Ok(Found::Failed(text.clone())), waited);
+                Ok(SearchResult::Failed(text)) if search.is_told && !text.is_empty() => {
+                    return (Ok(SearchResult::Failed(text.clone())), waited);
                 }
-                Ok(Found::Failed(_)) if !failed => {
+                Ok(SearchResult::Failed(_)) if !failed => {
                     failed = true;
                     waited = true;
                     continue;
                 }
-                Ok(Found::Failed(_) | Found::Busy(Holder::Unknown)) => false,
-                Ok(Found::Busy(Holder::Lock { nonce, hint: first })) => {
+                Ok(SearchResult::Failed(_) | SearchResult::Busy(Holder::Unknown)) => false,
+                Ok(SearchResult::Busy(Holder::Lock { nonce, hint: first })) => {
                     if search.is_told && group.terms.awaited != Some(*nonce) {
                         if group.terms.awaited.is_none() && !first.is_empty() {
                             hint = first.clone();
                         }
-                        let terms = Terms { awaited: Some(*nonce), ..group.terms };
+                        let terms = LockTerms { awaited: Some(*nonce), ..group.terms };
                         let outlives = group.outlives;
-                        group = Arc::new(Group { subject: subject.clone(), terms, outlives });
+                        group = Arc::new(RequestGroup { subject: subject.clone(), terms, outlives });
                     }
                     false
                 }
@@ -332,7 +332,7 @@ impl<C: Cache + 'static> Herd<C> {
                 Err(error) => return (Err(error.clone()), waited),
             };
             if last || Instant::now() >= *deadline {
-                return (Ok(Found::Busy(Holder::Unknown)), waited);
+                return (Ok(SearchResult::Busy(Holder::Unknown)), waited);
             }
             waited = true;
             let holds = by_server && search.is_held && !was_held && (own.is_none() || has_joined);
@@ -363,7 +363,7 @@ impl<C: Cache + 'static> Herd<C> {
                     next = look.ok().map(|look| (look, holds));
                     last = next.is_none();
                     // It has ended, or it is a moment until its value is stored, or it is clear that it cannot be.
-                    if !matches!(*seen.borrow(), Stage::Computes)
+                    if !matches!(*seen.borrow(), FlightStage::Computes)
                         && let Ok(end) = time::timeout_at(*deadline, end_of(&mut seen)).await
                         && let Some(found) = usable(end, is_new, search.is_told)
                     {
@@ -376,21 +376,25 @@ impl<C: Cache + 'static> Herd<C> {
 }
 
 /// How a computation of this process ends.
-async fn end_of(seen: &mut watch::Receiver<Stage>) -> End {
-    match seen.wait_for(|stage| matches!(stage, Stage::Ended(_))).await.as_deref() {
-        Ok(Stage::Ended(end)) => end.clone(),
-        _ => End::Again,
+async fn end_of(seen: &mut watch::Receiver<FlightStage>) -> ComputationEnd {
+    match seen.wait_for(|stage| matches!(stage, FlightStage::Ended(_))).await.as_deref() {
+        Ok(FlightStage::Ended(end)) => end.clone(),
+        _ => ComputationEnd::Again,
     }
 }
 
 /// The result for a caller when a computation of this process has ended. None: it looks again.
-fn usable<R>(end: End, is_after_arrival: bool, is_told: bool) -> Option<Found<Stored, R>> {
+fn usable<R>(
+    end: ComputationEnd,
+    is_after_arrival: bool,
+    is_told: bool,
+) -> Option<SearchResult<StoredValue, R>> {
     match end {
-        End::Stored(stored) => Some(Found::Hit(stored)),
+        ComputationEnd::Stored(stored) => Some(SearchResult::Hit(stored)),
         // What began after this caller had arrived is new enough, although nobody will find it.
-        End::Unstorable(stored) if is_after_arrival => Some(Found::Hit(stored)),
-        End::Failed(text) if is_told => Some(Found::Failed(text)),
-        End::Unstorable(_) | End::Failed(_) | End::Again => None,
+        ComputationEnd::Unstorable(stored) if is_after_arrival => Some(SearchResult::Hit(stored)),
+        ComputationEnd::Failed(text) if is_told => Some(SearchResult::Failed(text)),
+        ComputationEnd::Unstorable(_) | ComputationEnd::Failed(_) | ComputationEnd::Again => None,
     }
 }
 
@@ -406,15 +410,15 @@ fn search<K: Key>(key: &K, options: &Compute, wait: Duration) -> Search {
     }
 }
 
-pub(super) fn group(subject: Subject, terms: Terms) -> Arc<Group> {
-    Arc::new(Group { subject, terms, outlives: false })
+pub(super) fn group(subject: Subject, terms: LockTerms) -> Arc<RequestGroup> {
+    Arc::new(RequestGroup { subject, terms, outlives: false })
 }
 
 pub(super) fn subject<K: Key + ?Sized>(key: &K) -> Subject {
     Subject { key: Bytes::copy_from_slice(key.bytes()), tags: key.tags().to_vec() }
 }
 
-pub(super) fn decode<T: Value>(key: &[u8], stored: Stored) -> Result<T, Error> {
+pub(super) fn decode<T: Value>(key: &[u8], stored: StoredValue) -> Result<T, Error> {
     value::decode(stored.data, stored.flags).map_err(|message| unreadable(key, message))
 }
 

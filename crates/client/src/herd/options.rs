@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kept::{NotStored, NotStoredHook};
-use super::plain::Terms;
+use super::plain::LockTerms;
 use crate::calls::setters;
 use crate::error::Error;
 use crate::item::Expiration;
@@ -128,9 +128,9 @@ impl Compute {
 }
 
 /// The terms of a lock that is valid for this long.
-pub(super) fn terms(time: Duration, stale: bool) -> Terms {
+pub(super) fn terms(time: Duration, stale: bool) -> LockTerms {
     let lock_ms = time.as_millis() as u64;
-    Terms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 2, stale, awaited: None }
+    LockTerms { lock_ms, keep_s: lock_ms.div_ceil(1000) as u32 + 2, stale, awaited: None }
 }
 
 /// The result of [`get_or_compute`](crate::Herd::get_or_compute).

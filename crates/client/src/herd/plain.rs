@@ -13,14 +13,14 @@
 //! * What is replaced by the CAS number of a lock is the lock: a server that was restarted counts anew, and so the number is sent only
 //!   where it is valid ([`Scope`](crate::Scope)). Elsewhere [`settle_read`] compares the lock's own number first.
 //! * The exception: a lock without tags whose time in the server has passed. Then `add` stores the result, although a delete in the
-//!   time since could not be noticed. It cannot be before the time of the lock has passed ([`Terms::is_late`]).
+//!   time since could not be noticed. It cannot be before the time of the lock has passed ([`LockTerms::is_late`]).
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::envelope::{Lock, Record, Stored};
-use super::found::{Found, Holder};
+use super::envelope::{ItemRecord, LockMark, StoredValue};
+use super::found::{Holder, SearchResult};
 use crate::item::{Expiration, Written};
 
 /// An exptime that has passed: in 1970. The server drops the item at once.
@@ -28,7 +28,7 @@ pub(crate) const PASSED: u32 = 30 * 24 * 60 * 60 + 1;
 
 /// How a client computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Terms {
+pub(crate) struct LockTerms {
     /// How long its lock is valid.
     pub(crate) lock_ms: u64,
     /// How long the server keeps the lock: longer by a second, in which a delete is still noticed, and by another, since servers count
@@ -40,7 +40,7 @@ pub(crate) struct Terms {
     pub(crate) awaited: Option<u64>,
 }
 
-impl Terms {
+impl LockTerms {
     /// Whether the server may have dropped a lock that was taken this long ago only because its time has passed.
     pub(crate) fn is_late(&self, since: Duration) -> bool {
         since >= Duration::from_secs(u64::from(self.keep_s).saturating_sub(1))
@@ -53,31 +53,35 @@ pub(crate) struct NewLock {
     /// The CAS number of the item that it replaces; None: there is none, the command is `add`.
     pub(crate) cas: Option<u64>,
     /// The old value, if it may still be served.
-    pub(crate) old: Option<Stored>,
+    pub(crate) old: Option<StoredValue>,
     /// The hint of the lock that it replaces.
     pub(crate) hint: Option<Bytes>,
 }
 
 /// The decision of a client that has read an item, with its CAS number; None: the key is absent.
-/// [`Found::Compute`] holds if this lock can be written.
-pub(crate) fn decide(now_ms: u64, seen: Option<(Record, u64)>, terms: &Terms) -> Found<Stored, NewLock> {
+/// [`SearchResult::Compute`] holds if this lock can be written.
+pub(crate) fn decide(
+    now_ms: u64,
+    seen: Option<(ItemRecord, u64)>,
+    terms: &LockTerms,
+) -> SearchResult<StoredValue, NewLock> {
     let Some((record, cas)) = seen else {
-        return Found::Compute(NewLock { cas: None, old: None, hint: None });
+        return SearchResult::Compute(NewLock { cas: None, old: None, hint: None });
     };
-    let usable = |stored: Stored| Some(stored).filter(|stored| terms.stale && stored.is_usable(now_ms));
-    let lock = |old, hint| Found::Compute(NewLock { cas: Some(cas), old, hint });
-    let busy = |held: Lock, hint| Found::Busy(Holder::Lock { nonce: held.nonce, hint });
+    let usable = |stored: StoredValue| Some(stored).filter(|stored| terms.stale && stored.is_usable(now_ms));
+    let lock = |old, hint| SearchResult::Compute(NewLock { cas: Some(cas), old, hint });
+    let busy = |held: LockMark, hint| SearchResult::Busy(Holder::Lock { nonce: held.nonce, hint });
     match record {
-        Record::Value(stored) if stored.is_fresh(now_ms) => Found::Hit(stored),
-        Record::Again(stored, held) if now_ms < held.until_ms => match usable(stored) {
-            Some(old) => Found::Stale(old),
+        ItemRecord::Value(stored) if stored.is_fresh(now_ms) => SearchResult::Hit(stored),
+        ItemRecord::Again(stored, held) if now_ms < held.until_ms => match usable(stored) {
+            Some(old) => SearchResult::Stale(old),
             None => busy(held, Bytes::new()),
         },
-        Record::Value(stored) | Record::Again(stored, _) => lock(usable(stored), None),
-        Record::Locked(hint, held) if now_ms < held.until_ms => busy(held, hint),
-        Record::Locked(hint, _) => lock(None, Some(hint)),
-        Record::Failed(text, of) if terms.awaited == Some(of.nonce) => Found::Failed(text),
-        Record::Failed(..) | Record::Damaged => lock(None, None),
+        ItemRecord::Value(stored) | ItemRecord::Again(stored, _) => lock(usable(stored), None),
+        ItemRecord::Locked(hint, held) if now_ms < held.until_ms => busy(held, hint),
+        ItemRecord::Locked(hint, _) => lock(None, Some(hint)),
+        ItemRecord::Failed(text, of) if terms.awaited == Some(of.nonce) => SearchResult::Failed(text),
+        ItemRecord::Failed(..) | ItemRecord::Damaged => lock(None, None),
     }
 }
 
@@ -88,23 +92,26 @@ pub(crate) fn lock(
     new: &NewLock,
     hint: &Bytes,
     nonce: u64,
-    terms: &Terms,
-) -> (Record, Expiration) {
-    let lock = Lock { until_ms: now_ms.saturating_add(terms.lock_ms), nonce };
+    terms: &LockTerms,
+) -> (ItemRecord, Expiration) {
+    let lock = LockMark { until_ms: now_ms.saturating_add(terms.lock_ms), nonce };
     let keep = Duration::from_secs(terms.keep_s.into());
     let Some(old) = &new.old else {
-        return (Record::Locked(new.hint.as_ref().unwrap_or(hint).clone(), lock), Expiration::After(keep));
+        return (
+            ItemRecord::Locked(new.hint.as_ref().unwrap_or(hint).clone(), lock),
+            Expiration::After(keep),
+        );
     };
     let served = Duration::from_millis(old.dead_ms.saturating_sub(now_ms));
-    (Record::Again(old.clone(), lock), Expiration::After(keep.max(served)))
+    (ItemRecord::Again(old.clone(), lock), Expiration::After(keep.max(served)))
 }
 
 /// The decision after the reply to a lock: with its CAS number, if that is known, this client computes. None:
 /// another client was faster, and there is no old value; read again.
-pub(crate) fn locked(written: Written, lock: &NewLock) -> Option<Found<Stored, Option<u64>>> {
+pub(crate) fn locked(written: Written, lock: &NewLock) -> Option<SearchResult<StoredValue, Option<u64>>> {
     match (written, &lock.old) {
-        (Written::Stored { cas }, _) => Some(Found::Compute(cas)),
-        (Written::Exists, Some(old)) => Some(Found::Stale(old.clone())),
+        (Written::Stored { cas }, _) => Some(SearchResult::Compute(cas)),
+        (Written::Exists, Some(old)) => Some(SearchResult::Stale(old.clone())),
         _ => None,
     }
 }
@@ -133,7 +140,7 @@ pub(crate) fn settle(cas: Option<u64>) -> SettleStep {
 }
 
 /// After reading: this client's lock has its number. `late` says whether the lock's time in the server has passed.
-pub(crate) fn settle_read(seen: Option<(Record, u64)>, nonce: u64, late: bool) -> SettleStep {
+pub(crate) fn settle_read(seen: Option<(ItemRecord, u64)>, nonce: u64, late: bool) -> SettleStep {
     match seen {
         Some((record, cas)) if record.nonce() == Some(nonce) => SettleStep::Cas(cas),
         None if late => SettleStep::Add,
@@ -157,11 +164,11 @@ pub(crate) fn settle_add(written: Written) -> SettleStep {
 
 /// The record that replaces a lock whose computation has not succeeded: the old value, as long as it may be
 /// served. None: nothing.
-pub(crate) fn freed(now_ms: u64, old: Option<&Stored>) -> Option<(Record, Expiration)> {
+pub(crate) fn freed(now_ms: u64, old: Option<&StoredValue>) -> Option<(ItemRecord, Expiration)> {
     let old = old.filter(|old| old.is_usable(now_ms))?;
     let expiration = match old.dead_ms.saturating_sub(now_ms) {
         0 => Expiration::Never,
         left => Expiration::After(Duration::from_millis(left)),
     };
-    Some((Record::Value(old.clone()), expiration))
+    Some((ItemRecord::Value(old.clone()), expiration))
 }

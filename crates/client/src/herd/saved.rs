@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, PercentEncode, percent_decode_str, percent_enco
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::acquire::Subject;
-use super::grant::Right;
+use super::grant::SavedRight;
 use crate::error::Error;
 use crate::net::wire::ESCAPED;
 
@@ -21,7 +21,7 @@ use crate::net::wire::ESCAPED;
 pub struct SavedToken {
     pub(super) subject: Subject,
     pub(super) ttl: Duration,
-    pub(super) right: Right,
+    pub(super) right: SavedRight,
 }
 
 /// The beginning of the text, with its version.
@@ -38,11 +38,11 @@ impl fmt::Display for SavedToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION}:{}:", self.ttl.as_millis())?;
         match self.right {
-            Right::Lease { token, lock_ms } => write!(f, "lease:{token}:{lock_ms}:0:0")?,
-            Right::Lock { nonce, began_ms, lock_ms, keep_s } => {
+            SavedRight::Lease { token, lock_ms } => write!(f, "lease:{token}:{lock_ms}:0:0")?,
+            SavedRight::Lock { nonce, began_ms, lock_ms, keep_s } => {
                 write!(f, "lock:{nonce}:{lock_ms}:{began_ms}:{keep_s}")?;
             }
-            Right::Nothing => f.write_str("nothing:0:0:0:0")?,
+            SavedRight::Nothing => f.write_str("nothing:0:0:0:0")?,
         }
         write!(f, ":{}", escaped(&self.subject.key))?;
         self.subject.tags.iter().try_for_each(|tag| write!(f, ":{}", escaped(tag.as_bytes())))
@@ -79,9 +79,9 @@ fn parse(text: &str) -> Option<SavedToken> {
     let (id, lock_ms) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let (began_ms, keep_s) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let right = match kind {
-        "lease" => Right::Lease { token: id, lock_ms },
-        "lock" => Right::Lock { nonce: id, began_ms, lock_ms, keep_s },
-        "nothing" => Right::Nothing,
+        "lease" => SavedRight::Lease { token: id, lock_ms },
+        "lock" => SavedRight::Lock { nonce: id, began_ms, lock_ms, keep_s },
+        "nothing" => SavedRight::Nothing,
         _ => return None,
     };
     let key = Bytes::from(unescaped(parts.next()?)?);
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn every_right_is_read_as_it_was_written() {
-        let lock = Right::Lock { nonce: u64::MAX, began_ms: 7, lock_ms: 30_000, keep_s: 61 };
-        for right in [Right::Lease { token: 42, lock_ms: 30_000 }, lock, Right::Nothing] {
+        let lock = SavedRight::Lock { nonce: u64::MAX, began_ms: 7, lock_ms: 30_000, keep_s: 61 };
+        for right in [SavedRight::Lease { token: 42, lock_ms: 30_000 }, lock, SavedRight::Nothing] {
             for tags in [vec![], vec!["user:1".to_owned(), "a%b,ä".to_owned()]] {
                 let subject = Subject { key: Bytes::from_static(b"page:\xff%:1"), tags };
                 let saved = SavedToken { subject, ttl: Duration::from_millis(1500), right };

@@ -16,9 +16,9 @@ pub(super) const EVIDENCE_MAX: usize = 8192;
 
 /// 64-bit FNV-1a of a text, from which all other hashes are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hash(u64);
+pub(super) struct TextHash(u64);
 
-impl Hash {
+impl TextHash {
     /// The hash of a text.
     pub(super) fn new(text: &str) -> Self {
         Self(fnv(text.as_bytes()))
@@ -65,7 +65,7 @@ impl Evidence {
     }
 
     /// Notes an update. True if a bit was not set before.
-    pub(super) fn mark(&mut self, namespace: Hash) -> bool {
+    pub(super) fn mark(&mut self, namespace: TextHash) -> bool {
         let news = !self.marked(namespace);
         for place in namespace.places(self.0.len()) {
             self.0[place / 8] |= 1 << (place % 8);
@@ -74,7 +74,7 @@ impl Evidence {
     }
 
     /// Whether the namespace may have been updated.
-    pub(super) fn marked(&self, namespace: Hash) -> bool {
+    pub(super) fn marked(&self, namespace: TextHash) -> bool {
         namespace.places(self.0.len()).iter().all(|place| self.0[place / 8] & (1 << (place % 8)) != 0)
     }
 
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn hashes_are_the_published_ones() {
-        assert_eq!(Hash::new("").0, 0xcbf2_9ce4_8422_2325);
-        assert_eq!(Hash::new("a").0, 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(Hash::new("foobar").0, 0x8594_4171_f739_67e8);
-        let from = Hash(1_234_567);
+        assert_eq!(TextHash::new("").0, 0xcbf2_9ce4_8422_2325);
+        assert_eq!(TextHash::new("a").0, 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(TextHash::new("foobar").0, 0x8594_4171_f739_67e8);
+        let from = TextHash(1_234_567);
         assert_eq!([from.mix(1), from.mix(2)], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }
 
@@ -103,7 +103,7 @@ mod tests {
     fn places_differ_and_are_inside_for_every_size() {
         for size in [1, 2, 3, 80, EVIDENCE_MAX] {
             for id in 0..2_000 {
-                let [first, second] = Hash::new(&format!("userId:{id}")).places(size);
+                let [first, second] = TextHash::new(&format!("userId:{id}")).places(size);
                 assert!(first != second && first < size * 8 && second < size * 8);
             }
         }
@@ -113,7 +113,7 @@ mod tests {
     fn every_bit_is_used_equally() {
         let mut counts = [0_u32; 640];
         for id in 0..64_000 {
-            for place in Hash::new(&format!("userId:{id}")).places(80) {
+            for place in TextHash::new(&format!("userId:{id}")).places(80) {
                 counts[place] += 1;
             }
         }
@@ -126,18 +126,18 @@ mod tests {
         let mut evidence = Evidence::new(80);
         let mut updates = 0;
         while !evidence.muddled() {
-            evidence.mark(Hash::new(&format!("userId:{updates}")));
+            evidence.mark(TextHash::new(&format!("userId:{updates}")));
             updates += 1;
         }
         assert!((363..=423).contains(&updates), "{updates}, 393 is the mean");
         let all = 100_000;
-        let marked = (0..all).filter(|id| evidence.marked(Hash::new(&format!("prodId:{id}")))).count();
+        let marked = (0..all).filter(|id| evidence.marked(TextHash::new(&format!("prodId:{id}")))).count();
         assert!((47_000..=53_000).contains(&marked), "{marked}");
     }
 
     #[test]
     fn phases_are_spread_over_the_period() {
-        let phase = |id: u32| Hash::new(&format!("___userId:{id}")).phase_ms(180_000);
+        let phase = |id: u32| TextHash::new(&format!("___userId:{id}")).phase_ms(180_000);
         let past = |share: u64| (0..100_000).filter(|id| phase(*id) < 1_800 * share).count();
         assert_eq!(past(100), 100_000);
         for share in [1, 10, 25, 50, 75, 90] {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use percent_encoding::percent_encode_byte;
 
-use super::evidence::Hash;
+use super::evidence::TextHash;
 use crate::error::{Error, KeyError};
 use crate::key::{KEY_MAX, Key};
 
@@ -22,7 +22,7 @@ const COUNTER_MARK: char = '|';
 
 /// A key made by a [`Namespacer`](crate::Namespacer). It is good for one read or write, and for the write after a read that
 /// found nothing: later, make it again. A value that is stored under a key made before an update is not seen after it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, TextHash)]
 pub struct NamespacedKey {
     text: String,
     tags: Vec<String>,
@@ -71,7 +71,7 @@ pub(super) struct Naming {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Namespace {
     pub(super) text: String,
-    pub(super) hash: Hash,
+    pub(super) hash: TextHash,
 }
 
 /// A key without its numbers.
@@ -80,7 +80,7 @@ pub(super) struct LogicalKey {
     name: Option<String>,
     pub(super) namespaces: Vec<Namespace>,
     /// Decides when the key changes in a rolling flush.
-    pub(super) hash: Hash,
+    pub(super) hash: TextHash,
 }
 
 impl Naming {
@@ -113,7 +113,7 @@ impl Naming {
         let mut text = self.encoded(name);
         text.push_str(&self.separator);
         text.push_str(&self.encoded(&id));
-        let namespace = Namespace { hash: Hash::new(&text), text };
+        let namespace = Namespace { hash: TextHash::new(&text), text };
         let long = self.counter_key(&namespace).len();
         if long > KEY_MAX {
             return Err(Error::Key(KeyError::Long(long)));
@@ -154,9 +154,9 @@ impl Naming {
                 "a key of {count} namespaces: 1 to {NAMESPACES_MAX} are possible"
             )));
         }
-        let mut logical = LogicalKey { name, namespaces, hash: Hash::new("") };
+        let mut logical = LogicalKey { name, namespaces, hash: TextHash::new("") };
         let bare = self.text(&logical, None, &[]);
-        logical.hash = Hash::new(&bare);
+        logical.hash = TextHash::new(&bare);
         // With all numbers that it can have: a key must not become too long by an update.
         let counters = if self.tags { 0 } else { count * (NUMBER_DIGITS + COUNTER_MARK.len_utf8()) };
         let master = if self.master { NUMBER_DIGITS + self.separator.len() } else { 0 };

@@ -63,10 +63,10 @@ pub struct Namespacer<C: Cache>(Arc<NamespacerInner<C>>);
 struct NamespacerInner<C> {
     cache: C,
     /// With numbers, and with tags.
-    ways: [Way; 2],
+    ways: [Invalidation; 2],
     /// Tags are wanted, if all servers have them.
     wants_tags: bool,
-    current: Mutex<CurrentWay>,
+    current: Mutex<KnownInvalidation>,
     record_key: String,
     clock: Clock,
     /// The record as last read, where a copy is good enough.
@@ -76,13 +76,13 @@ struct NamespacerInner<C> {
 }
 
 /// A way of invalidation: numbers or tags.
-struct Way {
+struct Invalidation {
     naming: Naming,
     settings: RecordSettings,
 }
 
 /// This process's knowledge of the common way.
-struct CurrentWay {
+struct KnownInvalidation {
     tags: bool,
     /// When it was found to have changed, Unix time in milliseconds.
     changed_ms: Option<u64>,
@@ -138,11 +138,11 @@ impl<C: Cache> Namespacer<C> {
         let ways = [false, true].map(|tags| {
             let settings = RecordSettings::new(&options, tags);
             let (prefix, separator) = (options.prefix.clone(), options.separator.clone());
-            Way { naming: Naming { prefix, separator, tags, master: settings.windows() }, settings }
+            Invalidation { naming: Naming { prefix, separator, tags, master: settings.windows() }, settings }
         });
         let record_key = ways[0].naming.record_key();
         let (copy, turn) = (Mutex::new(None), tokio::sync::Mutex::new(()));
-        let current = Mutex::new(CurrentWay { tags, changed_ms: None, asked_ms: 0 });
+        let current = Mutex::new(KnownInvalidation { tags, changed_ms: None, asked_ms: 0 });
         let (wants_tags, clock) = (options.use_tags, options.clock);
         let inner = NamespacerInner { cache, ways, wants_tags, current, record_key, clock, copy, turn };
         let now_ms = inner.now_ms();
@@ -259,11 +259,11 @@ impl<C: Cache> Namespacer<C> {
 }
 
 impl<C: Cache> NamespacerInner<C> {
-    fn current(&self) -> MutexGuard<'_, CurrentWay> {
+    fn current(&self) -> MutexGuard<'_, KnownInvalidation> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn way(&self) -> &Way {
+    fn way(&self) -> &Invalidation {
         &self.ways[usize::from(self.current().tags)]
     }
 
@@ -294,7 +294,7 @@ impl<C: Cache> NamespacerInner<C> {
 
     async fn keys(&self, all: Vec<LogicalKey>) -> Result<Vec<NamespacedKey>, Error> {
         let record = self.record().await?;
-        let Way { naming, settings } = &self.ways[usize::from(record.settings.tags)];
+        let Invalidation { naming, settings } = &self.ways[usize::from(record.settings.tags)];
         let now_ms = self.now_ms();
         let windows: Vec<_> = all.iter().map(|logical| record.window(logical.hash, now_ms)).collect();
         let own = |place: usize, namespace: &Namespace| {
@@ -367,7 +367,7 @@ impl<C: Cache> NamespacerInner<C> {
 
     /// Replaces the numbers of namespaces, and notes it in the record, unless that is one for tags.
     async fn update_numbers(&self, namespaces: &[Namespace]) -> Result<Arc<NamespaceRecord>, Error> {
-        let Way { naming, settings } = &self.ways[0];
+        let Invalidation { naming, settings } = &self.ways[0];
         let mut counters = Vec::with_capacity(namespaces.len());
         for namespace in namespaces {
             counters.push((naming.counter_key(namespace), format!("{:016x}", random()?)));

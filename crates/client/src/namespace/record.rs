@@ -24,7 +24,7 @@
 //! phase ago, or the oldest of all. A window is dropped with the next change once a newer one began at least a period ago, and
 //! the oldest of five at once: its keys change early.
 
-use super::evidence::{Evidence, Hash};
+use super::evidence::{Evidence, TextHash};
 use super::options::NamespacerOptions;
 
 const MAGIC: &[u8; 4] = b"CGNS";
@@ -47,7 +47,7 @@ pub(super) struct RecordSettings {
 
 /// A number that stands for all namespaces, and what was updated since it was drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct EvidenceWindow {
     pub(super) master: u64,
     pub(super) start_ms: u64,
     pub(super) evidence: Evidence,
@@ -58,12 +58,12 @@ pub(super) struct Window {
 pub(super) struct NamespaceRecord {
     pub(super) settings: RecordSettings,
     /// Newest first.
-    windows: Vec<Window>,
+    windows: Vec<EvidenceWindow>,
 }
 
 /// An option that differs: its name, its value here and in the record.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Difference {
+pub(super) struct OptionDifference {
     pub(super) option: &'static str,
     pub(super) here: String,
     pub(super) there: String,
@@ -93,9 +93,9 @@ impl RecordSettings {
     }
 
     /// The first difference to those of the record.
-    pub(super) fn difference(&self, there: &Self) -> Option<Difference> {
+    pub(super) fn difference(&self, there: &Self) -> Option<OptionDifference> {
         let pairs = self.texts().into_iter().zip(there.texts());
-        let mut pairs = pairs.map(|((option, here), (_, there))| Difference { option, here, there });
+        let mut pairs = pairs.map(|((option, here), (_, there))| OptionDifference { option, here, there });
         pairs.find(|pair| pair.here != pair.there)
     }
 
@@ -129,15 +129,15 @@ impl NamespaceRecord {
     }
 
     /// The window of a key; None without the optimization.
-    pub(super) fn window(&self, key: Hash, now_ms: u64) -> Option<&Window> {
+    pub(super) fn window(&self, key: TextHash, now_ms: u64) -> Option<&EvidenceWindow> {
         let phase_ms = key.phase_ms(u64::from(self.settings.period_ms));
-        let begun = |window: &&Window| window.start_ms.saturating_add(phase_ms) <= now_ms;
+        let begun = |window: &&EvidenceWindow| window.start_ms.saturating_add(phase_ms) <= now_ms;
         self.windows.iter().find(begun).or(self.windows.last())
     }
 
     /// Notes that a namespace was updated, in all windows; begins a rolling flush with `master` if there are too many. False:
     /// the record needs no change.
-    pub(super) fn update(&mut self, namespace: Hash, master: u64, now_ms: u64) -> bool {
+    pub(super) fn update(&mut self, namespace: TextHash, master: u64, now_ms: u64) -> bool {
         let dropped = self.drop_old(now_ms);
         let mut changed = !dropped.is_empty();
         for window in &mut self.windows {
@@ -161,13 +161,13 @@ impl NamespaceRecord {
 
     fn push(&mut self, master: u64, now_ms: u64) {
         let evidence = Evidence::new(self.settings.evidence_bytes());
-        self.windows.insert(0, Window { master, start_ms: now_ms, evidence });
+        self.windows.insert(0, EvidenceWindow { master, start_ms: now_ms, evidence });
     }
 
     /// Drops the windows that no key uses any more, and returns their master numbers.
     fn drop_old(&mut self, now_ms: u64) -> Vec<u64> {
         let period_ms = u64::from(self.settings.period_ms);
-        let over = |window: &Window| window.start_ms.saturating_add(period_ms) <= now_ms;
+        let over = |window: &EvidenceWindow| window.start_ms.saturating_add(period_ms) <= now_ms;
         let kept = self.windows.iter().position(over).map_or(self.windows.len(), |last| last + 1);
         self.windows.drain(kept..).map(|window| window.master).collect()
     }
@@ -232,7 +232,7 @@ impl NamespaceRecord {
             let start_ms = u64::from_be_bytes(take(&mut rest)?);
             let bits = rest.split_at_checked(record.settings.evidence_bytes()).ok_or("it is cut off")?;
             rest = bits.1;
-            record.windows.push(Window { master, start_ms, evidence: Evidence::from_bytes(bits.0) });
+            record.windows.push(EvidenceWindow { master, start_ms, evidence: Evidence::from_bytes(bits.0) });
         }
         if rest.is_empty() { Ok(record) } else { Err(format!("{} bytes follow its end", rest.len())) }
     }
@@ -259,8 +259,8 @@ mod tests {
         settings(&NamespacerOptions::default().evidence_size(2).rolling_period(Duration::from_secs(10)))
     }
 
-    fn hash(text: &str) -> Hash {
-        Hash::new(text)
+    fn hash(text: &str) -> TextHash {
+        TextHash::new(text)
     }
 
     #[test]

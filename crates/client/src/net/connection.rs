@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Cause, Error};
 use crate::net::stream::{Stream, WriteHalf};
-use crate::net::wire::{Command, Expect, Protocol, Reply};
+use crate::net::wire::{Command, ExpectedReply, Protocol, Reply};
 use driver::ConnectionDriver;
 
 mod driver;
@@ -46,7 +46,7 @@ const DRIVER_LATE: Duration = Duration::from_millis(20);
 
 /// Why a command has no reply.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     /// For the caller.
     pub(crate) error: Error,
     /// Whether the command can be sent again.
@@ -65,7 +65,7 @@ pub(crate) enum SendStage {
 }
 
 /// The replies that came, and why the rest did not.
-pub(crate) type Replies = (Vec<Reply>, Option<Failure>);
+pub(crate) type Replies = (Vec<Reply>, Option<CommandFailure>);
 
 /// Connections of this process until now.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -77,10 +77,10 @@ pub(crate) fn made() -> u64 {
 
 /// One socket.
 pub(crate) struct Connection {
-    shared: Arc<Link>,
+    shared: Arc<ConnectionLink>,
 }
 
-struct Link {
+struct ConnectionLink {
     /// [`made`] when it was made, itself included.
     number: u64,
     server: Arc<str>,
@@ -116,7 +116,7 @@ struct LinkState {
     /// An empty buffer for the queue.
     spare: Vec<u8>,
     /// Not taken by the driver yet.
-    slots: VecDeque<Slot>,
+    slots: VecDeque<ReplySlot>,
     /// The driver has requests that it has not sent.
     driver_writes: bool,
     /// Bytes of all requests until now.
@@ -138,9 +138,9 @@ struct LinkState {
     keep: Option<Instant>,
 }
 
-struct Slot {
-    expect: Expect,
-    sink: Sink,
+struct ReplySlot {
+    expect: ExpectedReply,
+    sink: ReplySink,
     /// Replies that have not come.
     left: usize,
     /// The keys that were asked for leases, in order: a lease that nobody receives is given up.
@@ -155,12 +155,12 @@ struct Slot {
     start: u64,
     deadline: Instant,
     limit: Duration,
-    /// [`Link::reads`] when it was added.
+    /// [`ConnectionLink::reads`] when it was added.
     reads: u64,
 }
 
-enum Sink {
-    One(oneshot::Sender<Result<Reply, Failure>>),
+enum ReplySink {
+    One(oneshot::Sender<Result<Reply, CommandFailure>>),
     Many(oneshot::Sender<Replies>, Vec<Reply>),
     /// The caller has its answer already, or wants none.
     Nobody,
@@ -168,12 +168,12 @@ enum Sink {
 
 /// Until when a command must be answered, and what was allowed in all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limit {
+pub(crate) struct TimeLimit {
     pub(crate) at: Instant,
     pub(crate) in_all: Duration,
 }
 
-impl Limit {
+impl TimeLimit {
     /// From now on.
     pub(crate) fn after(in_all: Duration) -> Self {
         let now = Instant::now();
@@ -207,7 +207,7 @@ impl Connection {
         health: Arc<dyn HealthWatch>,
     ) -> Self {
         let (reading, writing) = stream.split();
-        let shared = Arc::new(Link {
+        let shared = Arc::new(ConnectionLink {
             number: MADE.fetch_add(1, Ordering::SeqCst) + 1,
             server,
             protocol,
@@ -280,10 +280,10 @@ impl Connection {
     }
 
     /// Sends a command and waits for its reply.
-    pub(crate) async fn one(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
+    pub(crate) async fn one(&self, command: &Command<'_>, limit: TimeLimit) -> Result<Reply, CommandFailure> {
         let (sender, receiver) = oneshot::channel();
         let commands = std::slice::from_ref(command);
-        self.add(commands, Sink::One(sender), limit).await?;
+        self.add(commands, ReplySink::One(sender), limit).await?;
         if !matches!(command, Command::Ask { .. }) {
             return self.within(limit, receiver).await?.unwrap_or_else(|_| Err(self.gone()));
         }
@@ -292,12 +292,12 @@ impl Connection {
     }
 
     /// Sends commands of one kind, and waits for their replies.
-    pub(crate) async fn many(&self, commands: &[Command<'_>], limit: Limit) -> Replies {
+    pub(crate) async fn many(&self, commands: &[Command<'_>], limit: TimeLimit) -> Replies {
         if commands.is_empty() {
             return (Vec::new(), None);
         }
         let (sender, receiver) = oneshot::channel();
-        let sink = Sink::Many(sender, Vec::with_capacity(commands.len()));
+        let sink = ReplySink::Many(sender, Vec::with_capacity(commands.len()));
         if let Err(failure) = self.add(commands, sink, limit).await {
             return (Vec::new(), Some(failure));
         }
@@ -310,30 +310,35 @@ impl Connection {
 
     /// Waits for what the driver sends. In another runtime than the driver's, which need not run, not longer than the limit;
     /// the connection is closed then, since the driver has not told the caller that its time is over.
-    async fn within<F: Future>(&self, limit: Limit, answer: F) -> Result<F::Output, Failure> {
+    async fn within<F: Future>(&self, limit: TimeLimit, answer: F) -> Result<F::Output, CommandFailure> {
         if Handle::try_current().map_or(true, |handle| handle.id() == self.shared.runtime) {
             return Ok(answer.await);
         }
         let at = limit.at.checked_add(DRIVER_LATE).unwrap_or(limit.at);
         timeout_at(at, answer).await.map_err(|_| {
             self.close();
-            Failure { error: limit.error(&self.shared.server), sent: SendStage::Answered }
+            CommandFailure { error: limit.error(&self.shared.server), sent: SendStage::Answered }
         })
     }
 
     /// The driver has ended without a word: its runtime was shut down.
-    fn gone(&self) -> Failure {
-        Failure { error: self.shared.runtime_ended(), sent: SendStage::Perhaps }
+    fn gone(&self) -> CommandFailure {
+        CommandFailure { error: self.shared.runtime_ended(), sent: SendStage::Perhaps }
     }
 
     /// Appends commands, when there is room for them.
-    async fn add(&self, commands: &[Command<'_>], sink: Sink, limit: Limit) -> Result<(), Failure> {
+    async fn add(
+        &self,
+        commands: &[Command<'_>],
+        sink: ReplySink,
+        limit: TimeLimit,
+    ) -> Result<(), CommandFailure> {
         let mut sink = Some(sink);
         let size = commands.iter().map(Command::size).sum();
         loop {
             match self.shared.push(commands, &mut sink, limit) {
                 Ok(()) => return Ok(()),
-                Err(AddError::Closed(error)) => return Err(Failure { error, sent: SendStage::No }),
+                Err(AddError::Closed(error)) => return Err(CommandFailure { error, sent: SendStage::No }),
                 Err(AddError::Full) => {}
             }
             let mut room = std::pin::pin!(self.shared.room.notified());
@@ -343,7 +348,7 @@ impl Connection {
                 continue;
             }
             if timeout_at(limit.at, room).await.is_err() {
-                return Err(Failure { error: limit.error(&self.shared.server), sent: SendStage::No });
+                return Err(CommandFailure { error: limit.error(&self.shared.server), sent: SendStage::No });
             }
         }
     }
@@ -361,7 +366,7 @@ trait HasReplies {
     fn replies(&self) -> &[Reply];
 }
 
-impl HasReplies for Result<Reply, Failure> {
+impl HasReplies for Result<Reply, CommandFailure> {
     fn replies(&self) -> &[Reply] {
         self.as_ref().map_or(&[], std::slice::from_ref)
     }
@@ -448,7 +453,7 @@ impl LinkState {
     }
 }
 
-impl Link {
+impl ConnectionLink {
     fn runtime_ended(&self) -> Error {
         Error::Connection {
             server: self.server.to_string(),
@@ -458,7 +463,12 @@ impl Link {
         }
     }
 
-    fn push(&self, commands: &[Command<'_>], sink: &mut Option<Sink>, limit: Limit) -> Result<(), AddError> {
+    fn push(
+        &self,
+        commands: &[Command<'_>],
+        sink: &mut Option<ReplySink>,
+        limit: TimeLimit,
+    ) -> Result<(), AddError> {
         let size = commands.iter().map(Command::size).sum();
         let Some(first) = commands.first() else { return Ok(()) };
         let asked = asked_keys(commands);
@@ -490,7 +500,7 @@ impl Link {
         }
         let alone = self.pending.fetch_add(1, Ordering::Relaxed) == 0;
         let direct = alone && !large && !state.driver_writes && state.queue.is_empty();
-        let slot = Slot {
+        let slot = ReplySlot {
             expect: first.expect(self.protocol),
             sink,
             left: commands.len(),
@@ -531,9 +541,9 @@ impl Link {
                 && marks.won
             {
                 let command = Command::Delete { key, token: Some(item.cas), failure: None };
-                let limit = Limit::after(GIVE_UP_WITHIN);
+                let limit = TimeLimit::after(GIVE_UP_WITHIN);
                 // A connection that is closed has given it up already.
-                self.push(std::slice::from_ref(&command), &mut Some(Sink::Nobody), limit).ok();
+                self.push(std::slice::from_ref(&command), &mut Some(ReplySink::Nobody), limit).ok();
             }
         }
     }
@@ -559,26 +569,26 @@ fn asked_keys(commands: &[Command<'_>]) -> Arc<[Box<[u8]>]> {
     commands.iter().map(key).collect()
 }
 
-impl Slot {
+impl ReplySlot {
     fn is_wanted(&self) -> bool {
         match &self.sink {
             _ if !self.asked.is_empty() => true,
-            Sink::One(sender) => !sender.is_closed(),
-            Sink::Many(sender, _) => !sender.is_closed(),
-            Sink::Nobody => false,
+            ReplySink::One(sender) => !sender.is_closed(),
+            ReplySink::Many(sender, _) => !sender.is_closed(),
+            ReplySink::Nobody => false,
         }
     }
 
     fn has_replies(&self) -> bool {
-        matches!(&self.sink, Sink::Many(_, all) if !all.is_empty())
+        matches!(&self.sink, ReplySink::Many(_, all) if !all.is_empty())
     }
 
     /// Tells the caller. The slot stays until its replies have come.
-    fn fail(&mut self, failure: Failure) {
-        match std::mem::replace(&mut self.sink, Sink::Nobody) {
-            Sink::One(sender) => drop(sender.send(Err(failure))),
-            Sink::Many(sender, all) => drop(sender.send((all, Some(failure)))),
-            Sink::Nobody => {}
+    fn fail(&mut self, failure: CommandFailure) {
+        match std::mem::replace(&mut self.sink, ReplySink::Nobody) {
+            ReplySink::One(sender) => drop(sender.send(Err(failure))),
+            ReplySink::Many(sender, all) => drop(sender.send((all, Some(failure)))),
+            ReplySink::Nobody => {}
         }
     }
 }

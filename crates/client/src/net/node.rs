@@ -11,7 +11,7 @@ use crate::metrics::{Metrics, RequestOutcome};
 use crate::net::address::Address;
 #[cfg(feature = "tls")]
 use crate::net::address::Endpoint;
-use crate::net::connection::{Connection, Failure, HealthWatch, Limit, SendStage, broken};
+use crate::net::connection::{CommandFailure, Connection, HealthWatch, SendStage, TimeLimit, broken};
 use crate::net::stream::Stream;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
@@ -47,7 +47,7 @@ const IDLE: Duration = Duration::from_secs(30);
 pub(crate) struct Node {
     pub(crate) address: Address,
     settings: Arc<NodeSettings>,
-    health: Arc<Health>,
+    health: Arc<NodeHealth>,
     lanes: Box<[SharedPlace]>,
     waiting: Mutex<WaitingPool>,
     /// Until when a failure may be that of a server that leaves.
@@ -81,7 +81,7 @@ impl Node {
         let lanes = (0..settings.connections.max(1)).map(|_| SharedPlace::default()).collect();
         let (server, metrics) = (address.name.clone(), settings.metrics.clone());
         let health =
-            Arc::new(Health { failures: Mutex::default(), place: Mutex::default(), server, metrics });
+            Arc::new(NodeHealth { failures: Mutex::default(), place: Mutex::default(), server, metrics });
         Self { address, settings, health, lanes, waiting: Mutex::default(), leaves: Mutex::default() }
     }
 
@@ -114,7 +114,7 @@ impl Node {
         &self,
         command: &Command<'_>,
         repeat: bool,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Result<Reply, Error> {
         let began = self.settings.metrics.begin();
         let reply = self.ask(command, repeat, limit).await;
@@ -124,7 +124,7 @@ impl Node {
 
     /// Sends what ends a lease. A server that leaves takes no connection any more, and keeps only those on which leases were had: it is
     /// sent over one of them then.
-    pub(crate) async fn end_lease(&self, command: &Command<'_>, limit: Limit) -> Result<Reply, Error> {
+    pub(crate) async fn end_lease(&self, command: &Command<'_>, limit: TimeLimit) -> Result<Reply, Error> {
         let reply = self.one(command, false, limit).await;
         if !matches!(reply, Err(Error::Connection { .. } | Error::Unavailable { .. })) {
             return reply;
@@ -146,7 +146,7 @@ impl Node {
         Some(WaitingConnection { node: self, connection: Some(connection), whole: true })
     }
 
-    async fn ask(&self, command: &Command<'_>, repeat: bool, limit: Limit) -> Result<Reply, Error> {
+    async fn ask(&self, command: &Command<'_>, repeat: bool, limit: TimeLimit) -> Result<Reply, Error> {
         let mut first = None;
         loop {
             let connection = self.connection_again(&mut first, limit).await?;
@@ -168,7 +168,7 @@ impl Node {
         &self,
         commands: &[Command<'_>],
         repeat: bool,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Vec<Result<Reply, Error>> {
         let began = self.settings.metrics.begin();
         let replies = self.ask_all(commands, repeat, limit).await;
@@ -182,7 +182,7 @@ impl Node {
         &self,
         commands: &[Command<'_>],
         repeat: bool,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Vec<Result<Reply, Error>> {
         let mut all = Vec::with_capacity(commands.len());
         let mut first = None;
@@ -211,7 +211,7 @@ impl Node {
 
     /// Tries the server on a connection of its own, whatever its back-off, and flushes it or not. Whether it answers.
     pub(crate) async fn probe(&self, flush: bool) -> bool {
-        let limit = Limit::after(self.settings.timeout);
+        let limit = TimeLimit::after(self.settings.timeout);
         let Ok(Ok(stream)) = timeout_at(limit.at, self.open()).await else { return false };
         let health: Arc<dyn HealthWatch> = self.health.clone();
         let (name, protocol) = (self.address.name.clone(), self.settings.protocol);
@@ -224,7 +224,7 @@ impl Node {
 
     /// Whether there is time to send a command again, and no harm in it. A command that was not sent may have met a connection
     /// that was closed because of the timeout of another.
-    fn may_repeat(&self, failure: &Failure, repeat: bool, limit: Limit) -> bool {
+    fn may_repeat(&self, failure: &CommandFailure, repeat: bool, limit: TimeLimit) -> bool {
         let harmless = match failure.sent {
             SendStage::No => true,
             SendStage::Perhaps => {
@@ -239,7 +239,7 @@ impl Node {
     async fn connection_again(
         &self,
         first: &mut Option<Error>,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Result<Arc<Connection>, Error> {
         let connection = self.connection(limit).await;
         match (connection, first) {
@@ -255,7 +255,7 @@ impl Node {
     }
 
     /// An open connection: that with the fewest requests, or a new one.
-    async fn connection(&self, limit: Limit) -> Result<Arc<Connection>, Error> {
+    async fn connection(&self, limit: TimeLimit) -> Result<Arc<Connection>, Error> {
         let mut best: Option<(usize, &SharedPlace, Option<Arc<Connection>>)> = None;
         for lane in &self.lanes {
             let open = lane.open();
@@ -291,9 +291,9 @@ impl Node {
     }
 
     /// A new connection, unless the server has failed lately.
-    async fn connect(&self, idle: Option<Duration>, limit: Limit) -> Result<Connection, Error> {
+    async fn connect(&self, idle: Option<Duration>, limit: TimeLimit) -> Result<Connection, Error> {
         self.health.ask(self.name(), Instant::now(), self.settings.timeout)?;
-        let connecting = Limit::after(self.settings.connect_timeout);
+        let connecting = TimeLimit::after(self.settings.connect_timeout);
         let connecting = if connecting.at < limit.at { connecting } else { limit };
         let stream = match timeout_at(connecting.at, self.open()).await {
             Ok(stream) => stream,
@@ -341,7 +341,7 @@ impl Node {
 
     /// A connection on which the server may hold a request, and has answered before. None: all are in use, or none can be made, of
     /// which other requests may notice nothing: the server has no connections left, or this process no descriptors.
-    pub(crate) async fn waiting(&self, limit: Limit) -> Option<WaitingConnection<'_>> {
+    pub(crate) async fn waiting(&self, limit: TimeLimit) -> Option<WaitingConnection<'_>> {
         let idle = {
             let mut waiting = lock(&self.waiting);
             waiting.idle.retain(|connection| !connection.is_closed());
@@ -402,9 +402,13 @@ pub(crate) struct WaitingConnection<'a> {
 
 impl WaitingConnection<'_> {
     /// Sends a command that the server may hold.
-    pub(crate) async fn one(&mut self, command: &Command<'_>, limit: Limit) -> Result<Reply, Failure> {
+    pub(crate) async fn one(
+        &mut self,
+        command: &Command<'_>,
+        limit: TimeLimit,
+    ) -> Result<Reply, CommandFailure> {
         let Some(connection) = &self.connection else {
-            return Err(Failure { error: limit.error(self.node.name()), sent: SendStage::No });
+            return Err(CommandFailure { error: limit.error(self.node.name()), sent: SendStage::No });
         };
         self.whole = false;
         let reply = connection.one(command, limit).await;
@@ -436,8 +440,8 @@ impl Drop for WaitingConnection<'_> {
 
 /// When a server is asked again after failures.
 #[derive(Debug)]
-struct Health {
-    failures: Mutex<Failures>,
+struct NodeHealth {
+    failures: Mutex<FailureCount>,
     /// The route that is told of failures, and the server's place in it.
     place: Mutex<Option<(Arc<Route>, usize)>>,
     server: Arc<str>,
@@ -445,7 +449,7 @@ struct Health {
 }
 
 #[derive(Debug, Default)]
-struct Failures {
+struct FailureCount {
     /// Since the last reply.
     count: u32,
     /// Not asked before.
@@ -453,7 +457,7 @@ struct Failures {
     last: Option<Error>,
 }
 
-impl Failures {
+impl FailureCount {
     fn unavailable(&self, server: &str, left: Duration) -> Error {
         let message = self.last.as_ref().map(Error::to_string).unwrap_or_default();
         let source = self.last.clone().map(Cause::new);
@@ -461,7 +465,7 @@ impl Failures {
     }
 }
 
-impl Health {
+impl NodeHealth {
     /// Whether a connection may be made. The first caller after a back-off probes: until `probe` is over or the server has
     /// answered, others are refused.
     fn ask(&self, server: &str, now: Instant, probe: Duration) -> Result<(), Error> {
@@ -490,9 +494,9 @@ impl Health {
     }
 }
 
-impl HealthWatch for Health {
+impl HealthWatch for NodeHealth {
     fn works(&self) {
-        *lock(&self.failures) = Failures::default();
+        *lock(&self.failures) = FailureCount::default();
         if let Some((route, place)) = &*lock(&self.place) {
             route.succeeded(*place);
         }

@@ -25,14 +25,14 @@ pub(crate) enum Stream {
 }
 
 #[cfg(feature = "tls")]
-type TlsStream = tokio_rustls::client::TlsStream<Box<dyn Plain>>;
+type TlsStream = tokio_rustls::client::TlsStream<Box<dyn PlainStream>>;
 
 /// A stream over which TLS can be spoken.
 #[cfg(feature = "tls")]
-pub(crate) trait Plain: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait PlainStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 #[cfg(feature = "tls")]
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Plain for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> PlainStream for T {}
 
 /// The reading half of a connection.
 pub(crate) enum ReadHalf {
@@ -80,7 +80,7 @@ impl Stream {
         connector: tokio_rustls::TlsConnector,
         name: tokio_rustls::rustls::pki_types::ServerName<'static>,
     ) -> io::Result<Self> {
-        let plain: Box<dyn Plain> = match self {
+        let plain: Box<dyn PlainStream> = match self {
             Self::Tcp(stream) => Box::new(stream),
             Self::Unix(stream) => Box::new(stream),
             Self::Tls(_) => return Ok(self),

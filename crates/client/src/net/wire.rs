@@ -1,7 +1,7 @@
 //! Commands as bytes, and replies as values. No I/O.
 //!
 //! # Invariants
-//! * A command has exactly one reply, also if that is an error: [`Expect`] says which elements can belong to it and which is the
+//! * A command has exactly one reply, also if that is an error: [`ExpectedReply`] says which elements can belong to it and which is the
 //!   last one.
 //! * Replies of the meta protocol name the number with which their command was sent, its opaque. Those of the others name at most a
 //!   key, that of a value.
@@ -50,7 +50,7 @@ pub(crate) enum Command<'a> {
     /// Makes an item without a value.
     Claim { key: &'a [u8], exptime: u32 },
     /// Any of the stores. `token`: the CAS number of a cas.
-    Store { verb: Verb, write: Write<'a>, exptime: i32 },
+    Store { verb: StoreVerb, write: Write<'a>, exptime: i32 },
     /// Adds or subtracts.
     Count { key: &'a [u8], by: u64, down: bool },
     /// Deletes, with the item's CAS number or without, with the text of a failed computation or without.
@@ -71,7 +71,7 @@ pub(crate) enum Command<'a> {
 
 /// The verb of a store: its condition, and where the value goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum StoreVerb {
     Set,
     Add,
     Replace,
@@ -86,7 +86,7 @@ pub(crate) enum Verb {
     },
 }
 
-impl Verb {
+impl StoreVerb {
     fn text(self) -> &'static str {
         match self {
             Self::Set => "set",
@@ -139,7 +139,7 @@ impl Command<'_> {
     /// Whether it may be sent on this connection of the process.
     pub(crate) fn goes_over(&self, connection: u64) -> bool {
         match self {
-            Self::Store { verb: Verb::CasWithin { connections, .. }, .. } => connection <= *connections,
+            Self::Store { verb: StoreVerb::CasWithin { connections, .. }, .. } => connection <= *connections,
             _ => true,
         }
     }
@@ -336,23 +336,23 @@ impl Command<'_> {
     }
 
     /// Which elements answer the command.
-    pub(crate) fn expect(&self, protocol: Protocol) -> Expect {
+    pub(crate) fn expect(&self, protocol: Protocol) -> ExpectedReply {
         match (self, protocol) {
-            (Self::FlushAll, _) => Expect::Flushed,
-            (Self::Version, _) => Expect::Version,
-            (Self::Stats { .. }, _) => Expect::Stats,
-            (Self::Touch { .. }, _) => Expect::Touched,
-            (Self::Invalidate { .. }, _) => Expect::Invalidated,
-            (Self::TagNumber { .. }, _) => Expect::TagNumber,
-            (Self::Store { .. }, Protocol::Meta) => Expect::MetaStored,
-            (Self::Store { .. }, Protocol::Text) => Expect::Stored,
-            (Self::Count { .. }, Protocol::Meta) => Expect::MetaNumber,
-            (Self::Count { .. }, Protocol::Text) => Expect::Number,
-            (Self::Delete { .. }, Protocol::Meta) => Expect::MetaDeleted,
-            (Self::Delete { .. }, Protocol::Text) => Expect::Deleted,
-            (Self::Claim { .. } | Self::Look { .. }, _) => Expect::Claimed,
-            (_, Protocol::Meta) => Expect::MetaValue,
-            (_, Protocol::Text) => Expect::Values,
+            (Self::FlushAll, _) => ExpectedReply::Flushed,
+            (Self::Version, _) => ExpectedReply::Version,
+            (Self::Stats { .. }, _) => ExpectedReply::Stats,
+            (Self::Touch { .. }, _) => ExpectedReply::Touched,
+            (Self::Invalidate { .. }, _) => ExpectedReply::Invalidated,
+            (Self::TagNumber { .. }, _) => ExpectedReply::TagNumber,
+            (Self::Store { .. }, Protocol::Meta) => ExpectedReply::MetaStored,
+            (Self::Store { .. }, Protocol::Text) => ExpectedReply::Stored,
+            (Self::Count { .. }, Protocol::Meta) => ExpectedReply::MetaNumber,
+            (Self::Count { .. }, Protocol::Text) => ExpectedReply::Number,
+            (Self::Delete { .. }, Protocol::Meta) => ExpectedReply::MetaDeleted,
+            (Self::Delete { .. }, Protocol::Text) => ExpectedReply::Deleted,
+            (Self::Claim { .. } | Self::Look { .. }, _) => ExpectedReply::Claimed,
+            (_, Protocol::Meta) => ExpectedReply::MetaValue,
+            (_, Protocol::Text) => ExpectedReply::Values,
         }
     }
 }
@@ -361,11 +361,11 @@ macro_rules! expectations {
     ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
         /// Which elements answer a command. An error line can answer any.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Expect {
+        pub(crate) enum ExpectedReply {
             $($(#[$doc])* #[doc = concat!("`", $text, "`")] $name,)*
         }
 
-        impl Expect {
+        impl ExpectedReply {
             /// The name of the expected reply, for errors.
             pub(crate) fn text(self) -> &'static str {
                 match self {
@@ -398,7 +398,7 @@ expectations! {
 
 /// Whether an element belongs to the reply of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fit {
+pub(crate) enum ElementFit {
     /// A part, and more follow.
     Part,
     /// The last element.
@@ -407,10 +407,10 @@ pub(crate) enum Fit {
     Not,
 }
 
-impl Expect {
+impl ExpectedReply {
     /// Whether `response` belongs to the reply of a command that expects this. `key`: the key of a read, if
     /// its reply names it.
-    pub(crate) fn fit(self, response: &Response<'_>, key: Option<&[u8]>) -> Fit {
+    pub(crate) fn fit(self, response: &Response<'_>, key: Option<&[u8]>) -> ElementFit {
         use {MetaStatus as M, Status as S};
         let meta = match response {
             Response::Meta { status, .. } => Some(*status),
@@ -426,9 +426,9 @@ impl Expect {
             | (Self::Number, Response::Number(_))
             | (Self::Stats | Self::Values, Response::End) => true,
             (Self::Values, Response::Value { key: named, .. }) => {
-                return if key.is_none_or(|key| key == *named) { Fit::Part } else { Fit::Not };
+                return if key.is_none_or(|key| key == *named) { ElementFit::Part } else { ElementFit::Not };
             }
-            (Self::Stats, Response::Stat { .. }) => return Fit::Part,
+            (Self::Stats, Response::Stat { .. }) => return ElementFit::Part,
             (Self::MetaNumber, Response::MetaValue { data, .. }) => decimal(data).is_some(),
             (Self::MetaValue, _) => meta == Some(M::Miss),
             (Self::MetaNumber, _) => meta == Some(M::NotFound),
@@ -448,7 +448,7 @@ impl Expect {
             }
             (Self::Stats, _) => matches!(word, Some(S::Ok | S::Reset)),
         };
-        if last { Fit::Last } else { Fit::Not }
+        if last { ElementFit::Last } else { ElementFit::Not }
     }
 }
 
@@ -519,9 +519,9 @@ pub(crate) fn check_tags(tags: &[String]) -> Result<(), Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// `VA` or `VALUE`.
-    Value { item: Item, marks: Marks },
+    Value { item: Item, marks: MetaMarks },
     /// A meta status.
-    Meta { status: MetaStatus, marks: Marks },
+    Meta { status: MetaStatus, marks: MetaMarks },
     /// A word.
     Status(Status),
     /// A number.
@@ -540,7 +540,7 @@ pub(crate) enum Reply {
 
 /// The flags of a meta reply besides those of the item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub(crate) struct MetaMarks {
     /// `c`, of a reply without a value.
     pub(crate) cas: Option<u64>,
     /// `W`: this client computes.
@@ -561,7 +561,7 @@ impl Reply {
         match response {
             Response::Value { flags, cas, data: value, .. } => {
                 let item = Item { data: data(value), flags: *flags, cas: cas.unwrap_or(0) };
-                Self::Value { item, marks: Marks::default() }
+                Self::Value { item, marks: MetaMarks::default() }
             }
             Response::MetaValue { flags, data: value } => {
                 let (client_flags, cas, marks) = marks(*flags);
@@ -570,7 +570,7 @@ impl Reply {
             }
             Response::Meta { status, flags } => {
                 let (_, cas, marks) = marks(*flags);
-                Self::Meta { status: *status, marks: Marks { cas, ..marks } }
+                Self::Meta { status: *status, marks: MetaMarks { cas, ..marks } }
             }
             Response::Status(status) => Self::Status(*status),
             Response::Number(number) => Self::Number(*number),
@@ -659,8 +659,8 @@ impl Reply {
 }
 
 /// Client flags, CAS number and the rest.
-fn marks(words: Words<'_>) -> (u32, Option<u64>, Marks) {
-    let mut marks = Marks::default();
+fn marks(words: Words<'_>) -> (u32, Option<u64>, MetaMarks) {
+    let mut marks = MetaMarks::default();
     let (mut flags, mut cas) = (0, None);
     for word in words {
         match word {

@@ -9,25 +9,28 @@
 //! flush 300
 //! ```
 //!
-//! The first line has the format's version, the instance of the node that wrote it, the batch's number, and whether a client waits for all
-//! nodes. Names travel and not their hashes, whose seeds differ; behind a name is the prefix that clients put before it; `each` means all prefixes. Bytes that are not
-//! visible ASCII, and `%`, are written `%0A`.
+//! The first line has the format's version, the instance of the node that wrote it, the batch's number, and
+//! whether a client waits for all nodes.
+//!
+//! Entries have names instead of hashes, because each node hashes with a seed of its own. The prefix that
+//! clients put before a name follows it; `each` means all prefixes. `%`, and bytes that are not visible
+//! ASCII, are written as `%0A` is.
 
 use std::fmt::Write as _;
 
-/// Longest line of a bump, in bytes; what is longer is written as `all`.
+/// Longest line of a bump, in bytes. A longer one is written as `all`.
 pub const TAG_LINE_MAX: usize = 4096;
 
 /// Most characters of a reason.
 const REASON_CHARS_MAX: usize = 200;
 
-/// The version of the format. A later one is obeyed as a bump of everything.
+/// The version of the format. An entry of a later version is obeyed as a bump of everything.
 const VERSION: u32 = 1;
 
 /// The first word of all entries.
 const MAGIC: &str = "cattlegrid";
 
-/// Longest period, in seconds: of a rolling flush and of a gradual purge.
+/// Longest period of a rolling flush or a gradual purge, in seconds.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 /// A bump.
@@ -35,7 +38,7 @@ const SECONDS_MAX: u64 = 24 * 60 * 60;
 pub enum Bump {
     /// A bump of a tag.
     Tag {
-        /// Softly: the old value is served while one client computes.
+        /// Whether the bump is soft: the old value is served while one client computes.
         is_soft: bool,
         /// The prefix that clients put before it; empty: none.
         prefix: Vec<u8>,
@@ -44,14 +47,14 @@ pub enum Bump {
     },
     /// A bump of a tag behind every prefix that a node knows, and without prefix.
     Each {
-        /// Softly.
+        /// Whether the bump is soft.
         is_soft: bool,
         /// The tag's name.
         name: Vec<u8>,
     },
     /// A bump of a tag, softly, item by item over a period.
     Gradual {
-        /// The period, 1 to 86,400.
+        /// The period in seconds, 1 to 86,400.
         seconds: u64,
         /// The prefix that clients put before it; empty: none.
         prefix: Vec<u8>,
@@ -60,7 +63,7 @@ pub enum Bump {
     },
     /// A rolling flush of everything.
     Flush {
-        /// The period, 1 to 86,400.
+        /// The period in seconds, 1 to 86,400.
         seconds: u64,
     },
     /// A bump of all tags.
@@ -72,14 +75,14 @@ pub enum Bump {
     Nothing,
 }
 
-/// One batch of a node.
+/// A batch of a node's bumps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct BatchEntry {
     /// The instance of the node that wrote the entry. A node has another one after each start.
     pub instance: u64,
     /// The batch's number.
     pub number: u64,
-    /// A client waits until all nodes have obeyed: they say so at once.
+    /// Whether a client waits until all nodes have obeyed. Then they write their records at once.
     pub has_barrier: bool,
     /// The lines of its bumps, each as [`Bump::line`] writes it.
     pub lines: Vec<Box<[u8]>>,
@@ -87,20 +90,20 @@ pub struct Entry {
 
 /// The contents of a value under `PREFIX/bump/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Read {
+pub enum EntryValue {
     /// An entry.
-    Entry(Entry),
+    Entry(BatchEntry),
     /// An entry of a later format: it bumps everything.
     Later {
         /// The format's version.
         version: u32,
     },
-    /// Not written by a node.
+    /// A value that no node has written.
     Foreign,
 }
 
 impl Bump {
-    /// The line that travels.
+    /// The line of the bump in an entry.
     pub fn line(&self) -> Box<[u8]> {
         let (mut line, none) = (String::new(), Vec::new());
         let (prefix, name) = match self {
@@ -133,7 +136,7 @@ impl Bump {
             line.push(' ');
             encode(prefix, &mut line);
         }
-        // What this release does not make, another one need not read.
+        // This release writes no such line, so it need not read one.
         if line.len() > TAG_LINE_MAX {
             Self::All { reason: String::new() }.line()
         } else {
@@ -141,7 +144,7 @@ impl Bump {
         }
     }
 
-    /// Reads a line. `None`: it is of another release, or broken.
+    /// Reads a line. `None`: the line is of another release, or broken.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line = std::str::from_utf8(line).ok()?;
         let words: Vec<&str> = line.split(' ').collect();
@@ -173,7 +176,7 @@ impl Bump {
     }
 }
 
-impl Entry {
+impl BatchEntry {
     /// The value that is written.
     pub fn text(&self) -> Vec<u8> {
         let barrier = if self.has_barrier { " barrier" } else { "" };
@@ -187,7 +190,7 @@ impl Entry {
     }
 }
 
-impl Read {
+impl EntryValue {
     /// Reads a value.
     pub fn parse(value: &[u8]) -> Self {
         let mut lines = value.split(|byte| *byte == b'\n');
@@ -197,7 +200,7 @@ impl Read {
         match (version.parse(), rest) {
             (Ok(VERSION), [instance, number, more @ ..]) => {
                 match (u64::from_str_radix(instance, 16), number.parse()) {
-                    (Ok(instance), Ok(number)) => Self::Entry(Entry {
+                    (Ok(instance), Ok(number)) => Self::Entry(BatchEntry {
                         instance,
                         number,
                         has_barrier: more.contains(&"barrier"),
@@ -264,13 +267,13 @@ mod tests {
             assert_eq!(Bump::parse(&bump.line()), Some(bump));
         }
         for has_barrier in [false, true] {
-            let entry = Entry {
+            let entry = BatchEntry {
                 instance: 0x0c0f_fee0,
                 number: 17,
                 has_barrier,
                 lines: bumps().iter().map(Bump::line).collect(),
             };
-            assert_eq!(Read::parse(&entry.text()), Read::Entry(entry));
+            assert_eq!(EntryValue::parse(&entry.text()), EntryValue::Entry(entry));
         }
         assert_eq!(bumps()[0].line().as_ref(), b"hard user:1");
         assert_eq!(bumps()[4].line().as_ref(), b"each soft a%20b");
@@ -285,7 +288,7 @@ mod tests {
 
     #[test]
     fn other_releases_and_other_projects() {
-        assert_eq!(Read::parse(b"cattlegrid 2 whatever"), Read::Later { version: 2 });
+        assert_eq!(EntryValue::parse(b"cattlegrid 2 whatever"), EntryValue::Later { version: 2 });
         for foreign in [
             &b""[..],
             b"{\"v\":1}",
@@ -295,7 +298,7 @@ mod tests {
             b"\xff\xfe",
             b"cattlegrid 1 x 2",
         ] {
-            assert_eq!(Read::parse(foreign), Read::Foreign, "{foreign:?}");
+            assert_eq!(EntryValue::parse(foreign), EntryValue::Foreign, "{foreign:?}");
         }
         let lines: [&[u8]; 11] = [
             b"",
@@ -314,7 +317,9 @@ mod tests {
             assert_eq!(Bump::parse(line), None, "{line:?}");
         }
         // A word more in the first line is for later releases of this format.
-        let Read::Entry(entry) = Read::parse(b"cattlegrid 1 1 2 other barrier") else { panic!("an entry") };
+        let EntryValue::Entry(entry) = EntryValue::parse(b"cattlegrid 1 1 2 other barrier") else {
+            panic!("an entry")
+        };
         assert!(entry.has_barrier);
     }
 }

@@ -24,21 +24,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::node::Standing;
+use crate::node::ResumePoint;
 
 /// The first words of a claim, with the format's version.
 const MAGIC: &str = "cattlegrid 1 ";
 
-/// Revisions that were seen within this time count as seen at its end, in milliseconds.
+/// Revisions seen within this time count as seen at its end, in milliseconds.
 const STEP_MS: u64 = 20;
 
-/// Steps that are remembered: beyond, the database's log lags by more than a minute.
+/// Most steps that are remembered. They last for more than a minute; a log that lags by more gets no claims.
 const STEPS_MAX: usize = 4096;
 
-/// Most characters of what keeps a node from following.
+/// Most characters of the reason why a node cannot follow.
 const SAYS_CHARS_MAX: usize = 1000;
 
-/// Most questions for a revision that are not answered by a claim.
+/// Most questions for a revision that no claim has answered yet.
 const ASKED_MAX: usize = 256;
 
 /// Most confirmations of the database's log that are not claimed yet.
@@ -51,9 +51,9 @@ pub struct Claim {
     pub instance: u64,
     /// The leader's [`Feed::mark`].
     pub mark: u64,
-    /// A revision that it had seen before it asked the database; 0: none.
+    /// A revision that the leader had seen before it asked the database; 0: none.
     pub seen: u64,
-    /// Where another node can go on; None: it cannot.
+    /// The state from which another node can continue; None: no node can.
     pub standing: Option<Box<str>>,
     /// Why the leader cannot follow, for the log of the other nodes; None: it follows.
     pub says: Option<Box<str>>,
@@ -76,7 +76,7 @@ impl Claim {
         text.into_bytes()
     }
 
-    /// Reads a value. Lines that are unknown are of later releases. `None`: it is not a claim.
+    /// Reads a value. Unknown lines are of later releases and ignored. `None`: the value is no claim.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?;
         let mut lines = text.lines();
@@ -106,7 +106,7 @@ impl Claim {
 pub struct Sightings(VecDeque<(u64, u64)>);
 
 impl Sightings {
-    /// A revision has been seen.
+    /// Records that a revision has been seen.
     pub fn see(&mut self, revision: u64, now_ms: u64) {
         let at_ms = (now_ms / STEP_MS + 1) * STEP_MS;
         match self.0.back_mut() {
@@ -121,13 +121,13 @@ impl Sightings {
         }
     }
 
-    /// A revision that had been seen before this time; 0: none that is known.
+    /// The last revision seen before this time; 0: none is known.
     pub fn before(&self, at_ms: u64) -> u64 {
         let count = self.0.partition_point(|(seen_ms, _)| *seen_ms < at_ms);
         count.checked_sub(1).and_then(|last| self.0.get(last)).map_or(0, |(_, revision)| *revision)
     }
 
-    /// Revisions are those of another log from now on.
+    /// Forgets all revisions: from now on they are those of another log.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -140,7 +140,7 @@ pub struct AskedRevisions(VecDeque<(u64, u64)>);
 impl AskedRevisions {
     /// Records that etcd, when asked at `asked_at_ms`, was at `revision` or later.
     pub fn told(&mut self, asked_at_ms: u64, revision: u64) {
-        // Of questions with the same answer the last one says most.
+        // Of several questions with the same answer only the last one is kept: it knows most.
         self.0.retain(|(at_ms, other)| *at_ms > asked_at_ms || *other < revision);
         if self.0.len() == ASKED_MAX {
             self.0.pop_front();
@@ -154,7 +154,7 @@ impl AskedRevisions {
         self.0.iter().filter(|(_, revision)| *revision < seen).map(|(at_ms, _)| *at_ms).max()
     }
 
-    /// Revisions are those of another log from now on.
+    /// Forgets all revisions: from now on they are those of another log.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -162,26 +162,26 @@ impl AskedRevisions {
 
 /// The leader of a feed, as this node knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lead {
-    /// This node does.
+pub struct FeedLead {
+    /// Whether this node leads.
     pub is_own: bool,
-    /// The node that does, if one does.
+    /// The leader; None: no node leads.
     pub leader: Option<String>,
-    /// Where the last claim stood, when this node began to lead.
+    /// The state in the last claim when this node began to lead.
     pub standing: Option<Box<str>>,
-    /// The node that leads follows other tables, or in another way.
+    /// Whether the leader follows other tables, or in another way.
     pub is_other: bool,
     /// Why the leader cannot follow; None: it follows.
     pub says: Option<Box<str>>,
 }
 
-/// A database's log was confirmed, and is claimed when its bumps are in the log of etcd.
+/// A confirmation of the database's log. It is claimed when its bumps are in the log of etcd.
 #[derive(Debug)]
-struct Saying {
+struct Confirmation {
     seen: u64,
-    /// The last of its bumps.
+    /// The ticket of the last of its bumps.
     ticket: u64,
-    standing: Option<Standing>,
+    standing: Option<ResumePoint>,
 }
 
 /// State that the threads of the two logs share. See the module's text.
@@ -189,18 +189,19 @@ struct Saying {
 pub struct Feed {
     /// The name of the database's log.
     pub name: String,
-    /// The same for nodes that follow the same tables in the same way: a claim says nothing to the others.
+    /// A fingerprint of the tables and the way in which they are followed. Nodes with another mark ignore
+    /// claims.
     pub mark: u64,
-    lead: watch::Sender<Lead>,
-    said: Mutex<Said>,
+    lead: watch::Sender<FeedLead>,
+    said: Mutex<FeedState>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
-    sayings: VecDeque<Saying>,
+struct FeedState {
+    sayings: VecDeque<Confirmation>,
     /// The position up to which the claims in the log stand.
     kept: Option<u64>,
-    /// This node cannot follow the database: another one should.
+    /// Whether this node leads but cannot follow the database, so that another one should.
     resigns: bool,
     /// Why this node cannot follow the database; None: it can.
     says: Option<Box<str>>,
@@ -213,14 +214,15 @@ impl Feed {
     }
 
     /// The leader, and its changes.
-    pub fn lead(&self) -> watch::Receiver<Lead> {
+    pub fn lead(&self) -> watch::Receiver<FeedLead> {
         self.lead.subscribe()
     }
 
-    pub(crate) fn set_lead(&self, lead: Lead) {
+    pub(crate) fn set_lead(&self, lead: FeedLead) {
         self.lead.send_if_modified(|own| {
-            // Where the last one stood counts when this node begins to lead.
-            let is_new = Lead { standing: None, ..own.clone() } != Lead { standing: None, ..lead.clone() };
+            // The state of the last claim counts only when this node begins to lead.
+            let is_new =
+                FeedLead { standing: None, ..own.clone() } != FeedLead { standing: None, ..lead.clone() };
             if is_new {
                 *own = lead;
             }
@@ -228,27 +230,30 @@ impl Feed {
         });
     }
 
-    /// The database's log was confirmed. `seen`: before it was asked; `ticket`: of the last bump that belongs to it.
-    pub fn say(&self, seen: u64, ticket: u64, standing: Option<Standing>) {
+    /// Records a confirmation of the database's log. `seen`: the revision seen before the database was asked;
+    /// `ticket`: of the last bump before the confirmation.
+    pub fn say(&self, seen: u64, ticket: u64, standing: Option<ResumePoint>) {
         let mut said = self.lock();
         if said.sayings.len() == SAYINGS_MAX {
             said.sayings.pop_front();
         }
-        said.sayings.push_back(Saying { seen, ticket, standing });
+        said.sayings.push_back(Confirmation { seen, ticket, standing });
     }
 
-    /// The position that the database may forget; None: no claim of this node stands yet.
+    /// The position before which the database may forget its log; None: no claim of this node is committed
+    /// yet.
     pub fn kept(&self) -> Option<u64> {
         self.lock().kept
     }
 
-    /// Whether [`Feed::take`] has something.
+    /// Whether [`Feed::take`] would return a confirmation.
     pub fn has_said(&self, committed: u64) -> bool {
         self.lock().sayings.front().is_some_and(|saying| saying.ticket <= committed)
     }
 
-    /// The last confirmation whose bumps are committed up to this ticket: what it had seen, and where it stands.
-    pub fn take(&self, committed: u64) -> Option<(u64, Option<Standing>)> {
+    /// The last confirmation whose bumps are committed up to this ticket: the revision it had seen, and the
+    /// state to continue from.
+    pub fn take(&self, committed: u64) -> Option<(u64, Option<ResumePoint>)> {
         let mut said = self.lock();
         let mut last = None;
         while said.sayings.front().is_some_and(|saying| saying.ticket <= committed) {
@@ -257,7 +262,7 @@ impl Feed {
         last.map(|saying| (saying.seen, saying.standing))
     }
 
-    /// A claim is committed.
+    /// Records that a claim is committed.
     pub fn keep(&self, position: u64) {
         let mut said = self.lock();
         said.kept = said.kept.max(Some(position));
@@ -269,7 +274,7 @@ impl Feed {
         self.lock().sayings.clear();
     }
 
-    /// This node leads and cannot follow the database: another one should.
+    /// Asks for another leader, because this node cannot follow the database.
     pub fn resign(&self) {
         self.lock().resigns = true;
     }
@@ -283,7 +288,7 @@ impl Feed {
         self.lock().says.clone()
     }
 
-    /// Another node may lead.
+    /// Ends the wish for another leader.
     pub(crate) fn rest(&self) {
         self.lock().resigns = false;
     }
@@ -292,12 +297,12 @@ impl Feed {
         self.lock().resigns
     }
 
-    /// The database's log is followed anew, by this node.
+    /// Starts again: this node follows the database's log anew.
     pub fn begin(&self) {
-        *self.lock() = Said::default();
+        *self.lock() = FeedState::default();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Said> {
+    fn lock(&self) -> MutexGuard<'_, FeedState> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -358,7 +363,7 @@ mod tests {
     #[test]
     fn what_is_said_is_claimed_when_its_bumps_are_committed() {
         let feed = Feed::new("shop".to_owned(), 1);
-        let standing = |position| Some(Standing { position, text: position.to_string().into() });
+        let standing = |position| Some(ResumePoint { position, text: position.to_string().into() });
         feed.say(7, 3, standing(70));
         feed.say(8, 5, standing(80));
         feed.say(9, 6, None);

@@ -1,39 +1,42 @@
-//! The nodes that are listed, and the barriers that wait for them.
+//! The listed nodes, and the barriers that wait for them.
 //!
-//! A barrier is over when each node that was listed when its bump was committed has said that it has obeyed, or cannot serve anything
-//! older any more: when it is listed no longer it is behind, and a node that is behind treats what is older than its `max_lag` as
-//! bumped. So a node that has gone from the list is waited for until its `max_lag` has passed since the commit; for [`GONE_MS`] after it
-//! has gone, since it may be cut off and serve, unless it left by itself.
+//! A barrier is over when no node that was listed at the commit of its bump can serve an older value any
+//! more. A node cannot once its record says that it has obeyed the bump, or once it is behind: then it treats
+//! everything older than its `max_lag` as bumped.
+//!
+//! So after a node has gone from the list, barriers wait until its `max_lag` has passed since the commit. For
+//! [`GONE_MS`] after its lease has run out new barriers wait for it as well, since it may be cut off and
+//! still serve; not for a node that has left by itself.
 
 use std::collections::BTreeMap;
 
-use crate::etcd::record::{NodeState, Record};
+use crate::etcd::record::{NodeRecord, NodeState};
 
 /// The time in milliseconds by which the floor of a node that is behind may lag, and by which its threads may
 /// be late.
 const SLACK_MS: u64 = 300;
 
-/// For how long after its lease has run out a node is waited for, in milliseconds.
+/// How long barriers still wait for a node after its lease has run out, in milliseconds.
 pub const GONE_MS: u64 = 60_000;
 
 /// A node that is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedNode {
     /// The node's name, unique in the fleet.
     pub name: String,
     /// The node's record.
-    pub record: Record,
+    pub record: NodeRecord,
 }
 
 /// The nodes. See the module's text.
 #[derive(Debug)]
 pub struct Fleet<W> {
-    /// By name.
-    nodes: BTreeMap<String, Record>,
-    /// The list is that of this revision.
+    /// The listed nodes, by name.
+    nodes: BTreeMap<String, NodeRecord>,
+    /// The revision that the list is of.
     seen: u64,
-    /// Those that are not listed any more, and until when they are waited for.
-    gone: BTreeMap<String, (Record, u64)>,
+    /// Nodes that are not listed any more, each with the time until which barriers wait for it.
+    gone: BTreeMap<String, (NodeRecord, u64)>,
     barriers: Vec<Barrier<W>>,
 }
 
@@ -42,7 +45,8 @@ struct Barrier<W> {
     own: u64,
     revision: u64,
     committed_ms: u64,
-    /// Nodes that were listed and have not obeyed: name, instance, and their `max_lag`. None: the list is older than the bump.
+    /// Listed nodes that have not obeyed: name, instance, and `max_lag`. None: the list is older than the
+    /// bump.
     waits_for: Option<Vec<(String, u64, u64)>>,
     waiters: Vec<W>,
 }
@@ -55,8 +59,8 @@ impl<W> Default for Fleet<W> {
 
 impl<W> Fleet<W> {
     /// All nodes, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = Listed> + '_ {
-        self.nodes.iter().map(|(name, record)| Listed { name: name.clone(), record: record.clone() })
+    pub fn nodes(&self) -> impl Iterator<Item = ListedNode> + '_ {
+        self.nodes.iter().map(|(name, record)| ListedNode { name: name.clone(), record: record.clone() })
     }
 
     /// How many nodes are listed.
@@ -64,7 +68,7 @@ impl<W> Fleet<W> {
         self.nodes.len()
     }
 
-    /// Whether none is.
+    /// Whether no node is listed.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -74,8 +78,8 @@ impl<W> Fleet<W> {
         self.nodes.iter().filter(move |(_, record)| record.instance == instance).map(|(name, _)| &**name)
     }
 
-    /// Replaces the list: it was read as a whole.
-    pub fn replace(&mut self, nodes: impl Iterator<Item = (String, Record)>, now_ms: u64) {
+    /// Replaces the list after it was read as a whole.
+    pub fn replace(&mut self, nodes: impl Iterator<Item = (String, NodeRecord)>, now_ms: u64) {
         let before = std::mem::take(&mut self.nodes);
         for (name, record) in nodes {
             self.put(name, record);
@@ -87,20 +91,20 @@ impl<W> Fleet<W> {
         }
     }
 
-    /// A node has written its record.
-    pub fn put(&mut self, name: String, record: Record) {
+    /// Records a record that a node has written.
+    pub fn put(&mut self, name: String, record: NodeRecord) {
         self.gone.remove(&name);
         self.nodes.insert(name, record);
     }
 
-    /// The lease of a node has run out, or it has left.
+    /// Removes a node whose lease has run out, or that has left.
     pub fn remove(&mut self, name: &str, now_ms: u64) {
         if let Some(record) = self.nodes.remove(name) {
             self.note_gone(name.to_owned(), record, now_ms);
         }
     }
 
-    fn note_gone(&mut self, name: String, record: Record, now_ms: u64) {
+    fn note_gone(&mut self, name: String, record: NodeRecord, now_ms: u64) {
         let is_listed = self.nodes.values().any(|other| other.instance == record.instance);
         if record.state != NodeState::Draining && !is_listed {
             self.gone.insert(name, (record, now_ms + GONE_MS));
@@ -108,11 +112,11 @@ impl<W> Fleet<W> {
     }
 
     /// The record of a node.
-    pub fn get(&self, name: &str) -> Option<&Record> {
+    pub fn get(&self, name: &str) -> Option<&NodeRecord> {
         self.nodes.get(name)
     }
 
-    /// The list has all that was written up to this revision.
+    /// Records that the list has all that was written up to this revision.
     pub fn see(&mut self, revision: u64) {
         self.seen = revision;
         let mut barriers = std::mem::take(&mut self.barriers);
@@ -124,8 +128,8 @@ impl<W> Fleet<W> {
         self.barriers = barriers;
     }
 
-    /// A bump was committed at a revision, and these wait for it: for the nodes that are listed then, which is known when the list is
-    /// as new as that. `own`: this node, which has obeyed.
+    /// Adds a barrier: waiters for a bump that was committed at `revision`. It waits for the nodes that are
+    /// listed at that revision, which are known when the list is as new. `own`: this node, which has obeyed.
     pub fn wait(&mut self, own: u64, revision: u64, committed_ms: u64, waiters: Vec<W>) {
         let waits_for = (self.seen >= revision).then(|| self.others(own, committed_ms));
         self.barriers.push(Barrier { own, revision, committed_ms, waits_for, waiters });
@@ -156,12 +160,12 @@ impl<W> Fleet<W> {
         passed.flat_map(|barrier| barrier.waiters).collect()
     }
 
-    /// Takes all waiters: nothing more is known of the nodes.
+    /// Takes all waiters, because the state of other nodes is not known any more.
     pub fn take_all(&mut self) -> Vec<W> {
         self.barriers.drain(..).flat_map(|barrier| barrier.waiters).collect()
     }
 
-    /// When [`Fleet::take_passed`] must be called even if nothing is heard.
+    /// When [`Fleet::take_passed`] must be called if no record comes before.
     pub fn next_ms(&self) -> Option<u64> {
         let times = self.barriers.iter().flat_map(|barrier| {
             let gone = barrier.waits_for.iter().flatten().filter(|(name, instance, _)| {
@@ -177,8 +181,8 @@ impl<W> Fleet<W> {
 mod tests {
     use super::*;
 
-    fn record(instance: u64, applied: u64) -> Record {
-        Record {
+    fn record(instance: u64, applied: u64) -> NodeRecord {
+        NodeRecord {
             instance,
             state: NodeState::Up,
             address: String::new(),
@@ -256,7 +260,7 @@ mod tests {
         for (state, due_ms) in [(NodeState::Up, Some(2000 + 3000 + SLACK_MS)), (NodeState::Draining, None)] {
             let mut fleet = three();
             fleet.put("n2".to_owned(), record(2, 99));
-            fleet.put("n3".to_owned(), Record { state, ..record(3, 5) });
+            fleet.put("n3".to_owned(), NodeRecord { state, ..record(3, 5) });
             fleet.remove("n3", 1000);
             fleet.wait(1, 10, 2000, vec!["a"]);
             if let Some(due_ms) = due_ms {

@@ -64,8 +64,8 @@ pub enum GrpcError {
     Protocol(&'static str),
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// One connection.
 #[derive(Clone)]
@@ -74,13 +74,13 @@ pub(crate) struct Channel {
     scheme: &'static str,
     authority: String,
     token: Option<HeaderValue>,
-    _driver: Arc<Driver>,
+    _driver: Arc<ChannelDriver>,
 }
 
 /// Moves the bytes of a connection, while there is a channel.
-struct Driver(JoinHandle<()>);
+struct ChannelDriver(JoinHandle<()>);
 
-impl Drop for Driver {
+impl Drop for ChannelDriver {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -103,7 +103,7 @@ impl Channel {
         let failed = |reason: String| GrpcError::Connect { server: server.clone(), reason };
         let socket = TcpStream::connect((host.as_str(), *port)).await.and_then(kept_alive);
         let socket = socket.map_err(|error| failed(error.to_string()))?;
-        let stream: Box<dyn Stream> = match tls {
+        let stream: Box<dyn ByteStream> = match tls {
             None => Box::new(socket),
             Some(tls) => {
                 let name = ServerName::try_from(host.clone()).map_err(|error| failed(error.to_string()))?;
@@ -124,7 +124,7 @@ impl Channel {
         });
         let authority = if host.contains(':') { format!("[{host}]:{port}") } else { server };
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Ok(Self { send, scheme, authority, token: None, _driver: Arc::new(Driver(driver)) })
+        Ok(Self { send, scheme, authority, token: None, _driver: Arc::new(ChannelDriver(driver)) })
     }
 
     /// The user's token, of all requests from now on.

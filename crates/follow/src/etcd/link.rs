@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use crate::etcd::grpc::{Channel, GrpcError, OUT_OF_RANGE, PERMISSION_DENIED, Responses};
 use crate::etcd::messages::{
     AuthenticateRequest, AuthenticateResponse, KeyValue, RangeRequest, RangeResponse, SortOrder, SortTarget,
-    WatchCreateRequest, WatchRequest, WatchResponse, WatchWhat,
+    WatchCreateRequest, WatchRequest, WatchRequestKind, WatchResponse,
 };
-use crate::etcd::place::Place;
+use crate::etcd::place::EtcdAddress;
 
 /// Longest time for any response.
 pub(super) const RESPONSE_MAX: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const NEXT_SERVER: Duration = Duration::from_millis(100);
 /// A mark of the log: an entry that must still be there. Otherwise another log of the same cluster was put in
 /// its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct LogMark {
     pub(super) key: Vec<u8>,
     pub(super) revision: i64,
     /// The first line of its value.
@@ -32,7 +32,7 @@ pub(super) struct Mark {
 }
 
 /// The first replies of a new connection.
-pub(super) struct Opened {
+pub(super) struct OpenedLink {
     pub(super) channel: Channel,
     pub(super) watch: Responses,
     pub(super) cluster: u64,
@@ -57,7 +57,7 @@ pub(super) fn range_end(prefix: &str) -> Vec<u8> {
 }
 
 /// The question for the largest revision of a bump. The revision in a response's header is no head: other keys raise it.
-pub(super) fn head_request(place: &Place) -> RangeRequest {
+pub(super) fn head_request(place: &EtcdAddress) -> RangeRequest {
     let prefix = format!("{}/bump/", place.prefix);
     RangeRequest {
         range_end: range_end(&prefix),
@@ -72,7 +72,7 @@ pub(super) fn head_request(place: &Place) -> RangeRequest {
 
 /// Connects to whichever server answers first, beginning with number `first`, and reads the list of nodes, which needs a quorum.
 async fn connect(
-    place: &Place,
+    place: &EtcdAddress,
     password: Option<&str>,
     tls: &[Arc<rustls::ClientConfig>],
     first: usize,
@@ -120,13 +120,13 @@ async fn all_under(channel: &Channel, prefix: String) -> Result<RangeResponse, G
 
 /// `feeds`: what the keys of the databases' logs begin with, if some are followed. Connects and begins to watch: behind `resume`, if that is still the same log and all behind it is there.
 pub(super) async fn open(
-    place: &Place,
+    place: &EtcdAddress,
     password: Option<&str>,
     tls: &[Arc<rustls::ClientConfig>],
     first: usize,
-    resume: Option<(i64, u64, Option<Mark>)>,
+    resume: Option<(i64, u64, Option<LogMark>)>,
     feeds: Option<&str>,
-) -> Result<Opened, GrpcError> {
+) -> Result<OpenedLink, GrpcError> {
     let opened = async {
         let (channel, range) = connect(place, password, tls, first).await?;
         let header = range.header.ok_or(GrpcError::Protocol("a response without a header"))?;
@@ -144,7 +144,7 @@ pub(super) async fn open(
             Some(prefix) => all_under(&channel, format!("{}{prefix}", place.prefix)).await?.kvs,
             None => Vec::new(),
         };
-        Ok(Opened {
+        Ok(OpenedLink {
             channel,
             watch,
             cluster: header.cluster_id,
@@ -159,8 +159,8 @@ pub(super) async fn open(
 }
 
 /// Whether the last entry that was obeyed is in the log, as it was: it is not in one that was restored from a backup.
-async fn is_there(channel: &Channel, mark: Option<Mark>) -> Result<bool, GrpcError> {
-    let Some(Mark { key, revision, head }) = mark else { return Ok(true) };
+async fn is_there(channel: &Channel, mark: Option<LogMark>) -> Result<bool, GrpcError> {
+    let Some(LogMark { key, revision, head }) = mark else { return Ok(true) };
     // As it is now: what was not overwritten is there after a compaction, too.
     for at in [0, revision] {
         let request = RangeRequest { key: key.clone(), revision: at, ..RangeRequest::default() };
@@ -178,14 +178,14 @@ async fn is_there(channel: &Channel, mark: Option<Mark>) -> Result<bool, GrpcErr
     Ok(false)
 }
 
-async fn watch(channel: &Channel, place: &Place, from: i64) -> Result<Responses, GrpcError> {
+async fn watch(channel: &Channel, place: &EtcdAddress, from: i64) -> Result<Responses, GrpcError> {
     let prefix = format!("{}/", place.prefix);
     let create = WatchCreateRequest {
         range_end: range_end(&prefix),
         key: prefix.into_bytes(),
         start_revision: from + 1,
     };
-    let request = WatchRequest { what: Some(WatchWhat::Create(create)) };
+    let request = WatchRequest { what: Some(WatchRequestKind::Create(create)) };
     let mut watch = channel.streaming("Watch/Watch", &request, RESPONSE_MAX).await?;
     let first = tokio::time::timeout(RESPONSE_MAX, watch.next::<WatchResponse>()).await;
     let first = first.map_err(|_| GrpcError::Timeout { what: "a watch", after: RESPONSE_MAX })??;

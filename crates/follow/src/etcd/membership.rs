@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::etcd::grpc::{Channel, GrpcError};
 use crate::etcd::link::RESPONSE_MAX;
 use crate::etcd::messages::{
-    Compare, CompareWith, DeleteRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse,
-    LeaseRequest, Nothing, Operation, PutRequest, PutResponse, RequestOp, TxnRequest, TxnResponse,
+    Compare, CompareWith, DeleteRequest, EmptyMessage, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveResponse, LeaseRequest, Operation, PutRequest, PutResponse, RequestOp, TxnRequest,
+    TxnResponse,
 };
 
 /// Shortest lease, in seconds. One of a node with a long `max_lag` is longer: when it has run out, the node is behind.
@@ -26,7 +27,7 @@ pub(super) struct Seat {
 
 /// The result of an attempt to be listed.
 #[derive(Debug)]
-pub(super) enum Registered {
+pub(super) enum Registration {
     /// Under this name.
     Seated(Seat),
     /// Another node has the name; the lease is ours.
@@ -44,7 +45,7 @@ pub(super) async fn register(
     name: String,
     value: Vec<u8>,
     (lease_s, lease, seat): (u64, Option<i64>, Option<Seat>),
-) -> Result<Registered, GrpcError> {
+) -> Result<Registration, GrpcError> {
     let lease = if let Some(lease) = lease {
         lease
     } else {
@@ -54,9 +55,9 @@ pub(super) async fn register(
     let key = format!("{prefix}/node/{name}");
     let left = seat.map(|seat| format!("{prefix}/node/{}", seat.name));
     Ok(if claim(&channel, key, value, lease, left).await? {
-        Registered::Seated(Seat { lease, name })
+        Registration::Seated(Seat { lease, name })
     } else {
-        Registered::Taken { lease }
+        Registration::Taken { lease }
     })
 }
 
@@ -105,5 +106,5 @@ pub(super) async fn renew(channel: Channel, lease: i64) -> Result<bool, GrpcErro
 pub(super) async fn leave(channel: &Channel, lease: i64, after: Duration) {
     let request = LeaseRequest { id: lease };
     // Without it the lease runs out.
-    let _left = channel.unary::<_, Nothing>("Lease/LeaseRevoke", &request, after).await;
+    let _left = channel.unary::<_, EmptyMessage>("Lease/LeaseRevoke", &request, after).await;
 }

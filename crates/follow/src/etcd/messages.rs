@@ -5,7 +5,7 @@ use prost::{Enumeration, Message, Oneof};
 
 /// The header of every response.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Header {
+pub(crate) struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub(crate) cluster_id: u64,
     #[prost(int64, tag = "3")]
@@ -61,7 +61,7 @@ pub(crate) struct RangeRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RangeResponse {
     #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    pub(crate) header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) kvs: Vec<KeyValue>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct PutRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct PutResponse {
     #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    pub(crate) header: Option<ResponseHeader>,
 }
 
 /// Compares a key's revision of creation: `result` 0 is *equal*, `target` 1 that revision.
@@ -132,7 +132,7 @@ pub(crate) struct TxnRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnResponse {
     #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    pub(crate) header: Option<ResponseHeader>,
     #[prost(bool, tag = "2")]
     pub(crate) succeeded: bool,
 }
@@ -165,7 +165,7 @@ pub(crate) struct LeaseKeepAliveResponse {
 
 /// The response to `LeaseRevoke`.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Nothing {}
+pub(crate) struct EmptyMessage {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AuthenticateRequest {
@@ -183,12 +183,12 @@ pub(crate) struct AuthenticateResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
-    #[prost(oneof = "WatchWhat", tags = "1")]
-    pub(crate) what: Option<WatchWhat>,
+    #[prost(oneof = "WatchRequestKind", tags = "1")]
+    pub(crate) what: Option<WatchRequestKind>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum WatchWhat {
+pub(crate) enum WatchRequestKind {
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
 }
@@ -206,7 +206,7 @@ pub(crate) struct WatchCreateRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<Header>,
+    pub(crate) header: Option<ResponseHeader>,
     #[prost(bool, tag = "3")]
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
@@ -217,11 +217,11 @@ pub(crate) struct WatchResponse {
     #[prost(string, tag = "6")]
     pub(crate) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<WatchEvent>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
+pub(crate) struct WatchEvent {
     /// 0: put, 1: delete.
     #[prost(int32, tag = "1")]
     pub(crate) kind: i32,

@@ -1,8 +1,9 @@
-//! Bumps on their way into the log: what lanes leave here, and the source takes in batches.
+//! Bumps on their way into the log: lanes leave them here, and the source takes them in batches.
 //!
-//! Each bump has a *ticket*, and tickets are committed in order: one batch is under way at a time. While the log is lost, bumps are kept
-//! up to [`BACKLOG_MAX`], and what would be more is written as one bump of everything. A bump that was not confirmed is written when the
-//! log is back; when it was written already, it is written twice, which costs a computation.
+//! Each bump has a *ticket*, and tickets are committed in order: one batch is under way at a time. While the
+//! log is lost, bumps are kept up to [`BACKLOG_MAX`]; if there are more, one bump of everything takes their
+//! place. A bump whose commit is not confirmed is written again when the log is back. If it is then in the
+//! log twice, that costs a computation.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,40 +12,40 @@ use crate::etcd::entry::Bump;
 
 /// Most bumps of a batch.
 pub const BATCH_MAX: usize = 500;
-/// Most bytes of the lines of a batch: etcd refuses requests of 1.5 MiB.
+/// Most bytes of the lines of a batch. etcd refuses requests of 1.5 MiB.
 pub const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Most bumps that are kept for the log.
+/// Most bumps that are kept while the log is lost.
 pub const BACKLOG_MAX: usize = 100_000;
-/// Most bytes of their lines.
+/// Most bytes of the lines of these bumps.
 pub const BACKLOG_BYTES_MAX: usize = 8 << 20;
 
-/// See the module's text. `W`: who waits for a ticket.
+/// See the module's text. `W`: a request that waits for a ticket.
 #[derive(Debug)]
 pub struct Outbox<W> {
-    /// In order of their tickets, each line once.
+    /// Lines in order of their tickets, each line once.
     lines: VecDeque<(u64, Arc<[u8]>)>,
     present: HashSet<Arc<[u8]>>,
     bytes: usize,
-    /// The last ticket that was given out, and the last that is committed.
+    /// The last ticket given out; `committed`: the last one committed.
     last: u64,
     committed: u64,
-    under_way: Option<Batch>,
+    under_way: Option<OutboxBatch>,
     waiters: Vec<(u64, bool, W)>,
     is_up: bool,
 }
 
-/// Lines that are written together.
+/// A batch of lines, written by one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    /// With their tickets, in order.
+pub struct OutboxBatch {
+    /// The lines with their tickets, in order.
     pub lines: Vec<(u64, Arc<[u8]>)>,
-    /// A client waits until all nodes have obeyed.
+    /// Whether a client waits until all nodes have obeyed.
     pub has_barrier: bool,
 }
 
-/// Whether a ticket is waited for.
+/// Whether a request has to wait for a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
+pub enum TicketState {
     /// The ticket is committed.
     Over,
     /// The waiter will be told.
@@ -53,12 +54,12 @@ pub enum Wait {
     Lost,
 }
 
-/// Those to whom something happened.
+/// Waiters whose bump was committed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Turn<W> {
-    /// Their bump is committed.
+pub struct CommittedWaiters<W> {
+    /// Waiters that need nothing more.
     pub committed: Vec<W>,
-    /// The same, and they wait for all nodes.
+    /// Waiters that also wait for all nodes.
     pub barriers: Vec<W>,
 }
 
@@ -78,10 +79,10 @@ impl<W> Default for Outbox<W> {
 }
 
 impl<W> Outbox<W> {
-    /// Takes a line of a bump that has been obeyed here. Returns its ticket.
+    /// Adds the line of a bump that this node has obeyed. Returns the ticket.
     pub fn push(&mut self, line: &[u8]) -> u64 {
         if let Some(own) = self.present.get(line) {
-            // It is not under way yet, and will be committed later than now.
+            // The same line waits already: it is committed later than now, which is enough.
             let found = self.lines.iter().find(|(_, other)| other == own);
             if let Some((ticket, _)) = found.filter(|_| self.lines.len() <= BATCH_MAX) {
                 return *ticket;
@@ -99,28 +100,29 @@ impl<W> Outbox<W> {
         self.last
     }
 
-    /// Whether the ticket must be waited for, and if so, by whom; `is_barrier`: until all nodes have obeyed.
-    pub fn wait(&mut self, ticket: u64, is_barrier: bool, who: W) -> Wait {
+    /// Lets `who` wait for a ticket, if it is not committed yet. `is_barrier`: until all nodes have obeyed.
+    pub fn wait(&mut self, ticket: u64, is_barrier: bool, who: W) -> TicketState {
         if self.committed >= ticket && !is_barrier {
-            return Wait::Over;
+            return TicketState::Over;
         }
         if !self.is_up {
-            return Wait::Lost;
+            return TicketState::Lost;
         }
         let waits = self.lines.front().is_some_and(|(first, _)| *first <= ticket);
-        // Its batch does not ask the nodes to say so, or no node would be told: the next one does.
+        // The ticket's batch does not ask the nodes for records, or nothing would be written: the next batch
+        // does.
         let ticket = if is_barrier && !waits { self.push(&Bump::Nothing.line()) } else { ticket };
         self.waiters.push((ticket, is_barrier, who));
-        Wait::Waits
+        TicketState::Waits
     }
 
-    /// Whether there is something to write now.
+    /// Whether there are lines to write now.
     pub fn is_ready(&self) -> bool {
         self.under_way.is_none() && !self.lines.is_empty()
     }
 
     /// Takes the next batch, if none is under way.
-    pub fn begin(&mut self) -> Option<Batch> {
+    pub fn begin(&mut self) -> Option<OutboxBatch> {
         if !self.is_ready() {
             return None;
         }
@@ -138,16 +140,16 @@ impl<W> Outbox<W> {
         }
         let upto = lines.last().map_or(0, |(ticket, _)| *ticket);
         let has_barrier = self.waiters.iter().any(|(ticket, is_barrier, _)| *is_barrier && *ticket <= upto);
-        let batch = Batch { lines, has_barrier };
+        let batch = OutboxBatch { lines, has_barrier };
         self.under_way = Some(batch.clone());
         Some(batch)
     }
 
-    /// The batch under way is in the log.
-    pub fn commit(&mut self) -> Turn<W> {
+    /// Records that the batch under way is in the log.
+    pub fn commit(&mut self) -> CommittedWaiters<W> {
         let upto = self.under_way.take().and_then(|batch| batch.lines.last().map(|(ticket, _)| *ticket));
         self.committed = self.committed.max(upto.unwrap_or(0));
-        let mut turn = Turn { committed: Vec::new(), barriers: Vec::new() };
+        let mut turn = CommittedWaiters { committed: Vec::new(), barriers: Vec::new() };
         let committed = self.committed;
         for (_, is_barrier, who) in self.waiters.extract_if(.., |(ticket, ..)| *ticket <= committed) {
             if is_barrier { turn.barriers.push(who) } else { turn.committed.push(who) }
@@ -155,7 +157,8 @@ impl<W> Outbox<W> {
         turn
     }
 
-    /// The batch under way was refused, or nothing is known of it: it is written again.
+    /// Takes the batch under way back, because it was refused or its result is not known: it is written
+    /// again.
     pub fn give_back(&mut self) {
         let Some(batch) = self.under_way.take() else { return };
         for (ticket, line) in batch.lines.into_iter().rev() {
@@ -166,14 +169,15 @@ impl<W> Outbox<W> {
         }
     }
 
-    /// Whether the log takes bumps. When it does not any more, takes the waiters: their bumps are not confirmed.
+    /// Records whether the log takes bumps. When it stops, returns the waiters: their bumps are not
+    /// confirmed.
     pub fn set_up(&mut self, is_up: bool) -> Vec<W> {
         self.is_up = is_up;
         let waiters = if is_up { Vec::new() } else { std::mem::take(&mut self.waiters) };
         waiters.into_iter().map(|(_, _, who)| who).collect()
     }
 
-    /// The last ticket up to which all are in the log.
+    /// The last ticket up to which all bumps are in the log.
     pub fn committed(&self) -> u64 {
         self.committed
     }
@@ -183,7 +187,7 @@ impl<W> Outbox<W> {
         self.is_up
     }
 
-    /// Bumps that are not in the log yet.
+    /// The number of bumps that are not in the log yet.
     pub fn backlog(&self) -> usize {
         self.lines.len() + self.under_way.as_ref().map_or(0, |batch| batch.lines.len())
     }
@@ -199,7 +203,7 @@ impl<W> Outbox<W> {
 mod tests {
     use super::*;
 
-    fn texts(batch: &Batch) -> Vec<&[u8]> {
+    fn texts(batch: &OutboxBatch) -> Vec<&[u8]> {
         batch.lines.iter().map(|(_, line)| &**line).collect()
     }
 
@@ -209,15 +213,15 @@ mod tests {
         assert!(outbox.set_up(true).is_empty());
         let (a, b) = (outbox.push(b"a"), outbox.push(b"b"));
         assert_eq!(outbox.push(b"a"), a, "once a batch");
-        assert_eq!(outbox.wait(a, false, "a"), Wait::Waits);
+        assert_eq!(outbox.wait(a, false, "a"), TicketState::Waits);
         let batch = outbox.begin().unwrap();
         assert_eq!(texts(&batch), [b"a", b"b"]);
         let again = outbox.push(b"a");
         assert!(again > b, "what is under way may be older than this bump");
-        assert_eq!(outbox.wait(again, false, "again"), Wait::Waits);
+        assert_eq!(outbox.wait(again, false, "again"), TicketState::Waits);
         assert_eq!(outbox.begin(), None, "one batch at a time");
         assert_eq!(outbox.commit().committed, ["a"]);
-        assert_eq!(outbox.wait(b, false, "b"), Wait::Over);
+        assert_eq!(outbox.wait(b, false, "b"), TicketState::Over);
         assert_eq!(texts(&outbox.begin().unwrap()), [b"a"]);
         assert_eq!(outbox.commit().committed, ["again"]);
     }
@@ -230,17 +234,17 @@ mod tests {
         outbox.wait(a, true, "barrier");
         outbox.wait(a, false, "plain");
         assert!(outbox.begin().unwrap().has_barrier);
-        assert_eq!(outbox.commit(), Turn { committed: vec!["plain"], barriers: vec!["barrier"] });
+        assert_eq!(outbox.commit(), CommittedWaiters { committed: vec!["plain"], barriers: vec!["barrier"] });
         let b = outbox.push(b"b");
         outbox.wait(b, false, "b");
         assert!(!outbox.begin().unwrap().has_barrier);
         // Too late for that batch: the next one has it, and nothing else.
-        assert_eq!(outbox.wait(b, true, "late"), Wait::Waits);
+        assert_eq!(outbox.wait(b, true, "late"), TicketState::Waits);
         assert_eq!(outbox.commit().committed, ["b"]);
         let next = outbox.begin().unwrap();
         assert_eq!((texts(&next), next.has_barrier), (vec![&b"nothing"[..]], true));
         assert_eq!(outbox.commit().barriers, ["late"]);
-        assert_eq!(outbox.wait(b, true, "later"), Wait::Waits);
+        assert_eq!(outbox.wait(b, true, "later"), TicketState::Waits);
         assert!(outbox.begin().unwrap().has_barrier);
     }
 
@@ -256,7 +260,7 @@ mod tests {
         outbox.push(b"c");
         assert_eq!(outbox.set_up(false), ["a"]);
         outbox.give_back();
-        assert_eq!(outbox.wait(a, false, "late"), Wait::Lost);
+        assert_eq!(outbox.wait(a, false, "late"), TicketState::Lost);
         outbox.set_up(true);
         assert_eq!(texts(&outbox.begin().unwrap()), [b"a", b"b", b"c"]);
         assert!(outbox.commit().committed.is_empty());

@@ -18,7 +18,7 @@ const DEFAULT_PREFIX: &str = "/cattlegrid";
 
 /// An etcd.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct EtcdAddress {
     /// Hosts and ports of its servers, 1 to 16.
     pub servers: Vec<(String, u16)>,
     /// Before all keys: nodes that share it obey each other's bumps. Begins with `/`, and does not end with it.
@@ -34,16 +34,16 @@ pub struct Place {
 /// The reason why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: write etcd://[USER@]HOST:2379,HOST2:2379/PREFIX, or servers = [\"http://HOST:2379\"]")]
-pub struct PlaceError(String);
+pub struct EtcdAddressError(String);
 
-impl fmt::Debug for Place {
+impl fmt::Debug for EtcdAddress {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EtcdAddress {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("etcd://")?;
@@ -59,12 +59,12 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl EtcdAddress {
     /// Reads `etcd://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?sslmode=…]`.
     ///
     /// # Errors
     /// What is missing or unknown.
-    pub fn parse(text: &str) -> Result<Self, PlaceError> {
+    pub fn parse(text: &str) -> Result<Self, EtcdAddressError> {
         let Some(rest) = text.strip_prefix("etcd://") else {
             return refuse("the address does not begin with etcd://");
         };
@@ -89,8 +89,8 @@ impl Place {
         for option in options.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("sslmode", name)) => {
-                    place.ssl =
-                        SslMode::of(name).map_err(|_| PlaceError("its sslmode is unknown".to_owned()))?;
+                    place.ssl = SslMode::of(name)
+                        .map_err(|_| EtcdAddressError("its sslmode is unknown".to_owned()))?;
                 }
                 // What is behind the sign may be a password.
                 _ => return refuse("behind the question mark there is no option but sslmode=MODE"),
@@ -106,7 +106,7 @@ impl Place {
     pub fn of_servers<'a>(
         servers: impl Iterator<Item = &'a str>,
         prefix: Option<&str>,
-    ) -> Result<Self, PlaceError> {
+    ) -> Result<Self, EtcdAddressError> {
         let mut place = Self {
             servers: Vec::new(),
             prefix: prefix_of(prefix.unwrap_or(""))?,
@@ -140,7 +140,7 @@ impl Place {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn set_prefix(&mut self, prefix: &str) -> Result<(), PlaceError> {
+    pub fn set_prefix(&mut self, prefix: &str) -> Result<(), EtcdAddressError> {
         if prefix.trim_end_matches('/').is_empty() {
             return refuse(&format!("the prefix is empty; leave it out for {DEFAULT_PREFIX}"));
         }
@@ -149,7 +149,7 @@ impl Place {
     }
 
     /// Adds a server. An error does not show the refused text: there may be a password in it.
-    fn add_server(&mut self, server: &str) -> Result<(), PlaceError> {
+    fn add_server(&mut self, server: &str) -> Result<(), EtcdAddressError> {
         let number = self.servers.len() + 1;
         if server.contains('@') {
             return refuse(&format!("server {number} has a user, which is written once, before all servers"));
@@ -186,11 +186,11 @@ impl Place {
     }
 }
 
-fn refuse<T>(what: &str) -> Result<T, PlaceError> {
-    Err(PlaceError(what.to_owned()))
+fn refuse<T>(what: &str) -> Result<T, EtcdAddressError> {
+    Err(EtcdAddressError(what.to_owned()))
 }
 
-fn prefix_of(text: &str) -> Result<String, PlaceError> {
+fn prefix_of(text: &str) -> Result<String, EtcdAddressError> {
     let prefix = decode(text.trim_end_matches('/'))?;
     if prefix.is_empty() {
         return Ok(DEFAULT_PREFIX.to_owned());
@@ -209,10 +209,12 @@ fn encode(text: &str) -> String {
 }
 
 /// `%40` is `@`.
-fn decode(text: &str) -> Result<String, PlaceError> {
+fn decode(text: &str) -> Result<String, EtcdAddressError> {
     let decoded = crate::address::decode(text);
     decoded.map_err(|_| {
-        PlaceError("it has a % that two digits do not follow (a % itself is %25), or is not UTF-8".to_owned())
+        EtcdAddressError(
+            "it has a % that two digits do not follow (a % itself is %25), or is not UTF-8".to_owned(),
+        )
     })
 }
 
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn whole_and_short_addresses() {
-        let whole = Place::parse(
+        let whole = EtcdAddress::parse(
             "etcd://shop:p%40s@10.0.0.1:2379,[::1]:23790,etcd.internal/cattlegrid/shop/?sslmode=verify-ca",
         )
         .unwrap();
@@ -236,11 +238,11 @@ mod tests {
             whole.to_string(),
             "etcd://shop@10.0.0.1:2379,[::1]:23790,etcd.internal:2379/cattlegrid/shop"
         );
-        let short = Place::parse("etcd://localhost").unwrap();
+        let short = EtcdAddress::parse("etcd://localhost").unwrap();
         assert_eq!((short.prefix.as_str(), short.ssl, short.user), ("/cattlegrid", SslMode::Disable, None));
-        let listed = Place::of_servers(["https://a:1", "https://b"].into_iter(), Some("/x")).unwrap();
+        let listed = EtcdAddress::of_servers(["https://a:1", "https://b"].into_iter(), Some("/x")).unwrap();
         assert_eq!((listed.prefix.as_str(), listed.ssl), ("/x", SslMode::VerifyFull));
-        assert_eq!(Place::parse(&listed.to_string()).unwrap().servers, listed.servers);
+        assert_eq!(EtcdAddress::parse(&listed.to_string()).unwrap().servers, listed.servers);
     }
 
     #[test]
@@ -256,7 +258,7 @@ mod tests {
             ("etcd://u:%4@a", "%"),
             ("etcd://[::1", "bracket"),
         ] {
-            let error = Place::parse(text).unwrap_err().to_string();
+            let error = EtcdAddress::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
         for (servers, part) in [
@@ -266,16 +268,16 @@ mod tests {
             (&["http://a/b"], "server 1 has a path"),
             (&["http://a", "http://u:secret@b"], "server 2 has a user"),
         ] {
-            let error = Place::of_servers(servers.iter().copied(), None).unwrap_err().to_string();
+            let error = EtcdAddress::of_servers(servers.iter().copied(), None).unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains("secret"), "{servers:?}: {error}");
         }
         for text in
             ["u:%zsecret@a", "u:s/ecret@a", "u:0,secret@a/b c", "u@a/p?password=secret", "u:secret @:1"]
         {
-            let error = Place::parse(&format!("etcd://{text}")).unwrap_err().to_string();
+            let error = EtcdAddress::parse(&format!("etcd://{text}")).unwrap_err().to_string();
             assert!(!error.contains("ecret"), "{text}: {error}");
         }
-        let mut place = Place::parse("etcd://a").unwrap();
+        let mut place = EtcdAddress::parse("etcd://a").unwrap();
         for prefix in ["", "/", "//", "x"] {
             assert!(place.set_prefix(prefix).is_err(), "{prefix}");
         }

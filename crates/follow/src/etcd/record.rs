@@ -19,7 +19,7 @@ pub enum NodeState {
 
 /// A node, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct NodeRecord {
     /// Another one after each start.
     pub instance: u64,
     /// Where it is in its life.
@@ -47,7 +47,7 @@ impl NodeState {
     }
 }
 
-impl Record {
+impl NodeRecord {
     /// The value that is written.
     pub fn text(&self) -> Vec<u8> {
         let Self { instance, state, address, applied, max_lag_ms, lag_ms, release } = self;
@@ -102,7 +102,7 @@ mod tests {
         for (state, lag_ms) in
             [(NodeState::Joining, None), (NodeState::Up, Some(3)), (NodeState::Draining, Some(0))]
         {
-            let record = Record {
+            let record = NodeRecord {
                 instance: 7,
                 state,
                 address: "10.0.0.1:11211".to_owned(),
@@ -111,14 +111,14 @@ mod tests {
                 lag_ms,
                 release: "0.1.0".to_owned(),
             };
-            assert_eq!(Record::parse(&record.text()), Some(record.clone()));
+            assert_eq!(NodeRecord::parse(&record.text()), Some(record.clone()));
             let later = [&record.text()[..], b"\nweight 3"].concat();
-            assert_eq!(Record::parse(&later), Some(record));
+            assert_eq!(NodeRecord::parse(&later), Some(record));
         }
         for foreign in
             [&b""[..], b"hello", b"cattlegrid 2 1\nstate up", b"cattlegrid 1 1\nstate gone", b"\xff"]
         {
-            assert_eq!(Record::parse(foreign), None);
+            assert_eq!(NodeRecord::parse(foreign), None);
         }
     }
 }

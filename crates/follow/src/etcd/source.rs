@@ -14,56 +14,58 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::etcd::entry::{Bump, Read};
+use crate::etcd::entry::{Bump, EntryValue};
 use crate::etcd::feed::{Feed, Sightings};
-use crate::etcd::fleet::{Fleet, Listed};
+use crate::etcd::fleet::{Fleet, ListedNode};
 use crate::etcd::grpc::{Channel, GrpcError, Responses};
-use crate::etcd::link::{self, Mark, Opened, RESPONSE_MAX, head_request};
-use crate::etcd::membership::{self, Registered, Seat};
-use crate::etcd::messages::{Event, KeyValue, PutResponse, RangeResponse, WatchResponse};
-use crate::etcd::outbox::{Outbox, Wait};
-use crate::etcd::place::Place;
-use crate::etcd::record::{NodeState, Record};
-use crate::follower::{Action, Follower, Settings, Told};
+use crate::etcd::link::{self, LogMark, OpenedLink, RESPONSE_MAX, head_request};
+use crate::etcd::membership::{self, Registration, Seat};
+use crate::etcd::messages::{KeyValue, PutResponse, RangeResponse, WatchEvent, WatchResponse};
+use crate::etcd::outbox::{Outbox, TicketState};
+use crate::etcd::place::EtcdAddress;
+use crate::etcd::record::{NodeRecord, NodeState};
+use crate::follower::{Action, Follower, FollowerEvent, Settings};
 use crate::log::{Log, Snapshot};
 use crate::names::Names;
-use crate::node::{Notice, Order, Standing, Wish};
+use crate::node::{LogOrder, Notice, ResumePoint, SourceRequest};
 use crate::postgres::{LeftOut, Missing};
-use feeds::{Fed, Feeds, VIA};
-use seat::{OwnName, RECORD_AGAIN_MS, REGISTER_MS};
+use feeds::{FeedResult, Feeds, VIA};
+use seat::{NameState, RECORD_AGAIN_MS, REGISTER_MS};
 
-/// How long a client waits for a batch at most, in milliseconds: then the log is lost for all clients that write.
+/// Longest time for which a client waits for a batch, in milliseconds. After it the log counts as lost for
+/// all clients that write.
 pub const CONFIRM_MS_MAX: u64 = 400;
 
-/// How long leaving the list may take.
+/// Longest time for leaving the list.
 const LEAVE_MAX: Duration = Duration::from_millis(300);
 
 /// A node of a fleet, which obeys the log.
-pub trait Node: crate::node::Node {
+pub trait FleetNode: crate::node::Node {
     /// A client's request that waits for a bump.
     type Waiter: Send + 'static;
     /// Tells waiters that their bump is confirmed, or is not.
     fn tell(&mut self, waiters: Vec<Self::Waiter>, is_confirmed: bool);
-    /// All is obeyed that was committed before this moment in the database whose log has this name and is followed by one node for all.
+    /// Called when everything is obeyed that was committed before `asked_at_ms` in a database whose log one
+    /// node follows for all. `name`: of that log.
     fn fed(&mut self, name: &str, asked_at_ms: u64);
     /// Takes note of the nodes that are listed.
-    fn fleet(&mut self, nodes: Vec<Listed>);
+    fn fleet(&mut self, nodes: Vec<ListedNode>);
 }
 
 /// This node as the others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Own {
+pub struct NodeIdentity {
     /// The node's name, unique in its fleet.
     pub name: String,
-    /// Where clients reach it, `HOST:PORT`.
+    /// The address where clients reach the node, `HOST:PORT`.
     pub address: String,
     /// The node's release.
     pub release: String,
-    /// Another number after each start.
+    /// The number of this start of the node: another one after each start.
     pub instance: u64,
 }
 
-/// Where lanes leave bumps for the log.
+/// The mailbox in which lanes leave bumps for the log.
 #[derive(Debug)]
 pub struct Mailbox<W> {
     outbox: Mutex<Outbox<W>>,
@@ -75,14 +77,14 @@ pub struct Mailbox<W> {
 /// An etcd's log.
 #[derive(Clone)]
 pub struct Source {
-    /// Where it is.
-    pub place: Place,
+    /// The servers and the prefix.
+    pub place: EtcdAddress,
     /// How the certificate of each server is verified; empty: connections are not encrypted.
     pub tls: Vec<Arc<rustls::ClientConfig>>,
     /// How it is followed.
     pub settings: Settings,
     /// This node.
-    pub own: Own,
+    pub own: NodeIdentity,
 }
 
 struct Etcd;
@@ -90,15 +92,15 @@ struct Etcd;
 impl Log for Etcd {
     type Position = i64;
     type Transaction = ();
-    type Snapshot = All;
-    type Identity = Cluster;
+    type Snapshot = FullSnapshot;
+    type Identity = ClusterId;
     const IS_VISIBLE_ON_ARRIVAL: bool = true;
 }
 
-/// An entry stands for what was changed before.
-struct All;
+/// All transactions are visible: an entry is written after the change that it stands for.
+struct FullSnapshot;
 
-impl Snapshot<()> for All {
+impl Snapshot<()> for FullSnapshot {
     fn sees(&self, (): &()) -> bool {
         true
     }
@@ -110,9 +112,9 @@ impl Snapshot<()> for All {
 
 /// The cluster's identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Cluster(u64);
+struct ClusterId(u64);
 
-impl std::fmt::Display for Cluster {
+impl std::fmt::Display for ClusterId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "cluster {:x}", self.0)
     }
@@ -125,7 +127,7 @@ impl<W> Default for Mailbox<W> {
 }
 
 impl<W> Mailbox<W> {
-    /// With the databases' logs that one node follows for all.
+    /// A mailbox with the databases' logs that one node follows for all.
     pub fn new(feeds: Vec<Arc<Feed>>) -> Self {
         Self { outbox: Mutex::default(), sightings: Mutex::default(), feeds, ready: Notify::new() }
     }
@@ -146,14 +148,15 @@ impl<W> Mailbox<W> {
         self.feeds.iter().find(|feed| feed.name == name)
     }
 
-    /// A database's log was confirmed: what was committed before `asked_at_ms` has been left here, up to `ticket`.
-    pub fn say(&self, feed: &Feed, asked_at_ms: u64, ticket: u64, standing: Option<Standing>) {
+    /// Records a confirmation of a database's log: the bumps of everything committed before `asked_at_ms` are
+    /// in the mailbox, up to `ticket`.
+    pub fn say(&self, feed: &Feed, asked_at_ms: u64, ticket: u64, standing: Option<ResumePoint>) {
         let seen = self.sightings().before(asked_at_ms);
         feed.say(seen, ticket, standing);
         self.ready.notify_one();
     }
 
-    /// Leaves a bump that has been obeyed here. Returns its ticket.
+    /// Leaves a bump that this node has obeyed. Returns its ticket.
     pub fn push(&self, bump: &Bump) -> u64 {
         let line = bump.line();
         let ticket = self.lock().push(&line);
@@ -161,8 +164,8 @@ impl<W> Mailbox<W> {
         ticket
     }
 
-    /// Whether a ticket must be waited for, and if so, by whom; `is_barrier`: until all nodes have obeyed.
-    pub fn wait(&self, ticket: u64, is_barrier: bool, who: W) -> Wait {
+    /// Lets `who` wait for a ticket, if it is not committed yet. `is_barrier`: until all nodes have obeyed.
+    pub fn wait(&self, ticket: u64, is_barrier: bool, who: W) -> TicketState {
         let wait = self.lock().wait(ticket, is_barrier, who);
         if is_barrier {
             self.ready.notify_one();
@@ -170,12 +173,12 @@ impl<W> Mailbox<W> {
         wait
     }
 
-    /// Bumps that are not in the log yet.
+    /// The number of bumps that are not in the log yet.
     pub fn backlog(&self) -> usize {
         self.lock().backlog()
     }
 
-    /// The log is followed no more. Returns the waiters.
+    /// Empties the mailbox when the log is not followed any more. Returns the waiters.
     pub fn close(&self) -> Vec<W> {
         let mut outbox = self.lock();
         let waiters = outbox.set_up(false);
@@ -193,50 +196,50 @@ impl<W> Mailbox<W> {
 }
 
 /// The result of a request.
-enum Done {
+enum TaskResult {
     Probed { number: u64, result: Result<RangeResponse, GrpcError> },
     Put(Result<PutResponse, GrpcError>),
-    Registered(Result<Registered, GrpcError>),
+    Registered(Result<Registration, GrpcError>),
     Renewed(Result<bool, GrpcError>),
     Written(Result<(), GrpcError>),
-    Fed(usize, Fed),
+    Fed(usize, FeedResult),
 }
 
 /// A connection.
-struct Link {
+struct EtcdLink {
     channel: Channel,
     watch: Responses,
     cluster: u64,
-    tasks: JoinSet<Done>,
-    /// Since when a batch is under way, in milliseconds.
+    tasks: JoinSet<TaskResult>,
+    /// When the batch under way was sent, in milliseconds.
     put_ms: Option<u64>,
     /// A request about the node's place in the list is under way.
     is_seating: bool,
     is_renewing: bool,
 }
 
-struct Running<W> {
+struct EtcdLoop<W> {
     source: Source,
     follower: Follower<Etcd>,
     mail: Arc<Mailbox<W>>,
     fleet: Fleet<W>,
-    link: Option<Link>,
-    /// The server that is tried first.
+    link: Option<EtcdLink>,
+    /// The server that is tried first, as an index.
     first: usize,
-    /// Nothing of the last watch is resumed: it was compacted past us.
+    /// Whether the log was compacted beyond this node's position, so that the watch cannot resume.
     is_compacted: bool,
     cluster: u64,
-    mark: Option<Mark>,
+    mark: Option<LogMark>,
     state: NodeState,
     applied: i64,
-    /// Where the watch began.
+    /// The revision at which the watch began.
     from: i64,
     confirmed_ms: Option<u64>,
     lease: Option<i64>,
     seat: Option<Seat>,
     /// The state and the position in the record that was written last, and when, in milliseconds.
     written: Option<(NodeState, i64, u64)>,
-    /// Barriers wait until the record says that this revision is obeyed.
+    /// The revision that this node's record must reach, because barriers wait for it.
     barrier_at: i64,
     register_ms: u64,
     renew_ms: u64,
@@ -247,27 +250,27 @@ struct Running<W> {
     batch_ms: Option<u64>,
     batches: u64,
     maintained_ms: u64,
-    /// Why bumps are refused; said already.
+    /// The reason why etcd refuses bumps, which the operator was told.
     refused: Option<String>,
-    name: OwnName,
-    /// Since when this node is listed under a name that is not its seat's, in milliseconds.
+    name: NameState,
+    /// Since when this node is listed under another name than its seat's, in milliseconds.
     stray_ms: Option<u64>,
-    /// Keys of others; said already.
+    /// Keys among the nodes' that other programs wrote, which the operator was told.
     foreign: HashSet<Vec<u8>>,
     is_list_new: bool,
 }
 
 /// The next step after the follower's actions.
-enum Next {
+enum EtcdStep {
     /// Make a connection.
     Connect { resume: Option<i64> },
-    /// Wait for something to happen.
+    /// Wait for an event.
     Wait,
 }
 
-enum Heard {
+enum EtcdEvent {
     Watched(Result<Option<WatchResponse>, GrpcError>),
-    Done(Done),
+    Done(TaskResult),
     Time,
     Wished,
 }
@@ -284,20 +287,21 @@ impl Source {
             Err(error) => return Err(error),
         };
         let mut missing = Vec::new();
-        // Written and taken away with its lease: a right to write, and space for it.
+        // The key is written under a lease and goes with it. It shows whether this user may write, and
+        // whether there is space.
         let name = format!("check-{:016x}", self.own.instance);
         let value = b"cattlegrid check".to_vec();
         let prefix = self.place.prefix.clone();
         let seated = membership::register(opened.channel.clone(), prefix, name, value, (5, None, None)).await;
         match seated {
-            Ok(Registered::Seated(Seat { lease, .. }) | Registered::Taken { lease }) => {
+            Ok(Registration::Seated(Seat { lease, .. }) | Registration::Taken { lease }) => {
                 membership::leave(&opened.channel, lease, LEAVE_MAX).await;
             }
             Err(error) if error.is_refusal() => missing.push(self.refusal(&error)),
             Err(error) => return Err(error),
         }
         let foreign =
-            |kv: &&KeyValue| Record::parse(&kv.value).is_none() && !kv.value.starts_with(b"cattlegrid");
+            |kv: &&KeyValue| NodeRecord::parse(&kv.value).is_none() && !kv.value.starts_with(b"cattlegrid");
         if let Some(kv) = opened.nodes.iter().find(foreign) {
             missing.push(Missing {
                 what: format!("{} was not written by a node", String::from_utf8_lossy(&kv.key)),
@@ -320,13 +324,13 @@ impl Source {
     }
 
     /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is gone.
-    pub async fn follow<N: Node>(
+    pub async fn follow<N: FleetNode>(
         self,
         node: &mut N,
         mail: Arc<Mailbox<N::Waiter>>,
-        mut wish: watch::Receiver<Wish>,
+        mut wish: watch::Receiver<SourceRequest>,
     ) {
-        let mut running = Running {
+        let mut running = EtcdLoop {
             follower: Follower::new(self.settings),
             first: usize::try_from(self.own.instance).unwrap_or(0) % self.place.servers.len().max(1),
             source: self,
@@ -352,7 +356,7 @@ impl Source {
             batches: 0,
             maintained_ms: 0,
             refused: None,
-            name: OwnName::Free,
+            name: NameState::Free,
             stray_ms: None,
             foreign: HashSet::new(),
             is_list_new: true,
@@ -365,14 +369,14 @@ impl Source {
             let next = running.act(node);
             running.maintain(node);
             node.state(running.follower.state(), LeftOut::default());
-            if let Next::Connect { resume } = next {
+            if let EtcdStep::Connect { resume } = next {
                 tokio::select! {
                     () = running.connect(resume, node) => {}
                     () = stops(&mut wish) => break,
                 }
             } else {
                 let event = running.event(&mut wish, node.now_ms()).await;
-                if matches!(event, Heard::Wished) {
+                if matches!(event, EtcdEvent::Wished) {
                     let is_stopped = wish.borrow_and_update().stops;
                     if is_stopped || wish.has_changed().is_err() {
                         break;
@@ -382,12 +386,12 @@ impl Source {
             }
         }
         running.end_feeds();
-        // What is on its way is written.
+        // Writes the lines that are left.
         let _late = tokio::time::timeout(LEAVE_MAX, running.write_rest(node)).await;
         let waiters = running.mail.close();
         node.tell(waiters, false);
         node.tell(running.fleet.take_all(), false);
-        // A node that leaves by itself serves nothing any more: no barrier waits for it.
+        // A node that has left serves nothing any more, so no barrier waits for it.
         running.state = NodeState::Draining;
         let is_said = running.written.is_some_and(|(state, ..)| state == NodeState::Draining);
         if let (Some(link), Some(seat), false) = (&running.link, running.seat.clone(), is_said) {
@@ -401,19 +405,19 @@ impl Source {
     }
 }
 
-/// Comes back when the log is followed no more.
-async fn stops(wish: &mut watch::Receiver<Wish>) {
+/// Returns when the log need not be followed any more.
+async fn stops(wish: &mut watch::Receiver<SourceRequest>) {
     // An error: the sender is gone.
     let _stopped = wish.wait_for(|wish| wish.stops).await;
 }
 
-impl<W: Send + 'static> Running<W> {
-    /// Executes what the follower wants.
-    fn act(&mut self, node: &mut impl Node<Waiter = W>) -> Next {
+impl<W: Send + 'static> EtcdLoop<W> {
+    /// Executes the follower's actions.
+    fn act(&mut self, node: &mut impl FleetNode<Waiter = W>) -> EtcdStep {
         while let Some(action) = self.follower.poll_action() {
             match action {
-                Action::Bump(names) => node.order(Order::Bump(names)),
-                Action::Flush(reason) => node.order(Order::Flush(reason)),
+                Action::Bump(names) => node.order(LogOrder::Bump(names)),
+                Action::Flush(reason) => node.order(LogOrder::Flush(reason)),
                 Action::Confirmed { asked_at_ms } => {
                     // All before the watch's beginning has been obeyed, or flushed for.
                     self.applied = self.applied.max(self.from);
@@ -423,43 +427,44 @@ impl<W: Send + 'static> Running<W> {
                             self.state = NodeState::Up;
                         }
                         self.confirmed_ms = Some(asked_at_ms);
-                        node.order(Order::Confirmed { asked_at_ms });
+                        node.order(LogOrder::Confirmed { asked_at_ms });
                     }
-                    // Revisions of other keys, too: where nothing is bumped for long, the last bump may be compacted.
+                    // Revisions of other keys count, too: if nothing is bumped for long, the last bump may be
+                    // compacted.
                     let seen = self.mail.sightings().before(asked_at_ms);
                     let position = i64::try_from(seen).unwrap_or(0);
-                    self.follower.told(Told::Passed { position }, node.now_ms());
+                    self.follower.told(FollowerEvent::Passed { position }, node.now_ms());
                 }
                 Action::Acknowledge(position) => self.applied = position,
-                Action::Connect { resume } => return Next::Connect { resume },
+                Action::Connect { resume } => return EtcdStep::Connect { resume },
                 Action::Disconnect { reason } => self.unlink(reason, node),
                 Action::Probe { number } => {
                     self.feeds.asks(number, node.now_ms());
                     let request = head_request(&self.source.place);
                     self.spawn(|channel| async move {
                         let result = channel.unary("KV/Range", &request, RESPONSE_MAX).await;
-                        Done::Probed { number, result }
+                        TaskResult::Probed { number, result }
                     });
                 }
-                // The head is that of an entry, which comes or does not.
+                // The head is an entry's revision: the entry arrives without help.
                 Action::Nudge => {}
             }
         }
         self.obey_claims(node);
-        Next::Wait
+        EtcdStep::Wait
     }
 
     fn spawn<F>(&mut self, request: impl FnOnce(Channel) -> F)
     where
-        F: Future<Output = Done> + Send + 'static,
+        F: Future<Output = TaskResult> + Send + 'static,
     {
         if let Some(link) = &mut self.link {
             link.tasks.spawn(request(link.channel.clone()));
         }
     }
 
-    /// The connection is gone: so is what was under way on it.
-    fn unlink(&mut self, reason: String, node: &mut impl Node<Waiter = W>) {
+    /// Drops the connection, with everything under way on it.
+    fn unlink(&mut self, reason: String, node: &mut impl FleetNode<Waiter = W>) {
         self.link = None;
         self.first += 1;
         let waiters = {
@@ -471,12 +476,12 @@ impl<W: Send + 'static> Running<W> {
         node.notice(Notice::Lost { reason });
     }
 
-    fn lose(&mut self, reason: String, node: &mut impl Node<Waiter = W>) {
+    fn lose(&mut self, reason: String, node: &mut impl FleetNode<Waiter = W>) {
         self.unlink(reason.clone(), node);
-        self.follower.told(Told::Lost { reason }, node.now_ms());
+        self.follower.told(FollowerEvent::Lost { reason }, node.now_ms());
     }
 
-    async fn connect(&mut self, resume: Option<i64>, node: &mut impl Node<Waiter = W>) {
+    async fn connect(&mut self, resume: Option<i64>, node: &mut impl FleetNode<Waiter = W>) {
         let place = &self.source.place;
         let password = match node.password() {
             Ok(password) => password.or_else(|| place.password.clone()),
@@ -493,8 +498,8 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    fn opened(&mut self, opened: Opened, node: &mut impl Node<Waiter = W>) {
-        let Opened { channel, watch, cluster, from, resumes, nodes, feeds } = opened;
+    fn opened(&mut self, opened: OpenedLink, node: &mut impl FleetNode<Waiter = W>) {
+        let OpenedLink { channel, watch, cluster, from, resumes, nodes, feeds } = opened;
         let now_ms = node.now_ms();
         (self.is_compacted, self.cluster, self.from) = (false, cluster, from);
         if !resumes {
@@ -504,11 +509,11 @@ impl<W: Send + 'static> Running<W> {
         let prefix = format!("{}/node/", self.source.place.prefix);
         let record = |kv: &KeyValue| {
             let name = kv.key.strip_prefix(prefix.as_bytes())?;
-            Some((String::from_utf8_lossy(name).into_owned(), Record::parse(&kv.value)?))
+            Some((String::from_utf8_lossy(name).into_owned(), NodeRecord::parse(&kv.value)?))
         };
         self.fleet.replace(nodes.iter().filter_map(record), now_ms);
         self.fleet.see(u64::try_from(from).unwrap_or(0));
-        // Its record may have gone meanwhile, or be that of another cluster.
+        // The record may have gone meanwhile, or the cluster may be another one.
         let is_listed = |seat: &Seat| {
             self.fleet.get(&seat.name).is_some_and(|record| record.instance == self.source.own.instance)
         };
@@ -519,7 +524,7 @@ impl<W: Send + 'static> Running<W> {
         self.is_list_new = true;
         self.batch_ms = None;
         let tasks = JoinSet::new();
-        self.link = Some(Link {
+        self.link = Some(EtcdLink {
             channel,
             watch,
             cluster,
@@ -530,13 +535,13 @@ impl<W: Send + 'static> Running<W> {
         });
         self.feeds_opened(&feeds, resumes);
         let _none = self.mail.lock().set_up(true);
-        node.notice(Notice::Connected { identity: Cluster(cluster).to_string(), resumes });
-        self.follower.told(Told::Connected { identity: Cluster(cluster), resumes }, now_ms);
-        self.follower.told(Told::Passed { position: from }, now_ms);
+        node.notice(Notice::Connected { identity: ClusterId(cluster).to_string(), resumes });
+        self.follower.told(FollowerEvent::Connected { identity: ClusterId(cluster), resumes }, now_ms);
+        self.follower.told(FollowerEvent::Passed { position: from }, now_ms);
     }
 
-    /// Does what is due besides the follower's: batches, the lease, the record, barriers.
-    fn maintain(&mut self, node: &mut impl Node<Waiter = W>) {
+    /// Does everything that is due besides the follower's tasks: batches, the lease, the record, barriers.
+    fn maintain(&mut self, node: &mut impl FleetNode<Waiter = W>) {
         let now_ms = node.now_ms();
         self.maintained_ms = now_ms;
         let passed = self.fleet.take_passed(now_ms);
@@ -559,7 +564,7 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    /// When something is due, in milliseconds.
+    /// When the next task is due, in milliseconds.
     fn next_ms(&self) -> Option<u64> {
         let mut times: Vec<u64> = self.fleet.next_ms().into_iter().chain(self.feeds_next_ms()).collect();
         if let Some(link) = &self.link {
@@ -581,51 +586,51 @@ impl<W: Send + 'static> Running<W> {
                 }
             }
         }
-        // What was due then is done, or waits for something else than the time.
+        // Tasks that were due have been done, or wait for something other than time.
         let times = times.into_iter().filter(|at_ms| *at_ms > self.maintained_ms);
         times.chain(self.follower.next_ms()).min()
     }
 
-    async fn event(&mut self, wish: &mut watch::Receiver<Wish>, now_ms: u64) -> Heard {
+    async fn event(&mut self, wish: &mut watch::Receiver<SourceRequest>, now_ms: u64) -> EtcdEvent {
         let next_ms = self.next_ms();
         let wait =
             Duration::from_millis(next_ms.map_or(1000, |next_ms| next_ms.saturating_sub(now_ms)).min(1000));
         let mail = Arc::clone(&self.mail);
         let Some(link) = &mut self.link else {
             return tokio::select! {
-                () = tokio::time::sleep(wait) => Heard::Time,
-                _ = wish.changed() => Heard::Wished,
+                () = tokio::time::sleep(wait) => EtcdEvent::Time,
+                _ = wish.changed() => EtcdEvent::Wished,
             };
         };
-        let Link { watch, tasks, .. } = link;
+        let EtcdLink { watch, tasks, .. } = link;
         tokio::select! {
-            response = watch.next::<WatchResponse>() => Heard::Watched(response),
+            response = watch.next::<WatchResponse>() => EtcdEvent::Watched(response),
             Some(done) = tasks.join_next() => match done {
-                Ok(done) => Heard::Done(done),
-                Err(_) => Heard::Time,
+                Ok(done) => EtcdEvent::Done(done),
+                Err(_) => EtcdEvent::Time,
             },
-            () = mail.ready.notified() => Heard::Time,
-            _ = wish.changed() => Heard::Wished,
-            () = tokio::time::sleep(wait) => Heard::Time,
+            () = mail.ready.notified() => EtcdEvent::Time,
+            _ = wish.changed() => EtcdEvent::Wished,
+            () = tokio::time::sleep(wait) => EtcdEvent::Time,
         }
     }
 
-    fn take(&mut self, event: Heard, node: &mut impl Node<Waiter = W>) {
+    fn take(&mut self, event: EtcdEvent, node: &mut impl FleetNode<Waiter = W>) {
         let now_ms = node.now_ms();
         match event {
-            Heard::Watched(Ok(Some(response))) => self.watched(response, node),
-            Heard::Watched(Ok(None)) => self.lose("the watch has ended".to_owned(), node),
-            Heard::Watched(Err(error)) => self.lose(error.to_string(), node),
-            Heard::Done(done) => self.done(done, node),
-            Heard::Time | Heard::Wished => self.follower.tick(now_ms),
+            EtcdEvent::Watched(Ok(Some(response))) => self.watched(response, node),
+            EtcdEvent::Watched(Ok(None)) => self.lose("the watch has ended".to_owned(), node),
+            EtcdEvent::Watched(Err(error)) => self.lose(error.to_string(), node),
+            EtcdEvent::Done(done) => self.done(done, node),
+            EtcdEvent::Time | EtcdEvent::Wished => self.follower.tick(now_ms),
         }
     }
 
-    fn done(&mut self, done: Done, node: &mut impl Node<Waiter = W>) {
+    fn done(&mut self, done: TaskResult, node: &mut impl FleetNode<Waiter = W>) {
         let now_ms = node.now_ms();
         let Some(link) = &mut self.link else { return };
         match done {
-            Done::Probed { number, result: Ok(range) } => {
+            TaskResult::Probed { number, result: Ok(range) } => {
                 let header = range.header.unwrap_or_default();
                 let cluster = header.cluster_id;
                 let head = range.kvs.first().map_or(0, |kv| kv.mod_revision);
@@ -634,22 +639,24 @@ impl<W: Send + 'static> Running<W> {
                     self.feeds.told(number, revision);
                     self.mail.sightings().see(revision, now_ms);
                 }
-                let identity = Cluster(cluster);
-                self.follower
-                    .told(Told::Probed { number, identity, head, snapshot: All, works: false }, now_ms);
+                let identity = ClusterId(cluster);
+                self.follower.told(
+                    FollowerEvent::Probed { number, identity, head, snapshot: FullSnapshot, works: false },
+                    now_ms,
+                );
             }
-            Done::Put(result) => self.put(result, node),
-            Done::Probed { result: Err(error), .. } => self.lose(error.to_string(), node),
-            Done::Registered(result) => {
+            TaskResult::Put(result) => self.put(result, node),
+            TaskResult::Probed { result: Err(error), .. } => self.lose(error.to_string(), node),
+            TaskResult::Registered(result) => {
                 link.is_seating = false;
                 self.registered(result, node);
             }
-            Done::Fed(at, done) => {
+            TaskResult::Fed(at, done) => {
                 if let Err(error) = self.feed_done(at, done, now_ms) {
                     self.lose(error.to_string(), node);
                 }
             }
-            Done::Renewed(result) => {
+            TaskResult::Renewed(result) => {
                 link.is_renewing = false;
                 match result {
                     Ok(true) => self.leased_ms = self.renew_ms.saturating_sub(self.renew_after_ms()),
@@ -657,7 +664,7 @@ impl<W: Send + 'static> Running<W> {
                     Err(_) => self.renew_ms = now_ms + REGISTER_MS,
                 }
             }
-            Done::Written(result) => {
+            TaskResult::Written(result) => {
                 link.is_seating = false;
                 match result {
                     Ok(()) => {}
@@ -672,7 +679,7 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    fn watched(&mut self, response: WatchResponse, node: &mut impl Node<Waiter = W>) {
+    fn watched(&mut self, response: WatchResponse, node: &mut impl FleetNode<Waiter = W>) {
         let now_ms = node.now_ms();
         if response.compact_revision > 0 {
             self.is_compacted = true;
@@ -687,7 +694,7 @@ impl<W: Send + 'static> Running<W> {
             return self.lose("the cluster is another one".to_owned(), node);
         }
         for event in response.events {
-            let Event { kind, kv: Some(kv) } = &event else { continue };
+            let WatchEvent { kind, kv: Some(kv) } = &event else { continue };
             let own = &self.source.place.prefix;
             let rest = kv.key.strip_prefix(own.as_bytes()).unwrap_or_default();
             if let Some(name) = rest.strip_prefix(b"/node/") {
@@ -704,10 +711,10 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    fn entry(&mut self, kv: &KeyValue, node: &mut impl Node<Waiter = W>) {
+    fn entry(&mut self, kv: &KeyValue, node: &mut impl FleetNode<Waiter = W>) {
         let (mut names, mut is_own) = (Names::default(), false);
-        match Read::parse(&kv.value) {
-            Read::Entry(entry) => {
+        match EntryValue::parse(&kv.value) {
+            EntryValue::Entry(entry) => {
                 is_own = entry.instance == self.source.own.instance;
                 if entry.has_barrier && !is_own {
                     self.barrier_at = self.barrier_at.max(kv.mod_revision);
@@ -725,16 +732,16 @@ impl<W: Send + 'static> Running<W> {
                     }
                 }
             }
-            Read::Later { .. } => names.all("an entry that a node of a later release has written"),
-            Read::Foreign => {
+            EntryValue::Later { .. } => names.all("an entry that a node of a later release has written"),
+            EntryValue::Foreign => {
                 if self.foreign.len() < 100 && self.foreign.insert(kv.key.clone()) {
                     node.notice(Notice::Foreign { key: String::from_utf8_lossy(&kv.key).into_owned() });
                 }
             }
         }
         let head = kv.value.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
-        self.mark = Some(Mark { key: kv.key.clone(), revision: kv.mod_revision, head });
-        let told = Told::Entry { position: kv.mod_revision, transaction: (), names, is_own };
+        self.mark = Some(LogMark { key: kv.key.clone(), revision: kv.mod_revision, head });
+        let told = FollowerEvent::Entry { position: kv.mod_revision, transaction: (), names, is_own };
         self.follower.told(told, node.now_ms());
     }
 }

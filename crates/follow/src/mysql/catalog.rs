@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::missing::Missing;
-use crate::mysql::definitions::{Column, Purpose, Target};
-use crate::mysql::place::Place;
-use crate::mysql::server::Server;
+use crate::mysql::definitions::{Column, TargetPurpose, TargetTable};
+use crate::mysql::place::BinlogPosition;
+use crate::mysql::server::ServerSettings;
 use crate::mysql::statement::name;
-use crate::mysql::value::Shape;
-use crate::mysql::wire::Connection;
+use crate::mysql::value::ValueShape;
+use crate::mysql::wire::MysqlConnection;
 use crate::tables::{Cascade, Table, Template};
 use crate::wire::{ResultRow, WireError, text};
 
@@ -30,18 +30,18 @@ const PARENTS_MAX: usize = 200;
 
 /// The server's catalog, as far as it concerns the log.
 #[derive(Debug)]
-pub(crate) struct Catalog {
-    pub(crate) server: Server,
-    pub(crate) targets: Vec<Target>,
+pub(crate) struct MysqlCatalog {
+    pub(crate) server: ServerSettings,
+    pub(crate) targets: Vec<TargetTable>,
     pub(crate) missing: Vec<Missing>,
     /// How far the log was afterwards, and what its files are called.
-    pub(crate) head: Option<(String, Place)>,
+    pub(crate) head: Option<(String, BinlogPosition)>,
     /// The account that follows, as a GRANT names it.
     pub(crate) account: String,
 }
 
 /// A foreign key that changes rows of its table.
-struct Key {
+struct ForeignKey {
     parent: Table,
     columns: Vec<String>,
     on_delete: String,
@@ -62,14 +62,14 @@ fn full(table: &Table) -> String {
     format!("{}.{}", quoted(&table.schema), quoted(&table.name))
 }
 
-impl Catalog {
+impl MysqlCatalog {
     /// Reads what is there of what is wanted. `is_check`: it is asked before, and by a person.
     pub(crate) async fn read(
-        connection: &mut Connection,
+        connection: &mut MysqlConnection,
         tables: &[Table],
         is_check: bool,
     ) -> Result<Self, WireError> {
-        let server = Server::read(connection).await?;
+        let server = ServerSettings::read(connection).await?;
         let rows = connection.query("SELECT CURRENT_USER()").await?;
         let account = account(rows.first().map_or("", |row| text(row, 0)));
         let mut catalog = Self { server, targets: Vec::new(), missing: Vec::new(), head: None, account };
@@ -180,7 +180,7 @@ impl Catalog {
 
     async fn read_head(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut MysqlConnection,
         tables: &[Table],
         says: bool,
     ) -> Result<(), WireError> {
@@ -218,7 +218,7 @@ impl Catalog {
         Ok(())
     }
 
-    async fn read_table(&mut self, connection: &mut Connection, table: &Table) -> Result<(), WireError> {
+    async fn read_table(&mut self, connection: &mut MysqlConnection, table: &Table) -> Result<(), WireError> {
         let name = table.full_name();
         let sql = format!(
             "SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {} AND TABLE_NAME = {}",
@@ -282,7 +282,7 @@ impl Catalog {
                         format!("name one of {}", names.join(", ")),
                     );
                 }
-                Some(column) if column.shape == Shape::Refused && of_tags.contains(wanted) => {
+                Some(column) if column.shape == ValueShape::Refused && of_tags.contains(wanted) => {
                     self.miss(
                         false,
                         format!(
@@ -302,7 +302,11 @@ impl Catalog {
                 Some(_) => {}
             }
         }
-        self.targets.push(Target { table: followed, purpose: Purpose::Followed, columns: Some(columns) });
+        self.targets.push(TargetTable {
+            table: followed,
+            purpose: TargetPurpose::Followed,
+            columns: Some(columns),
+        });
         Ok(())
     }
 
@@ -315,7 +319,7 @@ impl Catalog {
     /// `created`: what creates the table.
     async fn columns(
         &self,
-        connection: &mut Connection,
+        connection: &mut MysqlConnection,
         table: &Table,
         created: &str,
     ) -> Result<Vec<Column>, WireError> {
@@ -334,7 +338,7 @@ impl Catalog {
     }
 
     /// The foreign keys by which rows of a table change with rows of others, and those of these others.
-    async fn read_keys(&mut self, connection: &mut Connection, table: &Table) -> Result<(), WireError> {
+    async fn read_keys(&mut self, connection: &mut MysqlConnection, table: &Table) -> Result<(), WireError> {
         if !self.server.is_mariadb
             && self.server.version >= CASCADES_LOGGED
             && !self.server.is_on("innodb_native_foreign_keys")
@@ -373,8 +377,9 @@ impl Catalog {
                     let mut parent = key.parent.clone();
                     let is_by_update = changes(&key.on_update);
                     parent.columns = Some(if is_by_update { key.columns.clone() } else { Vec::new() });
-                    let purpose = Purpose::Parent { deletes: changes(&key.on_delete), of: table.full_name() };
-                    self.targets.push(Target { table: parent, purpose, columns: Some(columns) });
+                    let purpose =
+                        TargetPurpose::Parent { deletes: changes(&key.on_delete), of: table.full_name() };
+                    self.targets.push(TargetTable { table: parent, purpose, columns: Some(columns) });
                 }
                 if seen.len() < PARENTS_MAX && seen.insert(key.parent.full_name()) {
                     open.push((key.parent, created_parent));
@@ -386,7 +391,7 @@ impl Catalog {
 }
 
 /// The statement that creates a table. None: the table does not exist, or may not be read as a whole.
-async fn created(connection: &mut Connection, table: &Table) -> Result<Option<String>, WireError> {
+async fn created(connection: &mut MysqlConnection, table: &Table) -> Result<Option<String>, WireError> {
     match connection.query(&format!("SHOW CREATE TABLE {}", full(table))).await {
         Ok(rows) => Ok(rows.first().map(|row| text(row, 1).to_owned())),
         Err(WireError::Server { .. }) => Ok(None),
@@ -396,7 +401,7 @@ async fn created(connection: &mut Connection, table: &Table) -> Result<Option<St
 
 /// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to those only who may do more
 /// than read.
-fn keys(created: &str, schema: &str) -> Vec<Key> {
+fn keys(created: &str, schema: &str) -> Vec<ForeignKey> {
     let all = created.lines().filter_map(|line| foreign_key(line, schema));
     all.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect()
 }
@@ -412,7 +417,7 @@ fn account(text: &str) -> String {
 fn note_hidden(columns: &mut Vec<Column>, created: &str) {
     let hidden = |name: String| Column {
         name,
-        shape: Shape::Refused,
+        shape: ValueShape::Refused,
         written: String::new(),
         is_virtual: true,
         is_hidden: true,
@@ -434,7 +439,7 @@ fn note_hidden(columns: &mut Vec<Column>, created: &str) {
 }
 
 /// Reads ``CONSTRAINT `a` FOREIGN KEY (`b`) REFERENCES `c` (`d`) ON DELETE CASCADE``.
-fn foreign_key(line: &str, schema: &str) -> Option<Key> {
+fn foreign_key(line: &str, schema: &str) -> Option<ForeignKey> {
     let rest = line.trim_start().strip_prefix("CONSTRAINT ")?;
     let (_, rest) = name(rest)?;
     let rest = rest.trim_start().strip_prefix("FOREIGN KEY")?;
@@ -449,7 +454,7 @@ fn foreign_key(line: &str, schema: &str) -> Option<Key> {
     };
     let (columns, rest) = names(rest)?;
     let rule = |on: &str| rest.split_once(on).map_or("", |(_, rule)| rule).trim_end_matches(',').to_owned();
-    Some(Key { parent, columns, on_delete: rule("ON DELETE "), on_update: rule("ON UPDATE ") })
+    Some(ForeignKey { parent, columns, on_delete: rule("ON DELETE "), on_update: rule("ON UPDATE ") })
 }
 
 /// A list of names in brackets, and what follows it.
@@ -498,29 +503,33 @@ fn column(row: &ResultRow) -> Column {
     }
 }
 
-fn shape(kind: &str, written: &str, charset: &str, bytes: usize) -> Shape {
+fn shape(kind: &str, written: &str, charset: &str, bytes: usize) -> ValueShape {
     // Of columns that are compressed, or of an old format of times.
     if written.contains("/*") {
-        return Shape::Refused;
+        return ValueShape::Refused;
     }
     match kind {
         "tinyint" | "smallint" | "mediumint" | "int" | "bigint" => {
-            if written.to_ascii_lowercase().contains("unsigned") { Shape::Unsigned } else { Shape::Signed }
+            if written.to_ascii_lowercase().contains("unsigned") {
+                ValueShape::Unsigned
+            } else {
+                ValueShape::Signed
+            }
         }
         "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => match charset {
-            "utf8mb4" | "utf8mb3" | "utf8" | "ascii" => Shape::Text,
-            "latin1" => Shape::Latin1,
-            _ => Shape::Refused,
+            "utf8mb4" | "utf8mb3" | "utf8" | "ascii" => ValueShape::Text,
+            "latin1" => ValueShape::Latin1,
+            _ => ValueShape::Refused,
         },
-        "binary" => Shape::Bytes { length: bytes },
-        "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => Shape::Bytes { length: 0 },
-        "enum" => Shape::Choice(choices(written)),
-        "set" => Shape::Set(choices(written)),
-        "decimal" | "date" | "datetime" | "timestamp" | "time" | "year" | "bit" => Shape::Own,
-        "uuid" => Shape::Uuid,
-        "inet4" => Shape::Inet4,
-        "inet6" => Shape::Inet6,
-        _ => Shape::Refused,
+        "binary" => ValueShape::Bytes { length: bytes },
+        "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob" => ValueShape::Bytes { length: 0 },
+        "enum" => ValueShape::Choice(choices(written)),
+        "set" => ValueShape::Set(choices(written)),
+        "decimal" | "date" | "datetime" | "timestamp" | "time" | "year" | "bit" => ValueShape::Own,
+        "uuid" => ValueShape::Uuid,
+        "inet4" => ValueShape::Inet4,
+        "inet6" => ValueShape::Inet6,
+        _ => ValueShape::Refused,
     }
 }
 
@@ -579,16 +588,16 @@ mod tests {
     #[test]
     fn shapes_of_types() {
         for (kind, written, charset, expected) in [
-            ("int", "int(10) unsigned", "", Shape::Unsigned),
-            ("bigint", "bigint(20)", "", Shape::Signed),
-            ("varchar", "varchar(10)", "utf8mb4", Shape::Text),
-            ("char", "char(10)", "latin1", Shape::Latin1),
-            ("char", "char(10)", "ucs2", Shape::Refused),
-            ("varchar", "varchar(10) /*M!100301 COMPRESSED*/", "utf8mb4", Shape::Refused),
-            ("binary", "binary(16)", "", Shape::Bytes { length: 16 }),
-            ("json", "json", "", Shape::Refused),
-            ("double", "double", "", Shape::Refused),
-            ("decimal", "decimal(5,2)", "", Shape::Own),
+            ("int", "int(10) unsigned", "", ValueShape::Unsigned),
+            ("bigint", "bigint(20)", "", ValueShape::Signed),
+            ("varchar", "varchar(10)", "utf8mb4", ValueShape::Text),
+            ("char", "char(10)", "latin1", ValueShape::Latin1),
+            ("char", "char(10)", "ucs2", ValueShape::Refused),
+            ("varchar", "varchar(10) /*M!100301 COMPRESSED*/", "utf8mb4", ValueShape::Refused),
+            ("binary", "binary(16)", "", ValueShape::Bytes { length: 16 }),
+            ("json", "json", "", ValueShape::Refused),
+            ("double", "double", "", ValueShape::Refused),
+            ("decimal", "decimal(5,2)", "", ValueShape::Own),
         ] {
             assert_eq!(shape(kind, written, charset, 16), expected, "{written}");
         }

@@ -7,10 +7,12 @@
 use std::collections::HashMap;
 
 use crate::missing::Missing;
-use crate::mysql::definitions::{Definitions, Purpose, Target};
-use crate::mysql::event::{Change, Event, HEADER_BYTES, Header, Query, Rows, TableMap};
-use crate::mysql::parts::{Part, parts};
-use crate::mysql::place::{Origin, Place, Transaction};
+use crate::mysql::definitions::{TableDefinitions, TargetPurpose, TargetTable};
+use crate::mysql::event::{
+    BinlogEvent, EventHeader, HEADER_BYTES, QueryEvent, RowChange, RowsEvent, TableMap,
+};
+use crate::mysql::parts::{RowTarget, parts};
+use crate::mysql::place::{BinlogPosition, BinlogTransaction, GtidOrigin};
 use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention, may_name};
 use crate::names::{NAMES_BYTES_MAX, Names};
 use crate::tables::{LeftOut, Table};
@@ -26,12 +28,12 @@ const LOW: u64 = 0xffff_ffff;
 
 /// An event that the decoder makes of a part of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum DecodedEvent {
     Entry {
-        transaction: Transaction,
+        transaction: BinlogTransaction,
         names: Names,
     },
-    Passed(Place),
+    Passed(BinlogPosition),
     Gap(String),
     /// A definition may have changed.
     Changed,
@@ -39,20 +41,20 @@ pub(crate) enum Said {
 
 /// The last transaction of a stream: at the next connection it must come again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Last {
-    pub(crate) start: Place,
-    pub(crate) end: Place,
+pub(crate) struct LastTransaction {
+    pub(crate) start: BinlogPosition,
+    pub(crate) end: BinlogPosition,
     pub(crate) gtid: Box<str>,
     pub(crate) time: u32,
 }
 
 /// State that a node needs to go on at a place for another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct DecoderState {
     /// When the place's file was begun.
     pub(crate) file_time: u32,
     /// The last transaction, if it is before the place.
-    pub(crate) last: Option<Last>,
+    pub(crate) last: Option<LastTransaction>,
     /// The number of the definitions, if they are known from the place on.
     pub(crate) definitions: Option<u64>,
 }
@@ -60,31 +62,31 @@ pub(crate) struct Begun {
 /// State of a stream, and of the one before it.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    pub(crate) definitions: Definitions,
+    pub(crate) definitions: TableDefinitions,
     pub(crate) left_out: LeftOut,
     /// Tables whose rows are not as the catalog says.
-    odd: Vec<Odd>,
+    odd: Vec<MismatchedTable>,
     tables: Vec<Table>,
     /// Whether names of tables count in small letters only.
     ignores_case: bool,
-    place: Place,
+    place: BinlogPosition,
     /// The server has said where the stream is, or was told.
     is_placed: bool,
     base: String,
     has_checksum: bool,
     /// The file, and when it was begun.
     file: Option<(u64, u32)>,
-    roles: HashMap<u64, Role>,
-    open: Option<Open>,
+    roles: HashMap<u64, TableRole>,
+    open: Option<OpenTransaction>,
     prepared: Vec<(Box<str>, Names)>,
-    last: Option<Last>,
+    last: Option<LastTransaction>,
     /// The transaction that must come first.
-    expected: Option<Last>,
+    expected: Option<LastTransaction>,
 }
 
 /// A table whose rows are not as the catalog says.
 #[derive(Debug)]
-struct Odd {
+struct MismatchedTable {
     /// The table's database and name.
     table: (String, String),
     what: String,
@@ -93,17 +95,17 @@ struct Odd {
 }
 
 #[derive(Debug)]
-enum Role {
-    Followed(Vec<Part>),
+enum TableRole {
+    Followed(Vec<RowTarget>),
     Other,
     Unknown(String),
 }
 
 #[derive(Debug)]
-struct Open {
-    start: Place,
+struct OpenTransaction {
+    start: BinlogPosition,
     names: Names,
-    gtid: Option<(Origin, u64)>,
+    gtid: Option<(GtidOrigin, u64)>,
     written: Box<str>,
     /// A statement was said to begin it, or need not be.
     has_begun: bool,
@@ -112,12 +114,12 @@ struct Open {
 impl Decoder {
     pub(crate) fn new(tables: &[Table]) -> Self {
         Self {
-            definitions: Definitions::new(tables),
+            definitions: TableDefinitions::new(tables),
             left_out: LeftOut::default(),
             odd: Vec::new(),
             tables: tables.to_vec(),
             ignores_case: false,
-            place: Place::default(),
+            place: BinlogPosition::default(),
             is_placed: false,
             base: String::new(),
             has_checksum: false,
@@ -131,7 +133,7 @@ impl Decoder {
     }
 
     /// The decoder of a node that goes on at a place for another one.
-    pub(crate) fn resumed(tables: &[Table], place: Place, begun: Begun) -> Self {
+    pub(crate) fn resumed(tables: &[Table], place: BinlogPosition, begun: DecoderState) -> Self {
         let mut decoder = Self::new(tables);
         (decoder.place, decoder.last) = (place, begun.last);
         decoder.file = Some((place.file, begun.file_time));
@@ -140,17 +142,17 @@ impl Decoder {
     }
 
     /// The state that a node needs to go on at this place. `None`: no node can.
-    pub(crate) fn begun(&self, place: Place) -> Option<Begun> {
+    pub(crate) fn begun(&self, place: BinlogPosition) -> Option<DecoderState> {
         let (_, file_time) = self.file.filter(|(number, _)| *number == place.file)?;
         let last = self.last.clone().filter(|last| last.end <= place);
-        Some(Begun { file_time, last, definitions: self.definitions.mark(place) })
+        Some(DecoderState { file_time, last, definitions: self.definitions.mark(place) })
     }
 
     /// A stream begins at a place; `None`: where the server says. `resumes`: it goes on where the last one stopped.
     pub(crate) fn begins(
         &mut self,
         base: &str,
-        place: Option<Place>,
+        place: Option<BinlogPosition>,
         resumes: bool,
         ignores_case: bool,
         has_checksum: bool,
@@ -171,14 +173,19 @@ impl Decoder {
 
     /// Where a stream may go on, of which all before `obeyed` is obeyed: the last transaction comes again, if it is obeyed and in the same
     /// file. An earlier file may be gone.
-    pub(crate) fn resume(&self, obeyed: Place) -> Place {
+    pub(crate) fn resume(&self, obeyed: BinlogPosition) -> BinlogPosition {
         let last = self.last.as_ref().filter(|last| last.end <= obeyed && last.start.file == obeyed.file);
         last.map_or(obeyed, |last| last.start)
     }
 
     /// The catalog was read, when definitions had changed as often and the log was at `head` afterwards; `None`: before the stream begins.
     /// Returns whether something is other than it was known to be.
-    pub(crate) fn looked(&mut self, targets: Vec<Target>, changes: Option<u64>, head: Place) -> bool {
+    pub(crate) fn looked(
+        &mut self,
+        targets: Vec<TargetTable>,
+        changes: Option<u64>,
+        head: BinlogPosition,
+    ) -> bool {
         let is_other = match changes {
             Some(changes) => self.definitions.read(targets, changes, head, self.place),
             None => self.definitions.opens(targets, head, self.place),
@@ -191,7 +198,7 @@ impl Decoder {
 
     /// Requirements that the rows show not to be met. Further calls do not return them again.
     pub(crate) fn missing(&mut self) -> Vec<Missing> {
-        let missing = |odd: &mut Odd| {
+        let missing = |odd: &mut MismatchedTable| {
             odd.is_said = true;
             Missing {
                 what: format!("{}, and stays so", odd.what),
@@ -203,7 +210,7 @@ impl Decoder {
     }
 
     /// How far the stream is.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> BinlogPosition {
         self.place
     }
 
@@ -211,8 +218,8 @@ impl Decoder {
     ///
     /// # Errors
     /// It cannot be read; says why.
-    pub(crate) fn take(&mut self, bytes: &[u8], is_cut: bool) -> Result<Vec<Said>, String> {
-        let header = Header::parse(bytes).ok_or("an event that is too short")?;
+    pub(crate) fn take(&mut self, bytes: &[u8], is_cut: bool) -> Result<Vec<DecodedEvent>, String> {
+        let header = EventHeader::parse(bytes).ok_or("an event that is too short")?;
         let mut said = Vec::new();
         if is_cut {
             if header.kind == PAYLOAD {
@@ -225,12 +232,13 @@ impl Decoder {
             return Ok(said);
         }
         // The description of a file tells how its events are written, and is itself written in one way.
-        let event = Event::parse(&header, bytes, self.has_checksum).map_err(|error| error.to_string())?;
+        let event =
+            BinlogEvent::parse(&header, bytes, self.has_checksum).map_err(|error| error.to_string())?;
         let is_of_file = !header.is_artificial && header.end != 0;
         match event {
-            Event::Rotate { file, offset } => {
-                let (base, place) =
-                    Place::of(&file, offset).ok_or_else(|| format!("a file of the log called `{file}`"))?;
+            BinlogEvent::Rotate { file, offset } => {
+                let (base, place) = BinlogPosition::of(&file, offset)
+                    .ok_or_else(|| format!("a file of the log called `{file}`"))?;
                 if base != self.base || place.file < self.place.file {
                     return Err(format!(
                         "the log goes on in `{file}`, before or beside {}",
@@ -238,7 +246,7 @@ impl Decoder {
                     ));
                 }
                 if self.is_placed && place.file > self.place.file + 1 {
-                    said.push(Said::Gap(format!(
+                    said.push(DecodedEvent::Gap(format!(
                         "the log goes on in `{file}` after {}",
                         self.place.name(&self.base)
                     )));
@@ -248,17 +256,17 @@ impl Decoder {
                 self.open = None;
                 self.passed(&mut said);
             }
-            Event::Format { has_checksum, is_start } => {
+            BinlogEvent::Format { has_checksum, is_start } => {
                 self.has_checksum = has_checksum;
                 let file = (self.place.file, header.time);
                 match self.file {
                     Some((number, _)) if number == file.0 && self.file != Some(file) => {
-                        said.push(Said::Gap(
+                        said.push(DecodedEvent::Gap(
                             "the log was begun anew, or is that of another server".to_owned(),
                         ));
                     }
                     Some((number, _)) if number != file.0 && is_start => {
-                        said.push(Said::Gap("the server was started again".to_owned()));
+                        said.push(DecodedEvent::Gap("the server was started again".to_owned()));
                     }
                     _ => {}
                 }
@@ -268,19 +276,19 @@ impl Decoder {
                 }
                 self.passed(&mut said);
             }
-            Event::Heartbeat { file, offset } => {
+            BinlogEvent::Heartbeat { file, offset } => {
                 self.beats(&file, offset.unwrap_or(header.end.into()), &mut said);
             }
-            Event::Payload(events) => {
+            BinlogEvent::Payload(events) => {
                 let mut rest = events.as_slice();
                 while !rest.is_empty() {
-                    let inner = Header::parse(rest).ok_or("a compressed event that is too short")?;
+                    let inner = EventHeader::parse(rest).ok_or("a compressed event that is too short")?;
                     let length = inner.length as usize;
                     if length < HEADER_BYTES || length > rest.len() {
                         return Err("a compressed event of a wrong length".to_owned());
                     }
                     let (one, others) = rest.split_at(length);
-                    let event = Event::parse(&inner, one, false).map_err(|error| error.to_string())?;
+                    let event = BinlogEvent::parse(&inner, one, false).map_err(|error| error.to_string())?;
                     // The whole has a place, its parts have none.
                     if others.is_empty() {
                         self.advance(&header);
@@ -294,17 +302,17 @@ impl Decoder {
                 if is_of_file {
                     self.advance(&header);
                 }
-                if event == Event::Gtid(None) {
+                if event == BinlogEvent::Gtid(None) {
                     return Err("the log has a transaction without a number: gtid_mode must be ON".to_owned());
                 }
-                if let Event::Gtid(_) | Event::MariaGtid { .. } = &event {
+                if let BinlogEvent::Gtid(_) | BinlogEvent::MariaGtid { .. } = &event {
                     // What has no end of its own ends here.
                     self.end_at(start, header.time, &mut said);
                     self.begin(&event, start);
                 } else {
                     self.changed(event, header.time, &mut said);
                 }
-                if self.open.is_none() && !said.iter().any(|one| matches!(one, Said::Entry { .. })) {
+                if self.open.is_none() && !said.iter().any(|one| matches!(one, DecodedEvent::Entry { .. })) {
                     self.passed(&mut said);
                 }
             }
@@ -312,7 +320,7 @@ impl Decoder {
         Ok(said)
     }
 
-    fn advance(&mut self, header: &Header) {
+    fn advance(&mut self, header: &EventHeader) {
         if header.end == 0 || header.is_artificial {
             return;
         }
@@ -321,13 +329,13 @@ impl Decoder {
         self.place.offset = if offset + LOW / 2 < self.place.offset { offset + LOW + 1 } else { offset };
     }
 
-    fn passed(&mut self, said: &mut Vec<Said>) {
+    fn passed(&mut self, said: &mut Vec<DecodedEvent>) {
         self.definitions.reached(self.place);
-        said.push(Said::Passed(self.place));
+        said.push(DecodedEvent::Passed(self.place));
     }
 
-    fn beats(&mut self, file: &str, offset: u64, said: &mut Vec<Said>) {
-        let Some((_, place)) = Place::of(file, offset) else { return };
+    fn beats(&mut self, file: &str, offset: u64, said: &mut Vec<DecodedEvent>) {
+        let Some((_, place)) = BinlogPosition::of(file, offset) else { return };
         if self.open.is_none() && place.file == self.place.file && place > self.place {
             self.place = place;
         }
@@ -336,39 +344,45 @@ impl Decoder {
         }
     }
 
-    fn begin(&mut self, event: &Event<'_>, start: Place) {
+    fn begin(&mut self, event: &BinlogEvent<'_>, start: BinlogPosition) {
         let (gtid, written, has_begun) = match event {
-            Event::Gtid(Some((uuid, tag, number))) => {
+            BinlogEvent::Gtid(Some((uuid, tag, number))) => {
                 let written = format!("{:032x}:{tag}:{number}", u128::from_be_bytes(*uuid));
                 (Some(((*uuid, tag.clone()), *number)), written, false)
             }
-            Event::MariaGtid { domain, number, is_alone, .. } => {
+            BinlogEvent::MariaGtid { domain, number, is_alone, .. } => {
                 (None, format!("{domain}-{number}"), !is_alone)
             }
             _ => (None, String::new(), false),
         };
-        self.open = Some(Open { start, names: Names::default(), gtid, written: written.into(), has_begun });
+        self.open = Some(OpenTransaction {
+            start,
+            names: Names::default(),
+            gtid,
+            written: written.into(),
+            has_begun,
+        });
     }
 
     /// Takes what a transaction did.
-    fn changed(&mut self, event: Event<'_>, time: u32, said: &mut Vec<Said>) {
+    fn changed(&mut self, event: BinlogEvent<'_>, time: u32, said: &mut Vec<DecodedEvent>) {
         match event {
-            Event::Query(query) => self.query(&query, time, said),
-            Event::TableMap(map) => {
+            BinlogEvent::Query(query) => self.query(&query, time, said),
+            BinlogEvent::TableMap(map) => {
                 let role = self.role(&map, said);
                 self.roles.insert(map.id, role);
             }
-            Event::Rows(rows) => self.rows(&rows),
-            Event::Commit => self.end(time, said),
-            Event::Prepared { is_one_phase, id } => {
+            BinlogEvent::Rows(rows) => self.rows(&rows),
+            BinlogEvent::Commit => self.end(time, said),
+            BinlogEvent::Prepared { is_one_phase, id } => {
                 if let (false, Some(open)) = (is_one_phase, &mut self.open) {
                     let names = std::mem::take(&mut open.names);
                     self.keep(id.into(), names);
                 }
                 self.end(time, said);
             }
-            Event::Incident => {
-                said.push(Said::Gap("the server says that its log may lack something".to_owned()));
+            BinlogEvent::Incident => {
+                said.push(DecodedEvent::Gap("the server says that its log may lack something".to_owned()));
             }
             _ => {}
         }
@@ -384,11 +398,11 @@ impl Decoder {
         }
     }
 
-    fn query(&mut self, query: &Query<'_>, time: u32, said: &mut Vec<Said>) {
+    fn query(&mut self, query: &QueryEvent<'_>, time: u32, said: &mut Vec<DecodedEvent>) {
         let sql = String::from_utf8_lossy(&query.sql);
         let statement = Statement::of(&sql);
         let start = self.place;
-        let open = self.open.get_or_insert_with(|| Open {
+        let open = self.open.get_or_insert_with(|| OpenTransaction {
             start,
             names: Names::default(),
             gtid: None,
@@ -451,7 +465,13 @@ impl Decoder {
 
     /// A statement that changes rows or definitions, without saying which rows. One of a database with followed tables may change their
     /// rows through a view, a procedure or a trigger.
-    fn statement(&mut self, sql: &str, is_definition: bool, query: &Query<'_>, said: &mut Vec<Said>) {
+    fn statement(
+        &mut self,
+        sql: &str,
+        is_definition: bool,
+        query: &QueryEvent<'_>,
+        said: &mut Vec<DecodedEvent>,
+    ) {
         let default = String::from_utf8_lossy(query.database);
         let verb = sql.split_whitespace().next().unwrap_or_default();
         let is_of_database = is_definition && (may_mention(sql, "database") || may_mention(sql, "schema"));
@@ -474,84 +494,87 @@ impl Decoder {
         if is_definition {
             self.definitions.changed();
             self.roles.clear();
-            said.push(Said::Changed);
+            said.push(DecodedEvent::Changed);
         }
     }
 
-    fn role(&mut self, map: &TableMap<'_>, said: &mut Vec<Said>) -> Role {
+    fn role(&mut self, map: &TableMap<'_>, said: &mut Vec<DecodedEvent>) -> TableRole {
         let (database, name) = (String::from_utf8_lossy(map.database), String::from_utf8_lossy(map.table));
         let of_name =
             |table: &Table| self.is_same(&table.schema, &database) && self.is_same(&table.name, &name);
         let targets: Vec<_> =
             self.definitions.targets().iter().filter(|target| of_name(&target.table)).collect();
         if targets.is_empty() {
-            return Role::Other;
+            return TableRole::Other;
         }
-        let is_followed = |target: &&&Target| target.purpose == Purpose::Followed;
+        let is_followed = |target: &&&TargetTable| target.purpose == TargetPurpose::Followed;
         let is_known = self.definitions.is_known();
         if !is_known && map.names.is_none()
             || targets.iter().filter(is_followed).any(|target| target.columns.is_none())
         {
-            return Role::Unknown(format!("the columns of {database}.{name} are not known yet"));
+            return TableRole::Unknown(format!("the columns of {database}.{name} are not known yet"));
         }
         match parts(&targets, map) {
             Ok(parts) => {
                 self.odd.retain(|odd| odd.table.0 != database || odd.table.1 != name);
-                Role::Followed(parts)
+                TableRole::Followed(parts)
             }
             Err(reason) => {
                 let what = format!("{database}.{name} {reason}");
                 let table = (database.into_owned(), name.into_owned());
                 match self.odd.iter().find(|odd| odd.table == table) {
                     // Nothing is confirmed until it is mended, and then everything is flushed.
-                    Some(odd) if odd.is_said => return Role::Other,
+                    Some(odd) if odd.is_said => return TableRole::Other,
                     Some(_) => {}
                     // A statement may follow that made it what it is.
                     None if !self.definitions.is_sure(self.place) => {}
                     None => {
-                        self.odd.push(Odd { table, what: what.clone(), is_said: false });
-                        said.push(Said::Changed);
+                        self.odd.push(MismatchedTable { table, what: what.clone(), is_said: false });
+                        said.push(DecodedEvent::Changed);
                     }
                 }
-                Role::Unknown(what)
+                TableRole::Unknown(what)
             }
         }
     }
 
-    fn rows(&mut self, rows: &Rows<'_>) {
+    fn rows(&mut self, rows: &RowsEvent<'_>) {
         let Some(open) = &mut self.open else { return };
         match self.roles.get(&rows.table) {
-            Some(Role::Followed(_)) if rows.change == Change::UpdateInPart => {
+            Some(TableRole::Followed(_)) if rows.change == RowChange::UpdateInPart => {
                 open.names.all("updated rows are in the log in part: set binlog_row_value_options = ''");
             }
-            Some(Role::Followed(parts)) => {
+            Some(TableRole::Followed(parts)) => {
                 for part in parts {
                     if let Err(reason) = part.changed(rows, &mut open.names, &mut self.left_out) {
                         open.names.all(&reason);
                     }
                 }
             }
-            Some(Role::Unknown(reason)) => open.names.all(reason),
-            Some(Role::Other) | None => {}
+            Some(TableRole::Unknown(reason)) => open.names.all(reason),
+            Some(TableRole::Other) | None => {}
         }
     }
 
-    fn end(&mut self, time: u32, said: &mut Vec<Said>) {
+    fn end(&mut self, time: u32, said: &mut Vec<DecodedEvent>) {
         self.end_at(self.place, time, said);
     }
 
-    fn end_at(&mut self, end: Place, time: u32, said: &mut Vec<Said>) {
+    fn end_at(&mut self, end: BinlogPosition, time: u32, said: &mut Vec<DecodedEvent>) {
         let Some(open) = self.open.take() else { return };
         self.roles.clear();
-        let last = Last { start: open.start, end, gtid: open.written, time };
+        let last = LastTransaction { start: open.start, end, gtid: open.written, time };
         if let Some(expected) = self.expected.take()
             && expected != last
         {
-            said.push(Said::Gap(format!("the log has another transaction at {}", expected.start)));
+            said.push(DecodedEvent::Gap(format!("the log has another transaction at {}", expected.start)));
         }
         self.last = Some(last);
         self.definitions.reached(end);
-        said.push(Said::Entry { transaction: Transaction { end, gtid: open.gtid }, names: open.names });
+        said.push(DecodedEvent::Entry {
+            transaction: BinlogTransaction { end, gtid: open.gtid },
+            names: open.names,
+        });
     }
 }
 

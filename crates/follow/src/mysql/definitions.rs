@@ -4,16 +4,16 @@
 //! place at which the stream is: so what was read counts from the place on that the log had reached afterwards, if no statement before
 //! that place changes a definition. Until then a row of a followed table invalidates everything.
 
-use crate::mark::Mark;
-use crate::mysql::place::Place;
-use crate::mysql::value::Shape;
+use crate::mark::Fingerprint;
+use crate::mysql::place::BinlogPosition;
+use crate::mysql::value::ValueShape;
 use crate::tables::Table;
 
 /// A column, as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ValueShape,
     /// The column's type as the catalog writes it.
     pub(crate) written: String,
     /// Whether the column is computed, and may be in no row.
@@ -26,7 +26,7 @@ pub(crate) struct Column {
 
 /// The purpose of reading a table's rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum TargetPurpose {
     /// Their tags are bumped.
     Followed,
     /// When one is deleted, if `deletes`, or its columns change, rows of this table do, too, which are not in the log.
@@ -35,29 +35,29 @@ pub(crate) enum Purpose {
 
 /// A table whose rows are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct TargetTable {
     pub(crate) table: Table,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: TargetPurpose,
     /// In the order of the log; `None`: there is no such table.
     pub(crate) columns: Option<Vec<Column>>,
 }
 
 /// Definitions read from the catalog that are not in force yet.
 #[derive(Debug)]
-struct Read {
-    targets: Vec<Target>,
+struct PendingDefinitions {
+    targets: Vec<TargetTable>,
     /// From where on it is known to be so.
-    from: Place,
+    from: BinlogPosition,
 }
 
 /// The definitions of the tables, as far as they are known.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions {
-    targets: Vec<Target>,
+pub(crate) struct TableDefinitions {
+    targets: Vec<TargetTable>,
     is_known: bool,
-    read: Option<Read>,
+    read: Option<PendingDefinitions>,
     /// From where on they are known.
-    since: Place,
+    since: BinlogPosition,
     /// Statements so far that may have changed a definition.
     changes: u64,
     /// The stream is the first of a node that goes on for another one.
@@ -66,11 +66,14 @@ pub(crate) struct Definitions {
     expected: Option<u64>,
 }
 
-impl Definitions {
+impl TableDefinitions {
     /// Those of these tables are not known yet.
     pub(crate) fn new(tables: &[Table]) -> Self {
-        let target =
-            |table: &Table| Target { table: table.clone(), purpose: Purpose::Followed, columns: None };
+        let target = |table: &Table| TargetTable {
+            table: table.clone(),
+            purpose: TargetPurpose::Followed,
+            columns: None,
+        };
         Self { targets: tables.iter().map(target).collect(), ..Self::default() }
     }
 
@@ -80,17 +83,17 @@ impl Definitions {
     }
 
     /// A stream begins at a place, and not where the last one stopped: what is known is so from there on, or the catalog says otherwise.
-    pub(crate) fn begins(&mut self, at: Place) {
+    pub(crate) fn begins(&mut self, at: BinlogPosition) {
         (self.goes_on, self.expected, self.since) = (false, None, at);
     }
 
     /// A number of what is known from this place on, which is the same for the same definitions.
-    pub(crate) fn mark(&self, from: Place) -> Option<u64> {
+    pub(crate) fn mark(&self, from: BinlogPosition) -> Option<u64> {
         self.is_sure(from).then(|| mark(&self.targets))
     }
 
     /// The tables whose rows are looked at.
-    pub(crate) fn targets(&self) -> &[Target] {
+    pub(crate) fn targets(&self) -> &[TargetTable] {
         &self.targets
     }
 
@@ -113,20 +116,31 @@ impl Definitions {
 
     /// The catalog was read: after the change of this number had come, and before the log was at `from`. `at`: where the stream is.
     /// Returns whether something is other than it was known to be, though no statement has said so.
-    pub(crate) fn read(&mut self, targets: Vec<Target>, changes: u64, from: Place, at: Place) -> bool {
+    pub(crate) fn read(
+        &mut self,
+        targets: Vec<TargetTable>,
+        changes: u64,
+        from: BinlogPosition,
+        at: BinlogPosition,
+    ) -> bool {
         if changes != self.changes || self.is_known && self.targets == targets {
             return false;
         }
         let is_other = self.is_known;
         self.is_known = false;
-        self.read = Some(Read { targets, from });
+        self.read = Some(PendingDefinitions { targets, from });
         self.reached(at);
         is_other
     }
 
     /// The catalog was read before the stream begins at `at`, and before the log was at `head`. Returns whether something may have been
     /// other than it is, though no statement says so.
-    pub(crate) fn opens(&mut self, targets: Vec<Target>, head: Place, at: Place) -> bool {
+    pub(crate) fn opens(
+        &mut self,
+        targets: Vec<TargetTable>,
+        head: BinlogPosition,
+        at: BinlogPosition,
+    ) -> bool {
         let (goes_on, expected) = (std::mem::take(&mut self.goes_on), self.expected.take());
         self.read = None;
         if self.is_known && self.targets == targets {
@@ -141,12 +155,12 @@ impl Definitions {
     }
 
     /// Whether no statement is still to come that made the definitions what they are.
-    pub(crate) fn is_sure(&self, at: Place) -> bool {
+    pub(crate) fn is_sure(&self, at: BinlogPosition) -> bool {
         self.is_known && self.since <= at
     }
 
     /// The stream has reached a place.
-    pub(crate) fn reached(&mut self, at: Place) {
+    pub(crate) fn reached(&mut self, at: BinlogPosition) {
         if let Some(read) = self.read.take_if(|read| read.from <= at) {
             (self.targets, self.is_known, self.since) = (read.targets, true, at);
         }
@@ -158,8 +172,8 @@ impl Definitions {
     }
 }
 
-fn mark(targets: &[Target]) -> u64 {
-    let mut mark = Mark::default();
+fn mark(targets: &[TargetTable]) -> u64 {
+    let mut mark = Fingerprint::default();
     mark.add(&format!("{targets:?}"));
     mark.number()
 }
@@ -168,10 +182,10 @@ fn mark(targets: &[Target]) -> u64 {
 mod tests {
     use super::*;
 
-    fn targets(columns: &[&str]) -> Vec<Target> {
+    fn targets(columns: &[&str]) -> Vec<TargetTable> {
         let column = |name: &&str| Column {
             name: (*name).to_owned(),
-            shape: Shape::Signed,
+            shape: ValueShape::Signed,
             written: "int(11)".to_owned(),
             is_virtual: false,
             is_hidden: false,
@@ -179,16 +193,16 @@ mod tests {
         };
         let table = Table::named("shop.users").unwrap();
         let columns = Some(columns.iter().map(column).collect());
-        vec![Target { table, purpose: Purpose::Followed, columns }]
+        vec![TargetTable { table, purpose: TargetPurpose::Followed, columns }]
     }
 
-    fn at(offset: u64) -> Place {
-        Place { file: 1, offset }
+    fn at(offset: u64) -> BinlogPosition {
+        BinlogPosition { file: 1, offset }
     }
 
     #[test]
     fn what_was_read_counts_from_its_place_on() {
-        let mut own = Definitions::new(&[Table::named("shop.users").unwrap()]);
+        let mut own = TableDefinitions::new(&[Table::named("shop.users").unwrap()]);
         assert!(!own.is_known() && own.targets().len() == 1);
         assert!(!own.read(targets(&["id"]), 0, at(200), at(100)));
         own.reached(at(199));
@@ -201,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_statement_in_between_takes_it_back() {
-        let mut own = Definitions::new(&[]);
+        let mut own = TableDefinitions::new(&[]);
         own.read(targets(&["id"]), 0, at(200), at(100));
         own.changed();
         own.reached(at(300));
@@ -213,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_was_read_before_a_stream_counts_at_once() {
-        let mut own = Definitions::new(&[]);
+        let mut own = TableDefinitions::new(&[]);
         own.begins(at(100));
         assert!(!own.opens(targets(&["id"]), at(200), at(100)));
         assert!(own.is_known() && !own.is_waiting() && own.targets() == targets(&["id"]));
@@ -222,7 +236,7 @@ mod tests {
         own.changed();
         assert!(!own.is_known());
         // The log was begun anew.
-        let mut own = Definitions::new(&[]);
+        let mut own = TableDefinitions::new(&[]);
         own.opens(targets(&["id"]), at(900), at(900));
         own.begins(at(4));
         assert!(!own.opens(targets(&["id"]), at(50), at(4)));
@@ -236,7 +250,7 @@ mod tests {
     #[test]
     fn another_node_goes_on_with_what_was_known() {
         let known = |columns: &[&str]| {
-            let mut own = Definitions::new(&[]);
+            let mut own = TableDefinitions::new(&[]);
             own.opens(targets(columns), at(100), at(100));
             own
         };
@@ -247,14 +261,14 @@ mod tests {
         for (mark, columns, is_same) in
             [(mark, ["id", "name"], true), (mark, ["name", "id"], false), (None, ["id", "name"], false)]
         {
-            let mut other = Definitions::new(&[]);
+            let mut other = TableDefinitions::new(&[]);
             other.goes_on(mark);
             assert_eq!(other.opens(targets(&columns), at(500), at(150)), !is_same, "everything, once");
             assert!(other.is_known() && !other.is_waiting(), "no row is of a table that is not known");
             assert_eq!(other.is_sure(at(150)), is_same);
         }
         // A stream that begins elsewhere.
-        let mut other = Definitions::new(&[]);
+        let mut other = TableDefinitions::new(&[]);
         other.goes_on(mark);
         other.begins(at(300));
         assert!(
@@ -265,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_change_that_no_statement_says() {
-        let mut own = Definitions::new(&[]);
+        let mut own = TableDefinitions::new(&[]);
         own.read(targets(&["id"]), 0, at(1), at(1));
         assert!(own.read(targets(&["key"]), 0, at(200), at(100)) && !own.is_known());
         own.reached(at(200));

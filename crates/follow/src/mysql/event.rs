@@ -4,7 +4,7 @@
 
 use std::io::Read as _;
 
-use crate::mysql::read::Reader;
+use crate::mysql::read::ByteReader;
 
 /// Bytes before the content of an event.
 pub(crate) const HEADER_BYTES: usize = 19;
@@ -26,7 +26,7 @@ const NO_ASCII: [u16; 4] = [10, 82, 1034, 1106];
 
 /// The header before each event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct EventHeader {
     pub(crate) time: u32,
     pub(crate) kind: u8,
     pub(crate) length: u32,
@@ -35,9 +35,9 @@ pub(crate) struct Header {
     pub(crate) is_artificial: bool,
 }
 
-impl Header {
+impl EventHeader {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(bytes.get(..HEADER_BYTES)?);
+        let mut reader = ByteReader::new(bytes.get(..HEADER_BYTES)?);
         let (time, kind, _server) = (reader.u32()?, reader.u8()?, reader.u32()?);
         let (length, end, flags) = (reader.u32()?, reader.u32()?, reader.u16()?);
         Some(Self { time, kind, length, end, is_artificial: flags & ARTIFICIAL != 0 })
@@ -46,7 +46,7 @@ impl Header {
 
 /// How rows were changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum RowChange {
     Insert,
     Update,
     /// An update whose new rows have some values as differences.
@@ -56,7 +56,7 @@ pub(crate) enum Change {
 
 /// One event.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Event<'a> {
+pub(crate) enum BinlogEvent<'a> {
     /// The next file.
     Rotate {
         file: String,
@@ -75,9 +75,9 @@ pub(crate) enum Event<'a> {
         number: u64,
         is_alone: bool,
     },
-    Query(Query<'a>),
+    Query(QueryEvent<'a>),
     TableMap(TableMap<'a>),
-    Rows(Rows<'a>),
+    Rows(RowsEvent<'a>),
     /// The transaction is committed.
     Commit,
     /// The transaction is prepared under an `XID` of the client's, as statements have it; `is_one_phase`: it
@@ -100,7 +100,7 @@ pub(crate) enum Event<'a> {
 
 /// A statement.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Query<'a> {
+pub(crate) struct QueryEvent<'a> {
     pub(crate) database: &'a [u8],
     pub(crate) sql: std::borrow::Cow<'a, [u8]>,
     /// The text is in a character set of the client's whose first half is not ASCII.
@@ -121,8 +121,8 @@ pub(crate) struct TableMap<'a> {
 
 /// Rows of a table.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Rows<'a> {
-    pub(crate) change: Change,
+pub(crate) struct RowsEvent<'a> {
+    pub(crate) change: RowChange,
     pub(crate) table: u64,
     pub(crate) width: usize,
     /// Which columns the rows have.
@@ -135,12 +135,16 @@ pub(crate) struct Rows<'a> {
 /// An event that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of type {0} of the binary log that cannot be read")]
-pub struct Malformed(pub(crate) u8);
+pub struct MalformedEvent(pub(crate) u8);
 
-impl<'a> Event<'a> {
+impl<'a> BinlogEvent<'a> {
     /// Reads an event behind its header. `has_checksum`: as the file says; of the description of the file it is always there.
-    pub(crate) fn parse(header: &Header, bytes: &'a [u8], has_checksum: bool) -> Result<Self, Malformed> {
-        let failed = Malformed(header.kind);
+    pub(crate) fn parse(
+        header: &EventHeader,
+        bytes: &'a [u8],
+        has_checksum: bool,
+    ) -> Result<Self, MalformedEvent> {
+        let failed = MalformedEvent(header.kind);
         let content = if has_checksum && header.kind != 15 {
             let (content, sum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(failed)?;
             if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
@@ -155,11 +159,11 @@ impl<'a> Event<'a> {
     }
 
     fn read(kind: u8, content: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader::new(content);
+        let mut reader = ByteReader::new(content);
         Some(match kind {
-            2 => Self::Query(Query::read(&mut reader, 0, false)?),
+            2 => Self::Query(QueryEvent::read(&mut reader, 0, false)?),
             // LOAD DATA: besides which file, and which parts of the statement name it.
-            18 => Self::Query(Query::read(&mut reader, 4 + 4 + 4 + 1, false)?),
+            18 => Self::Query(QueryEvent::read(&mut reader, 4 + 4 + 4 + 1, false)?),
             4 => {
                 let offset = reader.u64()?;
                 Self::Rotate { file: String::from_utf8_lossy(reader.rest()).into_owned(), offset }
@@ -175,14 +179,14 @@ impl<'a> Event<'a> {
             }
             16 => Self::Commit,
             19 => Self::TableMap(TableMap::read(&mut reader)?),
-            23 => Self::Rows(Rows::read(&mut reader, Change::Insert, 1, false)?),
-            24 => Self::Rows(Rows::read(&mut reader, Change::Update, 1, false)?),
-            25 => Self::Rows(Rows::read(&mut reader, Change::Delete, 1, false)?),
+            23 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Insert, 1, false)?),
+            24 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Update, 1, false)?),
+            25 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Delete, 1, false)?),
             26 => Self::Incident,
             27 => Self::Heartbeat { file: String::from_utf8_lossy(content).into_owned(), offset: None },
-            30 => Self::Rows(Rows::read(&mut reader, Change::Insert, 2, false)?),
-            31 => Self::Rows(Rows::read(&mut reader, Change::Update, 2, false)?),
-            32 => Self::Rows(Rows::read(&mut reader, Change::Delete, 2, false)?),
+            30 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Insert, 2, false)?),
+            31 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Update, 2, false)?),
+            32 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Delete, 2, false)?),
             33 => {
                 reader.u8()?;
                 let uuid = reader.take(16)?.try_into().ok()?;
@@ -195,7 +199,7 @@ impl<'a> Event<'a> {
                 let (first, second) = (hex(reader.take(first)?), hex(reader.take(second)?));
                 Self::Prepared { is_one_phase, id: format!("x'{first}',x'{second}',{format}") }
             }
-            39 => Self::Rows(Rows::read(&mut reader, Change::UpdateInPart, 2, false)?),
+            39 => Self::Rows(RowsEvent::read(&mut reader, RowChange::UpdateInPart, 2, false)?),
             40 => Self::Payload(payload(&mut reader)?),
             41 => heartbeat(&mut reader)?,
             42 => Self::Gtid(Some(tagged(&mut reader)?)),
@@ -203,21 +207,21 @@ impl<'a> Event<'a> {
                 let (number, domain, flags) = (reader.u64()?, reader.u32()?, reader.u8()?);
                 Self::MariaGtid { domain, number, is_alone: flags & STANDALONE != 0 }
             }
-            165 => Self::Query(Query::read(&mut reader, 0, true)?),
-            166 => Self::Rows(Rows::read(&mut reader, Change::Insert, 1, true)?),
-            167 => Self::Rows(Rows::read(&mut reader, Change::Update, 1, true)?),
-            168 => Self::Rows(Rows::read(&mut reader, Change::Delete, 1, true)?),
-            169 => Self::Rows(Rows::read(&mut reader, Change::Insert, 2, true)?),
-            170 => Self::Rows(Rows::read(&mut reader, Change::Update, 2, true)?),
-            171 => Self::Rows(Rows::read(&mut reader, Change::Delete, 2, true)?),
+            165 => Self::Query(QueryEvent::read(&mut reader, 0, true)?),
+            166 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Insert, 1, true)?),
+            167 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Update, 1, true)?),
+            168 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Delete, 1, true)?),
+            169 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Insert, 2, true)?),
+            170 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Update, 2, true)?),
+            171 => Self::Rows(RowsEvent::read(&mut reader, RowChange::Delete, 2, true)?),
             _ => Self::Other,
         })
     }
 }
 
-impl<'a> Query<'a> {
+impl<'a> QueryEvent<'a> {
     /// `more`: bytes of the fixed part that other statements do not have.
-    fn read(reader: &mut Reader<'a>, more: usize, is_compressed: bool) -> Option<Self> {
+    fn read(reader: &mut ByteReader<'a>, more: usize, is_compressed: bool) -> Option<Self> {
         reader.take(4 + 4)?;
         let database = usize::from(reader.u8()?);
         reader.u16()?;
@@ -233,7 +237,7 @@ impl<'a> Query<'a> {
 
 /// The number of the client's character set in the variables of a statement, of which each has a length of its own.
 fn charset(variables: &[u8]) -> Option<u16> {
-    let mut reader = Reader::new(variables);
+    let mut reader = ByteReader::new(variables);
     loop {
         match reader.u8()? {
             0 | 3 => drop(reader.take(4)?),
@@ -256,7 +260,7 @@ fn charset(variables: &[u8]) -> Option<u16> {
 }
 
 impl<'a> TableMap<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
+    fn read(reader: &mut ByteReader<'a>) -> Option<Self> {
         let id = reader.number(6)?;
         reader.u16()?;
         let database = usize::from(reader.u8()?);
@@ -273,7 +277,7 @@ impl<'a> TableMap<'a> {
             let kind = reader.u8()?;
             let value = reader.counted()?;
             if kind == 4 {
-                let mut list = Reader::new(value);
+                let mut list = ByteReader::new(value);
                 let mut all = Vec::with_capacity(types.len());
                 while !list.rest().is_empty() {
                     all.push(String::from_utf8_lossy(list.counted()?).into_owned());
@@ -285,8 +289,13 @@ impl<'a> TableMap<'a> {
     }
 }
 
-impl<'a> Rows<'a> {
-    fn read(reader: &mut Reader<'a>, change: Change, version: u8, is_compressed: bool) -> Option<Self> {
+impl<'a> RowsEvent<'a> {
+    fn read(
+        reader: &mut ByteReader<'a>,
+        change: RowChange,
+        version: u8,
+        is_compressed: bool,
+    ) -> Option<Self> {
         let table = reader.number(6)?;
         reader.u16()?;
         if version == 2 {
@@ -296,8 +305,8 @@ impl<'a> Rows<'a> {
         let width = reader.length()?;
         let present = reader.take(width.div_ceil(8))?;
         let present_after = match change {
-            Change::Update | Change::UpdateInPart => reader.take(width.div_ceil(8))?,
-            Change::Insert | Change::Delete => present,
+            RowChange::Update | RowChange::UpdateInPart => reader.take(width.div_ceil(8))?,
+            RowChange::Insert | RowChange::Delete => present,
         };
         let rows = if is_compressed { inflated(reader.rest())?.into() } else { reader.rest().into() };
         Some(Self { change, table, width, present, present_after, written: rows })
@@ -313,25 +322,25 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn heartbeat<'a>(reader: &mut Reader<'_>) -> Option<Event<'a>> {
+fn heartbeat<'a>(reader: &mut ByteReader<'_>) -> Option<BinlogEvent<'a>> {
     let (mut file, mut offset) = (String::new(), None);
     while !reader.rest().is_empty() {
         let kind = reader.length()?;
         if kind == 0 {
             break;
         }
-        let mut value = Reader::new(reader.counted()?);
+        let mut value = ByteReader::new(reader.counted()?);
         match kind {
             1 => file = String::from_utf8_lossy(value.rest()).into_owned(),
             2 => offset = Some(value.length()? as u64),
             _ => {}
         }
     }
-    Some(Event::Heartbeat { file, offset })
+    Some(BinlogEvent::Heartbeat { file, offset })
 }
 
 /// A number with a tag: fields with a number of their own, as `mysql::serialization` writes them.
-fn tagged(reader: &mut Reader<'_>) -> Option<([u8; 16], Box<str>, u64)> {
+fn tagged(reader: &mut ByteReader<'_>) -> Option<([u8; 16], Box<str>, u64)> {
     // A version, the length of all, and up to which field a reader must know them.
     for _ in 0..3 {
         varying(reader)?;
@@ -360,7 +369,7 @@ fn tagged(reader: &mut Reader<'_>) -> Option<([u8; 16], Box<str>, u64)> {
 }
 
 /// A number whose first byte has as many ones at its low end as bytes follow.
-fn varying(reader: &mut Reader<'_>) -> Option<u64> {
+fn varying(reader: &mut ByteReader<'_>) -> Option<u64> {
     let first = reader.u8()?;
     let more = first.trailing_ones() as usize;
     let rest = reader.number(more.min(8))?;
@@ -373,7 +382,7 @@ fn varying(reader: &mut Reader<'_>) -> Option<u64> {
 /// Decompresses an event of MariaDB (`log_bin_compress`): a byte of kind and length, the length before, and a
 /// stream of zlib.
 fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let first = reader.u8()?;
     let length =
         reader.take(usize::from(first & 7))?.iter().fold(0usize, |sum, byte| sum << 8 | usize::from(*byte));
@@ -386,13 +395,13 @@ fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The events of MySQL's `binlog_transaction_compression`.
-fn payload(reader: &mut Reader<'_>) -> Option<Vec<u8>> {
+fn payload(reader: &mut ByteReader<'_>) -> Option<Vec<u8>> {
     let (mut kind, mut size) = (None, None);
     loop {
         match reader.length()? {
             0 => break,
             field => {
-                let mut value = Reader::new(reader.counted()?);
+                let mut value = ByteReader::new(reader.counted()?);
                 match field {
                     2 => kind = Some(value.length()?),
                     3 => size = Some(value.length()?),

@@ -1,33 +1,33 @@
 //! The tags that a changed row of the log bumps.
 
-use crate::mysql::definitions::{Column, Purpose, Target};
-use crate::mysql::event::{Change, Rows, TableMap};
-use crate::mysql::read::{Reader, bit};
-use crate::mysql::value::{Layout, Shape};
+use crate::mysql::definitions::{Column, TargetPurpose, TargetTable};
+use crate::mysql::event::{RowChange, RowsEvent, TableMap};
+use crate::mysql::read::{ByteReader, bit};
+use crate::mysql::value::{ValueLayout, ValueShape};
 use crate::names::Names;
-use crate::rows::{Bound, Cell, Identity, Old, Relation};
+use crate::rows::{BoundTable, Cell, OldRow, Relation, ReplicaIdentity};
 use crate::tables::{LeftOut, Template};
 
 /// A target, as rows of its table are written.
 #[derive(Debug)]
-pub(crate) struct Part {
-    bound: Bound,
-    purpose: Purpose,
+pub(crate) struct RowTarget {
+    bound: BoundTable,
+    purpose: TargetPurpose,
     name: String,
-    columns: Vec<Place>,
+    columns: Vec<RowColumn>,
 }
 
 #[derive(Debug)]
-struct Place {
-    layout: Layout,
+struct RowColumn {
+    layout: ValueLayout,
     /// None: the column is in no tag.
-    shape: Option<Shape>,
+    shape: Option<ValueShape>,
     /// The row may lack it.
     may_lack: bool,
 }
 
 /// A value of a row.
-enum Value<'a> {
+enum RowValue<'a> {
     Null,
     Raw(&'a [u8]),
     Made(Vec<u8>),
@@ -37,13 +37,13 @@ enum Value<'a> {
 ///
 /// # Errors
 /// How the rows differ from the catalog.
-pub(crate) fn parts(targets: &[&Target], map: &TableMap<'_>) -> Result<Vec<Part>, String> {
-    let layouts = Layout::all(map.types, map.meta).ok_or("has columns of a type that is not known")?;
-    targets.iter().map(|target| Part::new(target, map, &layouts)).collect()
+pub(crate) fn parts(targets: &[&TargetTable], map: &TableMap<'_>) -> Result<Vec<RowTarget>, String> {
+    let layouts = ValueLayout::all(map.types, map.meta).ok_or("has columns of a type that is not known")?;
+    targets.iter().map(|target| RowTarget::new(target, map, &layouts)).collect()
 }
 
-impl Part {
-    fn new(target: &Target, map: &TableMap<'_>, layouts: &[Layout]) -> Result<Self, String> {
+impl RowTarget {
+    fn new(target: &TargetTable, map: &TableMap<'_>, layouts: &[ValueLayout]) -> Result<Self, String> {
         let table = &target.table;
         let defined = target.columns.as_deref().ok_or("has no columns")?;
         let names: Vec<&str> = match &map.names {
@@ -65,7 +65,7 @@ impl Part {
                 (true, _) => return Err(format!("was changed: column {name} is of another type")),
             };
             let may_lack = shape.is_none() && definition.is_none_or(|column| column.is_virtual);
-            columns.push(Place { layout: *layout, shape, may_lack });
+            columns.push(RowColumn { layout: *layout, shape, may_lack });
         }
         // Names of columns count in letters of any size.
         let as_written = |name: &str| {
@@ -80,13 +80,14 @@ impl Part {
             id: 0,
             schema: table.schema.clone(),
             name: table.name.clone(),
-            identity: Identity::Full,
+            identity: ReplicaIdentity::Full,
             columns: names
                 .iter()
                 .map(|name| crate::rows::Column { name: as_written(name), is_key: false })
                 .collect(),
         };
-        let bound = Bound::new(table, &relation).map_err(|lacking| format!("has no column {}", lacking.0))?;
+        let bound =
+            BoundTable::new(table, &relation).map_err(|lacking| format!("has no column {}", lacking.0))?;
         Ok(Self { bound, purpose: target.purpose.clone(), name: table.full_name(), columns })
     }
 
@@ -96,17 +97,17 @@ impl Part {
     /// That is not known; says why.
     pub(crate) fn changed(
         &self,
-        rows: &Rows<'_>,
+        rows: &RowsEvent<'_>,
         names: &mut Names,
         left_out: &mut LeftOut,
     ) -> Result<(), String> {
-        if let (Purpose::Parent { deletes, of }, Change::Delete) = (&self.purpose, rows.change) {
+        if let (TargetPurpose::Parent { deletes, of }, RowChange::Delete) = (&self.purpose, rows.change) {
             return if *deletes { Err(self.cascades(of)) } else { Ok(()) };
         }
-        if let (Purpose::Parent { .. }, Change::Insert) = (&self.purpose, rows.change) {
+        if let (TargetPurpose::Parent { .. }, RowChange::Insert) = (&self.purpose, rows.change) {
             return Ok(());
         }
-        let mut reader = Reader::new(&rows.written);
+        let mut reader = ByteReader::new(&rows.written);
         let unread = || format!("a row of {} cannot be read", self.name);
         if rows.width != self.columns.len() {
             return Err(unread());
@@ -114,19 +115,21 @@ impl Part {
         while !reader.rest().is_empty() {
             let first = self.row(&mut reader, rows.present)?.ok_or_else(unread)?;
             let second = match rows.change {
-                Change::Update => Some(self.row(&mut reader, rows.present_after)?.ok_or_else(unread)?),
+                RowChange::Update => Some(self.row(&mut reader, rows.present_after)?.ok_or_else(unread)?),
                 _ => None,
             };
             let (first, second) = (cells(&first), second.as_deref().map(cells));
             match &self.purpose {
-                Purpose::Parent { of, .. } => {
+                TargetPurpose::Parent { of, .. } => {
                     if second.is_some_and(|second| self.bound.counts(&first, &second)) {
                         return Err(self.cascades(of));
                     }
                 }
-                Purpose::Followed => match (rows.change, second) {
-                    (Change::Insert, _) => self.bound.changed(None, Some(&first), names, left_out),
-                    (_, new) => self.bound.changed(Some(&Old::Whole(first)), new.as_deref(), names, left_out),
+                TargetPurpose::Followed => match (rows.change, second) {
+                    (RowChange::Insert, _) => self.bound.changed(None, Some(&first), names, left_out),
+                    (_, new) => {
+                        self.bound.changed(Some(&OldRow::Whole(first)), new.as_deref(), names, left_out)
+                    }
                 },
             }
         }
@@ -138,14 +141,18 @@ impl Part {
     }
 
     /// One row. `None`: it ends too early.
-    fn row<'a>(&self, reader: &mut Reader<'a>, present: &[u8]) -> Result<Option<Vec<Value<'a>>>, String> {
+    fn row<'a>(
+        &self,
+        reader: &mut ByteReader<'a>,
+        present: &[u8],
+    ) -> Result<Option<Vec<RowValue<'a>>>, String> {
         let count = (0..self.columns.len()).filter(|at| bit(present, *at)).count();
         let Some(nulls) = reader.take(count.div_ceil(8)) else { return Ok(None) };
         let (mut values, mut at) = (Vec::with_capacity(self.columns.len()), 0);
         for (number, column) in self.columns.iter().enumerate() {
             if !bit(present, number) {
                 if column.may_lack {
-                    values.push(Value::Null);
+                    values.push(RowValue::Null);
                     continue;
                 }
                 return Err(format!(
@@ -155,14 +162,14 @@ impl Part {
             }
             at += 1;
             if bit(nulls, at - 1) {
-                values.push(Value::Null);
+                values.push(RowValue::Null);
                 continue;
             }
             let Some(value) = column.layout.take(reader) else { return Ok(None) };
             values.push(match &column.shape {
-                None => Value::Raw(value),
+                None => RowValue::Raw(value),
                 Some(shape) => match column.layout.text(shape, value) {
-                    Some(text) => Value::Made(text),
+                    Some(text) => RowValue::Made(text),
                     None => return Err(format!("a value of {} has no text", self.name)),
                 },
             });
@@ -171,11 +178,11 @@ impl Part {
     }
 }
 
-fn cells<'a>(values: &'a [Value<'_>]) -> Vec<Cell<'a>> {
-    let cell = |value: &'a Value<'_>| match value {
-        Value::Null => Cell::Null,
-        Value::Raw(bytes) => Cell::Text(bytes),
-        Value::Made(bytes) => Cell::Text(bytes),
+fn cells<'a>(values: &'a [RowValue<'_>]) -> Vec<Cell<'a>> {
+    let cell = |value: &'a RowValue<'_>| match value {
+        RowValue::Null => Cell::Null,
+        RowValue::Raw(bytes) => Cell::Text(bytes),
+        RowValue::Made(bytes) => Cell::Text(bytes),
     };
     values.iter().map(cell).collect()
 }

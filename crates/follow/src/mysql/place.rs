@@ -5,23 +5,23 @@ use std::fmt;
 
 use crate::log::Snapshot;
 
-/// Bits of [`Place::packed`] for the offset: 64 GiB.
+/// Bits of [`BinlogPosition::packed`] for the offset: 64 GiB.
 const OFFSET_BITS: u32 = 36;
 
 /// A place in the log: the number of the file, and the offset there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Place {
+pub(crate) struct BinlogPosition {
     pub(crate) file: u64,
     pub(crate) offset: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BinlogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:06}:{}", self.file, self.offset)
     }
 }
 
-impl Place {
+impl BinlogPosition {
     /// The name before the number, and the place, of a file such as `mysql-bin.000007` and an offset.
     pub(crate) fn of(file: &str, offset: u64) -> Option<(String, Self)> {
         let (base, number) = file.rsplit_once('.')?;
@@ -46,35 +46,35 @@ impl Place {
         self.file << OFFSET_BITS | self.offset.min((1 << OFFSET_BITS) - 1)
     }
 
-    /// The place of a number from [`Place::packed`].
+    /// The place of a number from [`BinlogPosition::packed`].
     pub(crate) fn unpacked(number: u64) -> Self {
         Self { file: number >> OFFSET_BITS, offset: number & ((1 << OFFSET_BITS) - 1) }
     }
 }
 
 /// A server's 16 bytes, and a tag, which is empty for most.
-pub(crate) type Origin = ([u8; 16], Box<str>);
+pub(crate) type GtidOrigin = ([u8; 16], Box<str>);
 
 /// A transaction, as a snapshot is asked about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Transaction {
+pub(crate) struct BinlogTransaction {
     /// Behind it.
-    pub(crate) end: Place,
+    pub(crate) end: BinlogPosition,
     /// MySQL's.
-    pub(crate) gtid: Option<(Origin, u64)>,
+    pub(crate) gtid: Option<(GtidOrigin, u64)>,
 }
 
 /// The transactions that a reader sees that begins now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum BinlogSnapshot {
     /// MariaDB: all before this place.
-    Before(Place),
+    Before(BinlogPosition),
     /// MySQL: these.
-    Executed(Gtids),
+    Executed(GtidSet),
 }
 
-impl Snapshot<Transaction> for Seen {
-    fn sees(&self, transaction: &Transaction) -> bool {
+impl Snapshot<BinlogTransaction> for BinlogSnapshot {
+    fn sees(&self, transaction: &BinlogTransaction) -> bool {
         match (self, &transaction.gtid) {
             (Self::Before(place), _) => transaction.end <= *place,
             (Self::Executed(gtids), Some((origin, number))) => gtids.has(origin, *number),
@@ -84,16 +84,16 @@ impl Snapshot<Transaction> for Seen {
     }
 
     /// The stream begins at a snapshot: there are none before it.
-    fn running(&self) -> Vec<Transaction> {
+    fn running(&self) -> Vec<BinlogTransaction> {
         Vec::new()
     }
 }
 
 /// A set of MySQL's numbers of transactions: of each origin ranges, from a first one up to before a last one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Gtids(BTreeMap<Origin, Vec<(u64, u64)>>);
+pub(crate) struct GtidSet(BTreeMap<GtidOrigin, Vec<(u64, u64)>>);
 
-impl Gtids {
+impl GtidSet {
     /// Reads `3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5:7, …`; a tag, `:tag:1-3`, is of the ranges that follow it.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut gtids = Self::default();
@@ -115,7 +115,7 @@ impl Gtids {
         Some(gtids)
     }
 
-    fn has(&self, origin: &Origin, number: u64) -> bool {
+    fn has(&self, origin: &GtidOrigin, number: u64) -> bool {
         let Some(ranges) = self.0.get(origin) else { return false };
         let after = ranges.partition_point(|(first, _)| *first <= number);
         after > 0 && number < ranges[after - 1].1
@@ -159,18 +159,18 @@ mod tests {
 
     #[test]
     fn places_are_ordered_by_file_and_offset() {
-        let (base, place) = Place::of("mysql-bin.000007", 4).unwrap();
+        let (base, place) = BinlogPosition::of("mysql-bin.000007", 4).unwrap();
         assert_eq!((base.as_str(), place.name(&base)), ("mysql-bin", "mysql-bin.000007".to_owned()));
-        assert_eq!(Place::of("a.b.1000000", 4).unwrap().1.file, 1_000_000);
-        assert_eq!((Place::of("mysql-bin", 4), Place::of("bin.7a", 4)), (None, None));
-        let later = Place { file: 8, offset: 4 };
+        assert_eq!(BinlogPosition::of("a.b.1000000", 4).unwrap().1.file, 1_000_000);
+        assert_eq!((BinlogPosition::of("mysql-bin", 4), BinlogPosition::of("bin.7a", 4)), (None, None));
+        let later = BinlogPosition { file: 8, offset: 4 };
         assert!(place < later && place.packed() < later.packed());
-        assert_eq!(Place::unpacked(later.packed()), later);
+        assert_eq!(BinlogPosition::unpacked(later.packed()), later);
     }
 
     #[test]
     fn sets_of_transactions() {
-        let gtids = Gtids::parse(&format!("{UUID}:7:1-5:tag:3,\n{}:9", UUID.replace('3', "4"))).unwrap();
+        let gtids = GtidSet::parse(&format!("{UUID}:7:1-5:tag:3,\n{}:9", UUID.replace('3', "4"))).unwrap();
         let origin = (uuid(UUID).unwrap(), Box::from(""));
         let seen = |number| gtids.has(&origin, number);
         assert!(seen(1) && seen(5) && seen(7) && !seen(6) && !seen(8) && !seen(0));
@@ -178,19 +178,21 @@ mod tests {
         let tagged = gtids.encoded();
         assert_eq!((tagged[0], tagged[1], tagged[7]), (1, 3, 1));
         assert_eq!(tagged.len(), 8 + 3 * (16 + 1 + 8) + 3 + 4 * 16);
-        let plain = Gtids::parse(&format!("{UUID}:1-5")).unwrap().encoded();
+        let plain = GtidSet::parse(&format!("{UUID}:1-5")).unwrap().encoded();
         assert_eq!((plain.len(), plain[24], plain[32], plain[40]), (48, 1, 1, 6));
-        assert_eq!(Gtids::parse(""), Some(Gtids::default()));
-        assert_eq!((Gtids::parse("x:1"), Gtids::parse(&format!("{UUID}:1-x"))), (None, None));
+        assert_eq!(GtidSet::parse(""), Some(GtidSet::default()));
+        assert_eq!((GtidSet::parse("x:1"), GtidSet::parse(&format!("{UUID}:1-x"))), (None, None));
     }
 
     #[test]
     fn a_snapshot_of_places_or_of_numbers() {
-        let end = Place { file: 1, offset: 100 };
-        let transaction = Transaction { end, gtid: Some(((uuid(UUID).unwrap(), "".into()), 6)) };
-        assert!(Seen::Before(end).sees(&transaction));
-        assert!(!Seen::Before(Place { file: 1, offset: 99 }).sees(&transaction));
-        assert!(!Seen::Executed(Gtids::parse(&format!("{UUID}:1-5")).unwrap()).sees(&transaction));
-        assert!(Seen::Executed(Gtids::parse(&format!("{UUID}:1-6")).unwrap()).sees(&transaction));
+        let end = BinlogPosition { file: 1, offset: 100 };
+        let transaction = BinlogTransaction { end, gtid: Some(((uuid(UUID).unwrap(), "".into()), 6)) };
+        assert!(BinlogSnapshot::Before(end).sees(&transaction));
+        assert!(!BinlogSnapshot::Before(BinlogPosition { file: 1, offset: 99 }).sees(&transaction));
+        assert!(
+            !BinlogSnapshot::Executed(GtidSet::parse(&format!("{UUID}:1-5")).unwrap()).sees(&transaction)
+        );
+        assert!(BinlogSnapshot::Executed(GtidSet::parse(&format!("{UUID}:1-6")).unwrap()).sees(&transaction));
     }
 }

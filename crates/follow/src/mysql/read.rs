@@ -2,9 +2,9 @@
 
 /// The bytes that are left to be read.
 #[derive(Debug, Clone)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct ByteReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn numbers_and_texts() {
-        let mut reader = Reader::new(&[1, 2, 0, 0xfc, 3, 0, b'a', b'b', b'c', 0xfb, b'x', 0, 9]);
+        let mut reader = ByteReader::new(&[1, 2, 0, 0xfc, 3, 0, b'a', b'b', b'c', 0xfb, b'x', 0, 9]);
         assert_eq!((reader.u8(), reader.u16()), (Some(1), Some(2)));
         assert_eq!(reader.counted(), Some(&b"abc"[..]));
         assert_eq!(reader.cell(), Some(None));

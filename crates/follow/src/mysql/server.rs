@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::mysql::place::{Gtids, Place, Seen};
-use crate::mysql::wire::Connection;
+use crate::mysql::place::{BinlogPosition, BinlogSnapshot, GtidSet};
+use crate::mysql::wire::MysqlConnection;
 use crate::wire::{ResultRow, WireError, text};
 
 const MARIADB: &str = "MariaDB";
@@ -12,7 +12,7 @@ const MYSQL: &str = "MySQL";
 
 /// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen in its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct MysqlIdentity {
     product: &'static str,
     number: String,
     unique: String,
@@ -21,7 +21,7 @@ pub(crate) struct Identity {
     log: String,
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for MysqlIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { product, number, unique, host, port, .. } = self;
         write!(f, "{product} server {number}")?;
@@ -32,7 +32,7 @@ impl fmt::Display for Identity {
     }
 }
 
-impl Identity {
+impl MysqlIdentity {
     /// The parts of the identity as one text; the last part may have blanks.
     pub(crate) fn written(&self) -> String {
         let Self { product, number, unique, host, port, log } = self;
@@ -40,7 +40,7 @@ impl Identity {
         format!("{product} {number} {unique} {host} {port} {log}")
     }
 
-    /// Reads [`Identity::written`].
+    /// Reads [`MysqlIdentity::written`].
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.splitn(6, ' ').collect();
         let [product, number, unique, host, port, log] = *words.as_slice() else { return None };
@@ -52,7 +52,7 @@ impl Identity {
 
 /// The server's settings.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct ServerSettings {
     pub(crate) is_mariadb: bool,
     /// Such as (10, 11).
     pub(crate) version: (u32, u32),
@@ -61,24 +61,24 @@ pub(crate) struct Server {
 
 /// A reply to a probe.
 #[derive(Debug)]
-pub(crate) struct Probed {
-    pub(crate) identity: Identity,
-    pub(crate) head: Place,
-    pub(crate) snapshot: Seen,
+pub(crate) struct MysqlProbe {
+    pub(crate) identity: MysqlIdentity,
+    pub(crate) head: BinlogPosition,
+    pub(crate) snapshot: BinlogSnapshot,
 }
 
 /// How far the log is.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct LogHead {
     pub(crate) base: String,
-    pub(crate) place: Place,
+    pub(crate) place: BinlogPosition,
     /// Which databases are in the log only, or are not: settings of the server.
     pub(crate) only: String,
     pub(crate) without: String,
 }
 
-impl Server {
-    pub(crate) async fn read(connection: &mut Connection) -> Result<Self, WireError> {
+impl ServerSettings {
+    pub(crate) async fn read(connection: &mut MysqlConnection) -> Result<Self, WireError> {
         const NAMES: [&str; 22] = [
             "version",
             "log_bin",
@@ -133,27 +133,30 @@ impl Server {
     }
 
     /// Asks how far its log is. `None`: it writes none.
-    pub(crate) async fn head(&self, connection: &mut Connection) -> Result<Option<Head>, WireError> {
+    pub(crate) async fn head(&self, connection: &mut MysqlConnection) -> Result<Option<LogHead>, WireError> {
         let is_renamed = !self.is_mariadb && self.version >= (8, 2);
         let sql = if is_renamed { "SHOW BINARY LOG STATUS" } else { "SHOW MASTER STATUS" };
         let rows = connection.query(sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let place = text(row, 1).parse().ok().and_then(|offset| Place::of(text(row, 0), offset));
+        let place = text(row, 1).parse().ok().and_then(|offset| BinlogPosition::of(text(row, 0), offset));
         let (base, place) = place.ok_or(WireError::Protocol("a file of the log without a number"))?;
-        Ok(Some(Head { base, place, only: text(row, 2).to_owned(), without: text(row, 3).to_owned() }))
+        Ok(Some(LogHead { base, place, only: text(row, 2).to_owned(), without: text(row, 3).to_owned() }))
     }
 
-    async fn head_place(&self, connection: &mut Connection) -> Result<Place, WireError> {
+    async fn head_place(&self, connection: &mut MysqlConnection) -> Result<BinlogPosition, WireError> {
         let head = self.head(connection).await?;
         head.map(|head| head.place).ok_or(WireError::Protocol("the server writes no log any more"))
     }
 
     /// The transactions that a reader sees that begins now.
-    pub(crate) async fn snapshot(&self, connection: &mut Connection) -> Result<Seen, WireError> {
+    pub(crate) async fn snapshot(
+        &self,
+        connection: &mut MysqlConnection,
+    ) -> Result<BinlogSnapshot, WireError> {
         if !self.is_mariadb {
             let rows = connection.query("SELECT @@global.gtid_executed").await?;
-            let gtids = rows.first().and_then(|row| Gtids::parse(text(row, 0)));
-            return gtids.map(Seen::Executed).ok_or(WireError::Protocol("no set of transactions"));
+            let gtids = rows.first().and_then(|row| GtidSet::parse(text(row, 0)));
+            return gtids.map(BinlogSnapshot::Executed).ok_or(WireError::Protocol("no set of transactions"));
         }
         // The session has REPEATABLE READ: at other levels there is no snapshot.
         connection.query("START TRANSACTION WITH CONSISTENT SNAPSHOT").await?;
@@ -165,12 +168,17 @@ impl Server {
                 .map(|row| text(row, 1))
         };
         let offset = value("Binlog_snapshot_position").and_then(|offset| offset.parse().ok());
-        let place = offset.and_then(|offset| Place::of(value("Binlog_snapshot_file")?, offset));
-        place.map(|(_, place)| Seen::Before(place)).ok_or(WireError::Protocol("no place of a snapshot"))
+        let place = offset.and_then(|offset| BinlogPosition::of(value("Binlog_snapshot_file")?, offset));
+        place
+            .map(|(_, place)| BinlogSnapshot::Before(place))
+            .ok_or(WireError::Protocol("no place of a snapshot"))
     }
 
     /// Asks which server it is.
-    pub(crate) async fn identify(&self, connection: &mut Connection) -> Result<Identity, WireError> {
+    pub(crate) async fn identify(
+        &self,
+        connection: &mut MysqlConnection,
+    ) -> Result<MysqlIdentity, WireError> {
         // MariaDB has `server_uid` only in some versions, and it is one of the machine.
         let unique = if self.is_mariadb { "''" } else { "@@global.server_uuid" };
         let sql = format!(
@@ -180,13 +188,13 @@ impl Server {
         let row = rows.first().ok_or(WireError::Protocol("no number of the server"))?;
         let text = |at| text(row, at).to_owned();
         let (number, unique, host, port, log) = (text(0), text(1), text(2), text(3), text(4));
-        Ok(Identity { product: self.product(), number, unique, host, port, log })
+        Ok(MysqlIdentity { product: self.product(), number, unique, host, port, log })
     }
 
-    pub(crate) async fn probe(&self, connection: &mut Connection) -> Result<Probed, WireError> {
+    pub(crate) async fn probe(&self, connection: &mut MysqlConnection) -> Result<MysqlProbe, WireError> {
         let identity = self.identify(connection).await?;
         let head = self.head_place(connection).await?;
         let snapshot = self.snapshot(connection).await?;
-        Ok(Probed { identity, head, snapshot })
+        Ok(MysqlProbe { identity, head, snapshot })
     }
 }

@@ -12,17 +12,20 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::address::Address;
-use crate::follower::{Follower, Settings, Told};
+use crate::follower::{Follower, FollowerEvent, Settings};
 use crate::log::Log;
 use crate::missing::Missing;
-use crate::mysql::catalog::Catalog;
-use crate::mysql::decoder::{Decoder, Said};
-use crate::mysql::place::{Place, Seen, Transaction};
-use crate::mysql::server::{Identity, Probed, Server};
-use crate::mysql::standing::Stands;
-use crate::mysql::wire::{Connection, ER_MASTER_FATAL, Payload};
-use crate::node::{Node, Notice, Standing, Wish};
-use crate::source::{self, Answering, Core, Database, Failed, Link, Looked, Opened, Question, Reply};
+use crate::mysql::catalog::MysqlCatalog;
+use crate::mysql::decoder::{DecodedEvent, Decoder};
+use crate::mysql::place::{BinlogPosition, BinlogSnapshot, BinlogTransaction};
+use crate::mysql::server::{MysqlIdentity, MysqlProbe, ServerSettings};
+use crate::mysql::standing::MysqlStanding;
+use crate::mysql::wire::{ER_MASTER_FATAL, MysqlConnection, Payload};
+use crate::node::{Node, Notice, ResumePoint, SourceRequest};
+use crate::source::{
+    self, CatalogFindings, Connections, Database, DatabaseQuestion, DatabaseReply, FollowState, OpenError,
+    OpenedConnections, PendingReply,
+};
 use crate::tables::{LeftOut, Table};
 use crate::wire::{OUR_NAME, Peer, WireError};
 
@@ -56,15 +59,15 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
-    /// The place of a node that followed before, as its [`Standing`] says it, and from which this one goes on.
+    /// The place of a node that followed before, as its [`ResumePoint`] says it, and from which this one goes on.
     pub standing: Option<Box<str>>,
 }
 
 impl Log for Mysql {
-    type Position = Place;
-    type Transaction = Transaction;
-    type Snapshot = Seen;
-    type Identity = Identity;
+    type Position = BinlogPosition;
+    type Transaction = BinlogTransaction;
+    type Snapshot = BinlogSnapshot;
+    type Identity = MysqlIdentity;
 }
 
 impl Source {
@@ -74,7 +77,7 @@ impl Source {
     /// The server cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
         let (mut connection, _) = self.connection(password, None).await?;
-        let catalog = Catalog::read(&mut connection, &self.tables, true).await?;
+        let catalog = MysqlCatalog::read(&mut connection, &self.tables, true).await?;
         let mut missing = catalog.missing.clone();
         let number = self.number();
         missing.extend(same_number(&catalog.server, number));
@@ -93,8 +96,8 @@ impl Source {
         &self,
         password: Option<&str>,
         peer: Option<&Peer>,
-    ) -> Result<(Connection, Peer), WireError> {
-        let (mut connection, peer) = Connection::open(&self.address, password, &self.tls, peer).await?;
+    ) -> Result<(MysqlConnection, Peer), WireError> {
+        let (mut connection, peer) = MysqlConnection::open(&self.address, password, &self.tls, peer).await?;
         connection
             .query("SET SESSION sql_mode = '', SESSION sql_quote_show_create = 1, SESSION wait_timeout = 600, SESSION net_write_timeout = 600")
             .await?;
@@ -106,7 +109,7 @@ impl Source {
         Ok((connection, peer))
     }
 
-    async fn register(&self, stream: &mut Connection, number: u32) -> Result<(), WireError> {
+    async fn register(&self, stream: &mut MysqlConnection, number: u32) -> Result<(), WireError> {
         let mut command = vec![COM_REGISTER_SLAVE];
         command.extend_from_slice(&number.to_le_bytes());
         for text in [OUR_NAME, "", ""] {
@@ -123,8 +126,8 @@ impl Source {
     /// waited for.
     async fn introduce(
         &self,
-        stream: &mut Connection,
-        server: &Server,
+        stream: &mut MysqlConnection,
+        server: &ServerSettings,
         number: u32,
     ) -> Result<(), WireError> {
         let period = HEARTBEAT.as_nanos();
@@ -145,17 +148,17 @@ impl Source {
     }
 
     /// Follows the log until it is told to stop, or the sender is gone.
-    pub async fn follow(self, node: &mut impl Node, wish: watch::Receiver<Wish>) {
-        let stands = self.standing.as_deref().and_then(Stands::parse);
+    pub async fn follow(self, node: &mut impl Node, wish: watch::Receiver<SourceRequest>) {
+        let stands = self.standing.as_deref().and_then(MysqlStanding::parse);
         let identity = stands.as_ref().map(|stands| stands.identity.clone());
         let (follower, decoder, begun) = match stands {
-            Some(Stands { identity, place, begun }) => (
+            Some(MysqlStanding { identity, place, begun }) => (
                 // A stream begins at a snapshot: nothing ran then.
                 Follower::resumed(self.settings, identity, place, Vec::new()),
                 Decoder::resumed(&self.tables, place, begun),
                 place,
             ),
-            None => (Follower::new(self.settings), Decoder::new(&self.tables), Place::default()),
+            None => (Follower::new(self.settings), Decoder::new(&self.tables), BinlogPosition::default()),
         };
         let number = self.number();
         let database = Mysql { source: self, decoder, number, is_log_gone: false, begun };
@@ -172,17 +175,17 @@ struct Mysql {
     /// The server does not have the log any more from where the last stream stopped.
     is_log_gone: bool,
     /// Where the first of the streams began that go on from one another.
-    begun: Place,
+    begun: BinlogPosition,
 }
 
 impl Database for Mysql {
-    type Connection = Connection;
+    type Connection = MysqlConnection;
     type Message = Payload;
-    type Session = Server;
+    type Session = ServerSettings;
     /// Where the stream was when it was asked.
-    type Probed = (Place, Probed);
+    type Probed = (BinlogPosition, MysqlProbe);
     /// The number of changes of definitions when it was asked; `None`: before the stream begins.
-    type Catalog = (Option<u64>, Catalog);
+    type Catalog = (Option<u64>, MysqlCatalog);
 
     fn password(&self) -> Option<String> {
         self.source.address.password.clone()
@@ -190,14 +193,14 @@ impl Database for Mysql {
 
     async fn open(
         &mut self,
-        resume: Option<Place>,
+        resume: Option<BinlogPosition>,
         password: Option<&str>,
-        core: &mut Core<Self>,
+        core: &mut FollowState<Self>,
         node: &mut impl Node,
-    ) -> Result<Opened<Self>, Failed> {
+    ) -> Result<OpenedConnections<Self>, OpenError> {
         let source = self.source.clone();
         let (mut second, peer) = source.connection(password, None).await?;
-        let server = Server::read(&mut second).await?;
+        let server = ServerSettings::read(&mut second).await?;
         if let Some(same) = same_number(&server, self.number) {
             node.notice(Notice::Advice(same));
         }
@@ -208,16 +211,16 @@ impl Database for Mysql {
         } else {
             None
         };
-        let catalog = Catalog::read(&mut second, &source.tables, false).await?;
+        let catalog = MysqlCatalog::read(&mut second, &source.tables, false).await?;
         let (fatal, head) = (catalog.missing.iter().any(|missing| missing.is_fatal), catalog.head.clone());
         let (Some(begins), Some((base, head)), false) = (begins, head, fatal) else {
-            return Err(Failed::Missing(catalog.missing));
+            return Err(OpenError::Missing(catalog.missing));
         };
         let (mut stream, _) = source.connection(password, Some(&peer)).await?;
         let identity = server.identify(&mut stream).await?;
         source.introduce(&mut stream, &server, self.number).await?;
         if let Err(error) = source.register(&mut stream, self.number).await {
-            return Err(Failed::Missing(vec![no_right(&catalog.account, &error)]));
+            return Err(OpenError::Missing(vec![no_right(&catalog.account, &error)]));
         }
         let has_checksum = !matches!(server.variable("binlog_checksum"), "" | "NONE");
         let is_gone = std::mem::take(&mut self.is_log_gone);
@@ -227,8 +230,8 @@ impl Database for Mysql {
                 let place = self.decoder.resume(resume);
                 (dump(&base, place, self.number)?, Some(place))
             }
-            (None, Seen::Before(place)) => (dump(&base, place, self.number)?, Some(place)),
-            (None, Seen::Executed(gtids)) => (dump_gtids(&gtids.encoded(), self.number), None),
+            (None, BinlogSnapshot::Before(place)) => (dump(&base, place, self.number)?, Some(place)),
+            (None, BinlogSnapshot::Executed(gtids)) => (dump_gtids(&gtids.encoded(), self.number), None),
         };
         if resume.is_none() {
             self.begun = place.unwrap_or(head);
@@ -236,14 +239,22 @@ impl Database for Mysql {
         self.decoder.begins(&base, place, resume.is_some(), server.ignores_case(), has_checksum);
         stream.command(&command).await?;
         let catalog = (None, catalog);
-        Ok(Opened { stream, second, session: server, catalog, identity, resumes_at: resume, ordered: resume })
+        Ok(OpenedConnections {
+            stream,
+            second,
+            session: server,
+            catalog,
+            identity,
+            resumes_at: resume,
+            ordered: resume,
+        })
     }
 
-    async fn streamed(stream: &mut Connection) -> Result<Payload, WireError> {
+    async fn streamed(stream: &mut MysqlConnection) -> Result<Payload, WireError> {
         stream.streamed().await
     }
 
-    fn take(&mut self, payload: Payload, core: &mut Core<Self>, node: &mut impl Node) {
+    fn take(&mut self, payload: Payload, core: &mut FollowState<Self>, node: &mut impl Node) {
         match self.decoder.take(&payload.bytes, payload.is_cut) {
             Ok(said) => said.into_iter().for_each(|said| take_said(said, core, node.now_ms())),
             Err(reason) => {
@@ -270,20 +281,25 @@ impl Database for Mysql {
         is_of_other(error)
     }
 
-    fn ask(&self, question: Question, mut second: Connection, link: &mut Link<Self>) -> Answering<Self> {
+    fn ask(
+        &self,
+        question: DatabaseQuestion,
+        mut second: MysqlConnection,
+        link: &mut Connections<Self>,
+    ) -> PendingReply<Self> {
         let (server, tables) = (link.session.clone(), Arc::clone(&self.source.tables));
         let (place, changes) = (self.decoder.place(), self.decoder.definitions.changes());
         Box::pin(async move {
             let reply = match question {
-                Question::Probe { number } => {
+                DatabaseQuestion::Probe { number } => {
                     let probed = server.probe(&mut second).await;
-                    probed.map(|probed| Reply::Probed { number, probed: (place, probed) })
+                    probed.map(|probed| DatabaseReply::Probed { number, probed: (place, probed) })
                 }
                 // The server says by heartbeats how far a log is that does not grow.
-                Question::Nudge => Ok(Reply::Nudged),
-                Question::Catalog => Catalog::read(&mut second, &tables, false)
+                DatabaseQuestion::Nudge => Ok(DatabaseReply::Nudged),
+                DatabaseQuestion::Catalog => MysqlCatalog::read(&mut second, &tables, false)
                     .await
-                    .map(|catalog| Reply::Catalog((Some(changes), catalog))),
+                    .map(|catalog| DatabaseReply::Catalog((Some(changes), catalog))),
             };
             (second, reply)
         })
@@ -292,23 +308,27 @@ impl Database for Mysql {
     fn probed(
         &mut self,
         number: u64,
-        (place, probed): (Place, Probed),
-        core: &mut Core<Self>,
+        (place, probed): (BinlogPosition, MysqlProbe),
+        core: &mut FollowState<Self>,
         node: &mut impl Node,
     ) {
-        let Probed { identity, head, snapshot } = probed;
+        let MysqlProbe { identity, head, snapshot } = probed;
         if head < place && core.identity.as_ref() == Some(&identity) {
             let reason = format!("the log was begun anew: it ends at {head}, and was followed up to {place}");
             self.is_log_gone = true;
-            core.follower.told(Told::Gap { reason: reason.clone() }, node.now_ms());
+            core.follower.told(FollowerEvent::Gap { reason: reason.clone() }, node.now_ms());
             return core.lose(reason, node);
         }
         // It may be us who do not read.
         let works = node.is_full();
-        core.follower.told(Told::Probed { number, identity, head, snapshot, works }, node.now_ms());
+        core.follower.told(FollowerEvent::Probed { number, identity, head, snapshot, works }, node.now_ms());
     }
 
-    fn looked(&mut self, (changes, catalog): (Option<u64>, Catalog), _core: &mut Core<Self>) -> Looked {
+    fn looked(
+        &mut self,
+        (changes, catalog): (Option<u64>, MysqlCatalog),
+        _core: &mut FollowState<Self>,
+    ) -> CatalogFindings {
         let mut is_changed = false;
         if let Some((_, head)) = catalog.head {
             is_changed = self.decoder.looked(catalog.targets, changes, head);
@@ -316,36 +336,41 @@ impl Database for Mysql {
         let mut missing = catalog.missing;
         missing.extend(self.decoder.missing());
         let is_doubted = !self.decoder.definitions.is_known() && !self.decoder.definitions.is_waiting();
-        Looked { missing, is_changed, again: is_doubted.then_some(DOUBTED_EVERY) }
+        CatalogFindings { missing, is_changed, again: is_doubted.then_some(DOUBTED_EVERY) }
     }
 
     fn left_out(&self) -> LeftOut {
         self.decoder.left_out
     }
 
-    fn standing(&self, identity: &Identity, place: Place, _running: &[Transaction]) -> Option<Standing> {
+    fn standing(
+        &self,
+        identity: &MysqlIdentity,
+        place: BinlogPosition,
+        _running: &[BinlogTransaction],
+    ) -> Option<ResumePoint> {
         let (identity, begun) = (identity.clone(), self.decoder.begun(place)?);
-        Some(Stands { identity, place, begun }.standing())
+        Some(MysqlStanding { identity, place, begun }.standing())
     }
 
-    fn note_obeyed(link: &mut Link<Self>, node: &mut impl Node) {
+    fn note_obeyed(link: &mut Connections<Self>, node: &mut impl Node) {
         node.obeyed(link.ordered.map_or(0, |place| place.packed()));
     }
 
     /// The place from which a stream resumes: orders after it may not be obeyed yet.
-    fn resumes(&self, place: Place, node: &mut impl Node) -> Place {
-        Place::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
+    fn resumes(&self, place: BinlogPosition, node: &mut impl Node) -> BinlogPosition {
+        BinlogPosition::unpacked(node.obeyed(place.packed())).min(place).max(self.begun)
     }
 }
 
-fn take_said(said: Said, core: &mut Core<Mysql>, now_ms: u64) {
+fn take_said(said: DecodedEvent, core: &mut FollowState<Mysql>, now_ms: u64) {
     let told = match said {
-        Said::Entry { transaction, names } => {
-            Told::Entry { position: transaction.end, transaction, names, is_own: false }
+        DecodedEvent::Entry { transaction, names } => {
+            FollowerEvent::Entry { position: transaction.end, transaction, names, is_own: false }
         }
-        Said::Passed(position) => Told::Passed { position },
-        Said::Gap(reason) => Told::Gap { reason },
-        Said::Changed => {
+        DecodedEvent::Passed(position) => FollowerEvent::Passed { position },
+        DecodedEvent::Gap(reason) => FollowerEvent::Gap { reason },
+        DecodedEvent::Changed => {
             if let Some(link) = &mut core.link {
                 link.catalog_at = Instant::now();
             }
@@ -356,7 +381,7 @@ fn take_said(said: Said, core: &mut Core<Mysql>, now_ms: u64) {
 }
 
 /// The server's own number is given. A server that does not refuse it is followed all the same.
-fn same_number(server: &Server, number: u32) -> Option<Missing> {
+fn same_number(server: &ServerSettings, number: u32) -> Option<Missing> {
     (server.variable("server_id") == number.to_string()).then(|| Missing {
         what: format!("server_id = {number} is that of the server itself"),
         mend: "name another one".to_owned(),
@@ -380,7 +405,7 @@ fn is_of_other(error: &WireError) -> bool {
 }
 
 /// Asks for the log from a place on.
-fn dump(base: &str, place: Place, number: u32) -> Result<Vec<u8>, WireError> {
+fn dump(base: &str, place: BinlogPosition, number: u32) -> Result<Vec<u8>, WireError> {
     let offset = u32::try_from(place.offset)
         .map_err(|_| WireError::Protocol("a file of the log of more than 4 GiB"))?;
     let mut command = vec![COM_BINLOG_DUMP];

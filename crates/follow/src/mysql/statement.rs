@@ -62,7 +62,7 @@ const OF_NO_TABLE: [&str; 16] = [
 impl<'a> Statement<'a> {
     pub(crate) fn of(sql: &'a str) -> Self {
         let sql = without_comments(sql);
-        let mut words = Words(sql);
+        let mut words = SqlWords(sql);
         let first = words.next().unwrap_or_default().to_ascii_uppercase();
         let after = words.0;
         let mut second = words.next().unwrap_or_default().to_ascii_uppercase();
@@ -126,9 +126,9 @@ fn behind_for(text: &str) -> Option<&str> {
 }
 
 /// Words of letters, digits and `_`, whatever is between them.
-struct Words<'a>(&'a str);
+struct SqlWords<'a>(&'a str);
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for SqlWords<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {

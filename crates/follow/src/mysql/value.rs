@@ -1,18 +1,21 @@
 //! Values of a row event, and the texts that they have in a tag.
 
+use jiff::Timestamp;
+use jiff::tz::Offset;
+
 use crate::mysql::event::hex;
-use crate::mysql::read::Reader;
+use crate::mysql::read::ByteReader;
 
 /// How a column is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct ValueLayout {
     kind: u8,
     meta: u16,
 }
 
 /// How a column's value becomes text: from its definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ValueShape {
     Signed,
     Unsigned,
     /// Bytes that are UTF-8, or ASCII.
@@ -35,14 +38,14 @@ pub(crate) enum Shape {
     Refused,
 }
 
-impl Layout {
+impl ValueLayout {
     /// The columns of a table map.
     pub(crate) fn all(types: &[u8], meta: &[u8]) -> Option<Vec<Self>> {
-        let mut reader = Reader::new(meta);
+        let mut reader = ByteReader::new(meta);
         types.iter().map(|kind| Self::read(*kind, &mut reader)).collect()
     }
 
-    fn read(kind: u8, reader: &mut Reader<'_>) -> Option<Self> {
+    fn read(kind: u8, reader: &mut ByteReader<'_>) -> Option<Self> {
         Some(match kind {
             // Single bytes: precision, or the bytes of a length.
             4 | 5 | 17..=19 | 140 | 242 | 245 | 249..=252 | 255 => {
@@ -69,20 +72,22 @@ impl Layout {
     }
 
     /// Whether values that are written so can have this shape.
-    pub(crate) fn fits(self, shape: &Shape) -> bool {
+    pub(crate) fn fits(self, shape: &ValueShape) -> bool {
         match shape {
-            Shape::Signed | Shape::Unsigned => matches!(self.kind, 1..=3 | 8 | 9),
-            Shape::Text | Shape::Latin1 | Shape::Bytes { .. } => matches!(self.kind, 15 | 249..=254),
-            Shape::Uuid | Shape::Inet4 | Shape::Inet6 => matches!(self.kind, 253 | 254),
-            Shape::Choice(_) => self.kind == 247,
-            Shape::Set(_) => self.kind == 248,
-            Shape::Own => matches!(self.kind, 10 | 13 | 16..=19 | 246),
-            Shape::Refused => false,
+            ValueShape::Signed | ValueShape::Unsigned => matches!(self.kind, 1..=3 | 8 | 9),
+            ValueShape::Text | ValueShape::Latin1 | ValueShape::Bytes { .. } => {
+                matches!(self.kind, 15 | 249..=254)
+            }
+            ValueShape::Uuid | ValueShape::Inet4 | ValueShape::Inet6 => matches!(self.kind, 253 | 254),
+            ValueShape::Choice(_) => self.kind == 247,
+            ValueShape::Set(_) => self.kind == 248,
+            ValueShape::Own => matches!(self.kind, 10 | 13 | 16..=19 | 246),
+            ValueShape::Refused => false,
         }
     }
 
     /// Takes a value that is not NULL.
-    pub(crate) fn take<'a>(self, reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+    pub(crate) fn take<'a>(self, reader: &mut ByteReader<'a>) -> Option<&'a [u8]> {
         let meta = usize::from(self.meta);
         let bytes = match self.kind {
             6 => 0,
@@ -105,32 +110,32 @@ impl Layout {
     }
 
     /// The text of a value. `None`: it has none.
-    pub(crate) fn text(self, shape: &Shape, value: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn text(self, shape: &ValueShape, value: &[u8]) -> Option<Vec<u8>> {
         let number = || {
             (value.len() <= 8).then(|| value.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)))
         };
         Some(match shape {
-            Shape::Unsigned => number()?.to_string().into_bytes(),
-            Shape::Signed => {
+            ValueShape::Unsigned => number()?.to_string().into_bytes(),
+            ValueShape::Signed => {
                 let bits =
                     64 - 8 * u32::try_from(value.len()).ok().filter(|bytes| (1..=8).contains(bytes))?;
                 ((number()? << bits).cast_signed() >> bits).to_string().into_bytes()
             }
-            Shape::Text => value.to_vec(),
-            Shape::Latin1 => value.iter().map(|byte| cp1252(*byte)).collect::<String>().into_bytes(),
-            Shape::Bytes { length } => {
+            ValueShape::Text => value.to_vec(),
+            ValueShape::Latin1 => value.iter().map(|byte| cp1252(*byte)).collect::<String>().into_bytes(),
+            ValueShape::Bytes { length } => {
                 let mut text = hex(value);
                 while text.len() < 2 * length {
                     text.push('0');
                 }
                 text.into_bytes()
             }
-            Shape::Choice(names) => match number()? {
+            ValueShape::Choice(names) => match number()? {
                 // The empty one, of a value that was refused.
                 0 => Vec::new(),
                 at => names.get(usize::try_from(at).ok()? - 1)?.clone().into_bytes(),
             },
-            Shape::Set(names) => {
+            ValueShape::Set(names) => {
                 let bits = number()?;
                 let set: Vec<&str> = names
                     .iter()
@@ -140,23 +145,23 @@ impl Layout {
                     .collect();
                 set.join(",").into_bytes()
             }
-            Shape::Own => self.own(value)?.into_bytes(),
-            Shape::Uuid => uuid(value)?.into_bytes(),
-            Shape::Inet4 => {
+            ValueShape::Own => self.own(value)?.into_bytes(),
+            ValueShape::Uuid => uuid(value)?.into_bytes(),
+            ValueShape::Inet4 => {
                 let bytes: [u8; 4] = padded(value)?;
                 std::net::Ipv4Addr::from(bytes).to_string().into_bytes()
             }
-            Shape::Inet6 => {
+            ValueShape::Inet6 => {
                 let bytes: [u8; 16] = padded(value)?;
                 inet6(std::net::Ipv6Addr::from(bytes)).into_bytes()
             }
-            Shape::Refused => return None,
+            ValueShape::Refused => return None,
         })
     }
 
     fn own(self, value: &[u8]) -> Option<String> {
         let meta = usize::from(self.meta);
-        let low = || Reader::new(value).number(value.len().min(8));
+        let low = || ByteReader::new(value).number(value.len().min(8));
         let high = |bytes: usize| {
             Some(value.get(..bytes)?.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)))
         };
@@ -178,10 +183,10 @@ impl Layout {
             }
             16 => high(value.len().min(8))?.to_string(),
             17 => {
-                // The first second of Unix is that of the date that is none.
+                // The first second of Unix time stands for the zero date.
                 let (date, time) = match high(4)? {
                     0 => ("0000-00-00".to_owned(), "00:00:00".to_owned()),
-                    seconds => of_unix(seconds),
+                    seconds => of_unix(seconds)?,
                 };
                 format!("{date} {time}{}", fraction(4)?)
             }
@@ -212,22 +217,10 @@ fn time_text(value: &[u8], digits: usize) -> Option<String> {
     Some(format!("{sign}{:02}:{:02}:{:02}{fraction}", time >> 12 & 0x3ff, time >> 6 & 63, time & 63))
 }
 
-/// A moment, in UTC.
-fn of_unix(seconds: u64) -> (String, String) {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year + era * 400 + u64::from(month <= 2);
-    (
-        format!("{year:04}-{month:02}-{day:02}"),
-        format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60),
-    )
+/// The date and the time of day, in UTC, of a Unix time in seconds. None: after the year 9999.
+fn of_unix(seconds: u64) -> Option<(String, String)> {
+    let moment = Offset::UTC.to_datetime(Timestamp::from_second(seconds.try_into().ok()?).ok()?);
+    Some((moment.date().to_string(), moment.time().to_string()))
 }
 
 /// Bytes of as many digits as are left of nines.
@@ -317,9 +310,9 @@ fn cp1252(byte: u8) -> char {
 mod tests {
     use super::*;
 
-    fn text(kind: u8, meta: &[u8], shape: &Shape, bytes: &[u8]) -> String {
-        let layout = Layout::all(&[kind], meta).unwrap()[0];
-        let mut reader = Reader::new(bytes);
+    fn text(kind: u8, meta: &[u8], shape: &ValueShape, bytes: &[u8]) -> String {
+        let layout = ValueLayout::all(&[kind], meta).unwrap()[0];
+        let mut reader = ByteReader::new(bytes);
         let value = layout.take(&mut reader).unwrap();
         assert!(reader.rest().is_empty(), "{kind}: {:?}", reader.rest());
         String::from_utf8(layout.text(shape, value).unwrap()).unwrap()
@@ -327,18 +320,18 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(text(1, &[], &Shape::Signed, &[0xff]), "-1");
-        assert_eq!(text(1, &[], &Shape::Unsigned, &[0xff]), "255");
-        assert_eq!(text(9, &[], &Shape::Signed, &[0, 0, 0x80]), "-8388608");
-        assert_eq!(text(8, &[], &Shape::Unsigned, &[0xff; 8]), u64::MAX.to_string());
-        assert_eq!(text(8, &[], &Shape::Signed, &[0xff; 8]), "-1");
-        assert_eq!(text(16, &[2, 1], &Shape::Own, &[2, 1]), "513");
+        assert_eq!(text(1, &[], &ValueShape::Signed, &[0xff]), "-1");
+        assert_eq!(text(1, &[], &ValueShape::Unsigned, &[0xff]), "255");
+        assert_eq!(text(9, &[], &ValueShape::Signed, &[0, 0, 0x80]), "-8388608");
+        assert_eq!(text(8, &[], &ValueShape::Unsigned, &[0xff; 8]), u64::MAX.to_string());
+        assert_eq!(text(8, &[], &ValueShape::Signed, &[0xff; 8]), "-1");
+        assert_eq!(text(16, &[2, 1], &ValueShape::Own, &[2, 1]), "513");
         // The example of MySQL's source: 1234567890.1234 as DECIMAL(14, 4).
         let bytes = [0x81, 0x0d, 0xfb, 0x38, 0xd2, 0x04, 0xd2];
-        assert_eq!(text(246, &[14, 4], &Shape::Own, &bytes), "1234567890.1234");
+        assert_eq!(text(246, &[14, 4], &ValueShape::Own, &bytes), "1234567890.1234");
         let negative = [0x7e, 0xf2, 0x04, 0xc7, 0x2d, 0xfb, 0x2d];
-        assert_eq!(text(246, &[14, 4], &Shape::Own, &negative), "-1234567890.1234");
-        assert_eq!(text(246, &[5, 2], &Shape::Own, &[0x80, 0, 50]), "0.50");
+        assert_eq!(text(246, &[14, 4], &ValueShape::Own, &negative), "-1234567890.1234");
+        assert_eq!(text(246, &[5, 2], &ValueShape::Own, &[0x80, 0, 50]), "0.50");
     }
 
     #[test]
@@ -348,64 +341,64 @@ mod tests {
         {
             let octets = shown.parse::<std::net::Ipv6Addr>().unwrap().octets();
             let bytes = [&[16], &octets[..]].concat();
-            assert_eq!(text(254, &[254, 16], &Shape::Inet6, &bytes), shown);
+            assert_eq!(text(254, &[254, 16], &ValueShape::Inet6, &bytes), shown);
         }
-        assert_eq!(text(17, &[2], &Shape::Own, &[0; 5]), "0000-00-00 00:00:00.00");
-        assert_eq!(text(17, &[0], &Shape::Own, &[0, 0, 0, 1]), "1970-01-01 00:00:01");
+        assert_eq!(text(17, &[2], &ValueShape::Own, &[0; 5]), "0000-00-00 00:00:00.00");
+        assert_eq!(text(17, &[0], &ValueShape::Own, &[0, 0, 0, 1]), "1970-01-01 00:00:01");
     }
 
     #[test]
     fn texts() {
-        assert_eq!(text(15, &[40, 0], &Shape::Text, b"\x02ab"), "ab");
-        assert_eq!(text(15, &[0, 1], &Shape::Latin1, b"\x02\x00\xe9\x80"), "é€");
-        assert_eq!(text(254, &[254, 4], &Shape::Bytes { length: 4 }, b"\x02\x01\xfe"), "01fe0000");
+        assert_eq!(text(15, &[40, 0], &ValueShape::Text, b"\x02ab"), "ab");
+        assert_eq!(text(15, &[0, 1], &ValueShape::Latin1, b"\x02\x00\xe9\x80"), "é€");
+        assert_eq!(text(254, &[254, 4], &ValueShape::Bytes { length: 4 }, b"\x02\x01\xfe"), "01fe0000");
         // CHAR(255) of utf8mb4: 1020 bytes.
-        assert_eq!(text(254, &[0xce, 0xfc], &Shape::Text, b"\x01\x00a"), "a");
+        assert_eq!(text(254, &[0xce, 0xfc], &ValueShape::Text, b"\x01\x00a"), "a");
         let names = || vec!["a".to_owned(), "b,c".to_owned(), "d".to_owned()];
-        assert_eq!(text(254, &[247, 1], &Shape::Choice(names()), &[2]), "b,c");
-        assert_eq!(text(254, &[247, 1], &Shape::Choice(names()), &[0]), "");
-        assert_eq!(text(254, &[248, 1], &Shape::Set(names()), &[5]), "a,d");
-        assert_eq!(text(252, &[2], &Shape::Text, b"\x01\x00x"), "x");
+        assert_eq!(text(254, &[247, 1], &ValueShape::Choice(names()), &[2]), "b,c");
+        assert_eq!(text(254, &[247, 1], &ValueShape::Choice(names()), &[0]), "");
+        assert_eq!(text(254, &[248, 1], &ValueShape::Set(names()), &[5]), "a,d");
+        assert_eq!(text(252, &[2], &ValueShape::Text, b"\x01\x00x"), "x");
     }
 
     #[test]
     fn dates_and_times() {
         assert_eq!(
-            text(10, &[], &Shape::Own, &(2026u32 << 9 | 0xb << 5 | 0x1d).to_le_bytes()[..3]),
+            text(10, &[], &ValueShape::Own, &(2026u32 << 9 | 0xb << 5 | 0x1d).to_le_bytes()[..3]),
             "2026-11-29"
         );
-        assert_eq!(text(13, &[], &Shape::Own, &[126]), "2026");
-        assert_eq!(text(13, &[], &Shape::Own, &[0]), "0000");
+        assert_eq!(text(13, &[], &ValueShape::Own, &[126]), "2026");
+        assert_eq!(text(13, &[], &ValueShape::Own, &[0]), "0000");
         let packed = 0x80_0000_0000u64 | (2026 * 13 + 2) << 22 | 3 << 17 | 4 << 12 | 5 << 6 | 6;
         let bytes = [&packed.to_be_bytes()[3..], &[12]].concat();
-        assert_eq!(text(18, &[0], &Shape::Own, &bytes[..5]), "2026-02-03 04:05:06");
-        assert_eq!(text(18, &[2], &Shape::Own, &bytes), "2026-02-03 04:05:06.12");
-        assert_eq!(text(18, &[1], &Shape::Own, &bytes), "2026-02-03 04:05:06.1");
-        assert_eq!(text(17, &[0], &Shape::Own, &1_000_000_000u32.to_be_bytes()), "2001-09-09 01:46:40");
-        assert_eq!(text(17, &[0], &Shape::Own, &951_782_400u32.to_be_bytes()), "2000-02-29 00:00:00");
-        assert_eq!(text(19, &[0], &Shape::Own, &[0x80 | 0x01, 0x02, 0x03]), "16:08:03");
+        assert_eq!(text(18, &[0], &ValueShape::Own, &bytes[..5]), "2026-02-03 04:05:06");
+        assert_eq!(text(18, &[2], &ValueShape::Own, &bytes), "2026-02-03 04:05:06.12");
+        assert_eq!(text(18, &[1], &ValueShape::Own, &bytes), "2026-02-03 04:05:06.1");
+        assert_eq!(text(17, &[0], &ValueShape::Own, &1_000_000_000u32.to_be_bytes()), "2001-09-09 01:46:40");
+        assert_eq!(text(17, &[0], &ValueShape::Own, &951_782_400u32.to_be_bytes()), "2000-02-29 00:00:00");
+        assert_eq!(text(19, &[0], &ValueShape::Own, &[0x80 | 0x01, 0x02, 0x03]), "16:08:03");
         let negative = (1u32 << 23) - (1 << 12 | 2 << 6 | 3);
-        assert_eq!(text(19, &[0], &Shape::Own, &negative.to_be_bytes()[1..]), "-01:02:03");
+        assert_eq!(text(19, &[0], &ValueShape::Own, &negative.to_be_bytes()[1..]), "-01:02:03");
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(text(254, &[254, 4], &Shape::Inet4, b"\x04\x7f\0\0\x01"), "127.0.0.1");
+        assert_eq!(text(254, &[254, 4], &ValueShape::Inet4, b"\x04\x7f\0\0\x01"), "127.0.0.1");
         let mut bytes = vec![16];
         bytes.extend_from_slice(&[0; 15]);
         bytes.push(1);
-        assert_eq!(text(254, &[254, 16], &Shape::Inet6, &bytes), "::1");
+        assert_eq!(text(254, &[254, 16], &ValueShape::Inet6, &bytes), "::1");
         assert_eq!(
-            text(254, &[254, 16], &Shape::Uuid, b"\x03\x12\x34\x56"),
+            text(254, &[254, 16], &ValueShape::Uuid, b"\x03\x12\x34\x56"),
             "12345600-0000-0000-0000-000000000000"
         );
     }
 
     #[test]
     fn what_is_not_known_has_no_text() {
-        let layout = Layout::all(&[5], &[8]).unwrap()[0];
-        assert_eq!(layout.text(&Shape::Refused, &[0; 8]), None);
-        assert_eq!(layout.text(&Shape::Own, &[0; 8]), None);
-        assert_eq!(Layout::all(&[15], &[1]), None);
+        let layout = ValueLayout::all(&[5], &[8]).unwrap()[0];
+        assert_eq!(layout.text(&ValueShape::Refused, &[0; 8]), None);
+        assert_eq!(layout.text(&ValueShape::Own, &[0; 8]), None);
+        assert_eq!(ValueLayout::all(&[15], &[1]), None);
     }
 }

@@ -12,9 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::address::Address;
 use crate::address::SslMode;
 use crate::mysql::auth;
-use crate::mysql::read::Reader;
+use crate::mysql::read::ByteReader;
 use crate::wire::{
-    Bytestream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
+    BoxedStream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
 };
 
 /// Most bytes of one event that are kept. A row can have 1 GiB: of what is longer only the beginning is kept.
@@ -43,12 +43,12 @@ const UTF8MB4: u8 = 45;
 /// The server's number of an error that ends a stream for good.
 pub(crate) const ER_MASTER_FATAL: &str = "1236";
 
-pub(crate) struct Connection {
-    stream: Bytestream,
+pub(crate) struct MysqlConnection {
+    stream: BoxedStream,
     input: BytesMut,
     /// The sequence number of the next packet.
     sequence: u8,
-    partial: Partial,
+    partial: PartialPayload,
     /// Whether the connection is encrypted, or a Unix socket.
     is_private: bool,
     /// The version as the server writes it: `5.5.5-10.11.6-MariaDB`.
@@ -57,7 +57,7 @@ pub(crate) struct Connection {
 
 /// A payload that is being read. It is kept here so that reading may be given up at any await.
 #[derive(Debug, Default)]
-struct Partial {
+struct PartialPayload {
     payload: Vec<u8>,
     /// Bytes that are left of this packet; `None`: its header comes.
     left: Option<usize>,
@@ -72,7 +72,7 @@ pub(crate) struct Payload {
     pub(crate) is_cut: bool,
 }
 
-impl Connection {
+impl MysqlConnection {
     /// Connects to an address of the server and signs in. `tls`: how certificates are verified.
     pub(crate) async fn open(
         address: &Address,
@@ -87,7 +87,7 @@ impl Connection {
                 stream,
                 input: BytesMut::new(),
                 sequence: 0,
-                partial: Partial::default(),
+                partial: PartialPayload::default(),
                 is_private: matches!(peer, Peer::Unix),
                 version: String::new(),
             };
@@ -148,7 +148,7 @@ impl Connection {
                 Some((0x00, _)) => break,
                 Some((0xff, rest)) => return Err(sign_in_error(rest, address)),
                 Some((0xfe, rest)) => {
-                    let mut reader = Reader::new(rest);
+                    let mut reader = ByteReader::new(rest);
                     login.plugin = reader.text_to_zero().ok_or(WireError::Protocol("no name of a plugin"))?;
                     login.salt = salt_of(reader.rest());
                     let response = login.response(self.is_private)?;
@@ -193,7 +193,7 @@ impl Connection {
         let columns = match first.first() {
             Some(0x00) => return Ok(Vec::new()),
             Some(0xff) => return Err(server_error(&first[1..])),
-            _ => Reader::new(&first).length().ok_or(WireError::Protocol("no number of columns"))?,
+            _ => ByteReader::new(&first).length().ok_or(WireError::Protocol("no number of columns"))?,
         };
         for _ in 0..=columns {
             // The definitions, and their end.
@@ -211,7 +211,7 @@ impl Connection {
             if bytes > REPLY_BYTES_MAX {
                 return Err(WireError::Protocol("a reply of more than 32 MiB"));
             }
-            let mut reader = Reader::new(&row);
+            let mut reader = ByteReader::new(&row);
             let mut cells = Vec::new();
             for _ in 0..columns {
                 cells.push(reader.cell().ok_or(WireError::Protocol("a row that is too short"))?);
@@ -273,7 +273,7 @@ impl Connection {
     }
 }
 
-impl Partial {
+impl PartialPayload {
     /// Takes what has arrived; a payload when it is whole.
     fn take(&mut self, input: &mut BytesMut, sequence: &mut u8) -> Option<Payload> {
         loop {
@@ -333,10 +333,10 @@ impl Greeting {
         if let Some((0xff, rest)) = bytes.split_first() {
             return Err(server_error(rest));
         }
-        Self::read(&mut Reader::new(bytes)).ok_or(WireError::Protocol("a greeting that is not known"))
+        Self::read(&mut ByteReader::new(bytes)).ok_or(WireError::Protocol("a greeting that is not known"))
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    fn read(reader: &mut ByteReader<'_>) -> Option<Self> {
         if reader.u8()? != 10 {
             return None;
         }
@@ -411,7 +411,7 @@ mod tests {
         let mut bytes = vec![0xff, 0xff, 0xff, 0];
         bytes.resize(4 + PACKET_BYTES_MAX, 1);
         bytes.extend_from_slice(&[2, 0, 0, 1, 7, 8, 1, 0, 0, 2, 9]);
-        let (mut partial, mut input, mut sequence) = (Partial::default(), BytesMut::new(), 0);
+        let (mut partial, mut input, mut sequence) = (PartialPayload::default(), BytesMut::new(), 0);
         let mut payloads = Vec::new();
         for piece in bytes.chunks(1_000_003) {
             input.extend_from_slice(piece);

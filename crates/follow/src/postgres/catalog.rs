@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::missing::Missing;
 use crate::postgres::lacks::{no_column, no_table, not_logged};
 use crate::postgres::standbys::counts_us;
-use crate::postgres::wire::Connection;
-use crate::rows::{Column, Identity, Relation, without_old};
+use crate::postgres::wire::PostgresConnection;
+use crate::rows::{Column, Relation, ReplicaIdentity, without_old};
 use crate::tables::{Table, Template};
 use crate::wire::{OUR_NAME, ResultRow, WireError, text};
 
@@ -16,7 +16,7 @@ const VERSION_MIN: u32 = 140_000;
 
 /// A table that is followed, or a partition of one, as the catalog has it.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct CatalogTable {
     /// Which of the tables that are followed.
     pub(crate) table: usize,
     /// The relation as the stream will describe it.
@@ -25,7 +25,7 @@ pub(crate) struct Found {
 
 /// When the catalog is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum ReadReason {
     /// Before the stream begins.
     Begin,
     /// While it runs.
@@ -36,7 +36,7 @@ pub(crate) enum Asked {
 
 /// The objects that a source needs in a database.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct Requirements {
     pub(crate) publication: String,
     pub(crate) tables: Arc<[Table]>,
     /// The role that follows.
@@ -47,8 +47,8 @@ pub(crate) struct Wanted {
 
 /// The database's catalog, as far as it concerns the log.
 #[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    pub(crate) found: Vec<Found>,
+pub(crate) struct PostgresCatalog {
+    pub(crate) found: Vec<CatalogTable>,
     /// Other tables that the publication has.
     pub(crate) others: HashSet<u32>,
     /// A text of the definitions of what is followed. It differs after any change of a definition, even if
@@ -70,14 +70,14 @@ pub(crate) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-impl Catalog {
+impl PostgresCatalog {
     /// Reads what is there of what is wanted.
     pub(crate) async fn read(
-        connection: &mut Connection,
-        wanted: &Wanted,
-        asked: Asked,
+        connection: &mut PostgresConnection,
+        wanted: &Requirements,
+        asked: ReadReason,
     ) -> Result<Self, WireError> {
-        let Wanted { publication, tables, user, slot } = wanted;
+        let Requirements { publication, tables, user, slot } = wanted;
         let mut catalog = Self::default();
         catalog.read_server(connection, user).await?;
         if let Some(slot) = slot {
@@ -124,7 +124,11 @@ impl Catalog {
         Ok(catalog)
     }
 
-    async fn read_server(&mut self, connection: &mut Connection, user: &str) -> Result<(), WireError> {
+    async fn read_server(
+        &mut self,
+        connection: &mut PostgresConnection,
+        user: &str,
+    ) -> Result<(), WireError> {
         let rows = connection
             .query(
                 "SELECT current_setting('server_version_num'), current_setting('wal_level'), pg_is_in_recovery(), \
@@ -186,9 +190,9 @@ impl Catalog {
     /// A slot that is there must be one that can be followed, and that nobody else follows.
     async fn read_slot(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         slot: &str,
-        asked: Asked,
+        asked: ReadReason,
     ) -> Result<(), WireError> {
         let sql = format!(
             "SELECT plugin = 'pgoutput' AND slot_type = 'logical' AND database = current_database() AND NOT temporary, \
@@ -201,9 +205,9 @@ impl Catalog {
         let (holder, name) = (text(row, 1), text(row, 2));
         // What is called as we are may be the server whose file is checked.
         let is_held = match asked {
-            Asked::Begin => !holder.is_empty(),
-            Asked::Check => !holder.is_empty() && name != OUR_NAME,
-            Asked::Again => false,
+            ReadReason::Begin => !holder.is_empty(),
+            ReadReason::Check => !holder.is_empty() && name != OUR_NAME,
+            ReadReason::Again => false,
         };
         if !is_true(row, 0) {
             self.missing.push(Missing {
@@ -233,7 +237,7 @@ impl Catalog {
 
     async fn read_table(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publication: &str,
         via_root: bool,
         (at, table): (usize, &Table),
@@ -294,9 +298,9 @@ impl Catalog {
                 schema: schema.to_owned(),
                 name: part.to_owned(),
                 identity: match text(row, 4) {
-                    "f" => Identity::Full,
-                    "n" => Identity::Nothing,
-                    _ => Identity::Key,
+                    "f" => ReplicaIdentity::Full,
+                    "n" => ReplicaIdentity::Nothing,
+                    _ => ReplicaIdentity::Key,
                 },
                 columns: columns
                     .iter()
@@ -309,7 +313,7 @@ impl Catalog {
             for column in &columns {
                 self.mark.extend([",", text(column, 2)]);
             }
-            self.found.push(Found { table: at, relation });
+            self.found.push(CatalogTable { table: at, relation });
         }
         // Last, since a table without an identity that is published refuses updates.
         let root = match unpublished {
@@ -340,7 +344,7 @@ impl Catalog {
 
 /// Requirements that a table, or a part of one, does not meet, so that its rows lack columns for their tags.
 async fn lacks_of_rows(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     table: &Table,
     relation: &Relation,
     kind: &str,
@@ -363,15 +367,15 @@ async fn lacks_of_rows(
 /// Whether a row of it can be named in the log.
 fn identifies(relation: &Relation) -> bool {
     match relation.identity {
-        Identity::Full => true,
-        Identity::Key => relation.columns.iter().any(|column| column.is_key),
-        Identity::Nothing => false,
+        ReplicaIdentity::Full => true,
+        ReplicaIdentity::Key => relation.columns.iter().any(|column| column.is_key),
+        ReplicaIdentity::Nothing => false,
     }
 }
 
 /// The table above a partition that the publication has.
 async fn published_above(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     oid: &str,
     publication: &str,
 ) -> Result<Option<String>, WireError> {

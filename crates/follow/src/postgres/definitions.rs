@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use crate::mark::Mark;
+use crate::mark::Fingerprint;
 
 /// Truncating transactions that are remembered.
 const TRUNCATED_MAX: usize = 1000;
 
 /// The result of a look into the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum DefinitionsLook {
     Same,
     /// A table was changed by a transaction that may have truncated it, and has not come yet.
     Doubtful,
@@ -18,7 +18,7 @@ pub(crate) enum Look {
 
 /// The definitions that were seen last.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions {
+pub(crate) struct SeenDefinitions {
     /// None: there was no look.
     seen: Option<(String, BTreeMap<u32, u32>)>,
     /// The number of the definitions that another node had seen that followed before.
@@ -28,7 +28,7 @@ pub(crate) struct Definitions {
     is_doubted: bool,
 }
 
-impl Definitions {
+impl SeenDefinitions {
     /// `other`: the number of what another node had seen that followed before.
     pub(crate) fn after(other: Option<u64>) -> Self {
         Self { other, ..Self::default() }
@@ -49,11 +49,11 @@ impl Definitions {
 
     /// Takes a look. `text`: of all definitions; `tables`: which transaction has written each table's row of the catalog last, by its
     /// number. TRUNCATE writes it, too.
-    pub(crate) fn look(&mut self, text: String, tables: BTreeMap<u32, u32>) -> Look {
+    pub(crate) fn look(&mut self, text: String, tables: BTreeMap<u32, u32>) -> DefinitionsLook {
         let Some((seen, before)) = &self.seen else {
             let is_other = self.other.take().is_some_and(|other| other != number(&text, &tables));
             self.seen = Some((text, tables));
-            return if is_other { Look::Changed } else { Look::Same };
+            return if is_other { DefinitionsLook::Changed } else { DefinitionsLook::Same };
         };
         let truncated: HashSet<u32> = self.truncated.iter().copied().collect();
         let is_explained = |(table, transaction): (&u32, &u32)| {
@@ -62,16 +62,16 @@ impl Definitions {
         let (is_same_text, are_explained) = (*seen == text, tables.iter().all(is_explained));
         if is_same_text && !are_explained && !self.is_doubted {
             self.is_doubted = true;
-            return Look::Doubtful;
+            return DefinitionsLook::Doubtful;
         }
         self.is_doubted = false;
         self.seen = Some((text, tables));
-        if is_same_text && are_explained { Look::Same } else { Look::Changed }
+        if is_same_text && are_explained { DefinitionsLook::Same } else { DefinitionsLook::Changed }
     }
 }
 
 fn number(text: &str, tables: &BTreeMap<u32, u32>) -> u64 {
-    let mut mark = Mark::default();
+    let mut mark = Fingerprint::default();
     mark.add(text);
     for (table, transaction) in tables {
         mark.add(&format!("{table} {transaction}"));
@@ -83,37 +83,37 @@ fn number(text: &str, tables: &BTreeMap<u32, u32>) -> u64 {
 mod tests {
     use super::*;
 
-    fn look(definitions: &mut Definitions, text: &str, transaction: u32) -> Look {
+    fn look(definitions: &mut SeenDefinitions, text: &str, transaction: u32) -> DefinitionsLook {
         definitions.look(text.to_owned(), BTreeMap::from([(1, transaction), (2, 7)]))
     }
 
     #[test]
     fn another_text_is_a_change() {
-        let mut own = Definitions::default();
-        assert_eq!(look(&mut own, "a", 5), Look::Same);
-        assert_eq!(look(&mut own, "a", 5), Look::Same);
-        assert_eq!(look(&mut own, "b", 5), Look::Changed);
-        assert_eq!(look(&mut own, "b", 5), Look::Same);
+        let mut own = SeenDefinitions::default();
+        assert_eq!(look(&mut own, "a", 5), DefinitionsLook::Same);
+        assert_eq!(look(&mut own, "a", 5), DefinitionsLook::Same);
+        assert_eq!(look(&mut own, "b", 5), DefinitionsLook::Changed);
+        assert_eq!(look(&mut own, "b", 5), DefinitionsLook::Same);
     }
 
     #[test]
     fn a_truncated_table_is_the_same_one() {
-        let mut own = Definitions::default();
+        let mut own = SeenDefinitions::default();
         look(&mut own, "a", 5);
         own.truncated(9);
-        assert_eq!(look(&mut own, "a", 9), Look::Same);
+        assert_eq!(look(&mut own, "a", 9), DefinitionsLook::Same);
         // Its transaction comes after the look.
-        assert_eq!(look(&mut own, "a", 11), Look::Doubtful);
+        assert_eq!(look(&mut own, "a", 11), DefinitionsLook::Doubtful);
         own.truncated(11);
-        assert_eq!(look(&mut own, "a", 11), Look::Same);
+        assert_eq!(look(&mut own, "a", 11), DefinitionsLook::Same);
         // It was something else.
-        assert_eq!(look(&mut own, "a", 12), Look::Doubtful);
-        assert_eq!(look(&mut own, "a", 12), Look::Changed);
-        assert_eq!(look(&mut own, "a", 12), Look::Same);
+        assert_eq!(look(&mut own, "a", 12), DefinitionsLook::Doubtful);
+        assert_eq!(look(&mut own, "a", 12), DefinitionsLook::Changed);
+        assert_eq!(look(&mut own, "a", 12), DefinitionsLook::Same);
         // Both: what came later counts.
         own.truncated(13);
-        assert_eq!(look(&mut own, "a", 14), Look::Doubtful);
-        assert_eq!(look(&mut own, "b", 14), Look::Changed);
+        assert_eq!(look(&mut own, "a", 14), DefinitionsLook::Doubtful);
+        assert_eq!(look(&mut own, "b", 14), DefinitionsLook::Changed);
         for transaction in 0..2 * TRUNCATED_MAX as u32 {
             own.truncated(transaction);
         }
@@ -122,12 +122,15 @@ mod tests {
 
     #[test]
     fn another_node_had_seen_the_same_or_not() {
-        let mut first = Definitions::default();
+        let mut first = SeenDefinitions::default();
         look(&mut first, "a", 5);
         let number = first.number();
-        assert_eq!(look(&mut Definitions::after(Some(number)), "a", 5), Look::Same);
-        assert_eq!(look(&mut Definitions::after(Some(number)), "a", 6), Look::Changed);
-        let mut other = Definitions::after(Some(number));
-        assert_eq!((look(&mut other, "b", 5), look(&mut other, "b", 5)), (Look::Changed, Look::Same));
+        assert_eq!(look(&mut SeenDefinitions::after(Some(number)), "a", 5), DefinitionsLook::Same);
+        assert_eq!(look(&mut SeenDefinitions::after(Some(number)), "a", 6), DefinitionsLook::Changed);
+        let mut other = SeenDefinitions::after(Some(number));
+        assert_eq!(
+            (look(&mut other, "b", 5), look(&mut other, "b", 5)),
+            (DefinitionsLook::Changed, DefinitionsLook::Same)
+        );
     }
 }

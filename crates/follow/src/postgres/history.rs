@@ -6,7 +6,7 @@
 
 use crate::postgres::catalog::literal;
 use crate::postgres::pgoutput::Lsn;
-use crate::postgres::wire::Connection;
+use crate::postgres::wire::PostgresConnection;
 use crate::wire::WireError;
 
 /// Why everything is invalidated.
@@ -15,7 +15,7 @@ pub(crate) const OTHER_HISTORY: &str =
 
 /// A commit of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Commit {
+pub(crate) struct ReceivedCommit {
     /// Behind its record.
     pub(crate) end: Lsn,
     pub(crate) transaction: u32,
@@ -25,20 +25,20 @@ pub(crate) struct Commit {
 
 /// The last commit that was received, and whether it must come again before anything behind it.
 #[derive(Debug, Default)]
-pub(crate) struct History {
-    last: Option<Commit>,
+pub(crate) struct SlotHistory {
+    last: Option<ReceivedCommit>,
     is_expected: bool,
 }
 
-impl History {
+impl SlotHistory {
     /// The history of a node that goes on after another one, with the last commit that the other had
     /// received.
-    pub(crate) fn resumed(last: Option<Commit>) -> Self {
+    pub(crate) fn resumed(last: Option<ReceivedCommit>) -> Self {
         Self { last, is_expected: false }
     }
 
     /// The last commit that was received.
-    pub(crate) fn last(&self) -> Option<Commit> {
+    pub(crate) fn last(&self) -> Option<ReceivedCommit> {
         self.last
     }
 
@@ -51,7 +51,7 @@ impl History {
     }
 
     /// A commit has come. Whether it shows that the history is another one.
-    pub(crate) fn committed(&mut self, commit: Commit) -> bool {
+    pub(crate) fn committed(&mut self, commit: ReceivedCommit) -> bool {
         let last = self.last.filter(|_| self.is_expected);
         let is_other = last.is_some_and(|last| commit.end >= last.end && commit != last);
         if last.is_none_or(|last| commit.end >= last.end) {
@@ -78,7 +78,7 @@ impl History {
 /// Where a permanent slot stands; None: there is none. A slot that has lost its log is dropped, so that it is made anew, unless it is only
 /// `looked` at; `is_lost`: it is known to have, whatever it says.
 pub(crate) async fn slot_position(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     slot: &str,
     is_lost: bool,
     looked: bool,
@@ -104,10 +104,10 @@ pub(crate) async fn slot_position(
 mod tests {
     use super::*;
 
-    const LAST: Commit = Commit { end: Lsn(100), transaction: 7, time: 1 };
+    const LAST: ReceivedCommit = ReceivedCommit { end: Lsn(100), transaction: 7, time: 1 };
 
-    fn stopped_at_last() -> History {
-        let mut history = History::default();
+    fn stopped_at_last() -> SlotHistory {
+        let mut history = SlotHistory::default();
         history.begins(None);
         assert!(!history.committed(LAST));
         history
@@ -118,11 +118,11 @@ mod tests {
         let mut history = stopped_at_last();
         history.begins(Some(Lsn(50)));
         assert!(!history.ends(Lsn(100)) && !history.passed(Lsn(99)));
-        assert!(!history.committed(Commit { end: Lsn(60), transaction: 5, time: 0 }));
+        assert!(!history.committed(ReceivedCommit { end: Lsn(60), transaction: 5, time: 0 }));
         assert!(!history.committed(LAST));
         assert!(
             !history.passed(Lsn(200))
-                && !history.committed(Commit { end: Lsn(150), transaction: 9, time: 2 })
+                && !history.committed(ReceivedCommit { end: Lsn(150), transaction: 9, time: 2 })
         );
         // The slot had been told of it.
         let mut history = stopped_at_last();
@@ -132,18 +132,21 @@ mod tests {
 
     #[test]
     fn another_history_is_noticed_once() {
-        let other = |commit: Commit| {
+        let other = |commit: ReceivedCommit| {
             let mut history = stopped_at_last();
             history.begins(Some(Lsn(50)));
             let is_other = history.committed(commit);
             assert!(!history.passed(Lsn(1000)) || !is_other, "twice");
             is_other
         };
-        assert!(other(Commit { time: 2, ..LAST }) && other(Commit { transaction: 8, ..LAST }));
-        assert!(other(Commit { end: Lsn(101), ..LAST }));
-        for says in
-            [|history: &mut History| history.passed(Lsn(100)), |history: &mut History| history.ends(Lsn(99))]
-        {
+        assert!(
+            other(ReceivedCommit { time: 2, ..LAST }) && other(ReceivedCommit { transaction: 8, ..LAST })
+        );
+        assert!(other(ReceivedCommit { end: Lsn(101), ..LAST }));
+        for says in [
+            |history: &mut SlotHistory| history.passed(Lsn(100)),
+            |history: &mut SlotHistory| history.ends(Lsn(99)),
+        ] {
             let mut history = stopped_at_last();
             history.begins(Some(Lsn(50)));
             assert!(says(&mut history) && !says(&mut history));

@@ -2,7 +2,7 @@
 
 use crate::missing::Missing;
 use crate::postgres::catalog::{full_name, literal};
-use crate::postgres::wire::Connection;
+use crate::postgres::wire::PostgresConnection;
 use crate::tables::Table;
 use crate::wire::{WireError, text};
 
@@ -14,7 +14,10 @@ const fn missing(what: String, mend: String) -> Missing {
 }
 
 /// There is no table of that name; perhaps one in another schema, or with capitals.
-pub(crate) async fn no_table(connection: &mut Connection, table: &Table) -> Result<Missing, WireError> {
+pub(crate) async fn no_table(
+    connection: &mut PostgresConnection,
+    table: &Table,
+) -> Result<Missing, WireError> {
     let what = format!("there is no table {}", full_name(&table.schema, &table.name));
     let sql = format!(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
@@ -42,7 +45,7 @@ pub(crate) async fn no_table(connection: &mut Connection, table: &Table) -> Resu
 
 /// Why the changes of what has this id, kind and persistence are not in the log; None: they are.
 pub(crate) async fn not_logged(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     (oid, kind, persistence): (&str, &str, &str),
     table: &Table,
 ) -> Result<Option<Missing>, WireError> {
@@ -77,7 +80,7 @@ pub(crate) async fn not_logged(
 }
 
 /// The tables that a view reads.
-async fn read_by(connection: &mut Connection, oid: &str) -> Result<String, WireError> {
+async fn read_by(connection: &mut PostgresConnection, oid: &str) -> Result<String, WireError> {
     let sql = format!(
         "WITH RECURSIVE read AS (SELECT {oid}::oid AS oid UNION \
            SELECT d.refobjid FROM read JOIN pg_rewrite w ON w.ev_class = read.oid \
@@ -96,7 +99,7 @@ async fn read_by(connection: &mut Connection, oid: &str) -> Result<String, WireE
 
 /// Why a table has no such column in the log.
 pub(crate) async fn no_column(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     oid: &str,
     column: &str,
 ) -> Result<(String, String), WireError> {

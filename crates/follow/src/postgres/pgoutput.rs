@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::rows::{Cell, Column, Identity, Old, Relation, Row};
+use crate::rows::{Cell, Column, OldRow, Relation, ReplicaIdentity, Row};
 
 /// A place in the write-ahead log, in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ impl Lsn {
 
 /// One message of the stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Message<'a> {
+pub(crate) enum PgoutputMessage<'a> {
     Begin {
         transaction: u32,
     },
@@ -43,12 +43,12 @@ pub(crate) enum Message<'a> {
     },
     Update {
         relation: u32,
-        old: Option<Old<'a>>,
+        old: Option<OldRow<'a>>,
         new: Row<'a>,
     },
     Delete {
         relation: u32,
-        old: Old<'a>,
+        old: OldRow<'a>,
     },
     Truncate {
         relations: Vec<u32>,
@@ -60,11 +60,11 @@ pub(crate) enum Message<'a> {
 /// A message that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message of pgoutput that is too short or unknown")]
-pub struct Malformed;
+pub struct MalformedMessage;
 
-impl<'a> Message<'a> {
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let mut input = Input(bytes);
+impl<'a> PgoutputMessage<'a> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+        let mut input = MessageInput(bytes);
         Ok(match input.u8()? {
             b'B' => {
                 input.take(16)?;
@@ -77,7 +77,7 @@ impl<'a> Message<'a> {
             b'R' => Self::Relation(input.relation()?),
             b'I' => {
                 let relation = input.u32()?;
-                let (b'N', new) = (input.u8()?, input.row()?) else { return Err(Malformed) };
+                let (b'N', new) = (input.u8()?, input.row()?) else { return Err(MalformedMessage) };
                 Self::Insert { relation, new }
             }
             b'U' => {
@@ -87,7 +87,7 @@ impl<'a> Message<'a> {
                     kind => (Some(input.old(kind)?), input.u8()?),
                 };
                 if kind != b'N' {
-                    return Err(Malformed);
+                    return Err(MalformedMessage);
                 }
                 Self::Update { relation, old, new: input.row()? }
             }
@@ -103,50 +103,50 @@ impl<'a> Message<'a> {
                 Self::Truncate { relations }
             }
             b'O' | b'Y' | b'M' => Self::Other,
-            _ => return Err(Malformed),
+            _ => return Err(MalformedMessage),
         })
     }
 }
 
-struct Input<'a>(&'a [u8]);
+struct MessageInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(Malformed)?;
+impl<'a> MessageInput<'a> {
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], MalformedMessage> {
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(MalformedMessage)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn u8(&mut self) -> Result<u8, Malformed> {
+    fn u8(&mut self) -> Result<u8, MalformedMessage> {
         Ok(self.take(1)?[0])
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
-        self.take(2)?.try_into().map(u16::from_be_bytes).map_err(|_| Malformed)
+    fn u16(&mut self) -> Result<u16, MalformedMessage> {
+        self.take(2)?.try_into().map(u16::from_be_bytes).map_err(|_| MalformedMessage)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
+    fn u32(&mut self) -> Result<u32, MalformedMessage> {
+        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| MalformedMessage)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
+    fn u64(&mut self) -> Result<u64, MalformedMessage> {
+        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| MalformedMessage)
     }
 
-    fn text(&mut self) -> Result<String, Malformed> {
-        let end = self.0.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
-        let text = std::str::from_utf8(self.take(end)?).map_err(|_| Malformed)?.to_owned();
+    fn text(&mut self) -> Result<String, MalformedMessage> {
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or(MalformedMessage)?;
+        let text = std::str::from_utf8(self.take(end)?).map_err(|_| MalformedMessage)?.to_owned();
         self.take(1)?;
         Ok(text)
     }
 
-    fn relation(&mut self) -> Result<Relation, Malformed> {
+    fn relation(&mut self) -> Result<Relation, MalformedMessage> {
         let (id, schema, name) = (self.u32()?, self.text()?, self.text()?);
         let identity = match self.u8()? {
-            b'd' | b'i' => Identity::Key,
-            b'f' => Identity::Full,
-            b'n' => Identity::Nothing,
-            _ => return Err(Malformed),
+            b'd' | b'i' => ReplicaIdentity::Key,
+            b'f' => ReplicaIdentity::Full,
+            b'n' => ReplicaIdentity::Nothing,
+            _ => return Err(MalformedMessage),
         };
         let columns = (0..self.u16()?).map(|_| self.column()).collect::<Result<_, _>>()?;
         // The system's schema is sent without a name.
@@ -154,26 +154,26 @@ impl<'a> Input<'a> {
         Ok(Relation { id, schema, name, identity, columns })
     }
 
-    fn column(&mut self) -> Result<Column, Malformed> {
+    fn column(&mut self) -> Result<Column, MalformedMessage> {
         let is_key = self.u8()? & 1 == 1;
         let name = self.text()?;
         self.take(4 + 4)?;
         Ok(Column { name, is_key })
     }
 
-    fn old(&mut self, kind: u8) -> Result<Old<'a>, Malformed> {
+    fn old(&mut self, kind: u8) -> Result<OldRow<'a>, MalformedMessage> {
         match kind {
-            b'K' => Ok(Old::Key(self.row()?)),
-            b'O' => Ok(Old::Whole(self.row()?)),
-            _ => Err(Malformed),
+            b'K' => Ok(OldRow::Key(self.row()?)),
+            b'O' => Ok(OldRow::Whole(self.row()?)),
+            _ => Err(MalformedMessage),
         }
     }
 
-    fn row(&mut self) -> Result<Row<'a>, Malformed> {
+    fn row(&mut self) -> Result<Row<'a>, MalformedMessage> {
         (0..self.u16()?).map(|_| self.cell()).collect()
     }
 
-    fn cell(&mut self) -> Result<Cell<'a>, Malformed> {
+    fn cell(&mut self) -> Result<Cell<'a>, MalformedMessage> {
         Ok(match self.u8()? {
             b'n' => Cell::Null,
             b'u' => Cell::Unchanged,
@@ -181,7 +181,7 @@ impl<'a> Input<'a> {
                 let length = self.u32()? as usize;
                 Cell::Text(self.take(length)?)
             }
-            _ => return Err(Malformed),
+            _ => return Err(MalformedMessage),
         })
     }
 }
@@ -195,9 +195,12 @@ mod tests {
 
     #[test]
     fn an_update_with_its_old_key() {
-        let old = Some(Old::Key(vec![Cell::Text(b"7"), Cell::Null]));
+        let old = Some(OldRow::Key(vec![Cell::Text(b"7"), Cell::Null]));
         let new = vec![Cell::Text(b"8"), Cell::Unchanged];
-        assert_eq!(Message::parse(UPDATE), Ok(Message::Update { relation: 0x4000, old, new }));
+        assert_eq!(
+            PgoutputMessage::parse(UPDATE),
+            Ok(PgoutputMessage::Update { relation: 0x4000, old, new })
+        );
     }
 
     #[test]
@@ -207,16 +210,20 @@ mod tests {
         let commit = b"C\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\x20\0\0\0\0\0\0\0\x01";
         let truncate = b"T\0\0\0\x01\0\0\0\x40\0";
         for whole in [UPDATE, relation, begin, truncate] {
-            assert!(Message::parse(whole).is_ok(), "{whole:?}");
+            assert!(PgoutputMessage::parse(whole).is_ok(), "{whole:?}");
             for cut in 0..whole.len() {
-                assert_eq!(Message::parse(&whole[..cut]), Err(Malformed), "{whole:?} cut at {cut}");
+                assert_eq!(
+                    PgoutputMessage::parse(&whole[..cut]),
+                    Err(MalformedMessage),
+                    "{whole:?} cut at {cut}"
+                );
             }
         }
-        assert_eq!(Message::parse(commit), Ok(Message::Commit { end: Lsn(0x20), time: 1 }));
-        assert_eq!(Message::parse(b"X"), Err(Malformed));
+        assert_eq!(PgoutputMessage::parse(commit), Ok(PgoutputMessage::Commit { end: Lsn(0x20), time: 1 }));
+        assert_eq!(PgoutputMessage::parse(b"X"), Err(MalformedMessage));
         let columns = vec![Column { name: "id".to_owned(), is_key: true }];
         let (schema, name) = ("public".to_owned(), "users".to_owned());
-        let expected = Relation { id: 0x4000, schema, name, identity: Identity::Key, columns };
-        assert_eq!(Message::parse(relation), Ok(Message::Relation(expected)));
+        let expected = Relation { id: 0x4000, schema, name, identity: ReplicaIdentity::Key, columns };
+        assert_eq!(PgoutputMessage::parse(relation), Ok(PgoutputMessage::Relation(expected)));
     }
 }

@@ -12,22 +12,23 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::address::Address;
-use crate::follower::{Follower, Settings, Told};
+use crate::follower::{Follower, FollowerEvent, Settings};
 use crate::log::Log;
 use crate::missing::Missing;
 use crate::names::Names;
-use crate::node::{Node, Standing, Wish};
-use crate::postgres::catalog::{Asked, Catalog, Found, Wanted, literal, quoted};
-use crate::postgres::definitions::{Definitions, Look};
-use crate::postgres::history::{Commit, History, OTHER_HISTORY, slot_position};
-use crate::postgres::pgoutput::{Lsn, Message};
-use crate::postgres::probe::{Identity, Probed, Seen, identify, probe};
-use crate::postgres::standing::Stands;
+use crate::node::{Node, ResumePoint, SourceRequest};
+use crate::postgres::catalog::{CatalogTable, PostgresCatalog, ReadReason, Requirements, literal, quoted};
+use crate::postgres::definitions::{DefinitionsLook, SeenDefinitions};
+use crate::postgres::history::{OTHER_HISTORY, ReceivedCommit, SlotHistory, slot_position};
+use crate::postgres::pgoutput::{Lsn, PgoutputMessage};
+use crate::postgres::probe::{PostgresIdentity, PostgresProbe, PostgresSnapshot, identify, probe};
+use crate::postgres::standing::PostgresStanding;
 use crate::postgres::waits::{exhausted, writing};
-use crate::postgres::wire::{Connection, is_of_lost_log};
-use crate::rows::{Bound, Old, Relation};
+use crate::postgres::wire::{PostgresConnection, is_of_lost_log};
+use crate::rows::{BoundTable, OldRow, Relation};
 use crate::source::{
-    self, Answering, Core, Database, Failed, Link, Looked, Opened, Question, Reply, WAIT_MAX,
+    self, CatalogFindings, Connections, Database, DatabaseQuestion, DatabaseReply, FollowState, OpenError,
+    OpenedConnections, PendingReply, WAIT_MAX,
 };
 use crate::tables::{LeftOut, Table};
 use crate::wire::{OUR_NAME, Peer, WireError};
@@ -65,22 +66,22 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
-    /// The place of a node that followed before, as its [`Standing`](crate::Standing) says it, and from which this one goes on.
+    /// The place of a node that followed before, as its [`ResumePoint`](crate::ResumePoint) says it, and from which this one goes on.
     pub standing: Option<Box<str>>,
 }
 
 impl Log for Postgres {
     type Position = Lsn;
     type Transaction = u32;
-    type Snapshot = Seen;
-    type Identity = Identity;
+    type Snapshot = PostgresSnapshot;
+    type Identity = PostgresIdentity;
 }
 
 /// State of one pair of connections.
-struct Session {
+struct PostgresSession {
     /// When the server is told how far we are: an idle one ends a connection that is silent for `wal_sender_timeout` (60 s).
     status_at: Instant,
-    bound: HashMap<u32, Role>,
+    bound: HashMap<u32, RelationRole>,
     /// The tables as the stream has described them.
     relations: HashMap<u32, Relation>,
     /// Those that it had described when the catalog was asked last.
@@ -94,8 +95,8 @@ struct Session {
 }
 
 impl Source {
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> Requirements {
+        Requirements {
             publication: self.publication.clone(),
             tables: Arc::clone(&self.tables),
             user: self.address.user.clone(),
@@ -109,8 +110,9 @@ impl Source {
     /// # Errors
     /// The database cannot be reached, or refuses.
     pub async fn check(&self, password: Option<&str>) -> Result<Vec<Missing>, WireError> {
-        let (mut connection, _) = Connection::open(&self.address, password, &self.tls, None).await?;
-        let mut missing = Catalog::read(&mut connection, &self.wanted(), Asked::Check).await?.missing;
+        let (mut connection, _) = PostgresConnection::open(&self.address, password, &self.tls, None).await?;
+        let mut missing =
+            PostgresCatalog::read(&mut connection, &self.wanted(), ReadReason::Check).await?.missing;
         let stands = match &self.slot {
             Some(slot) if !missing.iter().any(|one| one.is_fatal) => {
                 slot_position(&mut connection, slot, false, true).await?
@@ -125,10 +127,10 @@ impl Source {
     }
 
     /// Follows the log until it is told to stop, or the sender is gone.
-    pub async fn follow(self, node: &mut impl Node, wish: watch::Receiver<Wish>) {
-        let stands = self.standing.as_deref().and_then(Stands::parse);
+    pub async fn follow(self, node: &mut impl Node, wish: watch::Receiver<SourceRequest>) {
+        let stands = self.standing.as_deref().and_then(PostgresStanding::parse);
         let follower = match &stands {
-            Some(Stands { identity, position, running, .. }) => {
+            Some(PostgresStanding { identity, position, running, .. }) => {
                 Follower::resumed(self.settings, identity.clone(), *position, running.clone())
             }
             None => Follower::new(self.settings),
@@ -138,9 +140,9 @@ impl Source {
             found: Vec::new(),
             others: HashSet::new(),
             left_out: LeftOut::default(),
-            history: History::resumed(stands.as_ref().and_then(|stands| stands.last)),
+            history: SlotHistory::resumed(stands.as_ref().and_then(|stands| stands.last)),
             stream_process: stands.as_ref().and_then(|stands| stands.process),
-            definitions: Definitions::after(stands.as_ref().map(|stands| stands.catalog)),
+            definitions: SeenDefinitions::after(stands.as_ref().map(|stands| stands.catalog)),
             is_log_gone: false,
         };
         source::follow(database, follower, stands.map(|stands| stands.identity), node, wish).await;
@@ -151,13 +153,13 @@ impl Source {
 struct Postgres {
     source: Source,
     /// The tables that the catalog had last.
-    found: Vec<Found>,
+    found: Vec<CatalogTable>,
     others: HashSet<u32>,
     left_out: LeftOut,
-    history: History,
+    history: SlotHistory,
     /// The database's process of the last stream.
     stream_process: Option<i32>,
-    definitions: Definitions,
+    definitions: SeenDefinitions,
     /// The files that the slot needs are gone, though the slot does not say so.
     is_log_gone: bool,
 }
@@ -168,8 +170,8 @@ fn is_new(name: &str) -> String {
 }
 
 /// The role of a table of the stream.
-enum Role {
-    Followed(Bound),
+enum RelationRole {
+    Followed(BoundTable),
     /// The table is not followed.
     Other,
     /// The table's definition is newer than the last look into the catalog: perhaps it is a partition of a
@@ -180,12 +182,12 @@ enum Role {
 }
 
 impl Database for Postgres {
-    type Connection = Connection;
+    type Connection = PostgresConnection;
     /// `None`: it was too long, and was skipped.
     type Message = Option<Bytes>;
-    type Session = Session;
-    type Probed = Probed;
-    type Catalog = Catalog;
+    type Session = PostgresSession;
+    type Probed = PostgresProbe;
+    type Catalog = PostgresCatalog;
 
     fn password(&self) -> Option<String> {
         self.source.address.password.clone()
@@ -195,21 +197,22 @@ impl Database for Postgres {
         &mut self,
         resume: Option<Lsn>,
         password: Option<&str>,
-        core: &mut Core<Self>,
+        core: &mut FollowState<Self>,
         node: &mut impl Node,
-    ) -> Result<Opened<Self>, Failed> {
+    ) -> Result<OpenedConnections<Self>, OpenError> {
         let source = self.source.clone();
-        let (mut second, peer) = Connection::open(&source.address, password, &source.tls, None).await?;
+        let (mut second, peer) =
+            PostgresConnection::open(&source.address, password, &source.tls, None).await?;
         second.query("SET synchronous_commit = local").await?;
         if let (Some(slot), Some(process)) = (&source.slot, self.stream_process.take()) {
             end_stream(&mut second, slot, process).await?;
         }
-        let catalog = Catalog::read(&mut second, &source.wanted(), Asked::Begin).await?;
+        let catalog = PostgresCatalog::read(&mut second, &source.wanted(), ReadReason::Begin).await?;
         if catalog.missing.iter().any(|missing| missing.is_fatal) {
-            return Err(Failed::Missing(catalog.missing));
+            return Err(OpenError::Missing(catalog.missing));
         }
-        let open = Connection::open(&source.address, password, &source.tls, Some(&peer));
-        let (mut stream, _): (Connection, Peer) = open.await?;
+        let open = PostgresConnection::open(&source.address, password, &source.tls, Some(&peer));
+        let (mut stream, _): (PostgresConnection, Peer) = open.await?;
         let identity = identify(&mut stream).await?;
         let (slot, stands) = match &source.slot {
             Some(slot) => (slot.clone(), slot_position(&mut second, slot, self.is_log_gone, false).await?),
@@ -246,7 +249,7 @@ impl Database for Postgres {
             return Err(error.into());
         }
         self.history.begins(resumes_at);
-        let session = Session {
+        let session = PostgresSession {
             status_at: Instant::now() + WAIT_MAX,
             bound: HashMap::new(),
             relations: HashMap::new(),
@@ -256,14 +259,14 @@ impl Database for Postgres {
             told: Lsn(0),
             received: Lsn(0),
         };
-        Ok(Opened { stream, second, session, catalog, identity, resumes_at, ordered: None })
+        Ok(OpenedConnections { stream, second, session, catalog, identity, resumes_at, ordered: None })
     }
 
-    async fn streamed(stream: &mut Connection) -> Result<Option<Bytes>, WireError> {
+    async fn streamed(stream: &mut PostgresConnection) -> Result<Option<Bytes>, WireError> {
         stream.streamed().await
     }
 
-    fn take(&mut self, message: Option<Bytes>, core: &mut Core<Self>, node: &mut impl Node) {
+    fn take(&mut self, message: Option<Bytes>, core: &mut FollowState<Self>, node: &mut impl Node) {
         let taken = if let Some(message) = message {
             self.message(&message, core, node.now_ms())
         } else {
@@ -284,30 +287,41 @@ impl Database for Postgres {
         error.with_causes()
     }
 
-    fn ask(&self, question: Question, mut second: Connection, link: &mut Link<Self>) -> Answering<Self> {
-        if matches!(question, Question::Catalog) {
+    fn ask(
+        &self,
+        question: DatabaseQuestion,
+        mut second: PostgresConnection,
+        link: &mut Connections<Self>,
+    ) -> PendingReply<Self> {
+        if matches!(question, DatabaseQuestion::Catalog) {
             link.session.listed = link.session.relations.keys().copied().collect();
         }
         let (wanted, process) = (self.source.wanted(), link.stream.process().unwrap_or(0));
         Box::pin(async move {
             let reply = match question {
-                Question::Probe { number } => {
-                    probe(&mut second, process).await.map(|probed| Reply::Probed { number, probed })
+                DatabaseQuestion::Probe { number } => {
+                    probe(&mut second, process).await.map(|probed| DatabaseReply::Probed { number, probed })
                 }
-                Question::Nudge => {
+                DatabaseQuestion::Nudge => {
                     let sql = "SELECT pg_logical_emit_message(true, 'cattlegrid', '')";
-                    second.query(sql).await.map(|_| Reply::Nudged)
+                    second.query(sql).await.map(|_| DatabaseReply::Nudged)
                 }
-                Question::Catalog => {
-                    Catalog::read(&mut second, &wanted, Asked::Again).await.map(Reply::Catalog)
-                }
+                DatabaseQuestion::Catalog => PostgresCatalog::read(&mut second, &wanted, ReadReason::Again)
+                    .await
+                    .map(DatabaseReply::Catalog),
             };
             (second, reply)
         })
     }
 
-    fn probed(&mut self, number: u64, probed: Probed, core: &mut Core<Self>, node: &mut impl Node) {
-        let Probed { identity, head, snapshot, works } = probed;
+    fn probed(
+        &mut self,
+        number: u64,
+        probed: PostgresProbe,
+        core: &mut FollowState<Self>,
+        node: &mut impl Node,
+    ) {
+        let PostgresProbe { identity, head, snapshot, works } = probed;
         if let Some(link) = &mut core.link
             && link.session.received < head
         {
@@ -320,36 +334,37 @@ impl Database for Postgres {
         }
         // It may be us who do not read.
         let works = works || node.is_full();
-        core.follower.told(Told::Probed { number, identity, head, snapshot, works }, now_ms);
+        core.follower.told(FollowerEvent::Probed { number, identity, head, snapshot, works }, now_ms);
     }
 
-    fn looked(&mut self, catalog: Catalog, core: &mut Core<Self>) -> Looked {
+    fn looked(&mut self, catalog: PostgresCatalog, core: &mut FollowState<Self>) -> CatalogFindings {
         let look = self.definitions.look(catalog.mark, catalog.written);
-        let mut again = (look == Look::Doubtful).then_some(DOUBTED_EVERY);
+        let mut again = (look == DefinitionsLook::Doubtful).then_some(DOUBTED_EVERY);
         (self.found, self.others) = (catalog.found, catalog.others);
-        if let Some(Link { session, .. }) = &mut core.link {
+        if let Some(Connections { session, .. }) = &mut core.link {
             // What the stream had described before is known now: what is in neither list is not followed.
             let role = |relation: &Relation| self.role(relation, session.listed.contains(&relation.id));
             session.bound =
                 session.relations.values().map(|relation| (relation.id, role(relation))).collect();
-            if session.bound.values().any(|role| matches!(role, Role::Unknown { .. })) {
+            if session.bound.values().any(|role| matches!(role, RelationRole::Unknown { .. })) {
                 again = Some(Duration::ZERO);
             }
         }
-        Looked { missing: catalog.missing, is_changed: look == Look::Changed, again }
+        CatalogFindings { missing: catalog.missing, is_changed: look == DefinitionsLook::Changed, again }
     }
 
     fn left_out(&self) -> LeftOut {
         self.left_out
     }
 
-    fn standing(&self, identity: &Identity, position: Lsn, running: &[u32]) -> Option<Standing> {
+    fn standing(&self, identity: &PostgresIdentity, position: Lsn, running: &[u32]) -> Option<ResumePoint> {
         let (identity, running) = (identity.clone(), running.to_vec());
         let (catalog, process) = (self.definitions.number(), self.stream_process);
-        Stands { identity, position, last: self.history.last(), running, catalog, process }.standing()
+        PostgresStanding { identity, position, last: self.history.last(), running, catalog, process }
+            .standing()
     }
 
-    fn note_obeyed(link: &mut Link<Self>, node: &mut impl Node) {
+    fn note_obeyed(link: &mut Connections<Self>, node: &mut impl Node) {
         let obeyed = Lsn(node.obeyed(link.ordered.map_or(0, |ordered| ordered.0)));
         if obeyed != link.session.acknowledged {
             link.session.acknowledged = obeyed;
@@ -357,12 +372,12 @@ impl Database for Postgres {
         }
     }
 
-    fn reports_at(session: &Session) -> Option<Instant> {
+    fn reports_at(session: &PostgresSession) -> Option<Instant> {
         Some(session.status_at)
     }
 
     /// Says what is applied; the server answers with how far the stream is.
-    async fn report(link: &mut Link<Self>, unix_now: Duration) -> Result<(), WireError> {
+    async fn report(link: &mut Connections<Self>, unix_now: Duration) -> Result<(), WireError> {
         let since_2000 = unix_now.saturating_sub(Duration::from_secs(EPOCH_SECONDS));
         let micros = u64::try_from(since_2000.as_micros()).unwrap_or(u64::MAX);
         let session = &mut link.session;
@@ -378,7 +393,7 @@ impl Database for Postgres {
     }
 
     /// Without it that comes again, which does no harm.
-    async fn leave(link: &mut Link<Self>, unix_now: Duration) {
+    async fn leave(link: &mut Connections<Self>, unix_now: Duration) {
         if link.session.acknowledged == link.session.told {
             return;
         }
@@ -393,13 +408,13 @@ impl Database for Postgres {
 }
 
 impl Postgres {
-    fn message(&mut self, message: &[u8], core: &mut Core<Self>, now_ms: u64) -> Result<(), String> {
+    fn message(&mut self, message: &[u8], core: &mut FollowState<Self>, now_ms: u64) -> Result<(), String> {
         match message.split_first() {
             // Its beginning, the log's end and the server's time, then a message of the plugin.
             Some((b'w', rest)) if rest.len() >= 24 => self.changed(&rest[24..], core, now_ms),
             Some((b'k', rest)) if rest.len() >= 17 => {
                 let position = Lsn(rest[..8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-                if let Some(Link { session, .. }) = &mut core.link {
+                if let Some(Connections { session, .. }) = &mut core.link {
                     session.received = session.received.max(position);
                     if rest[16] == 1 {
                         session.status_at = Instant::now();
@@ -408,7 +423,7 @@ impl Postgres {
                 if self.history.passed(position) {
                     restored(core, now_ms);
                 }
-                core.follower.told(Told::Passed { position }, now_ms);
+                core.follower.told(FollowerEvent::Passed { position }, now_ms);
                 Ok(())
             }
             _ => Err("the stream has a message that is unknown".to_owned()),
@@ -416,47 +431,49 @@ impl Postgres {
     }
 
     /// The role of a table. `is_listed`: the catalog was read after the stream had described it.
-    fn role(&self, relation: &Relation, is_listed: bool) -> Role {
+    fn role(&self, relation: &Relation, is_listed: bool) -> RelationRole {
         let by_name = |table: &Table| table.schema == relation.schema && table.name == relation.name;
         let part =
             || self.found.iter().find(|found| found.relation.id == relation.id).map(|found| found.table);
         match self.source.tables.iter().position(by_name).or_else(part) {
-            Some(table) => match Bound::new(&self.source.tables[table], relation) {
-                Ok(bound) => Role::Followed(bound),
+            Some(table) => match BoundTable::new(&self.source.tables[table], relation) {
+                Ok(bound) => RelationRole::Followed(bound),
                 // A column is missing: the catalog says so, and nothing is confirmed.
-                Err(_) if is_listed => Role::Other,
-                Err(_) => Role::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
+                Err(_) if is_listed => RelationRole::Other,
+                Err(_) => RelationRole::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
             },
-            None if is_listed || self.others.contains(&relation.id) => Role::Other,
-            None => Role::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
+            None if is_listed || self.others.contains(&relation.id) => RelationRole::Other,
+            None => RelationRole::Unknown { name: format!("{}.{}", relation.schema, relation.name) },
         }
     }
 
-    fn changed(&mut self, message: &[u8], core: &mut Core<Self>, now_ms: u64) -> Result<(), String> {
+    fn changed(&mut self, message: &[u8], core: &mut FollowState<Self>, now_ms: u64) -> Result<(), String> {
         let Some(link) = &mut core.link else { return Ok(()) };
         let session = &mut link.session;
-        let message = Message::parse(message).map_err(|error| error.to_string())?;
+        let message = PgoutputMessage::parse(message).map_err(|error| error.to_string())?;
         let listed = &session.listed;
-        let mut row = |relation: u32, old: Option<&Old<'_>>, new: Option<&[_]>, is_insert: bool| {
+        let mut row = |relation: u32, old: Option<&OldRow<'_>>, new: Option<&[_]>, is_insert: bool| {
             let Some((_, names)) = &mut session.transaction else { return };
             match session.bound.get(&relation) {
                 // Its replica identity was taken away. Once the catalog has said so nothing is confirmed.
-                Some(Role::Followed(bound))
+                Some(RelationRole::Followed(bound))
                     if !is_insert && bound.lacks(old) && !listed.contains(&relation) =>
                 {
                     names.all(&format!("{} sends old rows no more", bound.name));
                 }
-                Some(Role::Followed(bound)) => bound.changed(old, new, names, &mut self.left_out),
-                Some(Role::Unknown { name }) => names.all(&is_new(name)),
-                Some(Role::Other) | None => {}
+                Some(RelationRole::Followed(bound)) => bound.changed(old, new, names, &mut self.left_out),
+                Some(RelationRole::Unknown { name }) => names.all(&is_new(name)),
+                Some(RelationRole::Other) | None => {}
             }
         };
         match message {
-            Message::Begin { transaction } => session.transaction = Some((transaction, Names::default())),
-            Message::Insert { relation, new } => row(relation, None, Some(&new), true),
-            Message::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new), false),
-            Message::Delete { relation, old } => row(relation, Some(&old), None, false),
-            Message::Truncate { relations } => {
+            PgoutputMessage::Begin { transaction } => {
+                session.transaction = Some((transaction, Names::default()))
+            }
+            PgoutputMessage::Insert { relation, new } => row(relation, None, Some(&new), true),
+            PgoutputMessage::Update { relation, old, new } => row(relation, old.as_ref(), Some(&new), false),
+            PgoutputMessage::Delete { relation, old } => row(relation, Some(&old), None, false),
+            PgoutputMessage::Truncate { relations } => {
                 if let Some((transaction, _)) = &session.transaction {
                     self.definitions.truncated(*transaction);
                 }
@@ -464,12 +481,12 @@ impl Postgres {
                     session.truncated(relation);
                 }
             }
-            Message::Relation(relation) => {
+            PgoutputMessage::Relation(relation) => {
                 let role = self.role(&relation, false);
                 let is_look_due = match &role {
-                    Role::Unknown { .. } => true,
-                    Role::Followed(bound) => bound.needs_whole,
-                    Role::Other => false,
+                    RelationRole::Unknown { .. } => true,
+                    RelationRole::Followed(bound) => bound.needs_whole,
+                    RelationRole::Other => false,
                 };
                 if is_look_due {
                     link.catalog_at = Instant::now();
@@ -479,29 +496,30 @@ impl Postgres {
                 session.bound.insert(relation.id, role);
                 session.relations.insert(relation.id, relation);
             }
-            Message::Commit { end, time } => {
+            PgoutputMessage::Commit { end, time } => {
                 let Some((transaction, names)) = session.transaction.take() else {
                     return Err("a commit that has no beginning".to_owned());
                 };
                 session.received = session.received.max(end);
-                if self.history.committed(Commit { end, transaction, time }) {
+                if self.history.committed(ReceivedCommit { end, transaction, time }) {
                     restored(core, now_ms);
                 }
-                core.follower.told(Told::Entry { position: end, transaction, names, is_own: false }, now_ms);
+                core.follower
+                    .told(FollowerEvent::Entry { position: end, transaction, names, is_own: false }, now_ms);
             }
-            Message::Other => {}
+            PgoutputMessage::Other => {}
         }
         Ok(())
     }
 }
 
-impl Session {
+impl PostgresSession {
     fn truncated(&mut self, relation: u32) {
         let Some((_, names)) = &mut self.transaction else { return };
         let bound = match self.bound.get(&relation) {
-            Some(Role::Followed(bound)) => bound,
-            Some(Role::Unknown { name }) => return names.all(&is_new(name)),
-            Some(Role::Other) | None => return,
+            Some(RelationRole::Followed(bound)) => bound,
+            Some(RelationRole::Unknown { name }) => return names.all(&is_new(name)),
+            Some(RelationRole::Other) | None => return,
         };
         if bound.truncate.is_empty() {
             names.all(&format!("{} was truncated", bound.name));
@@ -513,15 +531,15 @@ impl Session {
 }
 
 /// Everything is flushed: the database has another history than before.
-fn restored(core: &mut Core<Postgres>, now_ms: u64) {
-    core.follower.told(Told::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
+fn restored(core: &mut FollowState<Postgres>, now_ms: u64) {
+    core.follower.told(FollowerEvent::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
 }
 
 /// Says what the slot that is being made waits for.
 async fn say_writing(
-    catalog: &Catalog,
-    second: &mut Connection,
-    core: &mut Core<Postgres>,
+    catalog: &PostgresCatalog,
+    second: &mut PostgresConnection,
+    core: &mut FollowState<Postgres>,
     node: &mut impl Node,
 ) -> Result<(), WireError> {
     let mut missing = catalog.missing.clone();
@@ -536,7 +554,7 @@ async fn say_writing(
 
 /// Ends the process of the last stream, of this node or of the one for which it goes on, if it still has the slot: the database has not
 /// noticed that its connection was lost.
-async fn end_stream(connection: &mut Connection, slot: &str, process: i32) -> Result<(), WireError> {
+async fn end_stream(connection: &mut PostgresConnection, slot: &str, process: i32) -> Result<(), WireError> {
     let sql = format!(
         "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid \
          WHERE s.slot_name = {} AND a.pid = {process} AND a.application_name = {} AND a.usename = current_user",

@@ -2,21 +2,21 @@
 
 use std::fmt;
 
-use crate::node::Standing;
-use crate::postgres::history::Commit;
+use crate::node::ResumePoint;
+use crate::postgres::history::ReceivedCommit;
 use crate::postgres::pgoutput::Lsn;
-use crate::postgres::probe::Identity;
+use crate::postgres::probe::PostgresIdentity;
 
 /// Most transactions of which a standing says that they have not ended.
 const RUNNING_MAX: usize = 1000;
 
 /// All before `position` is obeyed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stands {
-    pub(crate) identity: Identity,
+pub(crate) struct PostgresStanding {
+    pub(crate) identity: PostgresIdentity,
     pub(crate) position: Lsn,
     /// The last commit that was received.
-    pub(crate) last: Option<Commit>,
+    pub(crate) last: Option<ReceivedCommit>,
     /// Transactions that had not ended when everything was flushed last.
     pub(crate) running: Vec<u32>,
     /// The number of the catalog as it was seen last. With another catalog the log may lack changes.
@@ -25,11 +25,11 @@ pub(crate) struct Stands {
     pub(crate) process: Option<i32>,
 }
 
-impl Stands {
+impl PostgresStanding {
     /// None: too much runs to be written down.
-    pub(crate) fn standing(&self) -> Option<Standing> {
+    pub(crate) fn standing(&self) -> Option<ResumePoint> {
         (self.running.len() <= RUNNING_MAX)
-            .then(|| Standing { position: self.position.0, text: self.to_string().into() })
+            .then(|| ResumePoint { position: self.position.0, text: self.to_string().into() })
     }
 
     /// Reads it. None: it is of another release.
@@ -44,7 +44,7 @@ impl Stands {
             last => {
                 let mut parts = last.split(',');
                 let end = Lsn::parse(parts.next()?)?;
-                Some(Commit {
+                Some(ReceivedCommit {
                     end,
                     transaction: parts.next()?.parse().ok()?,
                     time: parts.next()?.parse().ok()?,
@@ -53,7 +53,7 @@ impl Stands {
         };
         let running = running.split(',').filter(|one| *one != "-").map(str::parse).collect::<Result<_, _>>();
         Some(Self {
-            identity: Identity { system: system.to_owned(), timeline: timeline.to_owned() },
+            identity: PostgresIdentity { system: system.to_owned(), timeline: timeline.to_owned() },
             position: Lsn::parse(position)?,
             last,
             running: running.ok()?,
@@ -63,12 +63,12 @@ impl Stands {
     }
 }
 
-impl fmt::Display for Stands {
+impl fmt::Display for PostgresStanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Identity { system, timeline } = &self.identity;
+        let PostgresIdentity { system, timeline } = &self.identity;
         write!(f, "postgres {system} {timeline} {} ", self.position)?;
         match &self.last {
-            Some(Commit { end, transaction, time }) => write!(f, "{end},{transaction},{time} ")?,
+            Some(ReceivedCommit { end, transaction, time }) => write!(f, "{end},{transaction},{time} ")?,
             None => f.write_str("- ")?,
         }
         let running: Vec<String> = self.running.iter().map(u32::to_string).collect();
@@ -84,18 +84,18 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let identity = Identity { system: "7301".to_owned(), timeline: "2".to_owned() };
-        let commit = Commit { end: Lsn(0x16_0B37_4D90), transaction: 750, time: 812_345 };
+        let identity = PostgresIdentity { system: "7301".to_owned(), timeline: "2".to_owned() };
+        let commit = ReceivedCommit { end: Lsn(0x16_0B37_4D90), transaction: 750, time: 812_345 };
         let stands = |last, running| {
             let (position, catalog) = (Lsn(0x16_0B37_4D48), u64::MAX);
-            Stands { identity: identity.clone(), position, last, running, catalog, process: None }
+            PostgresStanding { identity: identity.clone(), position, last, running, catalog, process: None }
         };
         for (last, running) in [(None, vec![]), (Some(commit), vec![7]), (Some(commit), vec![1, u32::MAX])] {
             for process in [None, Some(4711)] {
-                let stands = Stands { process, ..stands(last, running.clone()) };
+                let stands = PostgresStanding { process, ..stands(last, running.clone()) };
                 let text = stands.standing().unwrap().text;
                 assert!(text.starts_with("postgres 7301 2 16/B374D48 "), "{text}");
-                assert_eq!(Stands::parse(&text), Some(stands));
+                assert_eq!(PostgresStanding::parse(&text), Some(stands));
             }
         }
         for other in [
@@ -105,7 +105,7 @@ mod tests {
             "postgres 1 2 x - - 0 -",
             "postgres 1 2 3/4 1,2 - 0 -",
         ] {
-            assert_eq!(Stands::parse(other), None, "{other}");
+            assert_eq!(PostgresStanding::parse(other), None, "{other}");
         }
         assert_eq!(stands(None, vec![1; RUNNING_MAX + 1]).standing(), None);
     }

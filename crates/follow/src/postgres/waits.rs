@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::missing::Missing;
 use crate::postgres::catalog::literal;
-use crate::postgres::wire::Connection;
+use crate::postgres::wire::PostgresConnection;
 use crate::wire::OUR_NAME;
 use crate::wire::{WireError, text};
 
@@ -15,7 +15,7 @@ const NAMED: usize = 3;
 /// Places of the database that are all taken, so that no other server can follow: slots, unless this one `has_slot`, and two
 /// connections. Nothing while a server of ours follows: it may be this one.
 pub(crate) async fn exhausted(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     has_slot: bool,
 ) -> Result<Vec<Missing>, WireError> {
     let sql = format!(
@@ -51,7 +51,7 @@ pub(crate) async fn exhausted(
 /// The transactions that have written, as long ago as this at least, each with the statement that ends it. How old one is, is known only
 /// to roles that may read it; of others it is taken for young.
 pub(crate) async fn writing(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     at_least: Duration,
 ) -> Result<Vec<Missing>, WireError> {
     let seconds = at_least.as_secs();

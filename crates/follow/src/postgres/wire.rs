@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::address::{Address, SslMode};
 use crate::postgres::catalog::quoted;
 use crate::wire::{
-    Bytestream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
+    BoxedStream, OUR_NAME, Peer, REPLY_BYTES_MAX, ResultRow, WireError, connect, encrypted, opened, replied,
 };
 
 /// Most bytes of one message that is kept. A row can have 1 GiB: what is longer is skipped.
@@ -45,8 +45,8 @@ pub(crate) fn is_of_lost_log(error: &WireError) -> bool {
     matches!(error.code(), Some(UNDEFINED_FILE | UNDEFINED_OBJECT))
 }
 
-pub(crate) struct Connection {
-    stream: Bytestream,
+pub(crate) struct PostgresConnection {
+    stream: BoxedStream,
     input: BytesMut,
     output: BytesMut,
     /// Bytes that are left of a message that is skipped.
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     process: Option<i32>,
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Connects to an address of the server and signs in. `tls`: how certificates are verified.
     pub(crate) async fn open(
         address: &Address,
@@ -358,7 +358,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let (near, mut far) = tokio::io::duplex(1 << 16);
-            let mut connection = Connection {
+            let mut connection = PostgresConnection {
                 stream: Box::pin(near),
                 input: BytesMut::new(),
                 output: BytesMut::new(),

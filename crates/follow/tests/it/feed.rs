@@ -3,7 +3,7 @@
 //! Whatever a node confirms of the database's log must be obeyed by it: each message takes its time, nodes stop and go on, two nodes may
 //! lead, another node goes on where one stood, and the etcd is restored from a backup.
 
-use cattlegrid_follow::Standing;
+use cattlegrid_follow::ResumePoint;
 use cattlegrid_follow::etcd::{AskedRevisions, Claim, Feed, Sightings};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -92,7 +92,7 @@ struct Node {
     is_putting: bool,
     is_claiming: bool,
     is_probing: bool,
-    standing: Option<Standing>,
+    standing: Option<ResumePoint>,
     messages: Vec<(u64, u64, Message)>,
 }
 
@@ -294,7 +294,7 @@ impl World {
                     let seen = node.sightings.before(if sees_late { u64::MAX } else { asked_ms });
                     node.feed.say(seen, node.tickets, node.standing.clone());
                     let position = node.read as u64;
-                    node.standing = Some(Standing { position, text: position.to_string().into() });
+                    node.standing = Some(ResumePoint { position, text: position.to_string().into() });
                 }
             }
         }

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use cattlegrid_follow::etcd::{Batch, Bump, Fleet, NodeState, Outbox, Record, Wait};
-use cattlegrid_follow::{Action, Follower, Log, Names, Settings, Snapshot, Told};
+use cattlegrid_follow::etcd::{Bump, Fleet, NodeRecord, NodeState, Outbox, OutboxBatch, TicketState};
+use cattlegrid_follow::{Action, Follower, FollowerEvent, Log, Names, Settings, Snapshot};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -84,7 +84,7 @@ enum What {
     },
     Listed {
         node: usize,
-        record: Option<Record>,
+        record: Option<NodeRecord>,
     },
     /// A key that is none of ours.
     Other,
@@ -122,7 +122,7 @@ struct Node {
     resume: Option<u64>,
     cluster: u64,
     asked: Option<(u64, Option<(u64, u64)>)>,
-    put: Option<Batch>,
+    put: Option<OutboxBatch>,
     cut_until_ms: u64,
     /// The watch brings nothing until then, while requests are answered.
     slow_until_ms: u64,
@@ -208,8 +208,8 @@ impl Node {
         }
     }
 
-    fn record(&self, node: usize) -> Record {
-        Record {
+    fn record(&self, node: usize) -> NodeRecord {
+        NodeRecord {
             instance: node as u64 + 1,
             state: NodeState::Up,
             address: String::new(),
@@ -326,7 +326,7 @@ impl World {
         let ticket = own.outbox.push(&bump.line());
         let waiter = Waiter { row, version: self.versions[row] };
         let waits = own.outbox.wait(ticket, is_barrier, waiter);
-        if self.fault == Some(Fault::CommitsEarly) && waits == Wait::Waits && !is_barrier {
+        if self.fault == Some(Fault::CommitsEarly) && waits == TicketState::Waits && !is_barrier {
             self.committed[row].push((self.now_ms, waiter.version));
         }
     }
@@ -465,7 +465,8 @@ impl World {
                         own.known_at = own.known_at.or(by_all.then_some(revision));
                     }
                     None if self.fault == Some(Fault::ForgetsGone) => {
-                        let gone = Record { state: NodeState::Draining, ..self.nodes[other].record(other) };
+                        let gone =
+                            NodeRecord { state: NodeState::Draining, ..self.nodes[other].record(other) };
                         self.nodes[node].fleet.put(name.clone(), gone);
                         self.nodes[node].fleet.remove(&name, now_ms);
                     }
@@ -482,7 +483,10 @@ impl World {
                 if has_barrier && by != node {
                     self.nodes[node].barrier_at = written.revision;
                 }
-                self.tell(node, Told::Entry { position: written.revision, transaction: (), names, is_own });
+                self.tell(
+                    node,
+                    FollowerEvent::Entry { position: written.revision, transaction: (), names, is_own },
+                );
                 if self.nodes[node].barrier_at == written.revision {
                     self.keep_seat(node);
                 }
@@ -511,8 +515,13 @@ impl World {
             }
             Some((number, Some((cluster, head)))) => {
                 let identity = if fault == Some(Fault::AnyCluster) { own.cluster } else { *cluster };
-                let told =
-                    Told::Probed { number: *number, identity, head: *head, snapshot: All, works: false };
+                let told = FollowerEvent::Probed {
+                    number: *number,
+                    identity,
+                    head: *head,
+                    snapshot: All,
+                    works: false,
+                };
                 own.asked = None;
                 self.tell(node, told);
             }
@@ -523,7 +532,7 @@ impl World {
     fn lose(&mut self, node: usize) {
         if self.nodes[node].stream.is_some() {
             self.unlink(node);
-            self.tell(node, Told::Lost { reason: "lost".to_owned() });
+            self.tell(node, FollowerEvent::Lost { reason: "lost".to_owned() });
         }
     }
 
@@ -572,13 +581,13 @@ impl World {
         }
         let resume = self.nodes[node].resume;
         if self.is_cut(node) || self.rng.random_bool(0.2) {
-            return self.tell(node, Told::Lost { reason: "refused".to_owned() });
+            return self.tell(node, FollowerEvent::Lost { reason: "refused".to_owned() });
         }
         let (cluster, revision, now_ms) = (self.cluster, self.revision, self.now_ms);
         let is_same = self.nodes[node].cluster == cluster;
         let resumes = resume.filter(|at| is_same && *at <= revision && *at >= self.compacted);
         let from = resumes.unwrap_or(revision);
-        let mut listed: Vec<Option<Record>> = vec![None; NODES];
+        let mut listed: Vec<Option<NodeRecord>> = vec![None; NODES];
         for written in &self.log {
             if let What::Listed { node, record } = &written.what {
                 listed[*node].clone_from(record);
@@ -595,8 +604,8 @@ impl World {
         (own.stream, own.cluster, own.is_silent) = (Some(from), cluster, false);
         own.outbox.set_up(true);
         let says = self.fault == Some(Fault::SaysItResumes);
-        self.tell(node, Told::Connected { identity: cluster, resumes: resumes.is_some() || says });
-        self.tell(node, Told::Passed { position: from });
+        self.tell(node, FollowerEvent::Connected { identity: cluster, resumes: resumes.is_some() || says });
+        self.tell(node, FollowerEvent::Passed { position: from });
         self.look_at_barriers(node);
     }
 
@@ -627,7 +636,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, node: usize, told: Told<Etcd>) {
+    fn tell(&mut self, node: usize, told: FollowerEvent<Etcd>) {
         self.nodes[node].follower.told(told, self.now_ms);
         self.act(node);
     }
@@ -680,14 +689,18 @@ fn entries_are_bumped_on_arrival_and_own_ones_only_once_more_later() {
     for again_ms in [0, 500] {
         let mut follower = Follower::<Etcd>::new(Settings { max_lag_ms: MAX_LAG_MS, again_ms });
         follower.tick(1000);
-        follower.told(Told::Connected { identity: 1, resumes: false }, 1000);
-        follower.told(Told::Passed { position: 10 }, 1000);
-        follower.told(Told::Probed { number: 1, identity: 1, head: 10, snapshot: All, works: false }, 1000);
+        follower.told(FollowerEvent::Connected { identity: 1, resumes: false }, 1000);
+        follower.told(FollowerEvent::Passed { position: 10 }, 1000);
+        follower.told(
+            FollowerEvent::Probed { number: 1, identity: 1, head: 10, snapshot: All, works: false },
+            1000,
+        );
         drop(actions(&mut follower));
-        let own = Told::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
+        let own = FollowerEvent::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
         follower.told(own, 1001);
         assert_eq!(actions(&mut follower), [Action::Acknowledge(11)], "it was obeyed before it was written");
-        let other = Told::Entry { position: 12, transaction: (), names: names(b"other"), is_own: false };
+        let other =
+            FollowerEvent::Entry { position: 12, transaction: (), names: names(b"other"), is_own: false };
         follower.told(other, 1002);
         assert_eq!(actions(&mut follower), [Action::Bump(names(b"other")), Action::Acknowledge(12)]);
         assert_eq!(follower.state().waiting, 0);

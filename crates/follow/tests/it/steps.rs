@@ -1,8 +1,8 @@
 //! Single steps of the follower: its times and its limits.
 
 use cattlegrid_follow::{
-    Action, FlushReason, Follower, HEADS_MAX, NAMES_BYTES_MAX, NUDGE_AFTER_MS, Names, PROBE_EVERY_MS,
-    RETRY_MS_MAX, Settings, Told,
+    Action, FlushReason, Follower, FollowerEvent, HEADS_MAX, NAMES_BYTES_MAX, NUDGE_AFTER_MS, Names,
+    PROBE_EVERY_MS, RETRY_MS_MAX, Settings,
 };
 
 use crate::world::{Memory, Seen};
@@ -30,17 +30,17 @@ impl Scene {
         let mut scene = Self::new(again_ms);
         scene.follower.tick(scene.now_ms);
         assert_eq!(scene.actions(), [Action::Connect { resume: None }]);
-        let actions = scene.tell(Told::Connected { identity: 1, resumes: false });
+        let actions = scene.tell(FollowerEvent::Connected { identity: 1, resumes: false });
         assert_eq!(actions, [Action::Probe { number: 1 }]);
         assert_eq!(scene.probed(1, 10, Seen::all(100)), [Action::Flush(FlushReason::Begins)]);
-        let actions = scene.tell(Told::Passed { position: 10 });
+        let actions = scene.tell(FollowerEvent::Passed { position: 10 });
         assert_eq!(actions, [Action::Confirmed { asked_at_ms: 1000 }, Action::Acknowledge(10)]);
         scene
     }
 
     /// Lost: from where the next connection goes on.
     fn resume(&mut self) -> Option<u64> {
-        self.tell(Told::Lost { reason: "lost".to_owned() });
+        self.tell(FollowerEvent::Lost { reason: "lost".to_owned() });
         match self.wait().1.as_slice() {
             [Action::Connect { resume }] => *resume,
             other => panic!("{other:?}"),
@@ -51,13 +51,13 @@ impl Scene {
         std::iter::from_fn(|| self.follower.poll_action()).collect()
     }
 
-    fn tell(&mut self, told: Told<Memory>) -> Vec<Action<u64>> {
+    fn tell(&mut self, told: FollowerEvent<Memory>) -> Vec<Action<u64>> {
         self.follower.told(told, self.now_ms);
         self.actions()
     }
 
     fn probed(&mut self, number: u64, head: u64, snapshot: Seen) -> Vec<Action<u64>> {
-        self.tell(Told::Probed { number, identity: 1, head, snapshot, works: false })
+        self.tell(FollowerEvent::Probed { number, identity: 1, head, snapshot, works: false })
     }
 
     /// Time passes until something is due.
@@ -76,7 +76,7 @@ impl Scene {
     }
 
     fn entry(&mut self, position: u64, transaction: u64, names: Names) -> Vec<Action<u64>> {
-        self.tell(Told::Entry { position, transaction, names, is_own: false })
+        self.tell(FollowerEvent::Entry { position, transaction, names, is_own: false })
     }
 }
 
@@ -102,9 +102,12 @@ fn a_slot_that_outlives_its_process_goes_on_without_a_flush() {
     let mut scene = Scene::new(0);
     scene.follower.tick(scene.now_ms);
     assert_eq!(scene.actions(), [Action::Connect { resume: None }]);
-    assert_eq!(scene.tell(Told::Connected { identity: 1, resumes: true }), [Action::Probe { number: 1 }]);
+    assert_eq!(
+        scene.tell(FollowerEvent::Connected { identity: 1, resumes: true }),
+        [Action::Probe { number: 1 }]
+    );
     assert_eq!(scene.probed(1, 10, Seen::all(100)), []);
-    let actions = scene.tell(Told::Passed { position: 10 });
+    let actions = scene.tell(FollowerEvent::Passed { position: 10 });
     assert_eq!(actions, [Action::Confirmed { asked_at_ms: 1000 }, Action::Acknowledge(10)]);
 }
 
@@ -182,14 +185,20 @@ fn a_stream_for_which_the_server_works_is_not_given_up() {
             match action {
                 Action::Probe { number } => {
                     let snapshot = Seen::all(100);
-                    scene.tell(Told::Probed { number, identity: 1, head: 11, snapshot, works: true });
+                    scene.tell(FollowerEvent::Probed {
+                        number,
+                        identity: 1,
+                        head: 11,
+                        snapshot,
+                        works: true,
+                    });
                 }
                 Action::Nudge => {}
                 other => panic!("{other:?}"),
             }
         }
     }
-    let actions = scene.tell(Told::Passed { position: 11 });
+    let actions = scene.tell(FollowerEvent::Passed { position: 11 });
     assert!(matches!(&actions[..], [Action::Confirmed { .. }, Action::Acknowledge(11), ..]), "{actions:?}");
 }
 
@@ -224,7 +233,7 @@ fn pauses_between_attempts_double_until_one_is_confirmed() {
     let mut pauses = Vec::new();
     for _ in 0..8 {
         assert_eq!(scene.actions(), [Action::Connect { resume: None }]);
-        scene.tell(Told::Lost { reason: String::new() });
+        scene.tell(FollowerEvent::Lost { reason: String::new() });
         let before_ms = scene.now_ms;
         scene.now_ms = scene.follower.next_ms().unwrap();
         pauses.push(scene.now_ms - before_ms);
@@ -232,7 +241,7 @@ fn pauses_between_attempts_double_until_one_is_confirmed() {
     }
     assert_eq!(pauses, [200, 400, 800, 1600, 3200, RETRY_MS_MAX, RETRY_MS_MAX, RETRY_MS_MAX]);
     let mut scene = Scene::confirmed(0);
-    scene.tell(Told::Lost { reason: String::new() });
+    scene.tell(FollowerEvent::Lost { reason: String::new() });
     assert_eq!(scene.follower.next_ms(), Some(scene.now_ms + 200));
 }
 
@@ -242,23 +251,23 @@ fn another_one_that_takes_the_stream_again_and_again_is_left_more_time() {
     let (mut pauses, mut number) = (Vec::new(), 1);
     for _ in 0..7 {
         scene.follower.outbid(scene.now_ms);
-        scene.tell(Told::Lost { reason: String::new() });
+        scene.tell(FollowerEvent::Lost { reason: String::new() });
         let before_ms = scene.now_ms;
         scene.now_ms = scene.follower.next_ms().unwrap();
         pauses.push(scene.now_ms - before_ms);
         scene.follower.tick(scene.now_ms);
         scene.actions();
-        scene.tell(Told::Connected { identity: 1, resumes: true });
+        scene.tell(FollowerEvent::Connected { identity: 1, resumes: true });
         number += 1;
         scene.probed(number, 10, Seen::all(100));
-        let actions = scene.tell(Told::Passed { position: 10 });
+        let actions = scene.tell(FollowerEvent::Passed { position: 10 });
         assert!(actions.contains(&Action::Confirmed { asked_at_ms: scene.now_ms }), "{actions:?}");
     }
     assert_eq!(pauses, [200, 400, 800, 1600, 3200, RETRY_MS_MAX, RETRY_MS_MAX]);
     // Much later it is another one.
     scene.now_ms += 60_000;
     scene.follower.outbid(scene.now_ms);
-    scene.tell(Told::Lost { reason: String::new() });
+    scene.tell(FollowerEvent::Lost { reason: String::new() });
     assert_eq!(scene.follower.next_ms(), Some(scene.now_ms + 200));
 }
 
@@ -313,11 +322,11 @@ fn names_that_wait_have_bounded_memory() {
 #[test]
 fn nothing_is_confirmed_while_something_is_missing() {
     let mut scene = Scene::confirmed(0);
-    scene.tell(Told::Covers { missing: Some("a table".to_owned()) });
+    scene.tell(FollowerEvent::Covers { missing: Some("a table".to_owned()) });
     assert_eq!(scene.wait().1, [Action::Probe { number: 2 }]);
     assert_eq!(scene.probed(2, 10, Seen::all(100)), []);
     assert_eq!(scene.wait().1, [Action::Probe { number: 3 }]);
-    scene.tell(Told::Covers { missing: None });
+    scene.tell(FollowerEvent::Covers { missing: None });
     let actions = scene.probed(3, 10, Seen::all(100));
     assert!(
         matches!(&actions[..], [Action::Flush(FlushReason::Gap(_)), Action::Confirmed { .. }]),
@@ -330,8 +339,8 @@ fn transactions_that_ran_at_the_beginning_are_flushed_for_together() {
     let mut scene = Scene::new(0);
     scene.follower.tick(scene.now_ms);
     scene.actions();
-    scene.tell(Told::Connected { identity: 1, resumes: false });
-    scene.tell(Told::Passed { position: 10 });
+    scene.tell(FollowerEvent::Connected { identity: 1, resumes: false });
+    scene.tell(FollowerEvent::Passed { position: 10 });
     let running = Seen::running_are(100, &[97, 98, 99]);
     let actions = scene.probed(1, 10, running);
     assert_eq!(actions[0], Action::Flush(FlushReason::Begins));
@@ -352,9 +361,9 @@ fn a_place_is_forgotten_with_its_log() {
     let mut scene = Scene::confirmed(0);
     assert_eq!(scene.resume(), Some(10));
     // Another server, whose places are others, is lost before anything of it is confirmed.
-    scene.tell(Told::Connected { identity: 2, resumes: false });
+    scene.tell(FollowerEvent::Connected { identity: 2, resumes: false });
     assert_eq!(scene.resume(), None);
     let mut scene = Scene::confirmed(0);
-    scene.tell(Told::Gap { reason: "begun anew".to_owned() });
+    scene.tell(FollowerEvent::Gap { reason: "begun anew".to_owned() });
     assert_eq!(scene.resume(), None);
 }

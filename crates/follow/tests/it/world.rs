@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cattlegrid_follow::{Action, Follower, Log, Names, Settings, Snapshot, Told};
+use cattlegrid_follow::{Action, Follower, FollowerEvent, Log, Names, Settings, Snapshot};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -459,7 +459,7 @@ impl World {
             let is_other = binlog.known_epoch != binlog.epoch;
             binlog.known_epoch = binlog.epoch;
             if is_other && self.fault != Some(Fault::ResetUnnoticed) {
-                return self.tell(Told::Gap { reason: "the log was begun anew".to_owned() });
+                return self.tell(FollowerEvent::Gap { reason: "the log was begun anew".to_owned() });
             }
         }
         let Some(stream) = &mut self.stream else { return };
@@ -473,26 +473,26 @@ impl World {
                     Some(row) => {
                         let mut names = Names::default();
                         names.add(0, &[row as u8]);
-                        Told::Entry {
+                        FollowerEvent::Entry {
                             position: record.position,
                             transaction: record.transaction,
                             names,
                             is_own: false,
                         }
                     }
-                    None => Told::Passed { position: record.position },
+                    None => FollowerEvent::Passed { position: record.position },
                 }
             }
             // A transaction that is open keeps it from saying more.
             None if self.running.is_empty() || self.binlog.is_some() => {
                 stream.next = self.end;
-                Told::Passed { position: self.end }
+                FollowerEvent::Passed { position: self.end }
             }
             None => return,
         };
         let position = stream.next;
         if is_start {
-            self.tell(Told::Gap { reason: "the server was started again".to_owned() });
+            self.tell(FollowerEvent::Gap { reason: "the server was started again".to_owned() });
         }
         self.tell(told);
         if self.fault == Some(Fault::NoHeadCheck) {
@@ -532,7 +532,7 @@ impl World {
             .as_ref()
             .is_some_and(|stream| stream.silent_until_ms > self.now_ms && stream.silent_until_ms != u64::MAX);
         let works = is_silent && self.rng.random_bool(0.5);
-        self.tell(Told::Probed { number, identity, head, snapshot, works });
+        self.tell(FollowerEvent::Probed { number, identity, head, snapshot, works });
     }
 
     fn lose(&mut self) {
@@ -540,7 +540,7 @@ impl World {
             if let Some(asked) = &mut self.asked {
                 asked.lost = self.rng.random_bool(0.5);
             }
-            self.tell(Told::Lost { reason: "lost".to_owned() });
+            self.tell(FollowerEvent::Lost { reason: "lost".to_owned() });
         }
     }
 
@@ -586,7 +586,7 @@ impl World {
             return;
         }
         if self.rng.random_bool(0.2) {
-            return self.tell(Told::Lost { reason: "refused".to_owned() });
+            return self.tell(FollowerEvent::Lost { reason: "refused".to_owned() });
         }
         if self.binlog.is_some() {
             return self.connect_to_binlog();
@@ -603,7 +603,7 @@ impl World {
         self.slot = self.slot.map(|_| next);
         self.stream = Some(Stream { next, silent_until_ms: 0 });
         self.identity = self.server;
-        self.tell(Told::Connected {
+        self.tell(FollowerEvent::Connected {
             identity: self.server,
             resumes: resumes || self.fault == Some(Fault::SaysItResumes),
         });
@@ -630,7 +630,7 @@ impl World {
         self.stream = Some(Stream { next: resume.unwrap_or(begins), silent_until_ms: 0 });
         self.identity = self.server;
         let resumes = resume.is_some() || self.fault == Some(Fault::SaysItResumes);
-        self.tell(Told::Connected { identity: self.server, resumes });
+        self.tell(FollowerEvent::Connected { identity: self.server, resumes });
     }
 
     fn pass_time(&mut self) {
@@ -649,7 +649,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, told: Told<Memory>) {
+    fn tell(&mut self, told: FollowerEvent<Memory>) {
         self.follower.told(told, self.now_ms);
         self.act();
     }

@@ -72,7 +72,7 @@ impl Wire for Binary {
         if input.first().is_some_and(|magic| *magic != REPLY_MAGIC) {
             return no_packet(asked, input);
         }
-        let Some(header) = input.first_chunk().map(Header::of) else { return Ok(None) };
+        let Some(header) = input.first_chunk().map(PacketHeader::of) else { return Ok(None) };
         // What is wrong in a header is said before the body is there: its length may be wrong, too.
         let place = header.opaque.wrapping_sub(self.first) as usize;
         let last = if keys > 1 { keys } else { 0 };
@@ -91,7 +91,7 @@ impl Wire for Binary {
             let answer = format!("opcode {:#04x} instead of {sent:#04x}", header.opcode);
             return Err(Fault::Unexpected { asked, answer });
         }
-        let Header { head_bytes, body_bytes, .. } = header;
+        let PacketHeader { head_bytes, body_bytes, .. } = header;
         if header.data_type != 0 || head_bytes > body_bytes || body_bytes > BODY_MAX {
             return Err(header.misshapen(asked));
         }
@@ -109,7 +109,7 @@ impl Binary {
 }
 
 /// The header of a reply.
-struct Header {
+struct PacketHeader {
     opcode: u8,
     extras_bytes: usize,
     /// Extras and key.
@@ -121,7 +121,7 @@ struct Header {
     opaque: u32,
 }
 
-impl Header {
+impl PacketHeader {
     fn of(bytes: &[u8; HEADER_BYTES]) -> Self {
         let two = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let four = |at| u32::from(two(at)) << 16 | u32::from(two(at + 2));

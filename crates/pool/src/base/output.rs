@@ -1,12 +1,12 @@
 //! Output of workers and templates: their log lines, within the rate limit, and their events.
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::callbacks::LogChunk;
 use crate::event::Event;
-use crate::logs::{Lines, with_origin};
+use crate::logs::{LogLines, with_origin};
 use crate::stderr;
 
-impl Base {
+impl DriverBase {
     /// A LOG frame of a worker.
     pub(crate) fn log(&mut self, worker: u64, level: u8, text: &[u8]) {
         self.counters().log_bytes.add(text.len() as u64);
@@ -18,7 +18,7 @@ impl Base {
     }
 
     /// Adds output of a worker (0: of a template) to its lines, and passes on those that are finished.
-    pub(crate) fn log_output(&mut self, worker: u64, bytes: &[u8], lines: &mut Lines) {
+    pub(crate) fn log_output(&mut self, worker: u64, bytes: &[u8], lines: &mut LogLines) {
         self.counters().log_bytes.add(bytes.len() as u64);
         let there = lines.len() + bytes.len();
         let whole = lines.push(bytes, self.now);
@@ -26,7 +26,7 @@ impl Base {
     }
 
     /// Passes on a line that was not finished.
-    pub(crate) fn log_unfinished(&mut self, worker: u64, lines: &mut Lines) {
+    pub(crate) fn log_unfinished(&mut self, worker: u64, lines: &mut LogLines) {
         let written = lines.len();
         self.pass_on_within_rate(worker, &lines.take(), written);
     }
@@ -60,7 +60,7 @@ impl Base {
         }
     }
 
-    /// Whether an event can be delivered. If not, the reader of the stream says when it can ([`crate::inbox::Message::ResumeEvents`]).
+    /// Whether an event can be delivered. If not, the reader of the stream says when it can ([`crate::inbox::InboxMessage::ResumeEvents`]).
     pub(crate) fn has_event_room(&self) -> bool {
         self.callbacks.stream.as_ref().is_none_or(|stream| stream.has_room())
     }

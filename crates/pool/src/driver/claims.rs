@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use cattlegrid_worker::sys::Page;
 
 use crate::driver::Driver;
-use crate::job::{JobEntry, Stage};
+use crate::job::{JobEntry, JobStage};
 use crate::time::later;
 use crate::worker::{Role, WorkerProcess, WorkerState};
 
@@ -121,7 +121,7 @@ impl Driver {
         worker.doomed.retain(|doomed| !ids.contains(&doomed.id));
         for id in ids.into_iter().rev() {
             match self.jobs.get_mut(id) {
-                Some(job) if Some(id) == ended => job.stage = Stage::Leaving,
+                Some(job) if Some(id) == ended => job.stage = JobStage::Leaving,
                 _ => self.put_back(id),
             }
         }

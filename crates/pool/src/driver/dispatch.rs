@@ -9,7 +9,7 @@
 use crate::advice;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::job::{JobEntry, NewJob, Stage};
+use crate::job::{JobEntry, JobStage, NewJob};
 use crate::options::QueuePolicy;
 use crate::worker::DoomedJob;
 
@@ -80,7 +80,7 @@ impl Driver {
         if let Err(reason) = worker.put_job(id, job, flags, self.base.now()) {
             return self.jobs.reject(id, Error::Codec(reason), &mut self.base);
         }
-        job.stage = Stage::Sent(slot);
+        job.stage = JobStage::Sent(slot);
         job.sent = self.base.now();
         self.base.counters().wait.note(job.sent.saturating_duration_since(job.submitted));
         self.base.sub_backlog();
@@ -94,7 +94,7 @@ impl Driver {
         let Some(at) = self.fleet.get(slot).and_then(|worker| worker.place_of(id)) else { return };
         self.fleet.on_released(slot, at, &mut self.base);
         if let Some(job) = self.jobs.get_mut(id) {
-            job.stage = Stage::Released;
+            job.stage = JobStage::Released;
         }
     }
 
@@ -108,7 +108,7 @@ impl Driver {
 
     /// Says in the log what may be wrong with a worker of JSON lines whose first job runs out of time.
     fn note_silence(&mut self, id: u64) {
-        let Some(JobEntry { stage: Stage::Sent(slot), .. }) = self.jobs.get(id) else { return };
+        let Some(JobEntry { stage: JobStage::Sent(slot), .. }) = self.jobs.get(id) else { return };
         let Some(worker) = self.fleet.get(*slot) else { return };
         if worker.json && worker.answered == 0 && worker.has(id) {
             self.base.log(worker.number, 2, advice::of_silence(&worker.input).as_bytes());
@@ -127,7 +127,7 @@ impl Driver {
     /// Tells the worker, if the job is at one, that the job has no caller any more. Returns whether the worker had begun it. A
     /// job that was not begun, at a worker that claims its jobs, is taken back: it will not be begun.
     pub(super) fn give_up_on(&mut self, id: u64) -> bool {
-        let Some(JobEntry { stage: Stage::Sent(slot), deadline, .. }) = self.jobs.get(id) else {
+        let Some(JobEntry { stage: JobStage::Sent(slot), deadline, .. }) = self.jobs.get(id) else {
             return false;
         };
         let (slot, deadline) = (*slot, *deadline);

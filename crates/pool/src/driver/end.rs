@@ -13,13 +13,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::driver::Driver;
-use crate::ending::Phase;
+use crate::ending::EndingPhase;
 use crate::error::{Error, PoolError};
 use crate::stderr;
 
 impl Driver {
     pub(super) fn advance_ending(&mut self) {
-        let is_draining = matches!(self.ending.phase(), Phase::Draining(_));
+        let is_draining = matches!(self.ending.phase(), EndingPhase::Draining(_));
         let open = self.jobs.waiting() + self.fleet.jobs();
         if is_draining && open == 0 && !self.programs.is_launching() {
             self.leave();

@@ -18,7 +18,7 @@ use crate::driver::Driver;
 use crate::driver::lifecycle::LATE;
 use crate::error::{Error, PoolError, is_shortage};
 use crate::event::Event;
-use crate::launch::{Launch, Mode};
+use crate::launch::{Launch, LaunchMode};
 use crate::payload::Reply;
 use crate::promise::Resolver;
 use crate::worker::WorkerProcess;
@@ -40,10 +40,10 @@ impl Driver {
     /// Starts a generation; `answer` is resolved when it is ready, or cannot be.
     pub(super) fn launch(&mut self, launch: Launch, probe: bool, answer: Resolver<Result<(), Error>>) {
         let program = self.programs.begin(launch, probe, answer, &self.base);
-        if program.launch.mode == Mode::Stdio {
+        if program.launch.mode == LaunchMode::Stdio {
             self.base.report(&PoolError::StdioMode { program: program.launch.name() });
         }
-        if program.launch.mode == Mode::Template {
+        if program.launch.mode == LaunchMode::Template {
             if let Err(error) = self.programs.start_template(&program, &mut self.base) {
                 self.launch_failed(error);
             }
@@ -154,7 +154,7 @@ impl Driver {
             None => "status unknown".into(),
         };
         let start = StartReport {
-            mode: Mode::Template,
+            mode: LaunchMode::Template,
             output: &stderr_tail,
             unread: b"",
             status: exit.map(|exit| exit.status),

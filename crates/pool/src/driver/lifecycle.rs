@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::advice::StartReport;
 use crate::driver::Driver;
 use crate::error::{Error, PoolError};
-use crate::job::Stage;
+use crate::job::JobStage;
 use crate::time::{LOOK, later};
 use crate::worker::{FrameRoom, Role, SentJob, WorkerProcess, WorkerState};
 
@@ -159,7 +159,7 @@ impl Driver {
         for sent in in_flight.into_iter().rev() {
             let begun = worker.has_begun(&sent);
             let Some(job) = self.jobs.get_mut(sent.id) else { continue };
-            job.stage = Stage::Released;
+            job.stage = JobStage::Released;
             if job.sink.is_none() {
                 self.jobs.remove(sent.id);
             } else if !begun {

@@ -10,10 +10,10 @@ use cattlegrid_worker::message::ErrorBody;
 
 use crate::advice;
 use crate::driver::Driver;
-use crate::driver::traffic::Body;
+use crate::driver::traffic::FrameBody;
 use crate::error::Error;
 use crate::jsonl::{self, LineEnds};
-use crate::long_line::{Long, LongLine};
+use crate::long_line::{LongLine, LongLineKind};
 use crate::worker::FrameRoom;
 
 impl Driver {
@@ -70,7 +70,8 @@ impl Driver {
                     return Ok(None);
                 }
                 let body = Bytes::from(frame.body);
-                self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) }).map_err(complain)?;
+                self.on_frame(slot, header, FrameBody { bytes: &body, shared: Some(&body) })
+                    .map_err(complain)?;
             }
         }
         self.free_frame_room(slot);
@@ -100,22 +101,22 @@ impl Driver {
             retryable: false,
         };
         match what {
-            Long::Outcome(id) if !self.has_job(slot, id) => {
+            LongLineKind::Outcome(id) if !self.has_job(slot, id) => {
                 return Err(format!("a reply to unknown job {id:#x}"));
             }
-            Long::Outcome(id) => self.on_job_error(slot, id, error("too_large", "the line"))?,
-            Long::Part(id) if !self.has_job(slot, id) => {
+            LongLineKind::Outcome(id) => self.on_job_error(slot, id, error("too_large", "the line"))?,
+            LongLineKind::Part(id) if !self.has_job(slot, id) => {
                 return Err(format!("a part of a reply to unknown job {id:#x}"));
             }
-            Long::Part(id) => self.note_fault(id, Error::TooLarge { len, max }),
-            Long::Message(what, id) if self.has_job(slot, id) => {
+            LongLineKind::Part(id) => self.note_fault(id, Error::TooLarge { len, max }),
+            LongLineKind::Message(what, id) if self.has_job(slot, id) => {
                 let ErrorBody { code, message, detail, retryable } = error("error", &format!("the {what}"));
                 self.note_fault(id, Error::Worker { code, message, detail, retryable });
             }
-            Long::Message(..) | Long::Log => {
+            LongLineKind::Message(..) | LongLineKind::Log => {
                 let text = format!("\u{2}a line of {len} bytes was dropped, the limit is {max}");
                 let header = Header { len: text.len() as u32, kind: Kind::Log, flags: 0, id: 0 };
-                self.on_frame(slot, header, Body { bytes: text.as_bytes(), shared: None })?;
+                self.on_frame(slot, header, FrameBody { bytes: text.as_bytes(), shared: None })?;
             }
         }
         Ok(Some(end + 1))

@@ -2,10 +2,10 @@
 //! that are passed on, and workers that leave for other pools.
 //!
 //! # Invariants
-//! * A pool without room polls nothing: [`crate::inbox::Message::Budget`] says that there is some.
+//! * A pool without room polls nothing: [`crate::inbox::InboxMessage::Budget`] says that there is some.
 //! * A pool that needs no more workers does not wait, and keeps no place.
 
-use crate::budget::Debt;
+use crate::budget::PlaceDebt;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::time::later;
@@ -25,9 +25,9 @@ impl Driver {
         let member = !self.programs.is_launching() && short;
         self.fleet.seat_mut().update(open && (probe || member));
         match self.fleet.seat().debt(self.base.now()) {
-            Debt::None => {}
-            Debt::At(at) => self.base.alarm(at),
-            Debt::Now => {
+            PlaceDebt::None => {}
+            PlaceDebt::At(at) => self.base.alarm(at),
+            PlaceDebt::Now => {
                 if let Some(slot) = self.fleet.dispensable() {
                     self.fleet.retire_as(slot, false, &mut self.base);
                 }

@@ -10,11 +10,11 @@ use cattlegrid_worker::sys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use rustix::process::{Pid, Signal};
 
-use crate::base::{Base, EventSource};
+use crate::base::{DriverBase, EventSource};
 use crate::budget::BudgetPlace;
 use crate::driver::Driver;
 use crate::error::{Error, PoolError, is_shortage, reason_of};
-use crate::launch::{Launch, Mode};
+use crate::launch::{Launch, LaunchMode};
 use crate::logs::{ProcessLog, log_pipe};
 use crate::programs::{exec, spawn_error};
 use crate::time::{FAR, LOOK, later};
@@ -152,8 +152,10 @@ impl Driver {
         self.base.register(&socket, EventSource::Worker, number)?;
         self.base.register(&log, EventSource::WorkerLog, number)?;
         let (template, pid, pidfd) = match launch.mode {
-            Mode::Template => (Some(self.ask_template(generation, number, &theirs, &writer)?), None, None),
-            Mode::Exec | Mode::Stdio | Mode::JsonLines => {
+            LaunchMode::Template => {
+                (Some(self.ask_template(generation, number, &theirs, &writer)?), None, None)
+            }
+            LaunchMode::Exec | LaunchMode::Stdio | LaunchMode::JsonLines => {
                 let child = exec_worker(launch, &theirs, &writer, &self.base)?;
                 self.fleet.watch_group(child.pid, &mut self.base);
                 match &child.pidfd {
@@ -169,7 +171,7 @@ impl Driver {
             WorkerProcess::new(number, generation, role, ProcessLog::new(number, log), self.base.now());
         (worker.template, worker.pid, worker.pidfd) = (template, pid, pidfd);
         (worker.socket, worker.place) = (Some(socket), place);
-        worker.json = launch.mode == Mode::JsonLines;
+        worker.json = launch.mode == LaunchMode::JsonLines;
         worker.objects = launch.objects;
         worker.max_frame = options.max_frame;
         #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a count")]
@@ -237,7 +239,7 @@ fn exec_worker(
     launch: &Launch,
     socket: &OwnedFd,
     log: &OwnedFd,
-    base: &Base,
+    base: &DriverBase,
 ) -> Result<sys::Child, WorkerStartError> {
     exec(launch, socket, log, &base.options().setup, base).map_err(|error| {
         // A shortage in the child before its exec is the system's fault, too.

@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::job::{JobEntry, NewJob, Stage};
+use crate::job::{JobEntry, JobStage, NewJob};
 use crate::options::QueuePolicy;
 
 impl Driver {
@@ -28,7 +28,7 @@ impl Driver {
                 if self.jobs.queued() <= limit {
                     break;
                 }
-                if self.jobs.get(id).is_some_and(|job| job.stage == Stage::Queued) {
+                if self.jobs.get(id).is_some_and(|job| job.stage == JobStage::Queued) {
                     self.jobs.end(id, Err(Error::Rejected), &mut self.base);
                 }
             }
@@ -54,11 +54,11 @@ impl Driver {
     /// A job's outcome is no longer needed: it ends, unless a worker has begun it; that one is told if `tell` says so.
     pub(super) fn withdraw(&mut self, id: u64, tell: bool) {
         let Some(JobEntry { sink: Some(_), stage, .. }) = self.jobs.get(id) else { return };
-        if let Stage::Sent(slot) = *stage {
+        if let JobStage::Sent(slot) = *stage {
             self.take_for_good(slot, id);
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
-        if let Stage::Sent(slot) = job.stage {
+        if let JobStage::Sent(slot) = job.stage {
             // Begun. Or both sides have claimed it at the same moment: if the worker skips it, it ends then.
             job.withdrawn = true;
             if tell && self.fleet.cancel(slot, id) {

@@ -14,18 +14,18 @@ use crate::advice;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::event::Event;
-use crate::launch::Mode;
+use crate::launch::LaunchMode;
 use crate::payload::Reply;
 use crate::worker::{WorkerProcess, WorkerState};
 
 /// The body of a frame; `shared` when it need not be copied to be kept.
 #[derive(Clone, Copy)]
-pub(super) struct Body<'a> {
+pub(super) struct FrameBody<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) shared: Option<&'a Bytes>,
 }
 
-impl Body<'_> {
+impl FrameBody<'_> {
     fn keep(&self) -> Bytes {
         self.shared.cloned().unwrap_or_else(|| Bytes::copy_from_slice(self.bytes))
     }
@@ -136,7 +136,7 @@ impl Driver {
 
     /// Whether what a worker wrote may be what a program prints: it has not said HELLO, and its frames go to standard output.
     fn may_print(&self, worker: &WorkerProcess) -> bool {
-        !worker.greeted && self.programs.launch_of(worker.generation).mode == Mode::Stdio
+        !worker.greeted && self.programs.launch_of(worker.generation).mode == LaunchMode::Stdio
     }
 
     /// Handles a long frame that is exactly what the input holds, and takes it out without copying it.
@@ -147,7 +147,7 @@ impl Driver {
             return Ok(());
         }
         let body = Bytes::from(std::mem::take(input)).slice(HEADER_LEN..);
-        self.on_frame(slot, header, Body { bytes: &body, shared: Some(&body) })?;
+        self.on_frame(slot, header, FrameBody { bytes: &body, shared: Some(&body) })?;
         self.free_frame_room(slot);
         Ok(())
     }
@@ -176,12 +176,17 @@ impl Driver {
         if header.kind == Kind::Event && !self.has_event_room(slot) {
             return Ok(None);
         }
-        self.on_frame(slot, header, Body { bytes: body, shared: None })?;
+        self.on_frame(slot, header, FrameBody { bytes: body, shared: None })?;
         self.free_frame_room(slot);
         Ok(Some(total))
     }
 
-    pub(super) fn on_frame(&mut self, slot: usize, header: Header, body: Body<'_>) -> Result<(), String> {
+    pub(super) fn on_frame(
+        &mut self,
+        slot: usize,
+        header: Header,
+        body: FrameBody<'_>,
+    ) -> Result<(), String> {
         let Some(worker) = self.fleet.get_mut(slot) else { return Ok(()) };
         let malformed = || FrameError::Body(header.kind).to_string();
         if !worker.greeted && !matches!(header.kind, Kind::Hello | Kind::Error) {
@@ -273,7 +278,7 @@ impl Driver {
         Ok(())
     }
 
-    fn on_result(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+    fn on_result(&mut self, slot: usize, id: u64, body: FrameBody<'_>) -> Result<(), String> {
         if !self.has_job(slot, id) {
             return Err(format!("a reply to unknown job {id:#x}"));
         }
@@ -301,7 +306,7 @@ impl Driver {
         Ok(())
     }
 
-    fn on_chunk(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+    fn on_chunk(&mut self, slot: usize, id: u64, body: FrameBody<'_>) -> Result<(), String> {
         if !self.has_job(slot, id) {
             return Err(format!("a part of a reply to unknown job {id:#x}"));
         }
@@ -374,7 +379,7 @@ impl Driver {
         }
     }
 
-    fn on_event(&mut self, slot: usize, id: u64, body: Body<'_>) -> Result<(), String> {
+    fn on_event(&mut self, slot: usize, id: u64, body: FrameBody<'_>) -> Result<(), String> {
         let Some(worker) = self.fleet.get(slot) else { return Ok(()) };
         let number = worker.number;
         // An event of a job that has ended, from a thread or a task that has outlived it, counts as the worker's own.

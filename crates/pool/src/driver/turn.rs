@@ -26,9 +26,9 @@ use rustix::event::epoll::{self, EventFlags};
 use crate::base::{EventSource, source_of};
 use crate::callbacks::Callbacks;
 use crate::driver::Driver;
-use crate::ending::Phase;
+use crate::ending::EndingPhase;
 use crate::error::Error;
-use crate::inbox::{Inbox, Message};
+use crate::inbox::{Inbox, InboxMessage};
 use crate::launch::Launch;
 use crate::options::Options;
 use crate::promise::Resolver;
@@ -140,14 +140,14 @@ impl Driver {
         self.jobs.wake_callers(&mut self.base);
     }
 
-    fn on_message(&mut self, message: Message) {
+    fn on_message(&mut self, message: InboxMessage) {
         match message {
-            Message::Submit(job) => self.submit(job),
-            Message::SubmitAll(jobs) => self.submit_all(jobs),
-            Message::Withdraw(note, tell) => self.withdraw(note.id(), tell),
-            Message::Raise(note, priority) => self.jobs.raise(note.id(), priority),
-            Message::Cancel(outcome) => self.cancel(outcome.note()),
-            Message::Retire(number, answer) => {
+            InboxMessage::Submit(job) => self.submit(job),
+            InboxMessage::SubmitAll(jobs) => self.submit_all(jobs),
+            InboxMessage::Withdraw(note, tell) => self.withdraw(note.id(), tell),
+            InboxMessage::Raise(note, priority) => self.jobs.raise(note.id(), priority),
+            InboxMessage::Cancel(outcome) => self.cancel(outcome.note()),
+            InboxMessage::Retire(number, answer) => {
                 let slot =
                     self.fleet.find(|worker| worker.number == number && worker.state == WorkerState::Ready);
                 answer.resolve(slot.is_some());
@@ -155,20 +155,20 @@ impl Driver {
                     self.fleet.retire(slot, &mut self.base);
                 }
             }
-            Message::Budget => self.fleet.on_budget(&self.base),
-            Message::Resize(idle, max) => self.fleet.resize(idle, max, &mut self.base),
-            Message::Reload(launch, answer) => self.reload(*launch, answer),
-            Message::Ready(workers, answer) => self.fleet.wait_ready(workers, answer),
-            Message::Workers(answer) => answer.resolve(self.fleet.infos()),
-            Message::ResumeEvents => self.resume_events(),
-            Message::ReplyRoom => self.resume_replies(),
-            Message::Drain(limit, answer) => {
+            InboxMessage::Budget => self.fleet.on_budget(&self.base),
+            InboxMessage::Resize(idle, max) => self.fleet.resize(idle, max, &mut self.base),
+            InboxMessage::Reload(launch, answer) => self.reload(*launch, answer),
+            InboxMessage::Ready(workers, answer) => self.fleet.wait_ready(workers, answer),
+            InboxMessage::Workers(answer) => answer.resolve(self.fleet.infos()),
+            InboxMessage::ResumeEvents => self.resume_events(),
+            InboxMessage::ReplyRoom => self.resume_replies(),
+            InboxMessage::Drain(limit, answer) => {
                 let grace = limit.map(|_| self.base.after(self.base.options().shutdown_grace));
                 self.ending.drain(grace);
                 self.base.alarm_opt(grace);
                 self.ending.wait(answer);
             }
-            Message::Kill(answer) => {
+            InboxMessage::Kill(answer) => {
                 self.ending.wait(answer);
                 self.kill_everything();
             }
@@ -221,14 +221,14 @@ impl Driver {
         self.fleet.scan_orphans(&mut self.base);
         let now = self.base.now();
         match self.ending.phase() {
-            Phase::Draining(Some(at)) if at <= now => self.kill_everything(),
-            Phase::Draining(at) => self.base.alarm_opt(at),
-            Phase::Leaving(at) if at <= now => {
+            EndingPhase::Draining(Some(at)) if at <= now => self.kill_everything(),
+            EndingPhase::Draining(at) => self.base.alarm_opt(at),
+            EndingPhase::Leaving(at) if at <= now => {
                 self.fleet.kill_all(|_| true, "the pool ends", &mut self.base);
                 self.ending.leave(self.base.after(FAR));
             }
-            Phase::Leaving(at) => self.base.alarm(at),
-            Phase::No => {}
+            EndingPhase::Leaving(at) => self.base.alarm(at),
+            EndingPhase::No => {}
         }
     }
 

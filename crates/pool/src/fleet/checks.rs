@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::fleet::Fleet;
 use crate::time::later;
 use crate::worker::WorkerState;
 
 impl Fleet {
     /// Checks all timers of a worker but those of its start and end.
-    pub(crate) fn scan_timers(&mut self, slot: usize, base: &mut Base) {
+    pub(crate) fn scan_timers(&mut self, slot: usize, base: &mut DriverBase) {
         self.scan_age(slot, base);
         if let Some(worker) = self.get_mut(slot) {
             worker.log.handle_timeout(base);
@@ -21,7 +21,7 @@ impl Fleet {
     }
 
     /// Retires a worker that has reached its age.
-    fn scan_age(&mut self, slot: usize, base: &mut Base) {
+    fn scan_age(&mut self, slot: usize, base: &mut DriverBase) {
         let Some(worker) = self.get(slot) else { return };
         let Some(due) = worker.expires.filter(|_| worker.state == WorkerState::Ready) else { return };
         if due <= base.now() {
@@ -40,7 +40,7 @@ impl Fleet {
     ///
     /// A worker that does several jobs at a time may be at work on others: while it is, neither signal is sent. It gets
     /// no more jobs, and must answer a ping within each grace; otherwise it is stuck in all of its jobs.
-    fn scan_doomed(&mut self, slot: usize, base: &mut Base) {
+    fn scan_doomed(&mut self, slot: usize, base: &mut DriverBase) {
         let (now, grace) = (base.now(), base.options().kill_grace);
         let Some(worker) = self.get_mut(slot) else { return };
         if worker.doomed.is_empty() || worker.state.is_over() {
@@ -99,7 +99,7 @@ impl Fleet {
     }
 
     /// Kills a worker that has begun none of its jobs for `start_timeout`. They are sent again.
-    fn scan_stalled(&mut self, slot: usize, base: &mut Base) {
+    fn scan_stalled(&mut self, slot: usize, base: &mut DriverBase) {
         let Some(worker) = self.get_mut(slot) else { return };
         let alive = matches!(worker.state, WorkerState::Ready | WorkerState::Retiring);
         if !alive || worker.in_flight.is_empty() || !worker.is_stalled(base.now()) {
@@ -114,7 +114,7 @@ impl Fleet {
     }
 
     /// Pings idle workers, and kills those that have not answered the last ping.
-    pub(crate) fn scan_pings(&mut self, base: &mut Base) {
+    pub(crate) fn scan_pings(&mut self, base: &mut DriverBase) {
         let (Some(due), Some(every)) = (self.next_ping, base.options().ping) else { return };
         if due > base.now() {
             return base.alarm(due);

@@ -8,7 +8,7 @@
 use cattlegrid_worker::sys::{self, Exit};
 use rustix::process::{Pid, Signal};
 
-use crate::base::{Base, EventSource};
+use crate::base::{DriverBase, EventSource};
 use crate::error::PoolError;
 use crate::fleet::Fleet;
 use crate::guardian::Guardian;
@@ -26,7 +26,7 @@ pub(super) struct Groups {
 
 impl Fleet {
     /// Puts an exec'ed worker's group under the guardian's watch, starting or replacing the guardian.
-    pub(crate) fn watch_group(&mut self, pid: Pid, base: &mut Base) {
+    pub(crate) fn watch_group(&mut self, pid: Pid, base: &mut DriverBase) {
         if let Some(guardian) = &self.groups.guardian
             && guardian.watch(pid).is_ok()
         {
@@ -39,7 +39,7 @@ impl Fleet {
     }
 
     /// Takes a group off the guardian's list, before the system can use its number again.
-    pub(crate) fn forget_group(&mut self, pid: Pid, base: &mut Base) {
+    pub(crate) fn forget_group(&mut self, pid: Pid, base: &mut DriverBase) {
         if let Some(guardian) = &self.groups.guardian
             && guardian.forget(pid).is_err()
         {
@@ -49,7 +49,7 @@ impl Fleet {
     }
 
     /// Replaces the guardian. The new one watches all groups of exec'ed workers except that of `gone`.
-    fn renew_guardian(&mut self, gone: Option<Pid>, base: &mut Base) {
+    fn renew_guardian(&mut self, gone: Option<Pid>, base: &mut DriverBase) {
         self.end_guardian(base);
         let guardian = match Guardian::start() {
             Ok(guardian) => guardian,
@@ -72,14 +72,14 @@ impl Fleet {
     }
 
     /// The guardian has ended: it is replaced.
-    pub(crate) fn on_guardian_end(&mut self, key: u64, base: &mut Base) {
+    pub(crate) fn on_guardian_end(&mut self, key: u64, base: &mut DriverBase) {
         if self.groups.guardian.as_ref().is_some_and(|guardian| key_of(guardian.pid) == key) {
             self.renew_guardian(None, base);
         }
     }
 
     /// Kills the guardian before the end of its socket can tell it to kill the groups.
-    pub(crate) fn end_guardian(&mut self, base: &mut Base) {
+    pub(crate) fn end_guardian(&mut self, base: &mut DriverBase) {
         if let Some(guardian) = self.groups.guardian.take() {
             rustix::process::kill_process_group(guardian.pid, Signal::KILL).ok();
             self.reap(guardian.pid, base);
@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     /// Reaps a child of ours that has been killed, waiting up to 10 ms. If it has not ended by then, it goes to the orphans.
-    pub(crate) fn reap(&mut self, pid: Pid, base: &mut Base) -> Option<Exit> {
+    pub(crate) fn reap(&mut self, pid: Pid, base: &mut DriverBase) -> Option<Exit> {
         // SIGKILL takes effect within microseconds; wait a moment rather than lose the status.
         for _ in 0..20 {
             match sys::reap(pid) {
@@ -104,13 +104,13 @@ impl Fleet {
     }
 
     /// A killed child whose end is not waited for any more.
-    pub(crate) fn add_orphan(&mut self, pid: Pid, base: &mut Base) {
+    pub(crate) fn add_orphan(&mut self, pid: Pid, base: &mut DriverBase) {
         self.groups.orphans.push(pid);
         base.alarm(base.now() + LOOK);
     }
 
     /// Reaps the orphans that have ended.
-    pub(crate) fn scan_orphans(&mut self, base: &mut Base) {
+    pub(crate) fn scan_orphans(&mut self, base: &mut DriverBase) {
         self.groups.orphans.retain(|pid| matches!(sys::reap(*pid), Ok(None)));
         if !self.groups.orphans.is_empty() {
             base.alarm(base.now() + std::time::Duration::from_secs(1));
@@ -119,7 +119,7 @@ impl Fleet {
 
     /// Reaps children that were killed and had not ended in time: nothing reaps them later. Waits at most a second for each;
     /// a process that is blocked in the kernel may take longer.
-    pub(crate) fn reap_orphans(&mut self, base: &mut Base) {
+    pub(crate) fn reap_orphans(&mut self, base: &mut DriverBase) {
         for pid in std::mem::take(&mut self.groups.orphans) {
             for _ in 0..100 {
                 if self.reap(pid, base).is_some() {

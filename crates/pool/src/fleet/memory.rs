@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::error::PoolError;
 use crate::fleet::Fleet;
-use crate::proc::{Memory, proc_dir, rss_kib};
+use crate::proc::{ProcessMemory, proc_dir, rss_kib};
 use crate::worker::{WorkerProcess, WorkerState};
 
 /// See the module.
@@ -29,7 +29,7 @@ pub(crate) struct MemoryCheck {
 
 impl Fleet {
     /// Begins to measure workers, if their memory is limited.
-    pub(crate) fn begin_checks(&mut self, base: &mut Base) {
+    pub(crate) fn begin_checks(&mut self, base: &mut DriverBase) {
         self.memory.next = base.options().max_rss.map(|_| base.now());
         self.next_ping = base.options().ping.map(|every| base.after(every));
         base.alarm_opt(self.memory.next);
@@ -37,7 +37,7 @@ impl Fleet {
     }
 
     /// Measures the workers' memory, each about once a second, if it is limited. `template_of`: the process of a template.
-    pub(crate) fn scan_memory(&mut self, template_of: impl Fn(u64) -> Option<Pid>, base: &mut Base) {
+    pub(crate) fn scan_memory(&mut self, template_of: impl Fn(u64) -> Option<Pid>, base: &mut DriverBase) {
         let Some(due) = self.memory.next else { return };
         if due > base.now() {
             return base.alarm(due);
@@ -74,13 +74,13 @@ impl Fleet {
         &mut self,
         slot: usize,
         template_of: impl Fn(u64) -> Option<Pid>,
-        base: &mut Base,
+        base: &mut DriverBase,
     ) -> Option<u64> {
         let limit = base.options().max_rss?;
         let worker = self.get_mut(slot)?;
         let template = worker.template.and_then(template_of);
         let template_kib = template.map_or(0, |pid| rss_kib(&proc_dir(pid)));
-        let memory = Memory::measure(&proc_dir(worker.pid?), limit, template_kib);
+        let memory = ProcessMemory::measure(&proc_dir(worker.pid?), limit, template_kib);
         worker.rss_kib = memory.rss_kib;
         if memory.is_estimate && !std::mem::replace(&mut self.memory.told_estimate, true) {
             base.report(&PoolError::MemoryEstimated);
@@ -89,7 +89,7 @@ impl Fleet {
     }
 
     /// Kills a worker that is over the limit before it has done a job: its successor would be, too.
-    pub(crate) fn refuse_fresh(&mut self, slot: usize, own_kib: u64, base: &mut Base) {
+    pub(crate) fn refuse_fresh(&mut self, slot: usize, own_kib: u64, base: &mut DriverBase) {
         let (own, limit) = (own_kib >> 10, base.options().max_rss.unwrap_or(u64::MAX) >> 20);
         let reason = format!("it has {own} MiB of its own before its first job, max_rss is {limit} MiB");
         self.kill(slot, &reason, base);

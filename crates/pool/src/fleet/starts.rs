@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::base::Base;
+use crate::base::DriverBase;
 use crate::breaker::Breaker;
 use crate::error::{Error, PoolError};
 use crate::fleet::Fleet;
@@ -111,7 +111,7 @@ impl Fleet {
     }
 
     /// Delays all starts: 100 ms, doubled each time, at most 5 s.
-    pub(crate) fn note_shortage(&mut self, error: std::io::Error, failed: Error, base: &mut Base) {
+    pub(crate) fn note_shortage(&mut self, error: std::io::Error, failed: Error, base: &mut DriverBase) {
         self.starts.last_error = Some(failed);
         let delay = self.starts.shortage.map_or(SHORTAGE, |(_, delay)| (delay * 2).min(SHORTAGE_MAX));
         self.starts.shortage = Some((base.now() + delay, delay));
@@ -121,7 +121,7 @@ impl Fleet {
     }
 
     /// Counts a failed start; opens the breaker when there are too many.
-    pub(crate) fn note_start_failure(&mut self, error: Error, base: &mut Base) {
+    pub(crate) fn note_start_failure(&mut self, error: Error, base: &mut DriverBase) {
         let reason = error.to_string();
         self.starts.last_error = Some(error);
         if self.starts.breaker.failure(base.now()) {
@@ -144,7 +144,7 @@ impl Fleet {
     }
 
     /// A job came: without a ready worker, its time begins now.
-    pub(crate) fn on_queued(&self, base: &mut Base) {
+    pub(crate) fn on_queued(&self, base: &mut DriverBase) {
         if self.starts.empty_since.is_none() && self.ready() == 0 {
             base.alarm(base.now());
         }
@@ -157,7 +157,7 @@ impl Fleet {
 
     /// Whether the jobs in the queue must end: no worker has been ready for `start_timeout`, or the breaker is open. `waits`: jobs
     /// are in the queue, and only a start can help them.
-    pub(crate) fn is_deserted(&mut self, waits: bool, base: &mut Base) -> bool {
+    pub(crate) fn is_deserted(&mut self, waits: bool, base: &mut DriverBase) -> bool {
         let ready = self.ready() > 0 || self.has_retiring_jobs();
         // A template that does not fork is found after the same time; the jobs wait for the next template.
         let asked = !self.starts.is_failing() && self.has_asked_template();

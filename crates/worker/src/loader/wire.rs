@@ -60,7 +60,7 @@ impl<'a> Job<'a> {
             rule: std::str::from_utf8(rule).map_err(|_| WireError::Rule)?,
             hint: (!hint.is_empty()).then_some(hint),
             stale,
-            captures: Captures(Source::Wire(parts)),
+            captures: Captures(CaptureSource::Wire(parts)),
         })
     }
 }
@@ -97,10 +97,10 @@ pub fn put_job<N: AsRef<[u8]>, V: AsRef<[u8]>>(
 
 /// Names and values of captures, in the order of the pattern.
 #[derive(Debug, Clone)]
-pub struct Captures<'a>(Source<'a>);
+pub struct Captures<'a>(CaptureSource<'a>);
 
 #[derive(Debug, Clone)]
-enum Source<'a> {
+enum CaptureSource<'a> {
     /// The remaining part of a checked list with an even number of parts.
     Wire(Parts<'a>),
     Pairs(std::slice::Iter<'a, (&'a str, &'a str)>),
@@ -109,7 +109,7 @@ enum Source<'a> {
 impl<'a> Captures<'a> {
     /// Captures that come from no list.
     pub fn of(pairs: &'a [(&'a str, &'a str)]) -> Self {
-        Self(Source::Pairs(pairs.iter()))
+        Self(CaptureSource::Pairs(pairs.iter()))
     }
 
     /// The bytes that the capture `name` matched; `None` if there is no such capture.
@@ -123,8 +123,10 @@ impl<'a> Iterator for Captures<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {
-            Source::Wire(parts) => Some((parts.next()?, parts.next()?)),
-            Source::Pairs(pairs) => pairs.next().map(|(name, value)| (name.as_bytes(), value.as_bytes())),
+            CaptureSource::Wire(parts) => Some((parts.next()?, parts.next()?)),
+            CaptureSource::Pairs(pairs) => {
+                pairs.next().map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            }
         }
     }
 }

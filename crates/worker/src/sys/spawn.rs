@@ -131,7 +131,7 @@ impl Spawn<'_> {
         for (source, fd) in sources.iter_mut().zip(self.fds) {
             *source = fd.as_raw_fd();
         }
-        let plan = Plan {
+        let plan = SpawnPlan {
             paths: &pointers(&paths)[..paths.len()],
             argv: &pointers(&argv),
             envp: &pointers(&envp),
@@ -177,7 +177,7 @@ impl Spawn<'_> {
 }
 
 /// Everything the child touches between fork and exec, borrowed from the parent's memory.
-struct Plan<'a> {
+struct SpawnPlan<'a> {
     /// At least one.
     paths: &'a [*const libc::c_char],
     argv: &'a [*const libc::c_char],
@@ -192,17 +192,17 @@ struct Plan<'a> {
     parent: Pid,
 }
 
-impl Plan<'_> {
+impl SpawnPlan<'_> {
     /// Starts the child on a stack of its own, in the parent's memory; the calling thread waits until it has exec'ed
     /// or ended. Nothing of the parent's memory is copied, however much it has, and no `pthread_atfork` handler runs.
     fn start(&self) -> io::Result<Pid> {
-        let stack = Stack::new()?;
+        let stack = ChildStack::new()?;
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        let plan: *const Plan<'_> = self;
+        let plan: *const SpawnPlan<'_> = self;
         // No handler of the program may run in the child, which shares its memory: it resets them before it lets
         // signals through.
         let mask = SignalBlock::new();
-        // SAFETY: the stack is this call's own and the child's alone while it lives. The child calls `Plan::run` only, which
+        // SAFETY: the stack is this call's own and the child's alone while it lives. The child calls `SpawnPlan::run` only, which
         // makes system calls, writes to that stack and never returns. `CLONE_VFORK` keeps this thread, and with it all
         // that the plan borrows, where it is until the child has exec'ed or ended.
         let pid = unsafe { libc::clone(run_plan, stack.top(), flags, plan.cast_mut().cast()) };
@@ -292,17 +292,17 @@ impl Plan<'_> {
 
 /// Where `clone` lets the child begin.
 extern "C" fn run_plan(plan: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `Plan::start` passes its own plan, which lives until this process has exec'ed or ended.
-    let plan = unsafe { &*plan.cast::<Plan<'_>>() };
+    // SAFETY: `SpawnPlan::start` passes its own plan, which lives until this process has exec'ed or ended.
+    let plan = unsafe { &*plan.cast::<SpawnPlan<'_>>() };
     plan.run()
 }
 
 /// Memory for the child's calls before its exec.
-struct Stack {
+struct ChildStack {
     start: *mut libc::c_void,
 }
 
-impl Stack {
+impl ChildStack {
     fn new() -> io::Result<Self> {
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
@@ -326,7 +326,7 @@ impl Stack {
     }
 }
 
-impl Drop for Stack {
+impl Drop for ChildStack {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and the child that used it has exec'ed or ended.
         unsafe { libc::munmap(self.start, STACK + GUARD) };

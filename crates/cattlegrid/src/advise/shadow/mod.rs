@@ -1,4 +1,4 @@
-//! The traffic of the watched server, repeated on another one beside it.
+//! A shadow: another server that gets the watched server's traffic, for a comparison.
 
 mod pipes;
 mod replay;
@@ -11,47 +11,48 @@ use std::time::Duration;
 
 use cattlegrid_server::time::nanos;
 
-use super::dump::{self, Extent};
-use super::link::{Server, Stats, problem_of};
-use super::seen::{Event, Line, decoded};
+use super::dump::{self, DumpExtent};
+use super::link::{ServerStats, WatchedServer, problem_of};
+use super::seen::{WatchEvent, WatchLine, decoded};
 use super::tap::Tap;
 use pipes::Pipes;
-use replay::{Replay, Tally, What};
+use replay::{Replay, ShadowCommandKind, ShadowTally};
 
-/// How long after it happened a line is repeated, in microseconds: lines come late, and out of order.
+/// Delay with which a line is repeated, in microseconds: lines come late, and out of order.
 const DELAY_US: u64 = 1_500_000;
-/// For how long lines are sent before their replies are looked at, in microseconds; for how long that goes on, in nanoseconds; and how often it
-/// is looked whether the replies have come.
+/// The period of commands that are sent before their replies are read, in microseconds.
 const STEP_US: u64 = 1_000;
+/// Longest wait for these replies, in nanoseconds.
 const TURN_MAX: u64 = 20_000_000;
+/// Most looks for these replies.
 const TRIES_MAX: u32 = 30;
-/// Items that the shadow is given before, at most.
+/// Most items that the shadow is given at the start.
 const PRELOAD_MAX: usize = 1_000_000;
-/// How long replies that are held are waited for at the end, in microseconds.
+/// Longest wait at the end for replies that the shadow holds, in microseconds.
 const END_US: u64 = 3_000_000;
-/// How long the probe's line may take.
+/// Longest time until the line of a probe.
 const PROBE: Duration = Duration::from_millis(1500);
-/// The header of an item of memcached's, with its CAS and line end.
+/// The header of memcached's items in bytes, with CAS number and line end.
 const MEMCACHED_HEADER: u64 = 48 + 8 + 1 + 2;
-/// The same of Cattlegrid's.
+/// The header of Cattlegrid's items in bytes.
 const CATTLEGRID_HEADER: u64 = 24;
 
 /// A server that gets the same traffic.
 pub(super) struct Shadow {
-    server: Server,
+    server: WatchedServer,
     pipes: Pipes,
     replay: Replay,
-    /// The local clock less the server's, in microseconds: the least that was seen.
+    /// The least difference seen between the local clock and the server's, in microseconds.
     offset_us: Option<i128>,
-    /// Until when lines were sent.
+    /// The time up to which lines were sent.
     sent_us: u64,
-    before: Stats,
+    before: ServerStats,
     preloaded: String,
     /// The reason why the comparison ended early.
     problem: Option<String>,
 }
 
-/// An item that the shadow is given before.
+/// An item that the shadow is given at the start.
 struct Preload {
     accessed: u64,
     key: Box<[u8]>,
@@ -62,16 +63,16 @@ struct Preload {
 }
 
 impl Shadow {
-    /// The shadow at `address` of the watched server, and that server's figures before.
+    /// Connects the shadow at `address`, and reads the watched server's statistics.
     ///
     /// # Errors
-    /// It cannot be used; says why.
-    pub(super) fn open(address: &str, watched: &Server) -> Result<Self, String> {
+    /// Why the shadow cannot be used.
+    pub(super) fn open(address: &str, watched: &WatchedServer) -> Result<Self, String> {
         let refuse = |why: &str| Err(format!("--shadow {address}: {why}"));
         if is_same_place(address, &watched.address) {
             return refuse("is the watched server itself; start a second one on another port");
         }
-        let server = Server::plain(address);
+        let server = WatchedServer::plain(address);
         let own = server.stats("").map_err(|error| format!("--shadow {}", problem_of(address, &error)))?;
         let before = watched.stats("").map_err(|error| problem_of(&watched.address, &error))?;
         let items = own.number("curr_items");
@@ -90,10 +91,11 @@ impl Shadow {
         })
     }
 
-    /// Looks whether the watched server sees what is asked of the shadow: then they are the same. Writes to neither.
+    /// Checks that both are different servers: the watched server must not see requests to the shadow. It
+    /// writes to neither.
     ///
     /// # Errors
-    /// They are.
+    /// They are the same server.
     pub(super) fn probe(&self, tap: &mut Tap) -> Result<(), String> {
         let address = &self.server.address;
         let failed = |error: io::Error| format!("--shadow {}", problem_of(address, &error));
@@ -103,7 +105,7 @@ impl Shadow {
         let mut is_same = false;
         let mut asks = 0;
         while nanos() < end && !is_same {
-            // Lines can be left out: it asks more than once.
+            // Lines can be left out, so the probe asks several times.
             if asks < 5 {
                 stream.write_all(format!("get {key}\r\n").as_bytes()).map_err(failed)?;
                 asks += 1;
@@ -119,8 +121,9 @@ impl Shadow {
         Ok(())
     }
 
-    /// Gives the shadow what the watched server has, by key and size, the items that were accessed longest ago first.
-    pub(super) fn preload(&mut self, watched: &Server, mut stops: impl FnMut() -> bool) {
+    /// Stores the watched server's items in the shadow, by key and size, the least recently accessed ones
+    /// first.
+    pub(super) fn preload(&mut self, watched: &WatchedServer, mut stops: impl FnMut() -> bool) {
         let begun = nanos();
         let is_cattlegrid = watched.stats(" cattlegrid").is_ok_and(|stats| !stats.text("version").is_empty());
         let now = self.before.number("time");
@@ -159,8 +162,8 @@ impl Shadow {
         for Preload { key, size, ttl, fetched, .. } in items {
             let expires_us = if ttl == 0 { u64::MAX } else { expires_from_us + u64::from(ttl) * 1_000_000 };
             self.replay.preloaded(&key, ttl, expires_us);
-            let value = replay::Value { size, ttl, is_add: false };
-            // As the shadow takes them.
+            let value = replay::FillerValue { size, ttl, is_add: false };
+            // Sends as fast as the shadow takes them.
             while self.problem.is_none() && self.pipes.open() > 2_000 {
                 self.pump();
                 self.rest(Duration::from_micros(100));
@@ -168,9 +171,13 @@ impl Shadow {
             if self.problem.is_some() || stops() {
                 break;
             }
-            // Servers keep what was fetched longer than what never was.
-            let fetch = fetched.then(|| replay::Send { connection: 0, key: key.clone(), what: What::Fetch });
-            let store = replay::Send { connection: 0, key, what: What::Store(value) };
+            // Servers keep items that were fetched longer than others.
+            let fetch = fetched.then(|| replay::ShadowCommand {
+                connection: 0,
+                key: key.clone(),
+                what: ShadowCommandKind::Fetch,
+            });
+            let store = replay::ShadowCommand { connection: 0, key, what: ShadowCommandKind::Store(value) };
             for send in [Some(store), fetch].into_iter().flatten() {
                 if let Err(error) = self.pipes.send(send, nanos()) {
                     self.problem = Some(error.to_string());
@@ -181,41 +188,42 @@ impl Shadow {
             self.pump();
             self.rest(Duration::from_micros(100));
         }
-        let part = if extent == Extent::Part || left_out > 0 { ", not all that it has" } else { "" };
+        let part = if extent == DumpExtent::Part || left_out > 0 { ", not all that it has" } else { "" };
         let ms = nanos().saturating_sub(begun) / 1_000_000;
         self.preloaded =
             format!("# The shadow was given {count} items of the watched server before{part}, in {ms} ms.\n");
     }
 
-    /// Takes a line as it came, for the clock.
-    pub(super) fn arrives(&mut self, line: &Line) {
+    /// Sets the clock by a line as it arrives.
+    pub(super) fn arrives(&mut self, line: &WatchLine) {
         match line {
-            Line::Observations(event) => {
+            WatchLine::Request(event) => {
                 let offset = i128::from(nanos() / 1000) - i128::from(event.at.0);
                 self.offset_us = Some(self.offset_us.map_or(offset, |least| least.min(offset)));
             }
-            Line::Skipped(_) => self.replay.is_incomplete = true,
-            Line::Other => {}
+            WatchLine::Skipped(_) => self.replay.is_incomplete = true,
+            WatchLine::Other => {}
         }
     }
 
     /// Takes the next line in order.
-    pub(super) fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: WatchEvent) {
         if self.problem.is_none() {
             self.replay.push(event);
         }
     }
 
-    /// The watched server's clock, in microseconds; None: it was not seen yet.
+    /// The watched server's clock, in microseconds; None: no line has come yet.
     pub(super) fn clock_us(&self) -> Option<u64> {
         u64::try_from(i128::from(nanos() / 1000) - self.offset_us?).ok()
     }
 
-    /// Sends what is due, and takes replies.
+    /// Sends the commands that are due, and reads replies.
     pub(super) fn turn(&mut self) {
         let Some(until_us) = self.clock_us().map(|now_us| now_us.saturating_sub(DELAY_US)) else { return };
         let end = nanos().saturating_add(TURN_MAX);
-        // In steps, each with its replies: who misses a key stores it before others look later.
+        // In steps, each with its replies: a client that misses a key stores it before others look it up
+        // later.
         while self.sent_us < until_us && self.problem.is_none() {
             let next_us = self.replay.next_us().map_or(until_us, |us| us.saturating_add(STEP_US));
             let is_late = nanos() >= end;
@@ -240,7 +248,7 @@ impl Shadow {
         let mut lost = 0;
         replay.due(until_us, &mut |send| {
             if result.is_ok() {
-                let is_get = matches!(send.what, What::Get(_));
+                let is_get = matches!(send.what, ShadowCommandKind::Get(_));
                 match pipes.send(send, now) {
                     Ok(is_sent) => lost += u64::from(is_get && !is_sent),
                     Err(error) => result = Err(error),
@@ -262,13 +270,13 @@ impl Shadow {
         }
     }
 
-    /// Gives the shadow this time.
+    /// Lets the shadow work for this time.
     #[expect(clippy::unused_self, reason = "it is the shadow that works meanwhile")]
     pub(super) fn rest(&self, time: Duration) {
         std::thread::park_timeout(time);
     }
 
-    /// Whether all that was seen has been repeated, and answered.
+    /// Whether all lines have been repeated and answered.
     pub(super) fn is_done(&self, ended_us: u64) -> bool {
         let late = self.clock_us().is_none_or(|now_us| now_us > ended_us + DELAY_US + END_US);
         self.problem.is_some() || late || self.replay.waiting() == 0 && self.pipes.open() == 0
@@ -277,8 +285,8 @@ impl Shadow {
     /// The comparison, as comments of a rule file.
     ///
     /// # Errors
-    /// The shadow was not there until the end; the text so far, and why.
-    pub(super) fn report(&self, watched: &Server) -> (String, Option<String>) {
+    /// The text so far and the reason, if the shadow was lost before the end.
+    pub(super) fn report(&self, watched: &WatchedServer) -> (String, Option<String>) {
         let address = &self.server.address;
         if let Some(problem) = &self.problem {
             return (String::new(), Some(format!("--shadow {address}: {problem}")));
@@ -293,7 +301,7 @@ impl Shadow {
         }
     }
 
-    fn compare(&self, real: &Stats, own: &Stats) -> String {
+    fn compare(&self, real: &ServerStats, own: &ServerStats) -> String {
         let tally = &self.replay.tally;
         let mut text =
             format!("\n# Shadow {}: the same traffic, repeated by key and size.\n", self.server.address);
@@ -320,7 +328,7 @@ impl Shadow {
         text
     }
 
-    fn say_more(&self, text: &mut String, tally: &Tally, real: &Stats) {
+    fn say_more(&self, text: &mut String, tally: &ShadowTally, real: &ServerStats) {
         let mut say = |line: String| {
             text.push_str("# ");
             text.push_str(&line);

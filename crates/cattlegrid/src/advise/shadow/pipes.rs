@@ -1,4 +1,5 @@
-//! Connections to the shadow, one for each client of the watched server: a look-up that the shadow holds keeps no other client waiting.
+//! Connections to the shadow, one for each client of the watched server, so that a held look-up delays no
+//! other client.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -7,16 +8,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::super::link::PATIENCE;
-use super::replay::{Send, What};
+use super::replay::{ShadowCommand, ShadowCommandKind};
 use crate::socket::Socket;
 
-/// Connections at most; further clients share them.
+/// Most connections. Further clients share them.
 const PIPES_MAX: u64 = 500;
-/// Commands without a reply at most; further ones are left out.
+/// Most commands without a reply. Further ones are left out.
 const OPEN_MAX: usize = 500_000;
-/// Bytes to be sent that wait at most, of all connections.
+/// Most unsent bytes of all connections.
 const UNSENT_MAX: usize = 64 << 20;
-/// A look-up that has no reply after this time, in nanoseconds, is held.
+/// Time in nanoseconds after which a look-up without a reply counts as held.
 const HELD: u64 = 5_000_000;
 /// Longest line of a reply.
 const LINE_MAX: usize = 4096;
@@ -46,7 +47,7 @@ struct Pipe {
     skip: usize,
     asked: VecDeque<PendingRequest>,
     /// Commands of this client that wait for a held look-up, or for a value that another client writes.
-    later: VecDeque<Send>,
+    later: VecDeque<ShadowCommand>,
 }
 
 #[derive(Debug)]
@@ -56,12 +57,13 @@ pub(super) struct Pipes {
     buffer: Vec<u8>,
     open: usize,
     unsent: usize,
-    /// Keys that are being written, and how often: who looked afterwards looks when that is done.
+    /// Keys that are being written, with the number of writes: look-ups of such a key wait for them.
     writing: HashMap<Box<[u8]>, u32>,
-    /// Commands that were left out, since the shadow is too slow.
+    /// Commands that were left out because the shadow is too slow.
     pub(super) left_out: u64,
-    /// Errors that it has answered, and the last of them.
+    /// The number of errors in replies.
     pub(super) errors: u64,
+    /// The last of these errors.
     pub(super) last_error: String,
 }
 
@@ -80,11 +82,11 @@ impl Pipes {
         }
     }
 
-    /// Queues a command, at this time in nanoseconds. False: there is no room for it.
+    /// Queues a command at this time, in nanoseconds. False: there is no room for it.
     ///
     /// # Errors
-    /// There is no connection for it.
-    pub(super) fn send(&mut self, send: Send, now: u64) -> io::Result<bool> {
+    /// The connection cannot be opened.
+    pub(super) fn send(&mut self, send: ShadowCommand, now: u64) -> io::Result<bool> {
         if self.open >= OPEN_MAX || self.unsent >= UNSENT_MAX {
             self.left_out += 1;
             return Ok(false);
@@ -105,17 +107,18 @@ impl Pipes {
         Ok(true)
     }
 
-    /// Commands without a reply.
+    /// The number of commands without a reply.
     pub(super) fn open(&self) -> usize {
         self.open
     }
 
-    /// Whether replies will come soon: of commands that are not held.
+    /// Whether replies will come soon, that is, whether a command waits that is not held.
     pub(super) fn is_waiting(&self, now: u64) -> bool {
         self.all.values().any(|pipe| !pipe.asked.is_empty() && !pipe.is_held(now))
     }
 
-    /// Sends and receives what can be; each reply to a look-up is given to `answered` with its key, its number and whether it is a hit.
+    /// Sends and receives as much as sockets take. Each reply to a look-up is passed to `answered` with its
+    /// key, its number and whether it is a hit.
     ///
     /// # Errors
     /// A connection has ended.
@@ -134,11 +137,11 @@ impl Pipes {
                     Err(error) => return Err(error),
                 };
                 pipe.take(&self.buffer[..count], &mut |reply| match reply {
-                    Reply::Get(key, id, is_hit) => {
+                    ReplyLine::Get(key, id, is_hit) => {
                         self.open -= 1;
                         answered(key, id, is_hit);
                     }
-                    Reply::Write(key) => {
+                    ReplyLine::Write(key) => {
                         self.open -= 1;
                         if let Some(count) = self.writing.get_mut(key) {
                             *count -= 1;
@@ -147,8 +150,8 @@ impl Pipes {
                             }
                         }
                     }
-                    Reply::Other => self.open -= 1,
-                    Reply::Error(error) => {
+                    ReplyLine::Other => self.open -= 1,
+                    ReplyLine::Error(error) => {
                         self.errors += 1;
                         error.clone_into(&mut self.last_error);
                     }
@@ -170,7 +173,7 @@ impl Pipes {
 }
 
 /// A line of a reply.
-enum Reply<'a> {
+enum ReplyLine<'a> {
     /// The key, the number, whether it is a hit.
     Get(&'a [u8], u64, bool),
     Write(&'a [u8]),
@@ -192,36 +195,37 @@ impl Pipe {
         }
     }
 
-    /// Whether its client would send this now: it has the reply to a look-up that is held, and a look-up sees what was written before.
-    fn may_send(&self, send: &Send, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
-        let is_early = matches!(send.what, What::Get(_)) && writing.contains_key(&send.key);
+    /// Whether the client would send this command now: not before the reply to a held look-up, and a look-up
+    /// not before earlier writes of its key.
+    fn may_send(&self, send: &ShadowCommand, now: u64, writing: &HashMap<Box<[u8]>, u32>) -> bool {
+        let is_early = matches!(send.what, ShadowCommandKind::Get(_)) && writing.contains_key(&send.key);
         !self.is_held(now) && !is_early
     }
 
-    /// The bytes that it adds.
-    fn queue(&mut self, send: Send, now: u64, writing: &mut HashMap<Box<[u8]>, u32>) -> usize {
+    /// Queues the command's bytes.
+    fn queue(&mut self, send: ShadowCommand, now: u64, writing: &mut HashMap<Box<[u8]>, u32>) -> usize {
         let before = self.unsent.len();
-        if matches!(send.what, What::Store(_) | What::Delete) {
+        if matches!(send.what, ShadowCommandKind::Store(_) | ShadowCommandKind::Delete) {
             *writing.entry(send.key.clone()).or_default() += 1;
         }
         self.put(send, now);
         self.unsent.len() - before
     }
 
-    fn put(&mut self, Send { key, what, .. }: Send, now: u64) {
-        // Keys that a text line cannot have come in Base64, and need meta commands.
+    fn put(&mut self, ShadowCommand { key, what, .. }: ShadowCommand, now: u64) {
+        // Keys that a text line cannot have are sent in Base64, with meta commands.
         let is_plain = key.iter().all(|byte| *byte > b' ' && *byte != 0x7f);
         let (name, flag) =
             if is_plain { (key.to_vec(), "") } else { (STANDARD.encode(&key).into_bytes(), " b") };
         let out = &mut self.unsent;
         let asked = match what {
-            What::Get(id) => {
+            ShadowCommandKind::Get(id) => {
                 out.extend_from_slice(if is_plain { b"get " } else { b"mg " });
                 out.extend_from_slice(&name);
                 out.extend_from_slice(if is_plain { b"\r\n" } else { b" b v\r\n" });
                 PendingRequest::Get { id, key, is_hit: false, sent: now }
             }
-            What::Store(value) => {
+            ShadowCommandKind::Store(value) => {
                 out.extend_from_slice(b"ms ");
                 out.extend_from_slice(&name);
                 let mode = if value.is_add { " ME" } else { "" };
@@ -231,18 +235,22 @@ impl Pipe {
                 out.extend_from_slice(b"\r\n");
                 PendingRequest::Write { key }
             }
-            What::Delete | What::Fetch => {
-                out.extend_from_slice(if what == What::Delete { b"md " } else { b"mg " });
+            ShadowCommandKind::Delete | ShadowCommandKind::Fetch => {
+                out.extend_from_slice(if what == ShadowCommandKind::Delete { b"md " } else { b"mg " });
                 out.extend_from_slice(&name);
                 out.extend_from_slice(flag.as_bytes());
                 out.extend_from_slice(b"\r\n");
-                if what == What::Delete { PendingRequest::Write { key } } else { PendingRequest::Other }
+                if what == ShadowCommandKind::Delete {
+                    PendingRequest::Write { key }
+                } else {
+                    PendingRequest::Other
+                }
             }
         };
         self.asked.push_back(asked);
     }
 
-    /// How many bytes were sent.
+    /// Sends bytes; returns how many.
     fn write(&mut self) -> io::Result<usize> {
         let mut done = 0;
         while done < self.unsent.len() {
@@ -257,7 +265,7 @@ impl Pipe {
         Ok(done)
     }
 
-    fn take(&mut self, mut bytes: &[u8], note: &mut impl FnMut(Reply<'_>)) -> io::Result<()> {
+    fn take(&mut self, mut bytes: &[u8], note: &mut impl FnMut(ReplyLine<'_>)) -> io::Result<()> {
         loop {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
@@ -273,12 +281,12 @@ impl Pipe {
         is_line.then_some(()).ok_or_else(|| io::Error::other("it sends a line without an end"))
     }
 
-    fn line(&mut self, line: &str, note: &mut impl FnMut(Reply<'_>)) -> io::Result<()> {
+    fn line(&mut self, line: &str, note: &mut impl FnMut(ReplyLine<'_>)) -> io::Result<()> {
         let mut words = line.split(' ');
         let first = words.next().unwrap_or_default();
         let is_error = matches!(first, "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR");
         if is_error {
-            note(Reply::Error(line));
+            note(ReplyLine::Error(line));
         }
         if let Some(PendingRequest::Get { is_hit, .. }) = self.asked.front_mut() {
             match first {
@@ -298,9 +306,9 @@ impl Pipe {
             }
         }
         match self.asked.pop_front() {
-            Some(PendingRequest::Get { id, key, is_hit, .. }) => note(Reply::Get(&key, id, is_hit)),
-            Some(PendingRequest::Write { key }) => note(Reply::Write(&key)),
-            Some(PendingRequest::Other) => note(Reply::Other),
+            Some(PendingRequest::Get { id, key, is_hit, .. }) => note(ReplyLine::Get(&key, id, is_hit)),
+            Some(PendingRequest::Write { key }) => note(ReplyLine::Write(&key)),
+            Some(PendingRequest::Other) => note(ReplyLine::Other),
             None => return Err(io::Error::other(format!("it says {line:?} unasked"))),
         }
         Ok(())
@@ -321,9 +329,9 @@ mod tests {
             pipe.asked = VecDeque::from([get(0), PendingRequest::Other, get(1), get(2), get(3)]);
             let (mut hits, mut errors) = (vec![], 0);
             for part in replies.chunks(piece) {
-                let note = &mut |reply: Reply<'_>| match reply {
-                    Reply::Get(_, id, is_hit) => hits.push((id, is_hit)),
-                    Reply::Error(_) => errors += 1,
+                let note = &mut |reply: ReplyLine<'_>| match reply {
+                    ReplyLine::Get(_, id, is_hit) => hits.push((id, is_hit)),
+                    ReplyLine::Error(_) => errors += 1,
                     _ => {}
                 };
                 pipe.take(part, note).unwrap();
@@ -338,14 +346,14 @@ mod tests {
         let (own, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut pipe = Pipe::new(Socket::Unix(own));
         let mut writing = HashMap::new();
-        let send = |what| Send { connection: 1, key: Box::from(&b"k"[..]), what };
-        assert!(pipe.may_send(&send(What::Get(0)), 0, &writing));
-        pipe.queue(send(What::Get(0)), 0, &mut writing);
-        assert!(pipe.may_send(&send(What::Get(1)), HELD, &writing));
-        assert!(!pipe.may_send(&send(What::Delete), HELD + 1, &writing));
+        let send = |what| ShadowCommand { connection: 1, key: Box::from(&b"k"[..]), what };
+        assert!(pipe.may_send(&send(ShadowCommandKind::Get(0)), 0, &writing));
+        pipe.queue(send(ShadowCommandKind::Get(0)), 0, &mut writing);
+        assert!(pipe.may_send(&send(ShadowCommandKind::Get(1)), HELD, &writing));
+        assert!(!pipe.may_send(&send(ShadowCommandKind::Delete), HELD + 1, &writing));
         pipe.take(b"END\r\n", &mut |_| {}).unwrap();
-        pipe.queue(send(What::Delete), 0, &mut writing);
-        assert!(!pipe.may_send(&send(What::Get(1)), 0, &writing));
-        assert!(pipe.may_send(&send(What::Delete), 0, &writing));
+        pipe.queue(send(ShadowCommandKind::Delete), 0, &mut writing);
+        assert!(!pipe.may_send(&send(ShadowCommandKind::Get(1)), 0, &writing));
+        assert!(pipe.may_send(&send(ShadowCommandKind::Delete), 0, &writing));
     }
 }

@@ -10,11 +10,11 @@ use crate::net::node::Node;
 
 /// Leases that are out, by key and token.
 #[derive(Default)]
-pub(crate) struct LeaseTable(Mutex<Table>);
+pub(crate) struct LeaseTable(Mutex<HeldLeases>);
 
-type Table = HashMap<(Box<[u8]>, u64), Lease>;
+type HeldLeases = HashMap<(Box<[u8]>, u64), HeldLease>;
 
-struct Lease {
+struct HeldLease {
     /// With it its connections stay, on which the lease depends.
     node: Arc<Node>,
     until: Instant,
@@ -24,7 +24,7 @@ impl LeaseTable {
     /// A lease was had of this server, for at most this time.
     pub(crate) fn note(&self, key: &[u8], token: u64, node: &Arc<Node>, lasts: Duration) {
         let Some(until) = Instant::now().checked_add(lasts) else { return };
-        self.lock().insert((key.into(), token), Lease { node: node.clone(), until });
+        self.lock().insert((key.into(), token), HeldLease { node: node.clone(), until });
     }
 
     /// The server of a lease, if it is out.
@@ -51,7 +51,7 @@ impl LeaseTable {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, HeldLeases> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

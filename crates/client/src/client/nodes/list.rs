@@ -8,7 +8,7 @@ use crate::net::address::{Address, Endpoint};
 
 /// The contents of a list.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct List {
+pub(super) struct NodeList {
     /// The servers that get keys, in the order of their names, each once. None: there are none, or all are leaving.
     pub(super) servers: Vec<Address>,
     /// The log of the node that has answered is behind, so that its list may be old.
@@ -17,7 +17,7 @@ pub(super) struct List {
 
 /// A node, as far as it is looked at.
 #[derive(Deserialize)]
-struct Entry {
+struct ListedNode {
     address: String,
     state: String,
     /// Whether this is the node that has answered.
@@ -31,11 +31,11 @@ struct Entry {
 ///
 /// # Errors
 /// In words: it is no JSON, no list of nodes, or has an address that is none.
-pub(super) fn read(text: &[u8]) -> Result<List, String> {
-    let entries: Vec<Entry> =
+pub(super) fn read(text: &[u8]) -> Result<NodeList, String> {
+    let entries: Vec<ListedNode> =
         serde_json::from_slice(text).map_err(|error| format!("not a list of nodes in JSON: {error}"))?;
     let (mut up, mut joining, mut is_behind) = (Vec::new(), Vec::new(), false);
-    for Entry { address, state, is_own, lag_ms, max_lag_ms } in entries {
+    for ListedNode { address, state, is_own, lag_ms, max_lag_ms } in entries {
         is_behind |= is_own && lag_ms.zip(max_lag_ms).is_some_and(|(lag, max)| lag > max);
         let server = server(&address)?;
         match &*state {
@@ -47,7 +47,7 @@ pub(super) fn read(text: &[u8]) -> Result<List, String> {
     let mut servers = if up.is_empty() { joining } else { up };
     servers.sort_by(|one, other| one.name.cmp(&other.name));
     servers.dedup_by(|one, other| one.name == other.name);
-    Ok(List { servers, is_behind })
+    Ok(NodeList { servers, is_behind })
 }
 
 /// A node's address: a host and a port. It comes over the network: no weight, and no socket of this machine.

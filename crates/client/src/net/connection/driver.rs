@@ -13,10 +13,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use cattlegrid_protocol::{ParsedResponse, parse_response};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{CHUNK, Failure, Limit, Link, SendStage, Sink, Slot, broken, lock};
+use super::{
+    CHUNK, CommandFailure, ConnectionLink, ReplySink, ReplySlot, SendStage, TimeLimit, broken, lock,
+};
 use crate::error::Error;
 use crate::net::stream::{ReadHalf, WriteHalf};
-use crate::net::wire::{Expect, Fit, Reply, broken_text, line_text, names};
+use crate::net::wire::{ElementFit, ExpectedReply, Reply, broken_text, line_text, names};
 
 /// The read buffer, when no value is larger.
 const READ_BUFFER: usize = 16 << 10;
@@ -27,7 +29,7 @@ const READS_MAX: usize = 16;
 
 /// See the module's text.
 pub(super) struct ConnectionDriver {
-    shared: Arc<Link>,
+    shared: Arc<ConnectionLink>,
     reading: ReadHalf,
     writing: Arc<WriteHalf>,
     /// Read and not parsed.
@@ -35,7 +37,7 @@ pub(super) struct ConnectionDriver {
     /// Parsing is of use when the input has this many bytes.
     need: usize,
     /// Taken from the state.
-    slots: VecDeque<Slot>,
+    slots: VecDeque<ReplySlot>,
     /// Taken from the state, and how much of the first has been sent.
     out: VecDeque<Vec<u8>>,
     out_at: usize,
@@ -74,7 +76,7 @@ impl Drop for ConnectionDriver {
 impl ConnectionDriver {
     /// A driver with nothing to do; `idle`: how long the socket may have nothing to do before it is closed.
     pub(super) fn new(
-        shared: Arc<Link>,
+        shared: Arc<ConnectionLink>,
         reading: ReadHalf,
         writing: Arc<WriteHalf>,
         idle: Option<Duration>,
@@ -170,7 +172,9 @@ impl ConnectionDriver {
             };
             let key = slot.keys.len().checked_sub(slot.left).and_then(|at| slot.keys.get(at));
             let fit = slot.expect.fit(&response, key.map(|key| &**key));
-            if fit == Fit::Not || (fit == Fit::Part && slot.expect == Expect::Values && slot.part.is_some()) {
+            if fit == ElementFit::Not
+                || (fit == ElementFit::Part && slot.expect == ExpectedReply::Values && slot.part.is_some())
+            {
                 let (line, possible) = (line_text(&self.input[at..]), slot.expect.text());
                 return Err(self.wrong(format!("{line}, where possible is {possible}")));
             }
@@ -212,9 +216,9 @@ impl ConnectionDriver {
     }
 
     /// Gives an element to the first slot. None: its caller has gone.
-    fn complete(&mut self, fit: Fit, reply: Option<Reply>) {
+    fn complete(&mut self, fit: ElementFit, reply: Option<Reply>) {
         let Some(slot) = self.slots.front_mut() else { return };
-        if fit == Fit::Part {
+        if fit == ElementFit::Part {
             if let Some(reply) = reply {
                 slot.part = Some(match slot.part.take() {
                     Some(part) => reply.after(Some(part)),
@@ -230,9 +234,9 @@ impl ConnectionDriver {
         let part = slot.part.take();
         let mut reply = reply.map(|reply| reply.after(part));
         match &mut slot.sink {
-            Sink::One(_) => {}
-            Sink::Many(_, all) => all.extend(reply.take()),
-            Sink::Nobody => {
+            ReplySink::One(_) => {}
+            ReplySink::Many(_, all) => all.extend(reply.take()),
+            ReplySink::Nobody => {
                 if let (Some(reply), false) = (reply.take(), slot.asked.is_empty()) {
                     self.shared.give_up(&slot.asked[asked..], &[reply]);
                 }
@@ -246,12 +250,12 @@ impl ConnectionDriver {
         self.shared.pending.fetch_sub(1, Ordering::Relaxed);
         self.idle_since = None;
         match (slot.sink, reply) {
-            (Sink::One(sender), Some(reply)) => {
+            (ReplySink::One(sender), Some(reply)) => {
                 if let Err(Ok(reply)) = sender.send(Ok(reply)) {
                     self.shared.give_up(&slot.asked, &[reply]);
                 }
             }
-            (Sink::Many(sender, all), _) => {
+            (ReplySink::Many(sender, all), _) => {
                 if let Err((all, _)) = sender.send((all, None)) {
                     self.shared.give_up(&slot.asked, &all);
                 }
@@ -353,19 +357,19 @@ impl ConnectionDriver {
         let reads = self.shared.reads.load(Ordering::Relaxed);
         // Closing it comes before the callers' answers: their next commands find that the server has failed.
         if let Some(slot) = self.slots.iter().find(|slot| slot.deadline <= now && slot.reads == reads) {
-            return Err(Limit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server));
+            return Err(TimeLimit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server));
         }
         self.armed = None;
         for slot in &mut self.slots {
-            if matches!(slot.sink, Sink::Nobody) && slot.reads != reads {
+            if matches!(slot.sink, ReplySink::Nobody) && slot.reads != reads {
                 continue;
             }
             if slot.deadline > now {
                 self.armed = Some(self.armed.map_or(slot.deadline, |armed| armed.min(slot.deadline)));
                 continue;
             }
-            let error = Limit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server);
-            slot.fail(Failure { error, sent: SendStage::Answered });
+            let error = TimeLimit { at: slot.deadline, in_all: slot.limit }.error(&self.shared.server);
+            slot.fail(CommandFailure { error, sent: SendStage::Answered });
         }
         if self.slots.is_empty() && self.idle.is_some() {
             let keep = lock(&self.shared.state).keep;
@@ -415,7 +419,7 @@ impl ConnectionDriver {
             } else {
                 SendStage::Perhaps
             };
-            slot.fail(Failure { error: error.clone(), sent });
+            slot.fail(CommandFailure { error: error.clone(), sent });
         }
         self.shared.room.notify_waiters();
     }

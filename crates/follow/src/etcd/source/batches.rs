@@ -1,23 +1,23 @@
-//! Bumps on their way into the log: a batch at a time, and what became of it.
+//! Batches of bumps on their way into the log, one at a time, and their results.
 
-use crate::etcd::entry::Entry;
+use crate::etcd::entry::BatchEntry;
 use crate::etcd::grpc::GrpcError;
 use crate::etcd::link::RESPONSE_MAX;
 use crate::etcd::messages::{PutRequest, PutResponse};
 use crate::etcd::outbox::BATCH_MAX;
 use crate::node::Notice;
 
-use super::{Done, Node, Running};
+use super::{EtcdLoop, FleetNode, TaskResult};
 
-/// Time in which bumps join a batch, in milliseconds.
+/// Time that a batch waits for further bumps, in milliseconds.
 const BATCH_MS: u64 = 1;
 
-/// Between two attempts to write what was refused, in milliseconds.
+/// Pause before a refused batch is tried again, in milliseconds.
 const REFUSED_MS: u64 = 1000;
 
-impl<W: Send + 'static> Running<W> {
-    /// Writes what is left, and waits for it.
-    pub(super) async fn write_rest(&mut self, node: &mut impl Node<Waiter = W>) {
+impl<W: Send + 'static> EtcdLoop<W> {
+    /// Writes all lines that are left, and waits until they are committed.
+    pub(super) async fn write_rest(&mut self, node: &mut impl FleetNode<Waiter = W>) {
         self.batch_ms = Some(0);
         loop {
             self.write_batch(node.now_ms());
@@ -48,7 +48,7 @@ impl<W: Send + 'static> Running<W> {
         self.batch_ms = None;
         self.batches += 1;
         let own = &self.source.own;
-        let entry = Entry {
+        let entry = BatchEntry {
             instance: own.instance,
             number: self.batches,
             has_barrier: batch.has_barrier,
@@ -56,14 +56,16 @@ impl<W: Send + 'static> Running<W> {
         };
         let key = format!("{}/bump/{}", self.source.place.prefix, own.name).into_bytes();
         let request = PutRequest { key, value: entry.text(), lease: 0 };
-        self.spawn(|channel| async move { Done::Put(channel.unary("KV/Put", &request, RESPONSE_MAX).await) });
+        self.spawn(|channel| async move {
+            TaskResult::Put(channel.unary("KV/Put", &request, RESPONSE_MAX).await)
+        });
         if let Some(link) = &mut self.link {
             link.put_ms = Some(now_ms);
         }
     }
 
-    /// A batch was written, or refused.
-    pub(super) fn put(&mut self, result: Result<PutResponse, GrpcError>, node: &mut impl Node<Waiter = W>) {
+    /// Handles the result of writing a batch.
+    pub(super) fn put(&mut self, result: Result<PutResponse, GrpcError>, node: &mut impl FleetNode<Waiter = W>) {
         let now_ms = node.now_ms();
         let Some(link) = &mut self.link else { return };
         match result {
@@ -104,7 +106,7 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    pub(super) fn refuse(&mut self, error: &GrpcError, node: &mut impl Node<Waiter = W>) {
+    pub(super) fn refuse(&mut self, error: &GrpcError, node: &mut impl FleetNode<Waiter = W>) {
         let missing = self.source.refusal(error);
         let reason = missing.to_string();
         if self.refused.as_ref() != Some(&reason) {

@@ -1,79 +1,81 @@
-//! The databases' logs that one node follows for all: who leads, and what the leader's claims obey. See [`crate::etcd::feed`].
+//! The databases' logs that one node follows for all: which node leads, and the confirmations that its claims
+//! give. See [`crate::etcd::feed`].
 
 use std::sync::Arc;
 
-use crate::etcd::feed::{AskedRevisions, Claim, Feed, Lead};
+use crate::etcd::feed::{AskedRevisions, Claim, Feed, FeedLead};
 use crate::etcd::grpc::{Channel, GrpcError};
 use crate::etcd::link::RESPONSE_MAX;
 use crate::etcd::membership::{self, lease_s};
-use crate::etcd::messages::{DeleteRequest, Event, KeyValue, Nothing, PutRequest, PutResponse};
+use crate::etcd::messages::{DeleteRequest, EmptyMessage, KeyValue, PutRequest, PutResponse, WatchEvent};
 use crate::etcd::record::NodeState;
-use crate::node::Standing;
+use crate::node::ResumePoint;
 
-use super::{Done, Mailbox, Node, Running};
+use super::{EtcdLoop, Mailbox, FleetNode, TaskResult};
 
 /// Between two attempts to lead, in milliseconds.
 const LEAD_MS: u64 = 1000;
 
-/// Shortest time between two claims, in milliseconds, and a twelfth of the log's `max_lag` if that is shorter.
+/// Shortest time between two claims, in milliseconds. A twelfth of the log's `max_lag` if that is shorter.
 const CLAIM_MS: u64 = 250;
 
-/// How long a node that could not follow the database leaves the lead to others, in milliseconds.
+/// Time for which a node that could not follow the database does not try to lead, in milliseconds.
 const RESIGNED_MS: u64 = 10_000;
 
-/// The keys of all feeds begin with this, behind the fleet's prefix.
+/// The beginning of all feeds' keys, after the fleet's prefix.
 pub(super) const VIA: &str = "/via/";
 
-/// The first word of the key's value that says who leads.
+/// The first word of the value that names the leader.
 const MAGIC: &str = "cattlegrid 1 ";
 
 /// A feed, as this node sees it.
-pub(super) struct Via {
+pub(super) struct FeedView {
     feed: Arc<Feed>,
     /// The node that leads, with its instance.
     leader: Option<(u64, String)>,
-    /// The node that leads follows other tables, or in another way.
+    /// Whether the leader follows other tables, or in another way.
     is_other: bool,
-    /// Where the last claim stands.
+    /// The state in the last claim.
     standing: Option<Box<str>>,
     /// Why the leader cannot follow, as the last claim says it. `said`: the text that this node has logged
     /// last.
     says: Option<Box<str>>,
     said: Option<Box<str>>,
-    /// The revisions of both: what came before counts no more.
+    /// The revisions of the leader's key and of the claim: older events of these keys do not count.
     leader_at: i64,
     claim_at: i64,
     /// The revision that a claim had seen, if the claim has come and is not obeyed yet.
     seen: Option<u64>,
-    /// A request to lead, or to leave the lead, is under way.
+    /// Whether a request to lead, or to leave the lead, is under way.
     is_asking: bool,
     is_claiming: bool,
     lead_ms: u64,
-    /// Until when it is left to others, and when the next claim may be written, in milliseconds.
+    /// The time until which this node leaves the lead to others, and the time of the next claim, in
+    /// milliseconds.
     rests_ms: u64,
     claim_ms: u64,
 }
 
 /// The result of a request for a feed.
-pub(super) enum Fed {
+pub(super) enum FeedResult {
     /// A request to lead, or to leave the lead.
     Asked,
-    /// A claim, up to this position.
+    /// A claim, with the position that it claims.
     Claimed(Result<PutResponse, GrpcError>, Option<u64>),
 }
 
 /// The feeds, and the revisions that their claims are compared with.
 #[derive(Default)]
 pub(super) struct Feeds {
-    all: Vec<Via>,
+    all: Vec<FeedView>,
     asked: AskedRevisions,
-    /// When each question for the head was asked that has no answer yet: its number, in milliseconds.
+    /// The open question for the head: its number, and when it was asked, in milliseconds.
     questions: Option<(u64, u64)>,
 }
 
 impl Feeds {
     pub(super) fn new<W>(mail: &Mailbox<W>) -> Self {
-        let via = |feed: &Arc<Feed>| Via {
+        let via = |feed: &Arc<Feed>| FeedView {
             feed: Arc::clone(feed),
             leader: None,
             is_other: false,
@@ -92,7 +94,7 @@ impl Feeds {
         Self { all: mail.feeds.iter().map(via).collect(), ..Self::default() }
     }
 
-    /// A question for the log's head is sent.
+    /// Records that a question for the log's head is sent.
     pub(super) fn asks(&mut self, number: u64, now_ms: u64) {
         self.questions = Some((number, now_ms));
     }
@@ -105,8 +107,9 @@ impl Feeds {
     }
 }
 
-impl<W: Send + 'static> Running<W> {
-    /// A connection is there: what it has of the feeds. `resumes`: revisions are those of before.
+impl<W: Send + 'static> EtcdLoop<W> {
+    /// Takes the feeds' keys that a new connection has read. `resumes`: the revisions are of the same log as
+    /// before.
     pub(super) fn feeds_opened(&mut self, keys: &[KeyValue], resumes: bool) {
         self.feeds.questions = None;
         if !resumes {
@@ -115,7 +118,7 @@ impl<W: Send + 'static> Running<W> {
         }
         for via in &mut self.feeds.all {
             (via.is_asking, via.is_claiming, via.lead_ms, via.seen) = (false, false, 0, None);
-            // They were read after the watch began: earlier events of the same keys count no more.
+            // The keys were read after the watch began: earlier events of the same keys do not count.
             (via.leader, via.leader_at) = (None, 0);
             if !resumes {
                 (via.standing, via.claim_at) = (None, 0);
@@ -123,12 +126,12 @@ impl<W: Send + 'static> Running<W> {
             }
         }
         for kv in keys {
-            self.fed(&Event { kind: 0, kv: Some(kv.clone()) }, false);
+            self.fed(&WatchEvent { kind: 0, kv: Some(kv.clone()) }, false);
         }
     }
 
-    /// A key of a feed was written or has gone. `is_streamed`: behind all that was written before.
-    pub(super) fn fed(&mut self, event: &Event, is_streamed: bool) {
+    /// Handles a change of a feed's key. `is_streamed`: the change came behind everything written before it.
+    pub(super) fn fed(&mut self, event: &WatchEvent, is_streamed: bool) {
         let Some(kv) = &event.kv else { return };
         let rest = kv.key.strip_prefix(self.source.place.prefix.as_bytes());
         let Some(rest) = rest.and_then(|rest| rest.strip_prefix(VIA.as_bytes())) else { return };
@@ -156,11 +159,11 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    /// Confirms the databases' logs of which claims have come: all before them is obeyed.
-    pub(super) fn obey_claims(&mut self, node: &mut impl Node<Waiter = W>) {
+    /// Confirms the databases' logs whose claims have come, because everything before a claim is obeyed.
+    pub(super) fn obey_claims(&mut self, node: &mut impl FleetNode<Waiter = W>) {
         let is_whole = self.follower.is_whole() && self.seat.is_some();
         for via in &mut self.feeds.all {
-            // While something is missing a claim says nothing; the next one does.
+            // While entries may be missing a claim proves nothing; the next one does.
             let Some(seen) = via.seen.take().filter(|_| is_whole) else { continue };
             if let Some(asked_at_ms) = self.feeds.asked.obeyed(seen) {
                 node.fed(&via.feed.name, asked_at_ms);
@@ -188,11 +191,11 @@ impl<W: Send + 'static> Running<W> {
             }
             let leaves = leaves || via.feed.resigns();
             let leads = is_own && is_leased && !leaves;
-            // Its name in the list is another one when it had to wait for its own.
+            // A node that waits for its own name is listed under another one.
             let name = |(instance, name): &(u64, String)| {
                 self.fleet.names_of(*instance).next().unwrap_or(name).to_owned()
             };
-            via.feed.set_lead(Lead {
+            via.feed.set_lead(FeedLead {
                 is_own: leads,
                 leader: via.leader.as_ref().map(name),
                 says: via.says.clone().filter(|_| !is_own),
@@ -210,7 +213,7 @@ impl<W: Send + 'static> Running<W> {
                     (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
                     via.rests_ms = now_ms + RESIGNED_MS;
                     let left = leave(channel(), key("leader"));
-                    link.tasks.spawn(async move { Done::Fed(at, left.await) });
+                    link.tasks.spawn(async move { TaskResult::Fed(at, left.await) });
                 } else if via.leader.is_none()
                     && is_ready
                     && !leaves
@@ -220,7 +223,7 @@ impl<W: Send + 'static> Running<W> {
                     (via.is_asking, via.lead_ms) = (true, now_ms + LEAD_MS);
                     let value = format!("{MAGIC}{own:016x}\nnode {}", seat.name).into_bytes();
                     let led = lead(channel(), key("leader"), value, seat.lease);
-                    link.tasks.spawn(async move { Done::Fed(at, led.await) });
+                    link.tasks.spawn(async move { TaskResult::Fed(at, led.await) });
                 }
             }
             if !leads || via.is_claiming || now_ms < via.claim_ms {
@@ -232,21 +235,22 @@ impl<W: Send + 'static> Running<W> {
             }
             (via.is_claiming, via.claim_ms) = (true, now_ms + claim_ms);
             via.said.clone_from(&says);
-            // A claim that has seen nothing says only what keeps this node from following.
-            let last = (0, via.standing.clone().map(|text| Standing { position: 0, text }));
+            // A claim without a revision carries only the reason why this node cannot follow.
+            let last = (0, via.standing.clone().map(|text| ResumePoint { position: 0, text }));
             let (seen, standing) = taken.unwrap_or(last);
-            let (position, standing) = standing.map(|Standing { position, text }| (position, text)).unzip();
+            let (position, standing) =
+                standing.map(|ResumePoint { position, text }| (position, text)).unzip();
             let claim = Claim { instance: own, mark: via.feed.mark, seen, standing, says };
             let request = PutRequest { key: key("claim").into_bytes(), value: claim.text(), lease: 0 };
             let channel = channel();
             link.tasks.spawn(async move {
                 let put = channel.unary("KV/Put", &request, RESPONSE_MAX).await;
-                Done::Fed(at, Fed::Claimed(put, position))
+                TaskResult::Fed(at, FeedResult::Claimed(put, position))
             });
         }
     }
 
-    /// When [`Running::keep_feeds`] is due even if nothing happens, in milliseconds.
+    /// When [`EtcdLoop::keep_feeds`] is due even if nothing happens, in milliseconds.
     pub(super) fn feeds_next_ms(&self) -> Option<u64> {
         let leads_ms = self.leased_ms + lease_s(self.source.settings.max_lag_ms) * 1000;
         let own = self.source.own.instance;
@@ -265,20 +269,20 @@ impl<W: Send + 'static> Running<W> {
         times.min()
     }
 
-    /// No node of this process leads any more.
+    /// Ends the lead of all feeds: no node of this process leads any more.
     pub(super) fn end_feeds(&self) {
         for via in &self.feeds.all {
-            via.feed.set_lead(Lead::default());
+            via.feed.set_lead(FeedLead::default());
         }
     }
 
-    /// A request for a feed was answered. An error: the connection is of no use.
-    pub(super) fn feed_done(&mut self, at: usize, done: Fed, now_ms: u64) -> Result<(), GrpcError> {
+    /// Handles the result of a request for a feed. An error: the connection is of no use.
+    pub(super) fn feed_done(&mut self, at: usize, done: FeedResult, now_ms: u64) -> Result<(), GrpcError> {
         let Some(via) = self.feeds.all.get_mut(at) else { return Ok(()) };
         match done {
-            // The watch says what became of it.
-            Fed::Asked => via.is_asking = false,
-            Fed::Claimed(Ok(response), position) => {
+            // The watch brings the result.
+            FeedResult::Asked => via.is_asking = false,
+            FeedResult::Claimed(Ok(response), position) => {
                 let cluster = response.header.as_ref().map(|header| header.cluster_id);
                 if cluster != self.link.as_ref().map(|link| link.cluster) {
                     return Err(GrpcError::Protocol("the cluster is another one"));
@@ -290,15 +294,15 @@ impl<W: Send + 'static> Running<W> {
                 let revision = response.header.map_or(0, |header| header.revision);
                 self.mail.sightings().see(u64::try_from(revision).unwrap_or(0), now_ms);
             }
-            // Out of space: the next one may fit.
-            Fed::Claimed(Err(error), _) if error.is_refusal() => via.is_claiming = false,
-            Fed::Claimed(Err(error), _) => return Err(error),
+            // etcd is out of space: the next claim may fit.
+            FeedResult::Claimed(Err(error), _) if error.is_refusal() => via.is_claiming = false,
+            FeedResult::Claimed(Err(error), _) => return Err(error),
         }
         Ok(())
     }
 }
 
-/// The instance and the name of the node that leads.
+/// The instance and the name of the leader.
 fn leader(value: &[u8]) -> Option<(u64, String)> {
     let text = std::str::from_utf8(value).ok()?;
     let mut lines = text.lines();
@@ -308,16 +312,16 @@ fn leader(value: &[u8]) -> Option<(u64, String)> {
 }
 
 /// Leads if no node does, for as long as the node's own lease lasts.
-async fn lead(channel: Channel, key: String, value: Vec<u8>, lease: i64) -> Fed {
-    // The watch brings what became of it.
+async fn lead(channel: Channel, key: String, value: Vec<u8>, lease: i64) -> FeedResult {
+    // The watch brings the result.
     let _known_later = membership::claim(&channel, key, value, lease, None).await;
-    Fed::Asked
+    FeedResult::Asked
 }
 
 /// Leaves the lead to another node.
-async fn leave(channel: Channel, key: String) -> Fed {
+async fn leave(channel: Channel, key: String) -> FeedResult {
     let request = DeleteRequest { key: key.into_bytes() };
     // Without it the lease runs out.
-    let _left = channel.unary::<_, Nothing>("KV/DeleteRange", &request, RESPONSE_MAX).await;
-    Fed::Asked
+    let _left = channel.unary::<_, EmptyMessage>("KV/DeleteRange", &request, RESPONSE_MAX).await;
+    FeedResult::Asked
 }

@@ -1,28 +1,28 @@
-//! This node's place in the list of nodes: its lease, and what it says of itself.
+//! This node's place in the list of nodes: its lease and its record.
 
 use crate::etcd::grpc::GrpcError;
-use crate::etcd::membership::{self, Registered, lease_s};
-use crate::etcd::record::Record;
+use crate::etcd::membership::{self, Registration, lease_s};
+use crate::etcd::record::NodeRecord;
 use crate::node::Notice;
 
-use super::{Done, Node, Running};
+use super::{EtcdLoop, FleetNode, TaskResult};
 
-/// Between two of a node's records while barriers wait, in milliseconds: the longest, and the part of it for each node that is listed. Each
-/// node writes, and each is sent what all write.
+/// Pause between two records of this node while barriers wait, in milliseconds: the longest pause, and the
+/// part of it for each listed node. Every record is sent to every node.
 pub(super) const RECORD_MS: u64 = 100;
 const RECORD_MS_PER_NODE: u64 = 4;
 
 /// Between two attempts to be listed, in milliseconds.
 pub(super) const REGISTER_MS: u64 = 1000;
 
-/// Between two records only because the revision has changed, in milliseconds.
+/// Pause between two records if only the revision has changed, in milliseconds.
 pub(super) const RECORD_AGAIN_MS: u64 = 10_000;
 
 /// The state of this node's name in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnName {
+pub(super) enum NameState {
     Free,
-    /// Another node has it, which was said.
+    /// Another node has the name, which the operator was told.
     Taken,
     /// The name's key is there, with an unreadable record.
     Unknown,
@@ -30,11 +30,11 @@ pub(super) enum OwnName {
     Foreign,
 }
 
-impl<W: Send + 'static> Running<W> {
+impl<W: Send + 'static> EtcdLoop<W> {
     /// The record of this node.
-    pub(super) fn record(&self, now_ms: u64) -> Record {
+    pub(super) fn record(&self, now_ms: u64) -> NodeRecord {
         let own = &self.source.own;
-        Record {
+        NodeRecord {
             instance: own.instance,
             state: self.state,
             address: own.address.clone(),
@@ -50,7 +50,7 @@ impl<W: Send + 'static> Running<W> {
         lease_s(self.source.settings.max_lag_ms) * 1000 / 3
     }
 
-    /// Keeps this node in the list, with what it says of itself.
+    /// Keeps this node in the list, with its record up to date.
     pub(super) fn keep_seat(&mut self, now_ms: u64) {
         let prefix = self.source.place.prefix.clone();
         let (own, every_s) = (&self.source.own, lease_s(self.source.settings.max_lag_ms));
@@ -64,13 +64,13 @@ impl<W: Send + 'static> Running<W> {
             link.is_renewing = true;
             self.renew_ms = now_ms + every_s * 1000 / 3;
             let renewed = membership::renew(channel(), lease);
-            link.tasks.spawn(async move { Done::Renewed(renewed.await) });
+            link.tasks.spawn(async move { TaskResult::Renewed(renewed.await) });
         }
         if link.is_seating {
             return;
         }
-        // A request that was not answered was executed all the same: what it wrote is under the same lease, and would stay for as long as
-        // that is renewed.
+        // A request without answer may have been executed: its record is under the same lease, and would stay
+        // for as long as that is renewed.
         let seat = self.seat.as_ref().map(|seat| &*seat.name);
         let is_stray = self.fleet.names_of(own.instance).any(|name| Some(name) != seat);
         let since_ms = is_stray.then(|| self.stray_ms.unwrap_or(now_ms));
@@ -78,12 +78,12 @@ impl<W: Send + 'static> Running<W> {
         if since_ms.is_some_and(|since_ms| now_ms >= since_ms + every_s * 1000) {
             (self.lease, self.seat, self.stray_ms) = (None, None, None);
         }
-        let is_own_free = self.fleet.get(&own.name).is_none() && self.name != OwnName::Foreign;
+        let is_own_free = self.fleet.get(&own.name).is_none() && self.name != NameState::Foreign;
         let is_elsewhere = self.seat.as_ref().is_some_and(|seat| seat.name != own.name);
         if (self.seat.is_none() || is_elsewhere && is_own_free) && now_ms >= self.register_ms {
             link.is_seating = true;
             self.register_ms = now_ms + REGISTER_MS;
-            // Until the lease of the last instance has run out, or for as long as another node has the name.
+            // The lease of this node's last instance has not run out, or another node has the name.
             let name = if is_own_free {
                 own.name.clone()
             } else {
@@ -92,7 +92,7 @@ impl<W: Send + 'static> Running<W> {
             self.written = Some((self.state, self.applied, now_ms));
             let terms = (every_s, self.lease, self.seat.clone());
             let registered = membership::register(channel(), prefix, name, value, terms);
-            link.tasks.spawn(async move { Done::Registered(registered.await) });
+            link.tasks.spawn(async move { TaskResult::Registered(registered.await) });
             return;
         }
         let Some(seat) = self.seat.clone() else { return };
@@ -108,7 +108,7 @@ impl<W: Send + 'static> Running<W> {
             link.is_seating = true;
             self.written = Some((self.state, self.applied, now_ms));
             let written = membership::write(channel(), prefix, seat, value);
-            link.tasks.spawn(async move { Done::Written(written.await) });
+            link.tasks.spawn(async move { TaskResult::Written(written.await) });
         }
     }
 
@@ -122,23 +122,24 @@ impl<W: Send + 'static> Running<W> {
         self.mark.as_ref().is_some_and(|mark| mark.revision > written)
     }
 
-    /// Whether a barrier waits for what the record does not say yet.
+    /// Whether a barrier waits for a revision that the written record does not have yet.
     pub(super) fn owes(&self, written: i64) -> bool {
         written < self.barrier_at && self.barrier_at <= self.applied
     }
 
     pub(super) fn registered(
         &mut self,
-        result: Result<Registered, GrpcError>,
-        node: &mut impl Node<Waiter = W>,
+        result: Result<Registration, GrpcError>,
+        node: &mut impl FleetNode<Waiter = W>,
     ) {
         match result {
-            Ok(Registered::Seated(seat)) => {
+            Ok(Registration::Seated(seat)) => {
                 let is_own = seat.name == self.source.own.name;
                 let other = self.fleet.get(&self.source.own.name);
-                // This server before it was started again, or before its rule file was read again, is no other node.
+                // The same address means this server before a restart, or before its rule file was read
+                // again.
                 let is_self = other.is_none_or(|record| record.address == self.source.own.address);
-                if !is_own && !is_self && self.name == OwnName::Free {
+                if !is_own && !is_self && self.name == NameState::Free {
                     node.notice(Notice::NameTaken {
                         name: self.source.own.name.clone(),
                         by: other.map_or_else(String::new, |record| record.address.clone()),
@@ -146,9 +147,9 @@ impl<W: Send + 'static> Running<W> {
                     });
                 }
                 self.name = match self.name {
-                    _ if is_own => OwnName::Free,
-                    OwnName::Foreign => OwnName::Foreign,
-                    _ => OwnName::Taken,
+                    _ if is_own => NameState::Free,
+                    NameState::Foreign => NameState::Foreign,
+                    _ => NameState::Taken,
                 };
                 let now_ms = node.now_ms();
                 self.renew_ms = now_ms + self.renew_after_ms();
@@ -156,8 +157,8 @@ impl<W: Send + 'static> Running<W> {
                 self.leased_ms = self.leased_ms.max(self.register_ms.saturating_sub(REGISTER_MS));
                 (self.lease, self.seat) = (Some(seat.lease), Some(seat));
             }
-            // Its record comes with the watch; then another name is tried.
-            Ok(Registered::Taken { lease }) => {
+            // The other node's record comes with the watch; then another name is tried.
+            Ok(Registration::Taken { lease }) => {
                 self.lease = Some(lease);
                 self.register_ms = node.now_ms() + RECORD_MS;
                 if self.fleet.get(&self.source.own.name).is_none() {
@@ -172,36 +173,36 @@ impl<W: Send + 'static> Running<W> {
         }
     }
 
-    /// The key of this node's name is there, and no record of a node is known: it may come.
-    fn name_taken(&mut self, node: &mut impl Node<Waiter = W>) {
-        if self.name != OwnName::Unknown {
-            self.name = OwnName::Unknown;
+    /// Handles a key of this node's name without a known record, which may still come.
+    fn name_taken(&mut self, node: &mut impl FleetNode<Waiter = W>) {
+        if self.name != NameState::Unknown {
+            self.name = NameState::Unknown;
             return;
         }
-        self.name = OwnName::Foreign;
+        self.name = NameState::Foreign;
         let key = format!("{}/node/{}", self.source.place.prefix, self.source.own.name);
         if self.foreign.insert(key.clone().into_bytes()) {
             node.notice(Notice::Foreign { key });
         }
     }
 
-    /// A node's record has come, or has gone.
+    /// Handles a node's record that was written or has gone.
     pub(super) fn listed(&mut self, name: String, value: Option<&[u8]>, now_ms: u64) {
         self.is_list_new = true;
-        let record = value.and_then(Record::parse);
+        let record = value.and_then(NodeRecord::parse);
         if name == self.source.own.name {
             match (value.is_some() && record.is_none(), self.name) {
-                (true, OwnName::Foreign) => {}
-                // Said with the next attempt to be listed.
-                (true, _) => self.name = OwnName::Unknown,
-                (false, OwnName::Foreign | OwnName::Unknown) => self.name = OwnName::Free,
+                (true, NameState::Foreign) => {}
+                // The operator is told with the next attempt to be listed.
+                (true, _) => self.name = NameState::Unknown,
+                (false, NameState::Foreign | NameState::Unknown) => self.name = NameState::Free,
                 (false, _) => {}
             }
         }
         if self.seat.as_ref().is_some_and(|seat| seat.name == name)
             && record.as_ref().is_none_or(|record| record.instance != self.source.own.instance)
         {
-            // The lease has run out, whatever it seemed here.
+            // The lease has run out, although this node did not expect it.
             (self.lease, self.seat, self.register_ms) = (None, None, 0);
         }
         match record {

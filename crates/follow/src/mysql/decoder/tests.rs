@@ -1,13 +1,13 @@
 use super::*;
 use crate::log::Snapshot as _;
-use crate::mysql::definitions::{Column, Target};
-use crate::mysql::place::Seen;
-use crate::mysql::value::Shape;
+use crate::mysql::definitions::{Column, TargetTable};
+use crate::mysql::place::BinlogSnapshot;
+use crate::mysql::value::ValueShape;
 use crate::names::Name;
 use crate::tables::Template;
 
 /// Makes events as a server does.
-struct Log {
+struct EventLog {
     decoder: Decoder,
     /// The offset in the file.
     offset: u32,
@@ -26,8 +26,8 @@ fn header(kind: u8, length: usize, end: u32, flags: u16) -> Vec<u8> {
     bytes
 }
 
-fn at(file: u64, offset: u64) -> Place {
-    Place { file, offset }
+fn at(file: u64, offset: u64) -> BinlogPosition {
+    BinlogPosition { file, offset }
 }
 
 fn users() -> Table {
@@ -36,31 +36,31 @@ fn users() -> Table {
     table
 }
 
-fn columns(names: &[&str]) -> Vec<Target> {
+fn columns(names: &[&str]) -> Vec<TargetTable> {
     let column = |name: &&str| Column {
         name: (*name).to_owned(),
-        shape: Shape::Signed,
+        shape: ValueShape::Signed,
         written: "int(11)".to_owned(),
         is_virtual: false,
         is_hidden: false,
         is_row_end: false,
     };
     let columns = Some(names.iter().map(column).collect());
-    vec![Target { table: users(), purpose: Purpose::Followed, columns }]
+    vec![TargetTable { table: users(), purpose: TargetPurpose::Followed, columns }]
 }
 
-impl Log {
+impl EventLog {
     /// Follows a table with two columns, `id` and `age`.
     fn new() -> Self {
         let mut decoder = Decoder::new(&[users()]);
         decoder.begins("bin", Some(at(1, 1000)), false, false, true);
         decoder.definitions.read(columns(&["id", "age"]), 0, at(1, 1000), at(1, 1000));
         let mut log = Self { decoder, offset: 1000, has_checksum: true };
-        assert_eq!(log.format(100, ARTIFICIAL, false), [Said::Passed(at(1, 1000))]);
+        assert_eq!(log.format(100, ARTIFICIAL, false), [DecodedEvent::Passed(at(1, 1000))]);
         log
     }
 
-    fn event(&mut self, kind: u8, content: &[u8], flags: u16) -> Result<Vec<Said>, String> {
+    fn event(&mut self, kind: u8, content: &[u8], flags: u16) -> Result<Vec<DecodedEvent>, String> {
         let length = HEADER_BYTES + content.len() + if self.has_checksum { 4 } else { 0 };
         if flags & ARTIFICIAL == 0 {
             self.offset += length as u32;
@@ -75,12 +75,12 @@ impl Log {
         self.decoder.take(&bytes, false)
     }
 
-    fn said(&mut self, kind: u8, content: &[u8]) -> Vec<Said> {
+    fn said(&mut self, kind: u8, content: &[u8]) -> Vec<DecodedEvent> {
         self.event(kind, content, 0).unwrap()
     }
 
     /// `time`: when the file was begun.
-    fn format(&mut self, time: u32, flags: u16, is_start: bool) -> Vec<Said> {
+    fn format(&mut self, time: u32, flags: u16, is_start: bool) -> Vec<DecodedEvent> {
         let mut content = vec![4, 0];
         content.extend_from_slice(&[b'1'; 50]);
         content.extend_from_slice(&u32::from(is_start).to_le_bytes());
@@ -97,20 +97,20 @@ impl Log {
         self.decoder.take(&bytes, false).unwrap()
     }
 
-    fn gtid(&mut self, number: u64, flags: u8) -> Vec<Said> {
+    fn gtid(&mut self, number: u64, flags: u8) -> Vec<DecodedEvent> {
         self.said(162, &[&number.to_le_bytes()[..], &[0; 4], &[flags], &[0; 6]].concat())
     }
 
-    fn query(&mut self, sql: &str) -> Vec<Said> {
+    fn query(&mut self, sql: &str) -> Vec<DecodedEvent> {
         self.query_in("shop", sql)
     }
 
-    fn query_in(&mut self, database: &str, sql: &str) -> Vec<Said> {
+    fn query_in(&mut self, database: &str, sql: &str) -> Vec<DecodedEvent> {
         self.query_of(database, sql, 45)
     }
 
     /// `charset`: the number of the client's.
-    fn query_of(&mut self, database: &str, sql: &str, charset: u16) -> Vec<Said> {
+    fn query_of(&mut self, database: &str, sql: &str, charset: u16) -> Vec<DecodedEvent> {
         let mut variables = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 6, 3, b's', b't', b'd', 4];
         variables.extend_from_slice(&charset.to_le_bytes());
         variables.extend_from_slice(&[8, 0, 8, 0]);
@@ -125,7 +125,7 @@ impl Log {
         self.said(2, &content)
     }
 
-    fn map(&mut self, table: &str, types: &[u8]) -> Vec<Said> {
+    fn map(&mut self, table: &str, types: &[u8]) -> Vec<DecodedEvent> {
         let mut content = vec![9, 0, 0, 0, 0, 0, 0, 0, 4];
         content.extend_from_slice(b"shop\0");
         content.push(table.len() as u8);
@@ -138,7 +138,7 @@ impl Log {
     }
 
     /// Rows of two numbers. `present`: which columns they have.
-    fn rows(&mut self, kind: u8, present: u8, rows: &[[i32; 2]]) -> Vec<Said> {
+    fn rows(&mut self, kind: u8, present: u8, rows: &[[i32; 2]]) -> Vec<DecodedEvent> {
         let mut content = vec![9, 0, 0, 0, 0, 0, 1, 0, 2, present];
         if kind == 24 {
             content.push(present);
@@ -163,9 +163,9 @@ impl Log {
     }
 }
 
-fn entry(said: Vec<Said>) -> Names {
+fn entry(said: Vec<DecodedEvent>) -> Names {
     match said.into_iter().next() {
-        Some(Said::Entry { names, .. }) => names,
+        Some(DecodedEvent::Entry { names, .. }) => names,
         other => panic!("{other:?}"),
     }
 }
@@ -185,7 +185,7 @@ fn reason(names: Names) -> String {
 
 #[test]
 fn a_transaction_is_an_entry_behind_its_end() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.gtid(1, 0);
     log.map("users", &[3, 3]);
     log.rows(24, 3, &[[1, 5], [1, 6], [2, 5], [3, 5]]);
@@ -195,16 +195,19 @@ fn a_transaction_is_an_entry_behind_its_end() {
     log.rows(25, 3, &[[4, 5]]);
     let said = log.said(16, &[0; 8]);
     let end = at(1, log.offset.into());
-    let [Said::Entry { transaction, names }] = &said[..] else { panic!("{said:?}") };
-    assert_eq!(transaction, &Transaction { end, gtid: None });
+    let [DecodedEvent::Entry { transaction, names }] = &said[..] else { panic!("{said:?}") };
+    assert_eq!(transaction, &BinlogTransaction { end, gtid: None });
     assert_eq!(tags(names.clone()), ["user:1", "user:2", "user:3", "user:4"]);
-    assert!(Seen::Before(end).sees(transaction) && !Seen::Before(at(1, end.offset - 1)).sees(transaction));
+    assert!(
+        BinlogSnapshot::Before(end).sees(transaction)
+            && !BinlogSnapshot::Before(at(1, end.offset - 1)).sees(transaction)
+    );
     assert_eq!(log.decoder.place(), end);
 }
 
 #[test]
 fn rows_in_part_or_of_another_width_bump_everything() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     for (types, present, words) in [
         (&[3, 3][..], 1, "in the log in part"),
         (&[3, 3, 3], 3, "another number of columns"),
@@ -224,14 +227,14 @@ fn rows_in_part_or_of_another_width_bump_everything() {
 
 #[test]
 fn a_definition_that_may_have_changed_is_read_again_before_rows_are() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.gtid(1, 1);
     let said = log.query("ALTER TABLE users ADD name int FIRST");
-    assert_eq!(said[0], Said::Changed);
+    assert_eq!(said[0], DecodedEvent::Changed);
     assert!(reason(entry(said[1..].to_vec())).contains("definition of shop.users may have changed"));
     assert_eq!(reason(log.insert(2, 1)), "the columns of shop.users are not known yet");
     let (changes, place) = (log.decoder.definitions.changes(), log.decoder.place());
-    let head = Place { offset: place.offset + 1, ..place };
+    let head = BinlogPosition { offset: place.offset + 1, ..place };
     assert!(!log.decoder.definitions.read(columns(&["age", "id"]), changes, head, place));
     assert_eq!(
         reason(log.insert(3, 1)),
@@ -243,7 +246,7 @@ fn a_definition_that_may_have_changed_is_read_again_before_rows_are() {
 
 #[test]
 fn rows_before_the_place_at_which_the_catalog_was_read() {
-    let backlog = |log: &mut Log, head: u64| {
+    let backlog = |log: &mut EventLog, head: u64| {
         let begun = log.decoder.begun(at(1, 1000)).unwrap();
         log.decoder = Decoder::resumed(&[users()], at(1, 1000), begun);
         log.decoder.begins("bin", Some(at(1, 1000)), true, false, true);
@@ -252,7 +255,7 @@ fn rows_before_the_place_at_which_the_catalog_was_read() {
         is_other
     };
     // Known as it was, and not: the second node has the gap, and no row invalidates everything.
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     assert!(!backlog(&mut log, 5000));
     assert_eq!(tags(log.insert(1, 1)), ["user:1"]);
     log.decoder.definitions.changed();
@@ -267,12 +270,12 @@ fn rows_before_the_place_at_which_the_catalog_was_read() {
     assert!(reason(entry(log.said(16, &[0; 8]))).contains("another number of columns"));
     assert_eq!(log.decoder.missing(), []);
     log.gtid(5, 1);
-    assert!(log.query("ALTER TABLE users ADD age int").contains(&Said::Changed));
+    assert!(log.query("ALTER TABLE users ADD age int").contains(&DecodedEvent::Changed));
 }
 
 #[test]
 fn statements() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.gtid(1, 0);
     log.query("UPDATE users SET age = 1");
     assert!(reason(entry(log.said(16, &[0; 8]))).contains("set binlog_format = ROW"));
@@ -307,7 +310,7 @@ fn statements() {
             log.gtid(1, 1);
             let said = log.query_of("other", sql, charset);
             let names = said.into_iter().find_map(|said| match said {
-                Said::Entry { names, .. } => Some(names),
+                DecodedEvent::Entry { names, .. } => Some(names),
                 _ => None,
             });
             assert_eq!(!names.unwrap().is_empty(), hits, "{sql}");
@@ -328,7 +331,7 @@ fn statements() {
 
 #[test]
 fn prepared_transactions_count_when_they_are_committed() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     let prepared = |id: &[u8]| {
         let mut content = vec![0, 1, 0, 0, 0, id.len() as u8, 0, 0, 0, 0, 0, 0, 0];
         content.extend_from_slice(id);
@@ -351,25 +354,28 @@ fn prepared_transactions_count_when_they_are_committed() {
 
 #[test]
 fn files_follow_each_other() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.insert(1, 1);
-    assert_eq!(log.said(4, &[&4u64.to_le_bytes()[..], b"bin.000002"].concat()), [Said::Passed(at(2, 4))]);
+    assert_eq!(
+        log.said(4, &[&4u64.to_le_bytes()[..], b"bin.000002"].concat()),
+        [DecodedEvent::Passed(at(2, 4))]
+    );
     log.offset = 4;
     let said = log.format(200, 0, false);
-    assert_eq!(said, [Said::Passed(at(2, log.offset.into()))]);
+    assert_eq!(said, [DecodedEvent::Passed(at(2, log.offset.into()))]);
     log.insert(2, 1);
     // The server was started again.
     log.said(4, &[&4u64.to_le_bytes()[..], b"bin.000003"].concat());
     log.offset = 4;
     assert!(
-        matches!(&log.format(300, 0, true)[0], Said::Gap(reason) if reason == "the server was started again")
+        matches!(&log.format(300, 0, true)[0], DecodedEvent::Gap(reason) if reason == "the server was started again")
     );
     assert!(log.event(4, &[&4u64.to_le_bytes()[..], b"bin.000001"].concat(), 0).is_err());
 }
 
 #[test]
 fn where_a_stream_goes_on_the_last_transaction_comes_again() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.insert(1, 1);
     let start = log.offset;
     log.insert(2, 2);
@@ -389,7 +395,7 @@ fn where_a_stream_goes_on_the_last_transaction_comes_again() {
         log.rows(23, 3, &[[2, 5]]);
         said.extend(log.said(16, &[0; 8]));
         let gap = said.iter().find_map(|said| match said {
-            Said::Gap(reason) => Some(reason.as_str()),
+            DecodedEvent::Gap(reason) => Some(reason.as_str()),
             _ => None,
         });
         assert_eq!(gap.is_some(), words.is_some(), "{said:?}");
@@ -400,21 +406,21 @@ fn where_a_stream_goes_on_the_last_transaction_comes_again() {
 
 #[test]
 fn heartbeats_say_how_far_a_log_is_that_does_not_grow() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.insert(1, 1);
     let end = log.decoder.place().offset as u32 + 50;
     let mut bytes = header(27, HEADER_BYTES + 14, end, ARTIFICIAL);
     bytes.extend_from_slice(b"bin.000001");
     let sum = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
-    assert_eq!(log.decoder.take(&bytes, false), Ok(vec![Said::Passed(at(1, end.into()))]));
+    assert_eq!(log.decoder.take(&bytes, false), Ok(vec![DecodedEvent::Passed(at(1, end.into()))]));
     bytes[4] ^= 1;
     assert!(log.decoder.take(&bytes, false).is_err(), "its sum is wrong");
 }
 
 #[test]
 fn events_that_are_cut_anywhere_are_refused_or_read() {
-    let mut log = Log::new();
+    let mut log = EventLog::new();
     log.has_checksum = false;
     log.decoder.has_checksum = false;
     let map = [&[9, 0, 0, 0, 0, 0, 0, 0, 4][..], b"shop\0\x05users\0\x02\x03\x03\0\0"].concat();
