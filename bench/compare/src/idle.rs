@@ -34,7 +34,7 @@ pub(crate) fn connections(programs: &Programs) -> Result<(String, Value)> {
         let server = Server::start_with(
             programs,
             kind,
-            &ServerSetup { connections: CONNECTIONS + SPARE, ..Setup::new(64) },
+            &ServerSetup { connections: CONNECTIONS + SPARE, ..ServerSetup::new(64) },
         )?;
         let before = server.resident_bytes()?;
         let open: Vec<TcpStream> = (0..CONNECTIONS).map(|_| server.ask_once()).collect::<Result<_>>()?;
@@ -52,7 +52,11 @@ pub(crate) fn workers(programs: &Programs, quick: bool) -> Result<(String, Value
     let (turns, slice) =
         if quick { (5, Duration::from_millis(250)) } else { (15, Duration::from_millis(500)) };
     let servers = [1, 2].map(|threads| {
-        Server::start_with(programs, ServerKind::Cattlegrid, &ServerSetup { threads, ..Setup::new(256) })
+        Server::start_with(
+            programs,
+            ServerKind::Cattlegrid,
+            &ServerSetup { threads, ..ServerSetup::new(256) },
+        )
     });
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;
     let mut text = String::from(

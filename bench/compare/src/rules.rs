@@ -44,7 +44,7 @@ fn keys_of(first: u8, plan: Plan) -> Plan {
 }
 
 fn hits(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let setup = ServerSetup { rules: Some(RULES), ..Setup::new(256) };
+    let setup = ServerSetup { rules: Some(RULES), ..ServerSetup::new(256) };
     let server = Server::start_with(programs, ServerKind::Cattlegrid, &setup)?;
     let mut text = String::from(
         "Hits of Cattlegrid: server CPU per key in microseconds, keys without a rule and keys with a rule and a tag, in one server; \
@@ -105,7 +105,7 @@ fn head(servers: &[Server]) -> String {
 const BASE: usize = 2;
 
 fn misses(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..Setup::new(MEMORY_MIB) })?;
+    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..ServerSetup::new(MEMORY_MIB) })?;
     // Each key is asked for once, so that it is missed, and then set.
     let plan = Plan { one_hit_share: 1.0, fill_on_miss: true, ..plan(1) };
     let mut text = format!(
@@ -131,7 +131,7 @@ fn misses(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
 }
 
 fn held(programs: &Programs, pace: Pace) -> Result<(String, Value)> {
-    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..Setup::new(256) })?;
+    let servers = programs.start_all(&ServerSetup { rules: Some(RULES), ..ServerSetup::new(256) })?;
     let mut text = format!(
         "{CONNECTIONS} clients ask for one cold key at once. With a rule one computes it and the gets of the others are held until it is set; without, all set it. Server \
          CPU per client in microseconds, median; in brackets divided by memcached's (quartiles). Time until a client has the value as p50 / p99 / p99.9 \

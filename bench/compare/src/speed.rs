@@ -131,7 +131,7 @@ pub(crate) fn connections(programs: &Programs, quick: bool) -> Result<(String, V
 /// TLS 1.3 with a key on P-256; without the user's servers, whose options for it are not known.
 pub(crate) fn tls(programs: &Programs, quick: bool) -> Result<(String, Value)> {
     let certificate = Certificate::new()?;
-    let setup = ServerSetup { certificate: Some(&certificate), ..Setup::new(1024) };
+    let setup = ServerSetup { certificate: Some(&certificate), ..ServerSetup::new(1024) };
     let servers = [ServerKind::Cattlegrid, ServerKind::Memcached]
         .map(|kind| Server::start_with(programs, kind, &setup));
     let servers = servers.into_iter().collect::<Result<Vec<_>>>()?;

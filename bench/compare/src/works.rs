@@ -59,7 +59,8 @@ pub(crate) fn compare(
 }
 
 fn run(programs: &Programs, kind: ServerKind, work: &Work, threads: u64) -> Result<[Tally; 2]> {
-    let server = Server::start_with(programs, kind, &ServerSetup { threads, ..Setup::new(work.memory_mib) })?;
+    let server =
+        Server::start_with(programs, kind, &ServerSetup { threads, ..ServerSetup::new(work.memory_mib) })?;
     let mut pipe = PipelinedConnection::new(server.address())?;
     let mut failed = None;
     work.run(SEED, |op| {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use cattlegrid_compare::work::{Op, SetWork, Tally, name, works};
+use cattlegrid_compare::work::{Op, Tally, Work, name, works};
 
 use crate::cache::Cache;
 use crate::peer::{CacheKind, Peer};
@@ -96,7 +96,7 @@ impl KeptCache {
     }
 }
 
-fn tallies(work: &SetWork, seed: u64, how: RunSettings) -> Result<[Tally; 2]> {
+fn tallies(work: &Work, seed: u64, how: RunSettings) -> Result<[Tally; 2]> {
     let mut cache = KeptCache::new(work.memory_mib, seed, how)?;
     let value = vec![b'v'; 1 << 20];
     let (mut tallies, mut requests) = ([Tally::default(); 2], 0_u64);

@@ -20,7 +20,7 @@ use crate::key::{self, Key};
 use crate::metrics::{Metrics, Statistics};
 use crate::near::{self, Near, WriteGuard};
 use crate::net::node::{Node, NodeSettings};
-use crate::net::wire::{self, Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, StoreVerb};
 
 pub use builder::ClientBuilder;
 use servers::ServerSource;
@@ -164,11 +164,11 @@ impl Client {
         self.many(all, true, item).await
     }
 
-    async fn store(&self, verb: Verb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
+    async fn store(&self, verb: StoreVerb, write: Write<'_>, exptime: i32) -> Result<Written, Error> {
         self.one(write.key, &Command::Store { verb, write, exptime }, false, written).await
     }
 
-    async fn store_many(&self, all: Vec<(Verb, Write<'_>, i32)>) -> Vec<Result<Written, Error>> {
+    async fn store_many(&self, all: Vec<(StoreVerb, Write<'_>, i32)>) -> Vec<Result<Written, Error>> {
         let all = all.into_iter();
         let all = all.map(|(verb, write, exptime)| (write.key, Command::Store { verb, write, exptime }));
         self.many(all.collect(), false, written).await

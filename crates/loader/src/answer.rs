@@ -1,6 +1,6 @@
 //! The answer of a worker: a value, or that there is none.
 //!
-//! A worker with frames answers with the list of [`wire::LoaderAnswer`], one with JSON lines with an object:
+//! A worker with frames answers with the list of [`wire::Answer`], one with JSON lines with an object:
 //!
 //! ```json
 //! {"id":"1","value":"...","ttl":60,"flags":0,"tags":["a"]}     with "base64":true if the value is base64
@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 /// A checked answer.
 #[derive(Debug)]
 pub(crate) enum LoaderAnswer {
-    /// A list that [`wire::LoaderAnswer`] can read.
+    /// A list that [`wire::Answer`] can read.
     List(Reply),
     /// A value that came as JSON.
     Value { data: Vec<u8>, ttl: Option<i32>, flags: u32, tags: Vec<String> },
@@ -38,7 +38,7 @@ impl LoaderAnswer {
     /// What is wrong with it and what is expected, in a line.
     pub(crate) fn read(reply: Reply, mode: LoaderMode) -> Result<Self, String> {
         if mode != LoaderMode::JsonLines {
-            return match wire::LoaderAnswer::parse(reply.parts()) {
+            return match wire::Answer::parse(reply.parts()) {
                 Ok(_) => Ok(Self::List(reply)),
                 Err(error) => Err(error.to_string()),
             };
@@ -67,11 +67,11 @@ impl LoaderAnswer {
     /// Lends it in the form that the engine takes.
     pub(crate) fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
         match self {
-            Self::List(reply) => match wire::LoaderAnswer::parse(reply.parts()) {
-                Ok(wire::LoaderAnswer::Value { value, ttl, flags, tags }) => {
+            Self::List(reply) => match wire::Answer::parse(reply.parts()) {
+                Ok(wire::Answer::Value { value, ttl, flags, tags }) => {
                     use_it(&LoadEnd::Value { data: value, flags, ttl_s: ttl.map(i64::from), tags: &tags })
                 }
-                Ok(wire::LoaderAnswer::NotFound { ttl }) => use_it(&LoadEnd::NotFound { ttl_s: ttl }),
+                Ok(wire::Answer::NotFound { ttl }) => use_it(&LoadEnd::NotFound { ttl_s: ttl }),
                 Err(_) => unreachable!("it was read before"),
             },
             Self::Value { data, ttl, flags, tags } => {

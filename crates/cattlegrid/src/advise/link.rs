@@ -20,9 +20,9 @@ pub(super) struct ServerStream {
     socket: Socket,
 }
 
-trait ReadWrite: Read + Write + ShadowCommand {}
+trait ReadWrite: Read + Write + Send {}
 
-impl<S: Read + Write + ShadowCommand> ReadWrite for S {}
+impl<S: Read + Write + Send> ReadWrite for S {}
 
 impl ServerStream {
     /// Limits the time of each read.

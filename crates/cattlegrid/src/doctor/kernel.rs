@@ -148,8 +148,8 @@ mod tests {
             syn_backlog: Some(128),
             huge_pages: Some("madvise".to_owned()),
             swappiness: Some(60),
-            memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
-            process: ProcessFacts { same_network: true, ..Process::default() },
+            memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..MemoryFigures::default() }),
+            process: ProcessFacts { same_network: true, ..ProcessFacts::default() },
             ..Machine::default()
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn swap_with_and_without_locks() {
         let mut machine = good();
-        machine.memory = Some(MemoryFigures { swap_total: 1 << 30, ..Memory::default() });
+        machine.memory = Some(MemoryFigures { swap_total: 1 << 30, ..MemoryFigures::default() });
         assert_eq!(found(&[], &machine, 25, false), ["swap"]);
         assert!(found(&["-k"], &machine, 25, false).is_empty());
         assert!(found(&[], &Machine { swappiness: Some(1), ..machine.clone() }, 25, false).is_empty());

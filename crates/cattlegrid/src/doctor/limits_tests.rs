@@ -19,13 +19,13 @@ fn needs() -> Needs {
 fn good() -> Machine {
     Machine {
         nr_open: Some(1 << 20),
-        memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..Memory::default() }),
+        memory: Some(MemoryFigures { total: 8 << 30, available: 4 << 30, ..MemoryFigures::default() }),
         process: ProcessFacts {
             open_files: Some(ResourceLimit { soft: 2048, hard: 524_288 }),
             locked_memory: Some(ResourceLimit { soft: 8 * MIB, hard: 8 * MIB }),
             core: Some(ResourceLimit { soft: 0, hard: u64::MAX }),
             cpus: Some(4),
-            ..Process::default()
+            ..ProcessFacts::default()
         },
         ..Machine::default()
     }
@@ -107,8 +107,11 @@ fn core_files_that_are_forbidden() {
 #[test]
 fn the_memory_of_the_machine() {
     let with = |total: u64, available: u64| {
-        let memory =
-            Some(MemoryFigures { total: total * MIB, available: available * MIB, ..Memory::default() });
+        let memory = Some(MemoryFigures {
+            total: total * MIB,
+            available: available * MIB,
+            ..MemoryFigures::default()
+        });
         Machine { memory, ..good() }
     };
     assert!(!one(&needs(), &with(79, 79), false).0);

@@ -39,7 +39,7 @@ pub(crate) struct RunningServer {
 
 /// Where something listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ListenAddress {
+pub(crate) enum Endpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
     /// A Unix socket whose name is no path, without its first byte.
@@ -56,7 +56,7 @@ pub(crate) enum StatsAnswer {
     Other,
 }
 
-impl ListenAddress {
+impl Endpoint {
     fn of_unix(path: &str) -> Self {
         match path.strip_prefix('@') {
             Some(name) => Self::Abstract(name.to_owned()),
@@ -104,7 +104,7 @@ impl ListenAddress {
 }
 
 /// Asks all places at the same time.
-fn ask_all(places: Vec<ListenAddress>, is_open: bool) -> Vec<(ListenAddress, StatsAnswer)> {
+fn ask_all(places: Vec<Endpoint>, is_open: bool) -> Vec<(Endpoint, StatsAnswer)> {
     let (sender, receiver) = mpsc::channel();
     for (number, place) in places.iter().enumerate() {
         let (sender, place) = (sender.clone(), place.clone());
@@ -135,13 +135,11 @@ pub(crate) fn is_it(files: &SystemFiles, pid: u32, inode: Option<u64>) -> bool {
 }
 
 /// Where a process listens, as far as its descriptors may be seen.
-fn places_of(files: &SystemFiles, pid: u32) -> Vec<ListenAddress> {
+fn places_of(files: &SystemFiles, pid: u32) -> Vec<Endpoint> {
     let has = |inode| machine::holds(files, pid, inode) == Some(true);
     let tcp = machine::listening(files, None).into_iter().filter(|one| has(one.inode));
     let unix = machine::listening_unix(files).into_iter().filter(|one| has(one.inode));
-    tcp.map(|one| ListenAddress::Tcp(one.address))
-        .chain(unix.map(|one| ListenAddress::of_unix(&one.path)))
-        .collect()
+    tcp.map(|one| Endpoint::Tcp(one.address)).chain(unix.map(|one| Endpoint::of_unix(&one.path))).collect()
 }
 
 /// Whether a process answers as Cattlegrid does, whatever its name.
@@ -156,7 +154,7 @@ pub(crate) fn find(
     pid: Option<u32>,
     files: &SystemFiles,
     to: &mut Findings,
-) -> (Option<RunningServer>, Vec<(ListenAddress, StatsAnswer)>) {
+) -> (Option<RunningServer>, Vec<(Endpoint, StatsAnswer)>) {
     let of_process = pid.map(|pid| places_of(files, pid)).unwrap_or_default();
     let is_seen = !of_process.is_empty();
     let places = if is_seen {
@@ -164,14 +162,14 @@ pub(crate) fn find(
     } else {
         let tcp = network::addresses(settings).into_iter().filter(|one| network::is_taken(*one));
         let unix = settings.unix_socket.iter().filter(|path| network::knock(path).is_ok());
-        tcp.map(ListenAddress::Tcp).chain(unix.cloned().map(ListenAddress::Unix)).collect()
+        tcp.map(Endpoint::Tcp).chain(unix.cloned().map(Endpoint::Unix)).collect()
     };
     let is_open = settings.tls.is_none() && !settings.auth_text() && !settings.auth_binary();
     let answers = ask_all(places, is_open);
     let (tcp, unix) = (machine::listening(files, None), machine::listening_unix(files));
-    let inode = |place: &ListenAddress| match place {
-        ListenAddress::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
-        place => unix.iter().find(|one| ListenAddress::of_unix(&one.path) == *place).map(|one| one.inode),
+    let inode = |place: &Endpoint| match place {
+        Endpoint::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
+        place => unix.iter().find(|one| Endpoint::of_unix(&one.path) == *place).map(|one| one.inode),
     };
     // Of each place the process, if it is Cattlegrid's.
     let is_ours = |owner: &machine::SocketOwner| owner.name.starts_with("cattlegrid");
@@ -181,7 +179,7 @@ pub(crate) fn find(
         .collect();
     let is_silent = silent(&answers, |at| pid.or(owners[at]), to);
     let addresses = answers.iter().filter_map(|(place, answer)| match (place, answer) {
-        (ListenAddress::Tcp(address), StatsAnswer::Stats(_) | StatsAnswer::Other) => Some(*address),
+        (Endpoint::Tcp(address), StatsAnswer::Stats(_) | StatsAnswer::Other) => Some(*address),
         _ => None,
     });
     let addresses: Vec<SocketAddr> = addresses.collect();
@@ -215,7 +213,7 @@ pub(crate) fn find(
 
 /// Places of the server that do not answer; whether there is one. `owner`: its process at the place of this number.
 fn silent(
-    answers: &[(ListenAddress, StatsAnswer)],
+    answers: &[(Endpoint, StatsAnswer)],
     owner: impl Fn(usize) -> Option<u32>,
     to: &mut Findings,
 ) -> bool {

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn mute_places_are_asked_side_by_side() {
     let mute: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let places = mute.iter().map(|one| ListenAddress::Tcp(one.local_addr().unwrap())).collect();
+    let places = mute.iter().map(|one| Endpoint::Tcp(one.local_addr().unwrap())).collect();
     let begun = time::nanos();
     let answers = ask_all(places, true);
     assert!(time::nanos() - begun < 4_000_000_000, "each would be 2 s");
@@ -51,13 +51,10 @@ fn unix_sockets_are_asked_also_abstract_ones() {
     let files = SystemFiles::at(Path::new("/"));
     let own = places_of(&files, std::process::id());
     assert!(
-        own.contains(&ListenAddress::Unix(path.clone()))
-            && own.contains(&ListenAddress::Abstract(name.clone())),
+        own.contains(&Endpoint::Unix(path.clone())) && own.contains(&Endpoint::Abstract(name.clone())),
         "{own:?}"
     );
-    for (place, answer) in
-        ask_all(vec![ListenAddress::Unix(path.clone()), ListenAddress::Abstract(name)], true)
-    {
+    for (place, answer) in ask_all(vec![Endpoint::Unix(path.clone()), Endpoint::Abstract(name)], true) {
         assert!(
             matches!(&answer, StatsAnswer::Stats(stats) if running::is_ours(stats)),
             "{place:?}: {answer:?}"

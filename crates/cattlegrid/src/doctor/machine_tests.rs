@@ -144,7 +144,10 @@ fn a_system_that_says_nothing() {
     let machine = Machine::read(&files, Some(7));
     assert_eq!(
         machine,
-        Machine { process: ProcessFacts { same_network: true, ..Process::default() }, ..Machine::default() }
+        Machine {
+            process: ProcessFacts { same_network: true, ..ProcessFacts::default() },
+            ..Machine::default()
+        }
     );
     assert!(listening(&files, None).is_empty());
 }

@@ -26,7 +26,7 @@ use cattlegrid_server::time;
 
 use finding::Findings;
 use limits::Needs;
-use live::{ListenAddress, RunningServer, StatsAnswer};
+use live::{Endpoint, RunningServer, StatsAnswer};
 use machine::{Machine, SystemFiles};
 
 /// For how long a database that is followed may take.
@@ -128,7 +128,7 @@ fn judge(
     settings: &Settings,
     files: &SystemFiles,
     machine: &Machine,
-    (live, answers): (Option<&RunningServer>, &[(ListenAddress, StatsAnswer)]),
+    (live, answers): (Option<&RunningServer>, &[(Endpoint, StatsAnswer)]),
     to: &mut Findings,
 ) {
     let stats = live.and_then(|live| live.stats.as_ref());

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::finding::Findings;
-use super::live::{ListenAddress, StatsAnswer, is_it, says};
+use super::live::{Endpoint, StatsAnswer, is_it, says};
 use super::machine::{SocketOwner, SystemFiles, TcpListenSocket, listening, owner};
 
 /// Bytes of the path of a unix socket.
@@ -78,7 +78,7 @@ pub(crate) fn judge_ports(
     settings: &Settings,
     files: &SystemFiles,
     own: Option<u32>,
-    answers: &[(ListenAddress, StatsAnswer)],
+    answers: &[(Endpoint, StatsAnswer)],
     to: &mut Findings,
 ) {
     let mut seen: Vec<SocketAddr> = Vec::new();
@@ -150,10 +150,10 @@ fn says_who(
     address: SocketAddr,
     files: &SystemFiles,
     inode: Option<u64>,
-    answers: &[(ListenAddress, StatsAnswer)],
+    answers: &[(Endpoint, StatsAnswer)],
 ) -> AddressOwner {
     let said = answers.iter().find_map(|(place, answer)| match (place, answer) {
-        (ListenAddress::Tcp(one), StatsAnswer::Stats(stats)) if *one == address => says(stats),
+        (Endpoint::Tcp(one), StatsAnswer::Stats(stats)) if *one == address => says(stats),
         _ => None,
     });
     match said {

@@ -74,7 +74,7 @@ fn a_process_that_is_not_here_is_not_to_be_killed() {
             address,
             &files,
             inode,
-            &[(ListenAddress::Tcp(address), StatsAnswer::Stats(Box::new(stats(pid))))],
+            &[(Endpoint::Tcp(address), StatsAnswer::Stats(Box::new(stats(pid))))],
         )
     };
     assert!(matches!(who(std::process::id()), AddressOwner::Process(_)));

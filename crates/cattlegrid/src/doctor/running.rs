@@ -269,12 +269,13 @@ mod tests {
                 "limit_maxbytes 67108864",
             ]),
             own: stats(&["shards 4", "reload_error none", "accept_errors 0", "memory_refused 0"]),
-            ..Stats::default()
+            ..RunningStats::default()
         }
     }
 
     fn machine() -> Machine {
-        let process = ProcessFacts { overflows: Some(0), resident: Some(20 << 20), ..Process::default() };
+        let process =
+            ProcessFacts { overflows: Some(0), resident: Some(20 << 20), ..ProcessFacts::default() };
         Machine { process, ..Machine::default() }
     }
 
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn a_queue_is_made_longer_and_never_shorter() {
         let judged = |backlog, somaxconn, same_network| {
-            let process = ProcessFacts { overflows: Some(3), same_network, ..Process::default() };
+            let process = ProcessFacts { overflows: Some(3), same_network, ..ProcessFacts::default() };
             let machine = Machine { process, somaxconn: Some(somaxconn), ..Machine::default() };
             let mut to = Findings::default();
             let mut settings = Settings::default();

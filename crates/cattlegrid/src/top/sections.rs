@@ -314,7 +314,7 @@ pub(super) fn side_by_side(
             }
             let _infallible = write!(text, "{:<own$}  ", line.map_or("", |line| line.text.as_str()));
         }
-        TableLine { heads, ..Line::new(text.trim_end(), LineStyle::Plain) }
+        TableLine { heads, ..TableLine::new(text.trim_end(), LineStyle::Plain) }
     };
     (0..rows).map(joined).collect()
 }

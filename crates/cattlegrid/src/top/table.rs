@@ -165,7 +165,7 @@ impl Table {
             let cells = row.cells.iter().map(|cell| cell.text.as_str());
             let tone = if row.is_bad { LineStyle::Bad } else { LineStyle::Plain };
             let id = Some(row.id.clone());
-            lines.push(TableLine { id, ..Line::new(self.join(cells, &widths, width), tone) });
+            lines.push(TableLine { id, ..TableLine::new(self.join(cells, &widths, width), tone) });
         }
         (lines, widths.len())
     }

@@ -13,9 +13,9 @@ use crate::client::{Client, counted, deleted, exptime, item, odd, written};
 use crate::error::{Cause, Error};
 use crate::item::{Item, Write, Written};
 use crate::join::join;
-use crate::net::connection::{self, Failure, Limit, SendStage};
+use crate::net::connection::{self, CommandFailure, SendStage, TimeLimit};
 use crate::net::node::Node;
-use crate::net::wire::{self, Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, StoreVerb};
 
 /// First and longest interval between questions when all waiting connections are in use, or none can be made.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
@@ -30,15 +30,15 @@ impl Cache for Client {
     }
 
     async fn add(&self, write: Write<'_>) -> Result<Written, Error> {
-        self.store(Verb::Add, write, exptime(&write)).await
+        self.store(StoreVerb::Add, write, exptime(&write)).await
     }
 
     async fn set(&self, write: Write<'_>) -> Result<Written, Error> {
-        self.store(Verb::Set, write, exptime(&write)).await
+        self.store(StoreVerb::Set, write, exptime(&write)).await
     }
 
     async fn cas(&self, write: Write<'_>, cas: u64) -> Result<Written, Error> {
-        self.store(Verb::Cas(cas), write, exptime(&write)).await
+        self.store(StoreVerb::Cas(cas), write, exptime(&write)).await
     }
 
     async fn incr(&self, key: &[u8], by: u64) -> Result<Option<u64>, Error> {
@@ -58,16 +58,18 @@ impl Cache for Client {
     }
 
     async fn add_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|write| (Verb::Add, *write, exptime(write))).collect()).await
+        self.store_many(writes.iter().map(|write| (StoreVerb::Add, *write, exptime(write))).collect()).await
     }
 
     async fn set_many(&self, writes: &[Write<'_>]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|write| (Verb::Set, *write, exptime(write))).collect()).await
+        self.store_many(writes.iter().map(|write| (StoreVerb::Set, *write, exptime(write))).collect()).await
     }
 
     async fn cas_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<Written, Error>> {
-        self.store_many(writes.iter().map(|(write, cas)| (Verb::Cas(*cas), *write, exptime(write))).collect())
-            .await
+        self.store_many(
+            writes.iter().map(|(write, cas)| (StoreVerb::Cas(*cas), *write, exptime(write))).collect(),
+        )
+        .await
     }
 
     fn scope(&self) -> Option<Scope> {
@@ -84,7 +86,7 @@ impl Cache for Client {
             // For a key with another server no connection will do.
             let same = changes == scope.route;
             let connections = if same { scope.connections } else { 0 };
-            let verb = Verb::CasWithin { cas: *cas, connections };
+            let verb = StoreVerb::CasWithin { cas: *cas, connections };
             (write.key, Command::Store { verb, write: *write, exptime: exptime(write) })
         });
         let outcome = |node: &Arc<Node>, reply| match reply {
@@ -136,13 +138,16 @@ impl Cache for Client {
     }
 
     async fn fill(&self, write: Write<'_>, token: u64) -> Result<bool, Error> {
-        let command = Command::Store { verb: Verb::Cas(token), write, exptime: exptime(&write) };
+        let command = Command::Store { verb: StoreVerb::Cas(token), write, exptime: exptime(&write) };
         Ok(self.end_lease(write.key, token, &command, written).await?.is_stored())
     }
 
     async fn fill_many(&self, writes: &[(Write<'_>, u64)]) -> Vec<Result<bool, Error>> {
         let commands = writes.iter().map(|(write, token)| {
-            (write.key, Command::Store { verb: Verb::Cas(*token), write: *write, exptime: exptime(write) })
+            (
+                write.key,
+                Command::Store { verb: StoreVerb::Cas(*token), write: *write, exptime: exptime(write) },
+            )
         });
         // All at once to the servers of their keys; apart those leases that were had of another server, or of a server that leaves.
         let now = self.now().await;
@@ -256,7 +261,7 @@ impl Client {
                 Err(error) => error,
             };
             let Some(next) = self.elsewhere(&now, key, &node, &error).await else { return Err(error) };
-            now = CommandServers { limit: Limit::after(self.inner.settings.timeout), ..next };
+            now = CommandServers { limit: TimeLimit::after(self.inner.settings.timeout), ..next };
         }
     }
 
@@ -273,7 +278,7 @@ impl Client {
         };
         check_tags(&node, command)?;
         let _writing = self.writing(command);
-        let reply = node.end_lease(command, Limit::after(self.inner.settings.timeout)).await?;
+        let reply = node.end_lease(command, TimeLimit::after(self.inner.settings.timeout)).await?;
         self.inner.end_lease(key, token);
         outcome(&node, reply)
     }
@@ -291,10 +296,10 @@ impl Client {
         node: &Arc<Node>,
         asked: ValueRequest<'_>,
         start: Instant,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Result<Answer, Error> {
         let ValueRequest { key, ask, hint, outlives } = asked;
-        let whole = Limit::after(self.inner.settings.timeout.saturating_add(ask.wait));
+        let whole = TimeLimit::after(self.inner.settings.timeout.saturating_add(ask.wait));
         let question = |wait| Command::Ask { key, wait, lease: ask.lease, hint, outlives };
         if ask.wait.is_zero() {
             return answer(node, node.one(&question(Duration::ZERO), false, limit).await?);
@@ -319,13 +324,13 @@ impl Client {
                         return Ok(answer);
                     }
                     // An idle connection had been closed by the server. A new one is next.
-                    Err(Failure { sent: SendStage::No, error })
+                    Err(CommandFailure { sent: SendStage::No, error })
                         if !matches!(error, Error::Timeout { .. }) =>
                     {
                         waiting = Box::pin(node.waiting(whole));
                         continue;
                     }
-                    Err(Failure { error: error @ Error::Timeout { .. }, .. }) => return Err(error),
+                    Err(CommandFailure { error: error @ Error::Timeout { .. }, .. }) => return Err(error),
                     Err(_) => waiting = Box::pin(node.waiting(whole)),
                 },
                 Ok(None) => waiting = Box::pin(node.waiting(whole)),
@@ -333,7 +338,7 @@ impl Client {
             }
             sleep_until(until).await;
             pause = ASK_AGAIN.1.min(pause * 2);
-            let limit = Limit::after(self.inner.settings.timeout);
+            let limit = TimeLimit::after(self.inner.settings.timeout);
             let limit = if whole.at < limit.at { whole } else { limit };
             let again = node.one(&question(Duration::ZERO), false, limit).await?;
             match answer(node, again)? {

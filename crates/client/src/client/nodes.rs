@@ -26,7 +26,7 @@ use crate::client::servers::Servers;
 use crate::error::Error;
 use crate::item::Item;
 use crate::net::address::Address;
-use crate::net::connection::Limit;
+use crate::net::connection::TimeLimit;
 use crate::net::node::{Node, NodeSettings, random};
 use crate::net::wire::{Command, Reply};
 use crate::route::Options;
@@ -122,7 +122,7 @@ impl Nodes {
     }
 
     /// The servers for a command. Waits for a list that is old, at most for half of the command's time.
-    pub(crate) async fn servers(self: &Arc<Self>, limit: Limit) -> Arc<Servers> {
+    pub(crate) async fn servers(self: &Arc<Self>, limit: TimeLimit) -> Arc<Servers> {
         let now_ms = self.ms();
         if now_ms >= self.due_ms.load(Ordering::Acquire) {
             let answered = self.asked.subscribe();
@@ -140,7 +140,7 @@ impl Nodes {
         self: &Arc<Self>,
         seen: &Arc<Servers>,
         failed: &Node,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> Option<Arc<Servers>> {
         let end = failed.may_leave_until(LEAVING, LEAVING_AGAIN).map(|until| until.min(limit.at));
         loop {
@@ -210,7 +210,7 @@ impl Nodes {
         let kept = self.last().take().filter(|node| node.name() == &*address.name);
         let node = kept.unwrap_or_else(|| Arc::new(Node::new(address, self.own.clone())));
         let command = Command::Get { key: self.asking.key.as_bytes(), cas: false };
-        let reply = node.one(&command, true, Limit::after(self.answer)).await?;
+        let reply = node.one(&command, true, TimeLimit::after(self.answer)).await?;
         let Reply::Value { item: Item { data, .. }, .. } = reply else {
             return Err(wrong(&node, "has no list of nodes: it has no [follow.NAME] of etcd".to_owned()));
         };

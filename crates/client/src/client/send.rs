@@ -13,9 +13,9 @@ use super::{Client, ClientInner};
 use crate::error::Error;
 use crate::join::join;
 use crate::key;
-use crate::net::connection::Limit;
+use crate::net::connection::TimeLimit;
 use crate::net::node::Node;
-use crate::net::wire::{self, Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, StoreVerb};
 use crate::route::Event;
 
 /// A command is sent to this many servers at most.
@@ -36,7 +36,7 @@ struct FailedCommand<'a> {
 impl Client {
     /// The servers as of now, and the time of a command that begins now. The list of the servers may have to be asked for first.
     pub(super) async fn now(&self) -> CommandServers<'_> {
-        let limit = Limit::after(self.inner.settings.timeout);
+        let limit = TimeLimit::after(self.inner.settings.timeout);
         let servers = match &self.inner.source {
             ServerSource::Fixed(servers) => ServersRef::Fixed(servers),
             ServerSource::Listed(nodes) => ServersRef::Listed(nodes.servers(limit).await),
@@ -259,7 +259,7 @@ pub(super) fn is_of_connection(error: &Error) -> bool {
 /// Whether a command that has failed may be sent to another server.
 fn may_move(key: &[u8], command: &Command<'_>) -> bool {
     let is_of_server = match command {
-        Command::Store { verb, .. } => matches!(verb, Verb::Cas(_) | Verb::CasWithin { .. }),
+        Command::Store { verb, .. } => matches!(verb, StoreVerb::Cas(_) | StoreVerb::CasWithin { .. }),
         Command::Delete { token, .. } => token.is_some(),
         _ => false,
     };

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::client::nodes::Nodes;
 use crate::net::address::Address;
-use crate::net::connection::Limit;
+use crate::net::connection::TimeLimit;
 use crate::net::node::{Node, NodeSettings};
 use crate::route::{Options, Route};
 
@@ -107,7 +107,7 @@ impl Deref for ServersRef<'_> {
 /// The servers of a command, and until when it must be answered.
 pub(crate) struct CommandServers<'a> {
     pub(crate) servers: ServersRef<'a>,
-    pub(crate) limit: Limit,
+    pub(crate) limit: TimeLimit,
 }
 
 impl Deref for CommandServers<'_> {

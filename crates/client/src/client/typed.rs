@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::item::{Expiration, Item, Write, Written, system_time};
 use crate::join::join;
 use crate::key::Key;
-use crate::net::wire::{self, Command, Reply, Verb};
+use crate::net::wire::{self, Command, Reply, StoreVerb};
 use crate::value::{self, ToValue, Value};
 
 /// Longest group of statistics, in bytes.
@@ -72,7 +72,7 @@ impl Client {
         value: &T,
         expiration: impl Into<Expiration>,
     ) -> Result<Written, Error> {
-        self.put(Verb::Set, &key, value, expiration.into()).await
+        self.put(StoreVerb::Set, &key, value, expiration.into()).await
     }
 
     /// Stores a value if the key is absent; otherwise [`Written::NotStored`].
@@ -82,7 +82,7 @@ impl Client {
         value: &T,
         expiration: impl Into<Expiration>,
     ) -> Result<Written, Error> {
-        self.put(Verb::Add, &key, value, expiration.into()).await
+        self.put(StoreVerb::Add, &key, value, expiration.into()).await
     }
 
     /// Stores a value if the key is present; otherwise [`Written::NotStored`].
@@ -92,7 +92,7 @@ impl Client {
         value: &T,
         expiration: impl Into<Expiration>,
     ) -> Result<Written, Error> {
-        self.put(Verb::Replace, &key, value, expiration.into()).await
+        self.put(StoreVerb::Replace, &key, value, expiration.into()).await
     }
 
     /// Stores a value if the item still has this CAS number; otherwise [`Written::Exists`] or [`Written::NotFound`].
@@ -103,17 +103,17 @@ impl Client {
         expiration: impl Into<Expiration>,
         cas: u64,
     ) -> Result<Written, Error> {
-        self.put(Verb::Cas(cas), &key, value, expiration.into()).await
+        self.put(StoreVerb::Cas(cas), &key, value, expiration.into()).await
     }
 
     /// Appends bytes to a value, if the key is present. Only for values that are plain bytes.
     pub async fn append(&self, key: impl Key, data: impl AsRef<[u8]>) -> Result<Written, Error> {
-        self.extend(Verb::Append, &key, data.as_ref()).await
+        self.extend(StoreVerb::Append, &key, data.as_ref()).await
     }
 
     /// Puts bytes before a value, if the key is present. Only for values that are plain bytes.
     pub async fn prepend(&self, key: impl Key, data: impl AsRef<[u8]>) -> Result<Written, Error> {
-        self.extend(Verb::Prepend, &key, data.as_ref()).await
+        self.extend(StoreVerb::Prepend, &key, data.as_ref()).await
     }
 
     /// Adds to a number. None: the key is absent. Numbers wrap at 2^64.
@@ -158,7 +158,7 @@ impl Client {
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
     ) -> Vec<Result<Written, Error>> {
-        let all = values.iter().map(|(key, value)| (Verb::Set, key, value));
+        let all = values.iter().map(|(key, value)| (StoreVerb::Set, key, value));
         self.put_many(all, expiration.into()).await
     }
 
@@ -168,7 +168,7 @@ impl Client {
         values: &[(K, T)],
         expiration: impl Into<Expiration>,
     ) -> Vec<Result<Written, Error>> {
-        let all = values.iter().map(|(key, value)| (Verb::Add, key, value));
+        let all = values.iter().map(|(key, value)| (StoreVerb::Add, key, value));
         self.put_many(all, expiration.into()).await
     }
 
@@ -178,7 +178,7 @@ impl Client {
         values: &[(K, T, u64)],
         expiration: impl Into<Expiration>,
     ) -> Vec<Result<Written, Error>> {
-        let all = values.iter().map(|(key, value, cas)| (Verb::Cas(*cas), key, value));
+        let all = values.iter().map(|(key, value, cas)| (StoreVerb::Cas(*cas), key, value));
         self.put_many(all, expiration.into()).await
     }
 
@@ -262,7 +262,7 @@ impl Client {
 
     async fn put<T: ToValue + ?Sized>(
         &self,
-        verb: Verb,
+        verb: StoreVerb,
         key: &impl Key,
         value: &T,
         expiration: Expiration,
@@ -275,7 +275,7 @@ impl Client {
 
     async fn put_many<'a, K: Key + 'a, T: ToValue + 'a>(
         &self,
-        all: impl Iterator<Item = (Verb, &'a K, &'a T)>,
+        all: impl Iterator<Item = (StoreVerb, &'a K, &'a T)>,
         expiration: Expiration,
     ) -> Vec<Result<Written, Error>> {
         let exptime = exptime(expiration);
@@ -298,7 +298,7 @@ impl Client {
         outcomes
     }
 
-    async fn extend(&self, verb: Verb, key: &impl Key, data: &[u8]) -> Result<Written, Error> {
+    async fn extend(&self, verb: StoreVerb, key: &impl Key, data: &[u8]) -> Result<Written, Error> {
         let write = Write { key: key.bytes(), data, flags: 0, exptime: 0, tags: &[] };
         self.store(verb, write, 0).await
     }

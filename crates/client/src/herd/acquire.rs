@@ -1,4 +1,4 @@
-//! How values and the right to compute them are asked for.
+//! Requests for values, and for the right to compute them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::item::{Clock, Item, Write, Written};
 use crate::value;
 
-/// How often a lock that another client has just removed or taken is looked at before the caller waits.
+/// How often a lock that another client has just removed or taken is read again before the caller waits.
 pub(super) const TRIES: usize = 3;
-/// How many seconds an item without a value stays if its client does not make it a lock at once.
+/// Lifetime, in seconds, of an item without a value whose client does not make it a lock at once.
 const CLAIM: u32 = 2;
 
 /// The result of asking for a value.
@@ -49,13 +49,13 @@ impl<C> Clone for ClockedCache<C> {
     }
 }
 
-/// How a value is asked for, besides the terms.
+/// The options of a request for a value, besides the terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestOptions<'a> {
     /// See [`Ask::wait`].
     pub(super) wait: Duration,
     pub(super) hint: &'a Bytes,
-    /// The lease is to outlive its connection.
+    /// Whether the lease must outlive its connection.
     pub(super) outlives: bool,
 }
 
@@ -84,7 +84,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
                 Ok(found) => return Ok(found),
                 Err(lock) => lock,
             };
-            // Apart from this future, whose size is felt by callers whose value is there.
+            // A separate future, because callers whose value is there pay for the size of this one.
             let all = std::slice::from_ref(subject);
             let taken = Box::pin(self.lock(all, vec![(0, refused, lock)], terms, how.hint, scope)).await;
             for (_, again, found) in taken {
@@ -97,8 +97,8 @@ impl<C: Cache + 'static> ClockedCache<C> {
         Ok(SearchResult::Busy(Holder::Unknown))
     }
 
-    /// The same for many keys, with as few round trips as possible and without waiting, in the order of `subjects`. `terms`: those of a
-    /// client that computes this many keys.
+    /// Asks for many values, with as few round trips as possible and without waiting, in the order of
+    /// `subjects`. `terms`: the terms of a client that computes this many keys.
     pub(super) async fn acquire_many(
         &self,
         subjects: &[Subject],
@@ -106,13 +106,13 @@ impl<C: Cache + 'static> ClockedCache<C> {
     ) -> Vec<Result<StoredResult<C>, Error>> {
         let none = Bytes::new();
         let mut all: Vec<_> = subjects.iter().map(|_| None).collect();
-        // The keys of which nothing is known yet, with how often the key was absent and its lock refused.
+        // Keys whose answer is not known yet, each with how often it was absent and its lock refused.
         let mut open: Vec<_> = (0..subjects.len()).map(|at| (at, 0)).collect();
         for _ in 0..TRIES {
             if open.is_empty() {
                 break;
             }
-            // Leases are for as many keys as there may be; locks for those that are missing.
+            // A lease must last for as many keys as there may be, a lock for the missing ones.
             let most = terms(open.len());
             let keys: Vec<_> = open.iter().map(|(at, _)| &subjects[*at].key[..]).collect();
             let scope = self.cache.scope();
@@ -139,7 +139,8 @@ impl<C: Cache + 'static> ClockedCache<C> {
         all.into_iter().map(|found| found.unwrap_or(Ok(SearchResult::Busy(Holder::Unknown)))).collect()
     }
 
-    /// Takes locks. With each subject's place, how often its lock was refused, and what was found; None: another client was faster.
+    /// Takes locks. The results, each with its subject's index and how often the lock was refused; None:
+    /// another client was faster.
     async fn lock(
         &self,
         subjects: &[Subject],
@@ -155,7 +156,8 @@ impl<C: Cache + 'static> ClockedCache<C> {
             let (at, subject) = (attempt.at, &subjects[attempt.at]);
             let refused = attempt.refused + usize::from(attempt.is_refused(&reply));
             let found = match attempt.judge(self, subject, terms, &reply).transpose() {
-                // No lock was taken, and no other client has one: a value that cannot be stored.
+                // No lock could be taken, and no other client has one: the server does not store values of
+                // this key.
                 None if refused == TRIES => {
                     Some(Ok(SearchResult::Compute(Grant::new(self, subject, Hold::Nothing, None, None))))
                 }
@@ -166,7 +168,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
         attempts.into_iter().zip(replies).map(found).collect()
     }
 
-    /// Writes locks, those that are new and those that replace something at the same time.
+    /// Writes locks: new ones, and at the same time those that replace an item.
     async fn write(
         &self,
         subjects: &[Subject],
@@ -207,7 +209,8 @@ impl<C: Cache + 'static> ClockedCache<C> {
         attempts.iter().map(next).collect()
     }
 
-    /// Replaces items by their CAS numbers, which are valid in this scope. An item that cannot be compared counts as gone: read again.
+    /// Replaces items by their CAS numbers, which are valid in this scope. An item that cannot be compared
+    /// counts as gone and is read again.
     async fn swap(&self, writes: &[(Write<'_>, u64)], scope: Option<Scope>) -> Vec<Result<Written, Error>> {
         let Some(scope) = scope else { return self.cache.cas_many(writes).await };
         let writes: Vec<_> = writes.iter().map(|(write, cas)| (*write, *cas, scope)).collect();
@@ -233,7 +236,7 @@ impl<C: Cache + 'static> ClockedCache<C> {
         claims.into_iter().map(next).collect()
     }
 
-    /// The value of an item, if it has not expired.
+    /// The item's value, if it has not expired.
     pub(super) fn fresh(&self, item: &Item) -> Option<StoredValue> {
         match open(item).0 {
             ItemRecord::Value(stored) if stored.is_fresh(unix_ms(self.now())) => Some(stored),
@@ -266,13 +269,13 @@ impl<C: Cache + 'static> ClockedCache<C> {
     }
 }
 
-/// How a value is asked for.
+/// The request to a server for a value.
 pub(super) fn ask<'a>(terms: &LockTerms, wait: Duration, hint: &'a Bytes) -> Ask<'a> {
     let hint = Some(&hint[..]).filter(|hint| !hint.is_empty());
     Ask { lease: Duration::from_millis(terms.lock_ms), wait, hint }
 }
 
-/// The record that an item is, and its CAS number.
+/// The decoded item and its CAS number.
 pub(super) fn open(item: &Item) -> (ItemRecord, u64) {
     let record = match value::without_envelope(item.flags) {
         Some(flags) => ItemRecord::open(&item.data, flags),
@@ -281,7 +284,7 @@ pub(super) fn open(item: &Item) -> (ItemRecord, u64) {
     (record, item.cas)
 }
 
-/// The value of an item that its server has judged.
+/// The value of an item whose freshness its server has judged.
 pub(super) fn value_of(item: &Item) -> Option<StoredValue> {
     match open(item).0 {
         ItemRecord::Value(stored) | ItemRecord::Again(stored, _) => Some(stored),
@@ -289,7 +292,7 @@ pub(super) fn value_of(item: &Item) -> Option<StoredValue> {
     }
 }
 
-/// A number that no other computation has: random, and different in processes that were forked.
+/// A number that no other computation has: random, and different in forked processes.
 fn nonce() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = RandomState::new().build_hasher();
@@ -300,15 +303,15 @@ fn nonce() -> u64 {
 
 /// A lock that is being written.
 struct LockAttempt {
-    /// The place of its subject.
+    /// The index of its subject.
     at: usize,
-    /// How often the key was absent and its lock refused.
+    /// How often the key was absent and its lock was refused.
     refused: usize,
     lock: NewLock,
     nonce: u64,
     taken: Instant,
     payload: Payload,
-    /// Where the CAS number of the lock will be valid.
+    /// The scope in which the lock's CAS number will be valid.
     scope: Option<Scope>,
 }
 
@@ -324,11 +327,11 @@ impl LockAttempt {
         let (now, nonce) = (place.now(), nonce());
         let (record, keep) = plain::lock(unix_ms(now), &lock, hint, nonce, terms);
         let (payload, scope) = (Payload::new(&record, keep, now), place.cache.scope());
-        // The lock's time begins later in the server than here: it is sent after this.
+        // The lock's time begins later on the server than here, because it is sent after this.
         Self { at, refused, lock, nonce, taken: Instant::now(), payload, scope }
     }
 
-    /// Whether the key was absent and no lock could be taken.
+    /// Whether the server refused the lock although the key is absent.
     fn is_refused(&self, written: &Result<Written, Error>) -> bool {
         self.lock.cas.is_none() && matches!(written, Ok(Written::NotStored))
     }
@@ -350,7 +353,7 @@ impl LockAttempt {
         match found {
             Ok(found) => found.map(|found| found.with_right(|cas| Ok(grant(cas)))).transpose(),
             Err(error) => {
-                // The server may have stored it all the same: then it is removed, by its number.
+                // The server may have stored the lock all the same: then it is removed by its number.
                 drop(grant(None));
                 Err(error.clone())
             }

@@ -25,9 +25,9 @@ const VALUE: u8 = 0;
 const AGAIN: u8 = 1;
 const LOCK: u8 = 2;
 const FAILED: u8 = 3;
-/// Length of the header of a value.
+/// Length in bytes of a value's header.
 const SHORT: usize = 18;
-/// Length of the header of everything else.
+/// Length in bytes of any other header.
 const LONG: usize = 34;
 
 /// A value as it is stored, with the marks of its format.
@@ -37,29 +37,29 @@ pub(crate) struct StoredValue {
     pub(crate) data: Bytes,
     /// The item's flags, without the mark of a header.
     pub(crate) flags: u32,
-    /// When it expires; 0: never.
+    /// When the value expires, Unix time in milliseconds; 0: never.
     pub(crate) soft_ms: u64,
-    /// From when on it is not served; 0: never.
+    /// When the value must not be served any more, Unix time in milliseconds; 0: never.
     pub(crate) dead_ms: u64,
 }
 
 impl StoredValue {
-    /// A value that does not expire by its header.
+    /// A value without an expiry in its header.
     pub(crate) fn fresh(data: Bytes, flags: u32) -> Self {
         Self { data, flags, soft_ms: 0, dead_ms: 0 }
     }
 
-    /// Whether this is the same value, whatever its times.
+    /// Whether both are the same value, whatever their times.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.data == other.data && self.flags == other.flags
     }
 
-    /// Whether it has not expired.
+    /// Whether the value has not expired.
     pub(crate) fn is_fresh(&self, now_ms: u64) -> bool {
         self.soft_ms == 0 || now_ms < self.soft_ms
     }
 
-    /// Whether it may be served while another value is computed.
+    /// Whether the value may be served while a new one is computed.
     pub(crate) fn is_usable(&self, now_ms: u64) -> bool {
         self.dead_ms == 0 || now_ms < self.dead_ms
     }
@@ -68,9 +68,9 @@ impl StoredValue {
 /// The mark of a computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockMark {
-    /// Until then no other client computes.
+    /// The time until which no other client computes.
     pub(crate) until_ms: u64,
-    /// Names the computation.
+    /// The number of the computation.
     pub(crate) nonce: u64,
 }
 
@@ -81,11 +81,11 @@ pub(crate) enum ItemRecord {
     Value(StoredValue),
     /// A value that has expired and is being computed again.
     Again(StoredValue, LockMark),
-    /// No value yet: it is being computed. With the hint.
+    /// A lock without a value, with the hint.
     Locked(Bytes, LockMark),
-    /// A computation has failed: why.
+    /// A failed computation, with its text.
     Failed(Bytes, LockMark),
-    /// No header that could be read.
+    /// An unreadable header.
     Damaged,
 }
 
@@ -142,7 +142,7 @@ impl ItemRecord {
         }
     }
 
-    /// The number of the computation that this is the lock of.
+    /// The number of the computation whose lock this is.
     pub(crate) fn nonce(&self) -> Option<u64> {
         match self {
             Self::Again(_, lock) | Self::Locked(_, lock) => Some(lock.nonce),

@@ -43,50 +43,50 @@ pub(super) struct RequestGroup {
 /// The result of a shared request.
 pub(super) type SharedResult<C> = Result<SearchResult<StoredValue, SharedGrant<C>>, Error>;
 
-/// The right to compute of the callers that share a request: it is that of the first that takes it.
+/// The right to compute that callers of a shared request have together: the first caller to take it has it.
 pub(super) struct SharedGrant<C: Cache + 'static> {
     pub(super) grant: Mutex<Option<Grant<C>>>,
     pub(super) old: Option<StoredValue>,
     pub(super) progress: FlightProgress,
 }
 
-/// A computation of this process: its number, and how far it is.
+/// A computation of this process: its number, and a receiver of its stage.
 pub(super) type FlightProgress = (u64, watch::Receiver<FlightStage>);
 
-/// How far a computation is.
+/// The stage of a computation.
 #[derive(Debug, Clone)]
 pub(super) enum FlightStage {
     /// The computation runs; callers can join it.
     Computes,
     /// The end of the computation is being sent to the server.
     Settles,
-    /// How it has ended.
+    /// The computation has ended.
     Ended(ComputationEnd),
 }
 
 type LookReceiver<C> = watch::Receiver<Option<Arc<SharedResult<C>>>>;
 
-/// All callers.
+/// All shared requests and computations of this process.
 pub(crate) struct Flights<C: Cache + 'static> {
     table: Mutex<FlightTable<C>>,
     numbers: AtomicU64,
 }
 
 struct FlightTable<C: Cache + 'static> {
-    /// Requests that are under way.
+    /// Requests under way, by group and timing.
     lanes: HashMap<Arc<RequestGroup>, [RequestLane<C>; 3]>,
-    /// The latest computation of each subject, if it has no old value.
+    /// The latest computation of each subject that has no old value.
     running: HashMap<Subject, FlightProgress>,
 }
 
-/// How a request is sent, of which each has a lane of its own.
+/// When a request is sent. Each kind has a lane of its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Timing {
-    /// Now, or when the one before it is answered.
+    /// At once, or when the request before it is answered.
     Now,
-    /// After this pause, or sooner if another caller's is shorter: one request for all that wait.
+    /// After this pause, or sooner if another caller's pause is shorter: one request for all that wait.
     After(Duration),
-    /// Now, and the server may hold it for this long.
+    /// At once, and the server may hold it for this long.
     Held(Duration),
 }
 
@@ -106,7 +106,7 @@ impl Timing {
         }
     }
 
-    /// None: at once.
+    /// The time at which the request is due. None: at once.
     fn due(self) -> Option<Instant> {
         match self {
             Self::After(pause) => Some(Instant::now() + pause),
@@ -117,10 +117,10 @@ impl Timing {
 
 /// The requests of one group.
 struct RequestLane<C: Cache + 'static> {
-    /// A task sends its requests.
+    /// Whether a task sends its requests.
     is_served: bool,
     next: Option<LaneRequest<C>>,
-    /// Tells the task that the next one is due sooner than it was; None: none was ever due later.
+    /// Tells the task that the next request is due sooner than before; None: no request was ever due later.
     sooner: Option<Arc<Notify>>,
 }
 
@@ -133,14 +133,14 @@ impl<C: Cache + 'static> RequestLane<C> {
 /// A request that will be sent when it is due and the one before it is answered.
 struct LaneRequest<C: Cache + 'static> {
     answer: watch::Sender<Option<Arc<SharedResult<C>>>>,
-    /// None: at once.
+    /// The time at which it is due. None: at once.
     due: Option<Instant>,
     hold: Duration,
     /// The hint of the first caller.
     hint: Bytes,
 }
 
-/// Ends a computation for the callers of this process that wait for it; if it is dropped, they look again.
+/// A computation as the callers of this process see it. When it is dropped without an end they look again.
 pub(super) struct Flight<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     subject: Subject,
@@ -154,7 +154,7 @@ impl<C: Cache + 'static> Flight<C> {
         self.stage.send_replace(FlightStage::Ended(end));
     }
 
-    /// No caller joins from now on.
+    /// Closes the computation to further callers.
     pub(super) fn leave(&self) {
         self.stage.send_if_modified(|stage| {
             let computes = matches!(stage, FlightStage::Computes);
@@ -182,7 +182,7 @@ impl<C: Cache + 'static> Flights<C> {
         Self { table: Mutex::new(table), numbers: AtomicU64::new(0) }
     }
 
-    /// Keys of which something is under way.
+    /// The number of keys with requests under way.
     pub(super) fn len(&self) -> usize {
         let table = self.lock();
         let asked = table.lanes.keys().map(|group| &group.subject);
@@ -193,21 +193,21 @@ impl<C: Cache + 'static> Flights<C> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next number: callers take one when they arrive, computations when they begin.
+    /// The next number. Callers take one when they arrive, computations when they begin.
     pub(super) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The computation without an old value that runs in this process.
+    /// A running computation of this process without an old value.
     pub(super) fn running(&self, subject: &Subject) -> Option<FlightProgress> {
         self.lock().running.get(subject).cloned()
     }
 
-    /// From now on callers of this process can join the computation that has this grant.
+    /// Opens the computation of this grant to callers of this process.
     pub(super) fn begin(self: &Arc<Self>, subject: &Subject, grant: &mut Grant<C>) -> FlightProgress {
         let (stage, seen) = watch::channel(FlightStage::Computes);
         let number = self.number();
-        // With an old value no caller waits.
+        // If there is an old value no caller waits.
         if grant.old().is_none() {
             self.lock().running.insert(subject.clone(), (number, seen.clone()));
         }
@@ -215,7 +215,8 @@ impl<C: Cache + 'static> Flights<C> {
         (number, seen)
     }
 
-    /// The answer to a request that is sent after this call. `hint`: for a client that computes, if no other caller's is sent.
+    /// The answer to a request that is sent after this call. `hint`: sent to the client that computes, unless
+    /// another caller's is sent.
     pub(super) async fn look(
         self: &Arc<Self>,
         place: &ClockedCache<C>,
@@ -231,7 +232,7 @@ impl<C: Cache + 'static> Flights<C> {
             {
                 return look;
             }
-            // The task that asked has ended with its runtime, which need not be this caller's.
+            // The task that asked has ended with its runtime, which may be another one than this caller's.
         }
         Arc::new(Err(Error::Usage("the task that asks the server has ended".to_owned())))
     }
@@ -270,7 +271,7 @@ impl<C: Cache + 'static> Flights<C> {
     }
 }
 
-/// The task that sends the requests of a lane, one after the other. Dropped, it leaves the lane to others.
+/// The task that sends a lane's requests one after the other. Dropping it frees the lane.
 struct LaneTask<C: Cache + 'static> {
     flights: Arc<Flights<C>>,
     group: Arc<RequestGroup>,
@@ -293,12 +294,12 @@ impl<C: Cache + 'static> LaneTask<C> {
             let how = RequestOptions { wait: now.hold, hint: &now.hint, outlives: *outlives };
             let found = place.acquire(subject, terms, how).await;
             let look = Arc::new(self.look(found, &now.hint));
-            // Without callers it is dropped here, and what was granted is given up.
+            // Without callers the answer is dropped here, and the grant in it is given up.
             now.answer.send_replace(Some(look));
         }
     }
 
-    /// The request that callers have gathered for, when it is due; None: there is none, and the lane is free.
+    /// Waits for the next gathered request until it is due; None: there is none, and the lane is free.
     async fn next_due(&mut self) -> Option<LaneRequest<C>> {
         loop {
             match self.next() {
@@ -341,7 +342,7 @@ impl<C: Cache + 'static> LaneTask<C> {
     }
 }
 
-/// The lane is free from now on.
+/// Frees the lane.
 fn leave<C: Cache + 'static>(
     mut entry: OccupiedEntry<'_, Arc<RequestGroup>, [RequestLane<C>; 3]>,
     lane: usize,
@@ -355,11 +356,11 @@ fn leave<C: Cache + 'static>(
 
 /// The next task of a lane.
 enum LaneNext<C: Cache + 'static> {
-    /// This is due.
+    /// A request that is due.
     Is(LaneRequest<C>),
-    /// The next one is due then, or sooner when it is told.
+    /// The next request is due at this time, or sooner after a notice.
     Later(Instant, Arc<Notify>),
-    /// Nothing: the lane is free.
+    /// No request: the lane is free.
     None,
 }
 
@@ -368,7 +369,8 @@ impl<C: Cache + 'static> Drop for LaneTask<C> {
         if self.left {
             return;
         }
-        // After a panic of the cache, or with its runtime: the callers that have gathered see it and ask again.
+        // The task panicked in the cache, or ended with its runtime: the gathered callers notice and ask
+        // again.
         if let Slot::Occupied(entry) = self.flights.lock().lanes.entry(Arc::clone(&self.group)) {
             leave(entry, self.lane);
         }

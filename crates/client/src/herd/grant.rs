@@ -1,4 +1,4 @@
-//! The right to compute a value, and how it ends.
+//! The right to compute a value, and the end of a computation.
 
 mod right;
 
@@ -20,33 +20,33 @@ use crate::item::{Expiration, Item, Write, Written};
 use crate::join::join;
 use crate::value;
 
-/// How long the text of a failed computation stays for the callers that wait for it.
+/// How long the text of a failed computation stays for waiting callers.
 const FAILURE: Duration = Duration::from_secs(2);
 
-/// The right to compute a value. Dropped, it is given up.
+/// The right to compute a value. Dropping it gives the right up.
 pub(super) struct Grant<C: Cache + 'static> {
     work: Option<Box<GrantWork<C>>>,
 }
 
 struct GrantWork<C: Cache + 'static> {
     place: ClockedCache<C>,
-    /// Where the grant was made: it may be dropped on a thread without a runtime.
+    /// The runtime in which the grant was made: it may be dropped on a thread without one.
     runtime: Option<Handle>,
     subject: Subject,
     hold: Hold,
     began: Instant,
     old: Option<StoredValue>,
     hint: Option<Bytes>,
-    /// The callers of this process that wait for the end.
+    /// The computation as the callers of this process that wait for it see it.
     running: Option<Flight<C>>,
 }
 
 pub(super) enum Hold {
-    /// A server's lease, for at most this time.
+    /// A server's lease, valid for at most this time.
     Lease { token: u64, lock_ms: u64 },
     /// The server takes no lock although the key is absent: the value is not stored.
     Nothing,
-    /// A lock in place of the item, with its CAS number, if that is known and where it is valid.
+    /// A lock in place of the item; with its CAS number and that number's scope, if they are known.
     Lock { nonce: u64, cas: Option<(u64, Scope)>, taken: Instant, terms: LockTerms },
 }
 
@@ -58,16 +58,17 @@ pub(super) struct ComputedValue {
     pub(super) data: Bytes,
     pub(super) flags: u32,
     pub(super) expiration: Expiration,
-    /// How long it is served after its expiry, over a server without leases. None: the server alone knows its expiry.
+    /// How long the value is served after its expiry, over a server without leases. None: only the server
+    /// knows its expiry.
     pub(super) grace: Option<Duration>,
 }
 
-/// How a computation ends.
+/// The result of a computation.
 #[derive(Debug, Clone)]
 pub(super) enum ComputationResult {
     /// With a value.
     Value(ComputedValue),
-    /// Without one. A text is told to the callers that wait for it.
+    /// No value. The text is told to the waiting callers.
     Nothing(Option<String>),
 }
 
@@ -80,7 +81,7 @@ pub(super) enum ComputationEnd {
     Unstorable(StoredValue),
     /// The computation has failed, with this text.
     Failed(Bytes),
-    /// Look again.
+    /// The caller must look again.
     Again,
 }
 
@@ -142,7 +143,7 @@ impl<C: Cache + 'static> Grant<C> {
         self.work.as_ref()?.hint.as_ref()
     }
 
-    /// The hint of the caller that has asked now, unless another one is known.
+    /// Sets the hint of the caller that has asked now, unless one is known.
     pub(super) fn hint_or(&mut self, hint: &Bytes) {
         if let Some(work) = &mut self.work
             && work.hint.as_ref().is_none_or(Bytes::is_empty)
@@ -158,7 +159,7 @@ impl<C: Cache + 'static> Grant<C> {
         }
     }
 
-    /// Ends it: whether the value was stored. It goes on if the caller is dropped.
+    /// Ends the computation. Returns whether the value was stored. It goes on if the caller is dropped.
     pub(super) async fn end(self, ending: ComputationResult) -> Result<StoreResult, Error> {
         end_all(vec![(self, ending)]).await.pop().unwrap_or(Ok(Err(NotStored::Fenced)))
     }
@@ -167,14 +168,14 @@ impl<C: Cache + 'static> Grant<C> {
 impl<C: Cache + 'static> Drop for Grant<C> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
-        // A runtime that has ended sends nothing: then the lock lasts until its time has passed.
+        // If the runtime has ended nothing is sent: the lock lasts until its time has passed.
         if let Some(runtime) = Handle::try_current().ok().or_else(|| work.runtime.clone()) {
             runtime.spawn(settle(vec![Settlement::new(work, ComputationResult::Nothing(None))]));
         }
     }
 }
 
-/// Ends computations: whether their values were stored. It goes on if the caller is dropped.
+/// Ends computations. Returns whether their values were stored. It goes on if the caller is dropped.
 pub(super) async fn end_all<C: Cache + 'static>(
     all: Vec<(Grant<C>, ComputationResult)>,
 ) -> Vec<Result<StoreResult, Error>> {
@@ -190,17 +191,18 @@ pub(super) async fn end_all<C: Cache + 'static>(
     })
 }
 
-/// A computation that ends.
+/// A computation whose end is being sent.
 struct Settlement<C: Cache + 'static> {
     work: Box<GrantWork<C>>,
     ending: ComputationResult,
     payload: Payload,
-    /// The value has expired already, and its lock is removed.
+    /// Whether the value has expired already, so that its lock is removed.
     passed: bool,
-    /// The item is not the lock as it was written: another client's, or this lock after an `append` and the like.
+    /// Whether the item is not the lock as it was written: it is another client's, or was changed by a
+    /// command such as `append`.
     changed: bool,
     next: NextStep,
-    /// Where the CAS number is valid that is sent next.
+    /// The scope of the CAS number that is sent next.
     scope: Option<Scope>,
     /// How often the item was read.
     reads: usize,
@@ -238,8 +240,9 @@ impl<C: Cache + 'static> Settlement<C> {
         Self { work, ending, payload, passed, changed: false, next, scope, reads: 0 }
     }
 
-    /// Whether the lock's time in the server may have passed, so that the value is stored nevertheless. Not one with tags: the server
-    /// judges it by the time at which it comes, and would serve it although a tag was invalidated since the computation began.
+    /// Whether the lock's time on the server may have passed, so that the value is stored without the lock. A
+    /// value with tags is not: the server judges it by the time at which it comes, and would serve it
+    /// although a tag was invalidated since the computation began.
     fn is_late(&self) -> bool {
         match &self.work.hold {
             Hold::Lock { taken, terms, .. } => {
@@ -321,7 +324,8 @@ impl<C: Cache + 'static> Settlement<C> {
 }
 
 impl<C: Cache + 'static> GrantWork<C> {
-    /// The lock was changed: it is found by its number, and goes with its old value, which may have been changed with it.
+    /// The lock was changed. It is found by its number and removed with its old value, which may have been
+    /// changed as well.
     fn forget(&mut self) {
         if let Hold::Lock { cas, .. } = &mut self.hold {
             *cas = None;
@@ -345,7 +349,7 @@ impl<C: Cache + 'static> GrantWork<C> {
 
 /// A value in the form of the server; None: it has expired already.
 fn payload_of(fill: &ComputedValue, leased: bool, now: SystemTime) -> Option<Payload> {
-    // In its grace it could be served, but nobody would find it fresh.
+    // In its grace the value could be served, but no client would find it fresh.
     if fill.expiration.unix_ms(now).is_some_and(|at_ms| at_ms <= unix_ms(now)) {
         return None;
     }
@@ -360,10 +364,11 @@ fn payload_of(fill: &ComputedValue, leased: bool, now: SystemTime) -> Option<Pay
     Some(Payload { data: record.seal(), flags: value::with_envelope(record.flags()), exptime })
 }
 
-/// Ends computations, with as few round trips as possible, and tells the callers that wait.
+/// Ends computations, with as few round trips as possible, and tells the waiting callers.
 async fn settle<C: Cache + 'static>(mut all: Vec<Settlement<C>>) -> Vec<Result<StoreResult, Error>> {
-    // Before anything is sent: the server may have stored the value, and the key may have been deleted after that, long before
-    // the reply is here. The callers that have joined arrived before all this.
+    // Callers must not join any more before anything is sent: the server may store the value, and the key may
+    // be deleted after that, long before the reply is here. Callers that have joined already arrived before
+    // all this.
     all.iter().filter_map(|settling| settling.work.running.as_ref()).for_each(Flight::leave);
     rounds(&mut all).await;
     let results = all.iter().map(Settlement::result).collect();
@@ -388,7 +393,7 @@ async fn settle<C: Cache + 'static>(mut all: Vec<Settlement<C>>) -> Vec<Result<S
     results
 }
 
-/// Sends what is next for each, all at once, until nothing is.
+/// Sends the next command of each settlement, all at once, until none is left.
 async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
     let Some(first) = all.first() else { return };
     let cache = Arc::clone(&first.work.place.cache);
@@ -407,7 +412,7 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
             let late = all[at].is_late();
             let settle = |written: Option<Written>| match written {
                 Some(written) => plain::settle_cas(written, late),
-                // The number may be that of another item by now: the lock is looked for.
+                // The CAS number may be another item's by now: the lock is searched by its own number.
                 None if all[at].reads < TRIES => SettleStep::Read,
                 None => SettleStep::Lost,
             };
@@ -428,7 +433,7 @@ async fn rounds<C: Cache + 'static>(all: &mut [Settlement<C>]) {
 /// The next steps, each with the place of its computation.
 type NextSteps = Vec<(usize, Result<SettleStep, Error>)>;
 
-/// The computations at one step: their places, and what is sent for each.
+/// The indexes of the computations at one step, and the commands of each.
 fn at_step<'s, C: Cache + 'static, W>(
     all: &'s [Settlement<C>],
     sent: impl Fn(&'s Settlement<C>) -> Option<W>,
@@ -444,7 +449,7 @@ async fn fill<C: Cache + 'static>(cache: &C, all: &[Settlement<C>]) -> NextSteps
     if writes.is_empty() {
         return Vec::new();
     }
-    // After a soft invalidation a server stores a value as an old one, and says no more of it.
+    // A server stores a value as an old one after a soft invalidation, but does not report it.
     let stored = |stored| if stored { SettleStep::Stored { fenced: false } } else { SettleStep::Lost };
     let replies = cache.fill_many(&writes).await.into_iter();
     at.into_iter().zip(replies.map(|reply| reply.map(stored))).collect()

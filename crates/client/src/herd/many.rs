@@ -1,4 +1,4 @@
-//! Many values, in as few round trips as possible.
+//! `get_or_compute_many`: many values in as few round trips as possible.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::join::join;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
 
-/// Rights to compute that come within this time are used together.
+/// Rights to compute that come within this time of each other are used together.
 const TOGETHER: Duration = Duration::from_millis(1);
 
-/// A key, once.
+/// A key of a call, without its repetitions.
 struct UniqueKey<K> {
     key: K,
     subject: Subject,
@@ -36,17 +36,17 @@ struct UniqueKey<K> {
 /// The result for a key.
 struct KeyAnswer<T> {
     outcome: Result<Outcome<()>, Error>,
-    /// None once it was taken: for a key that occurs several times it is read again.
+    /// The value; None once it was taken. For a key that occurs several times it is decoded again.
     value: Option<T>,
     stored: StoredValue,
 }
 
-/// A key that is waited for.
+/// A key whose value another client computes.
 #[derive(Debug, Clone, Copy)]
 struct WaitingKey {
     at: usize,
     takes_old: bool,
-    /// How often its value could not be read.
+    /// How often its value was unreadable.
     unreadable: usize,
 }
 
@@ -56,12 +56,12 @@ impl WaitingKey {
     }
 }
 
-/// Keys that this caller computes. Without a grant: their server cannot be asked.
+/// Keys that this caller computes. An error instead of a grant: their server cannot be asked.
 type KeyGrants<C> = Vec<(usize, Result<Grant<C>, Error>)>;
-/// No function of the caller is called instead of waiting.
+/// The type for `busy` of calls without such a function.
 type NoCompute<K, T> = fn(Vec<K>) -> std::future::Ready<Vec<(K, T)>>;
 
-/// A call.
+/// A call for many keys.
 struct ManyCall<'a, C: Cache + 'static, K, F> {
     herd: &'a Herd<C>,
     options: &'a Compute,
@@ -202,12 +202,12 @@ impl<T: Value> KeyAnswer<T> {
         Self { outcome: Err(error), value: None, stored: StoredValue::fresh(Bytes::new(), 0) }
     }
 
-    /// Without a value.
+    /// The answer without a value.
     fn none(outcome: Outcome<()>) -> Self {
         Self { outcome: Ok(outcome), value: None, stored: StoredValue::fresh(Bytes::new(), 0) }
     }
 
-    /// With a value that was found.
+    /// The answer with a value that was found.
     fn found(outcome: Outcome<()>, key: &[u8], stored: StoredValue) -> Result<Self, Error> {
         Ok(Self { outcome: Ok(outcome), value: Some(decode(key, stored.clone())?), stored })
     }
@@ -219,8 +219,8 @@ impl<T: Value> KeyAnswer<T> {
 }
 
 impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
-    /// Asks for these keys, and for the right to compute those that are missing or whose value cannot be read. Last, those that others
-    /// compute.
+    /// Asks for these keys, and for the right to compute missing or unreadable ones. The last result: keys
+    /// that others compute.
     async fn ask<T: Value>(
         &self,
         mut keys: Vec<usize>,
@@ -241,7 +241,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
                     Ok(SearchResult::Stale(stored)) => {
                         match KeyAnswer::found(Outcome::Stale(()), &subject.key, stored) {
                             Ok(stale) => answers.push((at, stale)),
-                            Err(_) => waiting.push(WaitingKey { takes_old: false, ..Waiter::new(at) }),
+                            Err(_) => waiting.push(WaitingKey { takes_old: false, ..WaitingKey::new(at) }),
                         }
                     }
                     Ok(SearchResult::Compute(mut grant)) => {
@@ -267,7 +267,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         (answers, grants, waiting)
     }
 
-    /// In a task of its own: what is granted to a caller that has gone is given up.
+    /// Runs as a task of its own, so that grants of a dropped caller are given up.
     async fn acquire(&self, keys: &[usize]) -> Vec<(usize, Result<StoredResult<C>, Error>)> {
         let subjects: Vec<_> = keys.iter().map(|at| self.all[*at].subject.clone()).collect();
         let (place, options) = (self.herd.place.clone(), self.options.clone());
@@ -312,7 +312,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             Ok(values) => values,
             Err(error) => {
                 let grants = granted.into_iter().filter_map(|(_, grant)| grant.ok());
-                // What has failed first is what the caller hears of.
+                // The caller gets the first error.
                 drop(end_all(grants.map(|grant| (grant, ComputationResult::Nothing(None))).collect()).await);
                 return Err(error);
             }
@@ -355,7 +355,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         Ok(answers)
     }
 
-    /// Waits for what other clients compute.
+    /// Waits for the values that other clients compute.
     async fn wait<T, E, Fut, M, B, Busy, N>(
         &self,
         keys: Vec<WaitingKey>,
@@ -383,7 +383,8 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             return Ok(Vec::new());
         }
         let count = keys.len();
-        // Each key by itself: callers of this process that wait for the same one share what is asked.
+        // Each key waits separately, so that callers of this process that wait for the same key share
+        // requests.
         let mut finding = JoinSet::new();
         let find = |finding: &mut JoinSet<_>, waiting: WaitingKey| {
             let (herd, search) = (self.herd.clone(), self.search(waiting, count, deadline));
@@ -400,7 +401,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
             let mut granted: KeyGrants<C> = Vec::new();
             let mut next = Some(found);
             while let Some(found) = next.take() {
-                // Its task has ended with the runtime.
+                // The task has ended with its runtime.
                 let Ok((waiting, search, verdict)) = found else { break };
                 let at = waiting.at;
                 let key = search.key();
@@ -430,7 +431,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
                 }
                 next = finding.try_join_next();
                 if next.is_none() && !granted.is_empty() && !finding.is_empty() {
-                    // What is granted together is computed together.
+                    // Keys that are granted together are computed together.
                     next = time::timeout(TOGETHER, finding.join_next()).await.ok().flatten();
                 }
             }
@@ -451,7 +452,7 @@ impl<C: Cache + 'static, K: Key + Clone, F> ManyCall<'_, C, K, F> {
         let answer = |at: &usize| {
             let key = &self.all[*at].subject.key;
             let value = values.remove(key)?;
-            // Stored nowhere; a key that occurs twice needs it twice.
+            // The value is stored nowhere, and a repeated key needs it twice.
             let answer = match value::encode(&value, None) {
                 Ok((data, flags)) => {
                     let outcome = Ok(Outcome::Waited(()));

@@ -1,4 +1,4 @@
-//! One value.
+//! `get_or_compute` for one key.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::error::Error;
 use crate::key::{self, Key};
 use crate::value::{self, Value};
 
-/// Shortest and longest time between two looks at a lock.
+/// Shortest and longest pause between two reads of a lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Pauses that grow by half.
+/// Pauses that grow by half each time.
 struct Pauses(Duration);
 
 impl Pauses {
@@ -42,15 +42,15 @@ pub(super) struct Search {
     /// The properties shared with other searches for the same value. The terms are those of the lock, if this
     /// caller computes.
     pub(super) group: Arc<RequestGroup>,
-    /// Until when it waits while others compute.
+    /// The time until which the caller waits while others compute.
     pub(super) deadline: Instant,
-    /// The server may hold a request for it.
+    /// Whether the server may hold a request for the caller.
     pub(super) is_held: bool,
     /// Whether the caller takes an old value while others compute.
     pub(super) takes_old: bool,
     /// Whether the caller is told that another's computation has failed.
     pub(super) is_told: bool,
-    /// For the client that computes.
+    /// The hint for the client that computes.
     pub(super) hint: Bytes,
 }
 
@@ -162,7 +162,8 @@ impl<C: Cache + 'static> Herd<C> {
         outcome
     }
 
-    /// Without a grant the server cannot be asked.
+    /// Computes the value and stores it. Without a grant the value is not stored, because the server cannot
+    /// be asked.
     async fn compute<K, T, E, F, Fut>(
         &self,
         key: &K,
@@ -177,7 +178,7 @@ impl<C: Cache + 'static> Herd<C> {
         Fut: Future<Output = Result<T, E>>,
     {
         let mut computation = self.metrics.computing([Bytes::copy_from_slice(key.bytes())]);
-        // Dropped here, with the future or by a panic, the grant is given up.
+        // If the future is dropped here, or `compute` panics, the grant is given up.
         let computed = compute().await.map_err(ComputeError::Compute);
         computation.has_run();
         let (value, kept) = match grant {
@@ -188,10 +189,10 @@ impl<C: Cache + 'static> Herd<C> {
                     Ok((value, fill))
                 });
                 match computed {
-                    // A value that could not be stored is a value.
+                    // A value that could not be stored is still returned.
                     Ok((value, fill)) => (value, kept(grant.end(ComputationResult::Value(fill)).await)),
                     Err(error) => {
-                        // What has failed first is what the caller hears of.
+                        // The caller gets the first error.
                         drop(grant.end(ComputationResult::Nothing(None)).await);
                         return Err(error);
                     }
@@ -217,7 +218,8 @@ impl<C: Cache + 'static> Herd<C> {
         Ok(ComputedValue { data, flags, expiration, grace: Some(options.grace()) })
     }
 
-    /// Gets the value or the right to compute it, and waits for it if it must. Whether it has waited.
+    /// Gets the value or the right to compute it, and waits for it if necessary. The second result says
+    /// whether it has waited.
     pub(super) async fn obtain<T: Value>(&self, mut search: Search) -> (CallResult<T, C>, bool) {
         let (mut waited, mut unreadable) = (false, 0);
         loop {
@@ -256,13 +258,13 @@ impl<C: Cache + 'static> Herd<C> {
         }
     }
 
-    /// Removes a value that cannot be read, if it is there still. `any`: whatever number the item has, since a connection need not know
-    /// how to compare it.
+    /// Removes an unreadable value, if it is still there. `any`: the item is removed whatever its number,
+    /// because a connection may be unable to compare numbers.
     pub(super) async fn remove_unreadable(&self, search: &Search, unreadable: &StoredValue, any: bool) {
         self.metrics.unreadable();
         let (cache, key) = (&self.place.cache, search.key());
         let none = Bytes::new();
-        // It fails for the caller too, when that asks again.
+        // This fails for the caller as well, when it asks again.
         let token = match cache.ask(key, ask(&search.group.terms, Duration::ZERO, &none)).await {
             Ok(Answer::Hit(item)) if value_of(&item).is_some_and(|now| now.is_like(unreadable)) => item.cas,
             Ok(Answer::Lease { token, .. }) => token,
@@ -275,7 +277,7 @@ impl<C: Cache + 'static> Herd<C> {
         }
     }
 
-    /// The same before the value is read as what the caller wants.
+    /// Gets the stored value, not decoded, or the right to compute it.
     pub(super) async fn find(&self, search: &Search) -> (CallResult<StoredValue, C>, bool) {
         let (deadline, subject) = (&search.deadline, &search.group.subject);
         let arrival = self.flights.number();
@@ -327,7 +329,7 @@ impl<C: Cache + 'static> Herd<C> {
                     }
                     false
                 }
-                // It lets no more clients wait, but this process has the lease.
+                // The server lets no more clients wait, but a computation of this process has the lease.
                 Err(Error::Server { .. }) if own.is_some() => false,
                 Err(error) => return (Err(error.clone()), waited),
             };
@@ -341,7 +343,7 @@ impl<C: Cache + 'static> Herd<C> {
                 let left = deadline.saturating_duration_since(Instant::now());
                 Timing::Held(left.max(Duration::from_millis(1)))
             } else {
-                // A computation of this process is in most cases the one that the server means.
+                // The computation that the server means is most probably one of this process.
                 Timing::After(if own.is_some() { LONGEST_PAUSE } else { pauses.next() })
             };
             let looking = self.flights.look(&self.place, &group, timing, &hint);
@@ -362,7 +364,7 @@ impl<C: Cache + 'static> Herd<C> {
                 look = looking => {
                     next = look.ok().map(|look| (look, holds));
                     last = next.is_none();
-                    // It has ended, or it is a moment until its value is stored, or it is clear that it cannot be.
+                    // It has ended, or its value will be stored in a moment, or it cannot be stored.
                     if !matches!(*seen.borrow(), FlightStage::Computes)
                         && let Ok(end) = time::timeout_at(*deadline, end_of(&mut seen)).await
                         && let Some(found) = usable(end, is_new, search.is_told)
@@ -375,7 +377,7 @@ impl<C: Cache + 'static> Herd<C> {
     }
 }
 
-/// How a computation of this process ends.
+/// Waits for the end of a computation of this process.
 async fn end_of(seen: &mut watch::Receiver<FlightStage>) -> ComputationEnd {
     match seen.wait_for(|stage| matches!(stage, FlightStage::Ended(_))).await.as_deref() {
         Ok(FlightStage::Ended(end)) => end.clone(),
@@ -391,7 +393,8 @@ fn usable<R>(
 ) -> Option<SearchResult<StoredValue, R>> {
     match end {
         ComputationEnd::Stored(stored) => Some(SearchResult::Hit(stored)),
-        // What began after this caller had arrived is new enough, although nobody will find it.
+        // A computation that began after this caller had arrived is new enough, even if its value cannot be
+        // stored.
         ComputationEnd::Unstorable(stored) if is_after_arrival => Some(SearchResult::Hit(stored)),
         ComputationEnd::Failed(text) if is_told => Some(SearchResult::Failed(text)),
         ComputationEnd::Unstorable(_) | ComputationEnd::Failed(_) | ComputationEnd::Again => None,

@@ -26,22 +26,22 @@ use crate::item::{Expiration, Written};
 /// An exptime that has passed: in 1970. The server drops the item at once.
 pub(crate) const PASSED: u32 = 30 * 24 * 60 * 60 + 1;
 
-/// How a client computes.
+/// The terms of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LockTerms {
-    /// How long its lock is valid.
+    /// How long the lock is valid.
     pub(crate) lock_ms: u64,
-    /// How long the server keeps the lock: longer by a second, in which a delete is still noticed, and by another, since servers count
-    /// whole seconds and drop an item up to a second early.
+    /// How long the server keeps the lock: a second longer, in which a delete is still noticed, and another
+    /// second, since servers count whole seconds and may drop an item a second early.
     pub(crate) keep_s: u32,
-    /// Whether the old value is of use while a new one is computed.
+    /// Whether an old value may be returned while a new one is computed.
     pub(crate) stale: bool,
-    /// The number of a lock that this client waits for: if that computation fails, it is told.
+    /// The number of the lock that this client waits for: it is told if that computation fails.
     pub(crate) awaited: Option<u64>,
 }
 
 impl LockTerms {
-    /// Whether the server may have dropped a lock that was taken this long ago only because its time has passed.
+    /// Whether the server may have dropped a lock, taken this long ago, because its time has passed.
     pub(crate) fn is_late(&self, since: Duration) -> bool {
         since >= Duration::from_secs(u64::from(self.keep_s).saturating_sub(1))
     }
@@ -50,7 +50,7 @@ impl LockTerms {
 /// A lock before it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewLock {
-    /// The CAS number of the item that it replaces; None: there is none, the command is `add`.
+    /// The CAS number of the item that it replaces; None: there is no item, and the command is `add`.
     pub(crate) cas: Option<u64>,
     /// The old value, if it may still be served.
     pub(crate) old: Option<StoredValue>,
@@ -85,8 +85,8 @@ pub(crate) fn decide(
     }
 }
 
-/// The lock as it is written: the record, and how long the server keeps it. An old value is kept for as long as it may be served,
-/// whatever becomes of the computation.
+/// The lock's record as it is written, and how long the server keeps it. An old value is kept for as long as
+/// it may be served, whatever the computation's result is.
 pub(crate) fn lock(
     now_ms: u64,
     new: &NewLock,
@@ -116,18 +116,18 @@ pub(crate) fn locked(written: Written, lock: &NewLock) -> Option<SearchResult<St
     }
 }
 
-/// How a result, or the end of a lock, is written.
+/// The next step of storing a result or ending a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SettleStep {
-    /// Read the item: [`settle_read`] goes on.
+    /// Read the item, then call [`settle_read`].
     Read,
-    /// `cas` with this number: [`settle_cas`] goes on.
+    /// Send `cas` with this number, then call [`settle_cas`].
     Cas(u64),
-    /// `add`: [`settle_add`] goes on.
+    /// Send `add`, then call [`settle_add`].
     Add,
     /// The value was stored.
     Stored {
-        /// Nothing can have happened to the key since the lock was taken.
+        /// Whether nothing can have happened to the key since the lock was taken.
         fenced: bool,
     },
     /// The lock was gone: nothing was stored.
@@ -139,7 +139,8 @@ pub(crate) fn settle(cas: Option<u64>) -> SettleStep {
     cas.map_or(SettleStep::Read, SettleStep::Cas)
 }
 
-/// After reading: this client's lock has its number. `late` says whether the lock's time in the server has passed.
+/// The step after reading: this client's lock has its number. `late`: whether the lock's time on the server
+/// has passed.
 pub(crate) fn settle_read(seen: Option<(ItemRecord, u64)>, nonce: u64, late: bool) -> SettleStep {
     match seen {
         Some((record, cas)) if record.nonce() == Some(nonce) => SettleStep::Cas(cas),
@@ -148,7 +149,7 @@ pub(crate) fn settle_read(seen: Option<(ItemRecord, u64)>, nonce: u64, late: boo
     }
 }
 
-/// After `cas`.
+/// The step after `cas`.
 pub(crate) fn settle_cas(written: Written, late: bool) -> SettleStep {
     match written {
         Written::Stored { .. } => SettleStep::Stored { fenced: true },
@@ -157,7 +158,7 @@ pub(crate) fn settle_cas(written: Written, late: bool) -> SettleStep {
     }
 }
 
-/// After `add`.
+/// The step after `add`.
 pub(crate) fn settle_add(written: Written) -> SettleStep {
     if written.is_stored() { SettleStep::Stored { fenced: false } } else { SettleStep::Lost }
 }

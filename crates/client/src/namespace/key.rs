@@ -22,7 +22,7 @@ const COUNTER_MARK: char = '|';
 
 /// A key made by a [`Namespacer`](crate::Namespacer). It is good for one read or write, and for the write after a read that
 /// found nothing: later, make it again. A value that is stored under a key made before an update is not seen after it.
-#[derive(Debug, Clone, PartialEq, Eq, TextHash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamespacedKey {
     text: String,
     tags: Vec<String>,

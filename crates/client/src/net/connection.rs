@@ -35,25 +35,25 @@ use driver::ConnectionDriver;
 
 mod driver;
 
-/// Callers wait when this much has not been sent, in bytes. A request alone may be larger.
+/// Callers wait while this many bytes are unsent. A single request may be larger.
 const UNSENT_MAX: usize = 64 << 20;
-/// Requests are gathered into buffers of about this many bytes.
+/// The size of buffers in which requests are gathered, about.
 const CHUNK: usize = 64 << 10;
-/// How long the reply to a lease that is given up may take.
+/// Longest wait for the reply to a lease that is given up.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(10);
-/// A driver that is this late does not run.
+/// A driver that is this late is considered stuck.
 const DRIVER_LATE: Duration = Duration::from_millis(20);
 
-/// Why a command has no reply.
+/// A command without reply.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandFailure {
-    /// For the caller.
+    /// The error for the caller.
     pub(crate) error: Error,
     /// Whether the command can be sent again.
     pub(crate) sent: SendStage,
 }
 
-/// How far a command had come.
+/// The progress of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendStage {
     /// No byte of it was sent.
@@ -64,58 +64,59 @@ pub(crate) enum SendStage {
     Answered,
 }
 
-/// The replies that came, and why the rest did not.
+/// The replies that came, and the failure of the remaining commands.
 pub(crate) type Replies = (Vec<Reply>, Option<CommandFailure>);
 
-/// Connections of this process until now.
+/// The number of connections that this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// How many connections this process has made until now.
+/// The number of connections that this process has made.
 pub(crate) fn made() -> u64 {
     MADE.load(Ordering::SeqCst)
 }
 
-/// One socket.
+/// A connection to a server.
 pub(crate) struct Connection {
     shared: Arc<ConnectionLink>,
 }
 
 struct ConnectionLink {
-    /// [`made`] when it was made, itself included.
+    /// The value of [`made`] after it was made.
     number: u64,
     server: Arc<str>,
     protocol: Protocol,
     state: Mutex<LinkState>,
-    /// Requests without a whole reply.
+    /// The number of requests without a complete reply.
     pending: AtomicUsize,
-    /// Reads that brought something.
+    /// The number of reads that brought bytes.
     reads: AtomicU64,
     closed: AtomicBool,
-    /// Told when [`UNSENT_MAX`] may have become free.
+    /// Notified when unsent bytes may have fallen below [`UNSENT_MAX`].
     room: Notify,
     health: Arc<dyn HealthWatch>,
-    /// Where the driver runs.
+    /// The runtime of the driver.
     runtime: tokio::runtime::Id,
 }
 
-/// Is told how a connection fares.
+/// Observes the health of a connection.
 pub(crate) trait HealthWatch: Send + Sync {
-    /// The first reply has come.
+    /// Called when the first reply has come.
     fn works(&self);
-    /// The connection was closed because of this, without a reply or because the server is silent.
+    /// Called when the connection was closed because of this error, without a reply or because the server is
+    /// silent.
     fn fails(&self, error: &Error);
-    /// The connection has ended: why.
+    /// Called when the connection has ended, with the reason.
     fn ends(&self, error: &Error);
 }
 
 struct LinkState {
-    /// None once it is closed.
+    /// The writing half; None once the connection is closed.
     writing: Option<Arc<WriteHalf>>,
-    /// Not taken by the driver yet. Empty if the driver is not needed.
+    /// Requests that the driver has not taken yet. Empty if the driver is not needed.
     queue: VecDeque<Vec<u8>>,
     /// An empty buffer for the queue.
     spare: Vec<u8>,
-    /// Not taken by the driver yet.
+    /// Slots that the driver has not taken yet.
     slots: VecDeque<ReplySlot>,
     /// The driver has requests that it has not sent.
     driver_writes: bool,

@@ -65,7 +65,11 @@ impl<W: Send + 'static> EtcdLoop<W> {
     }
 
     /// Handles the result of writing a batch.
-    pub(super) fn put(&mut self, result: Result<PutResponse, GrpcError>, node: &mut impl FleetNode<Waiter = W>) {
+    pub(super) fn put(
+        &mut self,
+        result: Result<PutResponse, GrpcError>,
+        node: &mut impl FleetNode<Waiter = W>,
+    ) {
         let now_ms = node.now_ms();
         let Some(link) = &mut self.link else { return };
         match result {

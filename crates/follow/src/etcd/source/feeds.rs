@@ -11,7 +11,7 @@ use crate::etcd::messages::{DeleteRequest, EmptyMessage, KeyValue, PutRequest, P
 use crate::etcd::record::NodeState;
 use crate::node::ResumePoint;
 
-use super::{EtcdLoop, Mailbox, FleetNode, TaskResult};
+use super::{EtcdLoop, FleetNode, Mailbox, TaskResult};
 
 /// Between two attempts to lead, in milliseconds.
 const LEAD_MS: u64 = 1000;

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use crate::draw::Draw;
 use crate::jsonl::{self, JsonFrame};
-use crate::long_line::{Long, LongLine};
+use crate::long_line::{LongLine, LongLineKind};
 
 /// Lines drawn from `bytes`.
 pub(crate) fn check(bytes: &[u8]) {
@@ -45,7 +45,7 @@ type AtWorker = (Option<u64>, bool);
 #[derive(Debug, Default)]
 struct Taken {
     frames: Vec<JsonFrame>,
-    longs: Vec<(u64, Long)>,
+    longs: Vec<(u64, LongLineKind)>,
     long: Option<LongLine>,
     refused: Option<String>,
 }
