@@ -37,12 +37,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether both are the same server.
+    /// Whether both are at the same address.
     pub(crate) fn is_at(&self, other: &Self) -> bool {
         self.address == other.address
     }
 
-    /// `address`: `HOST:PORT`, or the path of a unix socket, which has a `/`. Connects to nothing yet.
+    /// A server at `address`: `HOST:PORT`, or the path of a unix socket, which has a `/`. It is not connected
+    /// yet.
     pub fn new(address: &str, plan: &Plan) -> Result<Self, BenchError> {
         let failed = |error| BenchError::Connect { address: address.to_owned(), error };
         let found = if address.contains('/') {
@@ -67,7 +68,7 @@ impl Peer {
         Self { tls, ..self }
     }
 
-    /// A connection that nothing has been sent over.
+    /// A connected socket over which nothing has been sent.
     pub fn connect(&self) -> Result<Socket, BenchError> {
         let failed = |error| BenchError::Connect { address: self.name.clone(), error };
         let socket = self.socket().map_err(failed)?;
@@ -76,10 +77,10 @@ impl Peer {
         Ok(socket)
     }
 
-    /// A connection that may still be coming about: one of very many, one after the other.
+    /// A connection that may still be in progress. Very many can be made, one after the other.
     ///
-    /// A closed connection keeps its local port for a minute, and an address has 28,000. So connections to 127.0.0.1 come
-    /// from 250 addresses in turn.
+    /// A closed connection keeps its local port for a minute, and an address has 28,000 ports. So connections
+    /// to 127.0.0.1 come from 250 addresses alternately.
     fn dial(&self) -> Result<Socket, BenchError> {
         let failed = |error: io::Error| {
             let error = match error.kind() {
@@ -127,7 +128,7 @@ impl Peer {
     }
 }
 
-/// Addresses of this machine that connections to it come from.
+/// The number of local addresses from which connections to this machine come.
 const SOURCES: u32 = 250;
 
 fn is_connecting(error: &io::Error) -> bool {
@@ -139,16 +140,16 @@ fn is_connecting(error: &io::Error) -> bool {
 pub struct Meter {
     /// Requests answered so far.
     pub answered: AtomicU64,
-    /// The run must fail with [`BenchError::Interrupted`].
+    /// Whether the run must fail with [`BenchError::Interrupted`].
     pub stop: AtomicBool,
 }
 
-/// When a run ends; the end of its supply ends it too.
+/// The end of a run. A run also ends when its supply does.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
     /// No batch starts after this time.
     Elapsed(Duration),
-    /// This many requests have been drawn from the supply; sets that fill misses are not among them.
+    /// The number of requests drawn from the supply. Sets that fill misses do not count.
     Requests(u64),
     /// The supply ends.
     Exhausted,
@@ -160,13 +161,13 @@ pub struct Session<W> {
     plan: Arc<Plan>,
     peer: Arc<Peer>,
     depth: usize,
-    /// A connection has one batch; the next batch gets a new one.
+    /// Whether each connection is closed after a batch, so that the next batch gets a new one.
     reconnects: bool,
     clock: Clock,
     connections: Vec<LoadConnection>,
     /// The buffer of a receive.
     buffer: Box<[u8]>,
-    /// For the keys of one request.
+    /// The keys of one request.
     ids: Vec<u64>,
     names: Vec<u8>,
 }
@@ -176,9 +177,9 @@ struct SessionRun<'a> {
     poller: Poller,
     supply: &'a mut dyn Supply,
     meter: &'a Meter,
-    /// Requests that may still be drawn.
+    /// The number of requests that may still be drawn.
     left: u64,
-    /// No new batch starts.
+    /// Whether no new batch may start.
     closing: bool,
     under_way: usize,
     now: Instant,
@@ -188,26 +189,26 @@ struct SessionRun<'a> {
 struct LoadConnection {
     link: Link,
     slot: Option<TlsSlot>,
-    /// A batch has been sent over it.
+    /// Whether a batch has been sent over the connection.
     used: bool,
-    /// The handshake of TLS has been counted.
+    /// Whether the TLS handshake has been counted.
     greeted: bool,
-    /// The poller reports room for writing, too.
+    /// Whether the poller also reports room for writing.
     wants_write: bool,
     output: Vec<u8>,
     sent: usize,
-    /// The start of a reply whose rest has not come.
+    /// The beginning of an incomplete reply.
     input: InputBuffer,
-    /// Requests without their whole reply.
+    /// Requests whose replies are not complete.
     requests: VecDeque<SentRequest>,
     /// The number of the next packet.
     number: u32,
-    /// The keys of all requests of the batch, and the next one to be answered.
+    /// The keys of all requests of the batch; `next`: the index of the next one to be answered.
     asked: Vec<AskedKey>,
     next: usize,
-    /// The first key of the request being answered.
+    /// The index of the first key of the request that is being answered.
     first: usize,
-    /// Keys to set because a get has missed them.
+    /// Keys that a get has missed, and that are to be set.
     missed: VecDeque<u64>,
     departed: Instant,
 }
@@ -215,21 +216,21 @@ struct LoadConnection {
 #[derive(Debug, Clone, Copy)]
 struct SentRequest {
     op: Op,
-    /// The number of its first packet.
+    /// The number of the request's first packet.
     number: u32,
-    /// The end of its keys in [`LoadConnection::asked`].
+    /// The end of the request's keys in [`LoadConnection::asked`].
     end: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct AskedKey {
     id: u64,
-    /// The least version that a get may find.
+    /// The lowest version that a get may find.
     floor: u32,
 }
 
-/// The start of a reply, and room for its rest, which is received where it is kept. Once there is room it stays: long replies
-/// need no new memory each.
+/// A buffer with the beginning of an incomplete reply, and room after it: the rest is received in place. Room
+/// is kept, so that not each long reply takes new memory.
 #[derive(Debug, Default)]
 struct InputBuffer {
     /// Received bytes, followed by room for more.
@@ -238,14 +239,14 @@ struct InputBuffer {
 }
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// The least that a receive has room for.
+/// The least room for a receive in bytes.
 const ROOM_BYTES: usize = 64 << 10;
-/// A server that says nothing for this long is lost.
+/// A server that sends nothing for this long counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(50);
 
 impl<W: Wire + Clone> Session<W> {
-    /// Opens `connections` to the server; each will have `depth` requests under way.
+    /// Opens `connections` to the server. Each will have `depth` requests under way.
     pub fn open(
         wire: W,
         plan: Arc<Plan>,
@@ -274,12 +275,12 @@ impl<W: Wire + Clone> Session<W> {
         })
     }
 
-    /// From now on each connection is closed after a batch, and the next batch goes over a new one.
+    /// Makes each connection close after a batch, so that the next batch goes over a new one.
     pub fn reconnect(&mut self) {
         self.reconnects = true;
     }
 
-    /// Asks what `supply` says until the end, and waits for the last reply.
+    /// Sends the requests that `supply` draws until the end, and waits for the last reply.
     pub fn run(&mut self, supply: &mut dyn Supply, until: Until, meter: &Meter) -> Result<Tally, BenchError> {
         let start = self.clock.now();
         let deadline = if let Until::Elapsed(time) = until { Some(start + time) } else { None };
@@ -325,12 +326,12 @@ impl<W: Wire + Clone> Session<W> {
         BenchError::Lost(format!("{}: {how}", self.peer.name))
     }
 
-    /// The server says no more; in this run it has said what is in `tally`.
+    /// The error for a server that sends nothing any more. `tally`: the replies of this run so far.
     fn silent(&self, how: &str, tally: &Tally) -> BenchError {
         self.lost(&format!("{how}{}", if tally.requests == 0 { self.wire.doubt() } else { "" }))
     }
 
-    /// Sends and receives what a connection is ready for.
+    /// Sends and receives as far as a connection is ready.
     fn step(&mut self, token: usize, run: &mut SessionRun<'_>) -> Result<(), BenchError> {
         if self.connections[token].wants_write {
             self.send(token, &run.poller)?;
@@ -346,7 +347,7 @@ impl<W: Wire + Clone> Session<W> {
                 }
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // What was read may have been the rest of a handshake.
+                    // The bytes read may have been the rest of a handshake.
                     return self.send(token, &run.poller);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -485,7 +486,8 @@ impl LoadConnection {
         self.first = 0;
     }
 
-    /// The number of the first packet of a request for this many keys: one packet for each of them, and one for their end.
+    /// The number of the first packet of a request for this many keys. It has a packet for each key, and one
+    /// for the end.
     fn number(&mut self, keys: usize) -> u32 {
         let first = self.number;
         self.number = first.wrapping_add(keys as u32 + 1);
@@ -503,7 +505,7 @@ impl LoadConnection {
         self.asked.push(AskedKey { id, floor: version });
     }
 
-    /// Reads what has arrived; gives the number of bytes that are done with.
+    /// Parses the bytes that have arrived. Returns the number of bytes that are done with.
     fn digest(
         &mut self,
         wire: &(impl Wire + Clone),
@@ -575,7 +577,7 @@ impl LoadConnection {
         Ok(used)
     }
 
-    /// Moves on to the key of this name; those before it were missed.
+    /// Moves on to the key of this name. The keys before it were missed.
     fn named(
         &mut self,
         request: SentRequest,
@@ -593,7 +595,8 @@ impl LoadConnection {
         Err(Fault::Key { key: String::from_utf8_lossy(key).into_owned() })
     }
 
-    /// Moves on to the key of this place in the request, which has this name; those before it were missed.
+    /// Moves on to the key at this place in the request, which must have this name. The keys before it were
+    /// missed.
     fn placed(
         &mut self,
         place: usize,
@@ -602,7 +605,7 @@ impl LoadConnection {
         run: &mut SessionRun<'_>,
     ) -> Result<(), Fault> {
         let place = self.first + place;
-        // It is behind when it has been answered.
+        // A key that was answered already is out of order.
         if place < self.next || plan.id(key) != Some(self.asked[place].id) {
             return Err(Fault::Key { key: String::from_utf8_lossy(key).into_owned() });
         }
@@ -656,7 +659,7 @@ impl InputBuffer {
         self.filled == 0
     }
 
-    /// The next bytes belong elsewhere: nothing is kept, and there is no room that long replies have made.
+    /// Whether nothing is kept and no extra room was made, so that the next bytes may go elsewhere.
     fn takes_fresh(&self) -> bool {
         self.is_empty() && self.bytes.len() < BUFFER_BYTES
     }
@@ -665,7 +668,7 @@ impl InputBuffer {
         &self.bytes[..self.filled]
     }
 
-    /// Where the next bytes belong.
+    /// The room for the next bytes.
     fn room(&mut self) -> &mut [u8] {
         if self.bytes.len() - self.filled < ROOM_BYTES {
             self.bytes.resize(2 * self.filled + ROOM_BYTES, 0);
@@ -673,7 +676,7 @@ impl InputBuffer {
         &mut self.bytes[self.filled..]
     }
 
-    /// Keeps this, when nothing is kept.
+    /// Keeps these bytes. Nothing may be kept before.
     fn keep(&mut self, start: &[u8]) {
         debug_assert!(self.is_empty(), "what was received earlier comes first");
         if self.bytes.len() < start.len() {
@@ -683,7 +686,7 @@ impl InputBuffer {
         self.filled = start.len();
     }
 
-    /// The first `used` bytes are done with.
+    /// Drops the first `used` bytes.
     fn consume(&mut self, used: usize) {
         self.bytes.copy_within(used..self.filled, 0);
         self.filled -= used;

@@ -11,33 +11,33 @@ use crate::Cpu;
 /// The counts of one run of one session, or of several.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Requests answered; one get of many keys is one.
+    /// Requests answered. A get of many keys is one request.
     pub requests: u64,
     /// Keys asked for.
     pub keys_got: u64,
     /// Keys found.
     pub hits: u64,
-    /// Sets done.
+    /// Sets that were stored.
     pub sets: u64,
-    /// Sets the server had no memory for.
+    /// Sets for which the server had no memory.
     pub refused: u64,
     /// Handshakes of TLS.
     pub handshakes: u64,
-    /// Those of them that resumed a session.
+    /// Handshakes that resumed a TLS session.
     pub resumed: u64,
-    /// From the first request to the last reply.
+    /// The time from the first request to the last reply.
     pub elapsed: Duration,
-    /// From a request's departure to its reply's arrival, in nanoseconds.
+    /// Times from sending a request to its reply, in nanoseconds.
     latency: Histogram<u64>,
 }
 
-/// Longer waits count as this one.
+/// Longest latency that is recorded, in nanoseconds. Longer ones count as this.
 const LATENCY_NANOS_MAX: u64 = 60_000_000_000;
-/// Significant digits of a latency: within 1 %.
+/// Significant digits of latencies: errors are below 1 %.
 const DIGITS: u8 = 2;
 
 impl Tally {
-    /// Nothing yet.
+    /// An empty tally.
     #[expect(clippy::new_without_default, reason = "an empty run is no default")]
     pub fn new() -> Self {
         Self {
@@ -53,20 +53,20 @@ impl Tally {
         }
     }
 
-    /// A request has been answered after this time.
+    /// Counts an answered request with its latency.
     pub fn answered(&mut self, after: Duration) {
         self.requests += 1;
         self.latency.saturating_record(u64::try_from(after.as_nanos()).unwrap_or(LATENCY_NANOS_MAX));
     }
 
-    /// Adds what another thread saw in the same time.
+    /// Adds the counts of another thread at the same time.
     pub fn add_beside(&mut self, other: &Self) {
         let elapsed = self.elapsed.max(other.elapsed);
         self.add_after(other);
         self.elapsed = elapsed;
     }
 
-    /// Adds what was seen at another time.
+    /// Adds the counts of another time.
     pub fn add_after(&mut self, other: &Self) {
         self.requests += other.requests;
         self.keys_got += other.keys_got;
@@ -79,7 +79,7 @@ impl Tally {
         self.latency += &other.latency;
     }
 
-    /// Keys asked for and sets: what a cost per operation is divided by.
+    /// The number of keys asked for and of sets, by which costs are divided.
     pub fn operations(&self) -> u64 {
         self.keys_got + self.sets + self.refused
     }
@@ -101,40 +101,41 @@ pub struct Report {
     pub requests: u64,
     /// Keys asked for and sets.
     pub operations: u64,
-    /// Sets done.
+    /// Sets that were stored.
     pub sets: u64,
-    /// Sets the server had no memory for.
+    /// Sets for which the server had no memory.
     pub refused_sets: u64,
-    /// How long it took.
+    /// The time of the run in seconds.
     pub seconds: f64,
     /// Requests answered per second.
     pub requests_per_second: f64,
-    /// Share of the keys asked for that were found; nothing if none was.
+    /// The share of keys asked for that were found, 0.0..=1.0; None if no key was asked for.
     pub hit_ratio: Option<f64>,
     /// Median latency of a request in microseconds.
     pub p50_us: f64,
-    /// The latency one request in ten exceeds.
+    /// The latency that one request in ten exceeds, in microseconds.
     pub p90_us: f64,
-    /// One in a hundred.
+    /// The latency that one request in a hundred exceeds, in microseconds.
     pub p99_us: f64,
-    /// One in a thousand.
+    /// The latency that one request in a thousand exceeds, in microseconds.
     pub p999_us: f64,
-    /// The longest.
+    /// The longest latency in microseconds.
     pub max_us: f64,
     /// Processor time of the server per operation in microseconds, if its process is known.
     pub cpu_us_per_operation: Option<f64>,
-    /// The part of it in user mode; within some per cent, since the system counts in steps of 10 ms.
+    /// The part of it in user mode. It is exact to some per cent, because the system counts in steps of 10
+    /// ms.
     pub user_cpu_us_per_operation: Option<f64>,
     /// The part of it in the kernel.
     pub system_cpu_us_per_operation: Option<f64>,
     /// Handshakes of TLS in the run.
     pub handshakes: u64,
-    /// Those of them that resumed a session.
+    /// Handshakes that resumed a TLS session.
     pub resumed_handshakes: u64,
 }
 
 impl Report {
-    /// `cpu`: what the server's process used meanwhile.
+    /// The report of a run. `cpu`: the processor time that the server's process used in it.
     #[expect(clippy::cast_precision_loss, reason = "no run has 2^53 requests")]
     pub fn new(tally: &Tally, cpu: Option<Cpu>) -> Self {
         let us = |share| tally.latency(share).as_secs_f64() * 1e6;
@@ -202,7 +203,7 @@ impl Display for Report {
     }
 }
 
-/// `1234567` as `1,234,567`.
+/// A number with commas: `1234567` as `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -215,7 +216,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// Microseconds as `87 us`, `1.52 ms` or `2.10 s`.
+/// A time in microseconds, as `87 us`, `1.52 ms` or `2.10 s`.
 pub fn micros(us: f64) -> String {
     match us {
         _ if us < 10.0 => format!("{us:.1} us"),

@@ -26,35 +26,36 @@ use crate::{BenchError, Meter, Process, Spread, Tally, Until, count};
 /// The results of stampedes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StampedeReport {
-    /// Keys, one after the other.
+    /// The number of keys, one after the other.
     pub rounds: u64,
-    /// How many asked for each.
+    /// The number of clients that ask for each key.
     pub connections: u64,
-    /// How long one computation took, in milliseconds.
+    /// The time of one computation in milliseconds.
     pub compute_ms: u64,
-    /// Gets that were answered with a miss, so that their client computed.
+    /// Gets that were answered with a miss, after which the client computed.
     pub computations: u64,
-    /// The same per round.
+    /// Computations per round; None without rounds.
     pub computations_per_round: Option<Spread>,
     /// Gets that the server answered late, with the value.
     pub held: u64,
     /// Median time from a get until its client had the value, computed or received, in microseconds.
     pub p50_us: f64,
-    /// One client in a hundred waited longer.
+    /// The time that one client in a hundred exceeds, in microseconds.
     pub p99_us: f64,
-    /// One in a thousand.
+    /// The time that one client in a thousand exceeds, in microseconds.
     pub p999_us: f64,
-    /// The longest wait.
+    /// The longest time in microseconds.
     pub max_us: f64,
-    /// How long all rounds took, in seconds.
+    /// The time of all rounds in seconds.
     pub seconds: f64,
     /// Processor time of the server per client and round in microseconds, if its process is known.
     pub cpu_us_per_get: Option<f64>,
 }
 
-/// Asks with all connections at once until the end; a round that has begun is finished.
+/// Sends a get from all connections at once, round by round, until the end. A round that has begun is
+/// finished.
 ///
-/// [`Until::Requests`] counts gets. There is at least one round, and no more than the plan has keys.
+/// [`Until::Requests`] counts gets. There is at least one round, and at most one for each key of the plan.
 pub fn stampede(
     plan: &Arc<Plan>,
     address: &str,
@@ -67,7 +68,7 @@ pub fn stampede(
     stampede_over(&Memcached, plan, address, pid, connections, compute, until, meter)
 }
 
-/// [`stampede`] in this protocol.
+/// Runs [`stampede`] in this protocol.
 #[expect(clippy::too_many_arguments, reason = "those of a stampede, and the protocol")]
 pub(crate) fn stampede_over<W: Wire + Clone>(
     wire: &W,
@@ -117,17 +118,17 @@ struct StampedeClient {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientState {
-    /// Has sent its get.
+    /// The client has sent its get.
     Asking,
     Computing,
-    /// Has sent its set.
+    /// The client has sent its set.
     Setting,
     HasIt,
 }
 
-/// A server that says nothing for this long after the longest computation is lost.
+/// A server that sends nothing for this long after the longest computation counts as lost.
 const PATIENCE: Duration = Duration::from_secs(70);
-/// All computers of a key write the same value.
+/// The version that all clients write.
 const VERSION: u32 = 1;
 
 impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
@@ -203,7 +204,7 @@ impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
         })
     }
 
-    /// One key; returns how many have computed it.
+    /// Runs the round of one key. Returns how many clients have computed it.
     fn round(&mut self, id: u64, meter: &Meter) -> Result<u64, BenchError> {
         let mut key = Vec::new();
         self.plan.write_key(id, &mut key);
@@ -263,7 +264,7 @@ impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
         Ok(computed)
     }
 
-    /// For the request of a client in this state, about key `id`: each has a number of its own.
+    /// The protocol for the request of a client in this state: each request has a number of its own.
     fn wire(&self, state: ClientState, id: u64) -> W {
         self.wire.numbered((id as u32).wrapping_mul(2).wrapping_add(u32::from(state == ClientState::Setting)))
     }
@@ -286,7 +287,7 @@ impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
         }
     }
 
-    /// Reads one reply, if it is there; returns what its client has come to.
+    /// Reads a reply, if it is complete. Returns the client's next state.
     fn digest(&mut self, token: usize, id: u64, now: Instant) -> Result<Option<ClientState>, BenchError> {
         let wire = self.wire(self.clients[token].state, id);
         let client = &mut self.clients[token];
@@ -294,7 +295,7 @@ impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
         let Some((element, mut used)) = wire.read(keys, 0, &client.input)? else { return Ok(None) };
         match (client.state, element) {
             (ClientState::Asking, Element::Named { data, .. }) => {
-                // With its END, or not yet.
+                // The value and its END must have come.
                 let Some((Element::End, end)) = wire.read(1, 1, &client.input[used..])? else {
                     return Ok(None);
                 };
@@ -326,7 +327,7 @@ impl<'a, W: Wire + Clone> StampedeRun<'a, W> {
     }
 }
 
-/// The value is that of key `id`.
+/// Whether the value is that of key `id`.
 fn right(plan: &Plan, contents: &Contents, id: u64, data: &[u8]) -> Result<(), Fault> {
     let stored = plan.value_bytes(id);
     if data.len() != stored {
@@ -338,7 +339,7 @@ fn right(plan: &Plan, contents: &Contents, id: u64, data: &[u8]) -> Result<(), F
     Ok(())
 }
 
-/// Sends a request to a server that is waiting for one.
+/// Sends a request to a server that waits for one.
 fn send(mut socket: &Socket, request: &[u8]) -> Result<(), BenchError> {
     socket.write_all(request).map_err(|error| BenchError::Lost(error.to_string()))
 }

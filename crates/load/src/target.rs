@@ -8,18 +8,19 @@ use crate::wire::Wire;
 use crate::workload::{Fill, Mix, Plan, Supply};
 use crate::{BenchError, Cpu, Process, Tally, Tls};
 
-/// Over what a load goes to a server.
+/// The threads and connections of a load.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// Threads that drive the connections, at least 1; no more than connections are started.
+    /// The number of threads that drive the connections, at least 1. At most as many as connections are
+    /// started.
     pub threads: usize,
-    /// Connections, over all threads; at least 1.
+    /// The number of connections of all threads, at least 1.
     pub connections: usize,
-    /// Requests a connection sends before it waits for their replies, at least 1.
+    /// The number of requests that a connection sends before it waits for replies, at least 1.
     pub depth: usize,
-    /// Each connection is closed after a batch, and the next batch goes over a new one.
+    /// Whether each connection is closed after a batch, so that the next batch goes over a new one.
     pub reconnects: bool,
-    /// The connections speak TLS.
+    /// TLS for the connections; None: they are plain.
     pub tls: Option<Tls>,
 }
 
@@ -31,9 +32,10 @@ pub struct Target<W> {
 }
 
 impl<W: Wire + Clone + Send> Target<W> {
-    /// Opens the connections. The requests are drawn from the plan's mix until [`Target::supply`] says otherwise.
+    /// Opens the connections. Requests are drawn from the plan's mix until [`Target::supply`] sets another
+    /// source.
     ///
-    /// `pid`: of the server, for its processor time.
+    /// `pid`: the server's process, for its processor time.
     pub fn open(
         wire: &W,
         plan: &Arc<Plan>,
@@ -58,7 +60,7 @@ impl<W: Wire + Clone + Send> Target<W> {
         Ok(Self { plan: Arc::clone(plan), process, workers: workers.collect::<Result<_, BenchError>>()? })
     }
 
-    /// Draws from clones of this from now on.
+    /// Draws requests from clones of this supply from now on.
     pub fn supply(&mut self, supply: &(impl Supply + Clone + 'static)) {
         for (_, own) in &mut self.workers {
             *own = Box::new(supply.clone());
@@ -71,7 +73,7 @@ impl<W: Wire + Clone + Send> Target<W> {
         run(self.workers.iter_mut().map(|(session, _)| (session, fill.clone())), Until::Exhausted, meter)
     }
 
-    /// Loads the server for a while; what was seen, and the processor time the server took.
+    /// Loads the server until the end. Returns the counts, and the processor time that the server has used.
     pub fn run(&mut self, until: Until, meter: &Meter) -> Result<(Tally, Option<Cpu>), BenchError> {
         let until = match until {
             Until::Requests(number) => Until::Requests(number.div_ceil(self.workers.len() as u64)),
@@ -95,7 +97,7 @@ impl Supply for &mut Box<dyn Supply> {
     }
 }
 
-/// Runs each session in a thread; they start and end together.
+/// Runs each session in a thread. All start and end together.
 fn run<'a, W: Wire + Clone + Send + 'a, S: Supply>(
     workers: impl Iterator<Item = (&'a mut Session<W>, S)>,
     until: Until,

@@ -1,4 +1,4 @@
-//! How a server is spoken to.
+//! The protocols in which a server is loaded.
 
 use std::slice::ChunksExact;
 
@@ -10,10 +10,10 @@ mod binary;
 
 pub use binary::Binary;
 
-/// A protocol: requests out, replies in.
+/// A protocol: it writes requests and reads replies.
 pub trait Wire {
-    /// The protocol for one request, whose packets are numbered from `first` on, and for its reply. Most protocols do not
-    /// number anything.
+    /// The protocol for one request, and for its reply. The request's packets are numbered from `first`; most
+    /// protocols have no numbers.
     #[must_use]
     fn numbered(&self, first: u32) -> Self
     where
@@ -29,18 +29,18 @@ pub trait Wire {
         ""
     }
 
-    /// Appends a request for these keys; there is at least one.
+    /// Appends a get of these keys, at least one.
     fn get(&self, keys: ChunksExact<'_, u8>, out: &mut Vec<u8>);
 
     /// Appends the part of a set before its value.
     fn set(&self, key: &[u8], flags: u32, ttl_seconds: u32, value_bytes: usize, out: &mut Vec<u8>);
 
-    /// Appends what follows the value.
+    /// Appends the part of a set after its value.
     fn end_set(&self, out: &mut Vec<u8>);
 
-    /// Reads one element of a reply: it and its length, or nothing while it is incomplete.
+    /// Reads one element of a reply, and its length in bytes; None while it is incomplete.
     ///
-    /// `keys`: how many the request asked for, 0 for a set. `seen`: how many of them have been answered.
+    /// `keys`: the number of keys in the request, 0 for a set. `seen`: how many of them have been answered.
     fn read<'a>(
         &self,
         keys: usize,
@@ -52,7 +52,7 @@ pub trait Wire {
 /// A part of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Element<'a> {
-    /// A value and the key it belongs to; keys asked for before this one and not answered are misses.
+    /// A value with the name of its key. Unanswered keys before this one are misses.
     Named {
         /// The key as the server sent it.
         key: &'a [u8],
@@ -61,9 +61,9 @@ pub enum Element<'a> {
         /// The value.
         data: &'a [u8],
     },
-    /// A value of which the reply says by number whose it is; keys asked for before this one and not answered are misses.
+    /// A value with the number of its key. Unanswered keys before this one are misses.
     Placed {
-        /// Which of the request's keys, from 0; below their number.
+        /// The place of the key in the request, from 0; less than the number of its keys.
         place: usize,
         /// The key as the server sent it.
         key: &'a [u8],
@@ -72,22 +72,22 @@ pub enum Element<'a> {
         /// The value.
         data: &'a [u8],
     },
-    /// The answer to the next key: its value with client flags.
+    /// The value of the next key, with client flags.
     Found {
         /// Client flags.
         flags: u32,
         /// The value.
         data: &'a [u8],
     },
-    /// The answer to the next key: its value, or a miss.
+    /// The answer for the next key: its value, or a miss.
     Next(Option<&'a [u8]>),
-    /// Nothing by itself, such as the header of a list.
+    /// A part without meaning, such as the header of a list.
     Skip,
     /// The end of the reply to a get.
     End,
-    /// The whole reply to a set that was done.
+    /// The whole reply to a successful set.
     Stored,
-    /// The whole reply to a set that was not.
+    /// The whole reply to a set that failed.
     Refused,
 }
 
@@ -126,7 +126,7 @@ impl Wire for Memcached {
             }
             Response::End if keys > 0 => Element::End,
             Response::Status(Status::Stored) if keys == 0 => Element::Stored,
-            // Memory is short, or the value is too large: no fault of the reply.
+            // The server is short of memory, or the value is too large. The reply itself is right.
             Response::Error { kind: ErrorKind::Server, .. } if keys == 0 => Element::Refused,
             _ => return Err(unexpected(asked, &input[..used])),
         };

@@ -16,7 +16,7 @@ use crate::verify::mix;
 /// A load.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many different keys there are.
+    /// The number of different keys.
     pub keys: u64,
     /// Length of a key in bytes: [`Plan::key_bytes_min`] to 250.
     pub key_bytes: usize,
@@ -28,20 +28,20 @@ pub struct Plan {
     pub flags: u32,
     /// Share of gets among the requests, 0.0..=1.0; the rest are sets.
     pub get_share: f64,
-    /// Keys a get asks for.
+    /// The number of keys in a get.
     pub multiget: usize,
     /// How often each key is asked for.
     pub popularity: Popularity,
-    /// After this many draws the most popular key is replaced by the least popular key; 0: never.
+    /// After this many draws the least popular key takes the place of the most popular one; 0: never.
     pub drift: u64,
-    /// Share of the gets' keys that were not asked for before and will not be again, 0.0..=1.0. They are
-    /// numbered from [`Plan::keys`] on.
+    /// The share of the gets' keys that are asked for only once, 0.0..=1.0. They are numbered from
+    /// [`Plan::keys`].
     pub one_hit_share: f64,
-    /// Set each key that a get has missed.
+    /// Whether each key that a get has missed is set.
     pub fill_on_miss: bool,
-    /// Start of all random numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// First letters of each key, which keep one run from the values of another.
+    /// The first letters of each key, so that a run does not read another run's values.
     pub run: [u8; RUN_LETTERS],
 }
 
@@ -49,7 +49,7 @@ pub struct Plan {
 const RUN_LETTERS: usize = 6;
 
 impl Plan {
-    /// Letters for [`Plan::run`] that a later or simultaneous run will not have.
+    /// Letters for [`Plan::run`] that no later or simultaneous run has.
     pub fn new_run() -> [u8; RUN_LETTERS] {
         let now = cattlegrid_server::time::unix_now().as_nanos() as u64;
         let mut number = mix(now ^ u64::from(std::process::id()) << 40);
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    /// The key of this name, if it is one of ours.
+    /// The number of the key with this name; None: the plan has no such key.
     pub fn id(&self, name: &[u8]) -> Option<u64> {
         let digits = name.strip_prefix(&self.run).filter(|_| name.len() == self.key_bytes)?;
         let id = digits.iter().try_fold(0_u64, |id, digit| {
@@ -96,7 +96,7 @@ impl Plan {
         self.sizes.of(mix(id ^ self.seed << 32))
     }
 
-    /// Seconds that key `id` lives; 0: for ever.
+    /// The lifetime of key `id` in seconds; 0: for ever.
     pub fn ttl_seconds(&self, id: u64) -> u32 {
         self.ttls.0.of(mix(id ^ !self.seed << 32))
     }
@@ -105,7 +105,7 @@ impl Plan {
 /// Numbers with weights: `100` or `100:9,5000:1`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Weights {
-    /// Each number with the sum of the weights up to it.
+    /// Each number, with the sum of the weights up to it.
     numbers: Vec<(u32, u64)>,
 }
 
@@ -145,13 +145,13 @@ enum SizesKind {
     LogNormal(LogNormal<f64>),
 }
 
-/// Largest value asked for.
+/// Largest size of a value in bytes.
 const VALUE_BYTES_MAX: u32 = 64 << 20;
 /// Largest value of a log-normal mix: memcached's item limit is 1 MiB, key and header included.
 const LOGNORMAL_BYTES_MAX: f64 = 1_000_000.0;
 
 impl Sizes {
-    /// All values of one size.
+    /// One size for all values.
     pub fn fixed(bytes: u32) -> Self {
         Self(SizesKind::Weighted(Weights { numbers: vec![(bytes, 1)] }))
     }
@@ -206,7 +206,7 @@ impl FromStr for Sizes {
 pub struct Ttls(Weights);
 
 impl Ttls {
-    /// Everything lives for ever.
+    /// No lifetimes: every value stays for ever.
     pub fn never() -> Self {
         Self(Weights { numbers: vec![(0, 1)] })
     }
@@ -217,7 +217,7 @@ impl FromStr for Ttls {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let ttls: Weights = text.parse()?;
-        // More would be read as a date.
+        // A larger number would mean a date.
         if ttls.numbers.iter().any(|(seconds, _)| *seconds > TTL_SECONDS_MAX) {
             return Err(format!("a lifetime is {TTL_SECONDS_MAX} seconds (30 days) at most"));
         }
@@ -230,9 +230,9 @@ const TTL_SECONDS_MAX: u32 = 30 * 24 * 60 * 60;
 /// How often each key is asked for: `uniform` or `zipf:EXPONENT`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Popularity {
-    /// All equally often.
+    /// All keys equally often.
     Uniform,
-    /// The n-th most popular one in proportion to n to the power of minus this exponent, 0.0..=10.0.
+    /// The n-th most popular key in proportion to n to the power of minus this exponent, 0.0..=10.0.
     Zipf(f64),
 }
 
@@ -261,9 +261,9 @@ pub enum Op {
     Set,
 }
 
-/// Where requests come from.
+/// A source of requests.
 pub trait Supply: Send {
-    /// The next request: appends its keys; nothing at the end.
+    /// Appends the keys of the next request to `keys`; None at the end.
     fn next(&mut self, keys: &mut Vec<u64>) -> Option<Op>;
 }
 
@@ -274,17 +274,17 @@ pub struct Mix {
     rng: SmallRng,
     zipf: Option<Zipf<f64>>,
     drawn: u64,
-    /// The next key that is asked for once.
+    /// The next key of those that are asked for once.
     one_hit: u64,
 }
 
-/// Threads that draw keys which are asked for once, at most.
+/// Most threads that draw keys which are asked for once.
 const STREAMS: u64 = 256;
-/// After this many of its own a stream starts again; their numbers have ten digits at most.
+/// The number of such keys after which a stream starts again. Their numbers have at most ten digits.
 const ONE_HITS: u64 = 30_000_000;
 
 impl Mix {
-    /// `stream`: another one for each thread, so that they do not draw the same keys.
+    /// A mix for one thread. `stream`: the thread's number, so that threads do not draw the same keys.
     pub fn new(plan: Arc<Plan>, stream: u64) -> Self {
         let zipf = match plan.popularity {
             Popularity::Uniform => None,
@@ -307,7 +307,7 @@ impl Mix {
         if self.plan.drift == 0 {
             return rank;
         }
-        // The ranks slide over the keys: each becomes the most popular one at once and then fades.
+        // The ranks move over the keys: each key becomes the most popular one at once, and then fades.
         let newest = self.drawn / self.plan.drift % keys;
         (newest + keys - rank) % keys
     }
@@ -331,7 +331,7 @@ impl Supply for Mix {
     }
 }
 
-/// Sets every key once; clones share the work.
+/// Sets every key once. Clones share the work.
 #[derive(Debug, Clone)]
 pub struct Fill {
     next: Arc<AtomicU64>,
@@ -355,7 +355,7 @@ impl Supply for Fill {
     }
 }
 
-/// Gets of recorded keys in their order; clones share the place in it.
+/// Gets of recorded keys in their order. Clones share the position.
 #[derive(Debug, Clone)]
 pub struct Replay {
     trace: Arc<[u32]>,
@@ -363,14 +363,14 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Keys in the order they were asked for, numbered from 0, and how many there are.
+    /// A replay of these keys, numbered from 0, in the order of the trace.
     pub fn new(trace: Arc<[u32]>) -> Self {
         Self { trace, next: Arc::default() }
     }
 
-    /// Reads the format of the ARC traces: a line `START COUNT ...` asks for `COUNT` keys from `START` on.
+    /// Parses the format of the ARC traces: a line `START COUNT ...` asks for `COUNT` keys from `START` on.
     ///
-    /// The keys are renumbered in the order they first appear. Gives the trace and the number of keys.
+    /// The keys are renumbered in the order of their first use. Returns the trace and the number of keys.
     pub fn parse(text: &str) -> Result<(Arc<[u32]>, u64), String> {
         let mut numbers = std::collections::HashMap::new();
         let mut trace = Vec::new();

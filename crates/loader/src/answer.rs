@@ -1,4 +1,4 @@
-//! The answer of a worker: a value, or that there is none.
+//! The answer of a worker: a value, or that no value exists.
 //!
 //! A worker with frames answers with the list of [`wire::Answer`], one with JSON lines with an object:
 //!
@@ -25,17 +25,17 @@ use serde_json::{Map, Value};
 pub(crate) enum LoaderAnswer {
     /// A list that [`wire::Answer`] can read.
     List(Reply),
-    /// A value that came as JSON.
+    /// A value from JSON.
     Value { data: Vec<u8>, ttl: Option<i32>, flags: u32, tags: Vec<String> },
-    /// There is none, as JSON says it.
+    /// No value, from JSON.
     NotFound { ttl: Option<u32> },
 }
 
 impl LoaderAnswer {
-    /// Reads the answer of a worker of a loader of this mode.
+    /// Reads the answer of a worker of a loader in this mode.
     ///
     /// # Errors
-    /// What is wrong with it and what is expected, in a line.
+    /// The fault of the answer, and what was expected, in a line.
     pub(crate) fn read(reply: Reply, mode: LoaderMode) -> Result<Self, String> {
         if mode != LoaderMode::JsonLines {
             return match wire::Answer::parse(reply.parts()) {
@@ -46,17 +46,17 @@ impl LoaderAnswer {
         object(reply.part(0))
     }
 
-    /// Whether there is a value.
+    /// Whether the answer has a value.
     pub(crate) fn is_value(&self) -> bool {
         self.with_end(|end| matches!(end, LoadEnd::Value { .. }))
     }
 
-    /// Client flags of the value; 0 if there is none.
+    /// The value's client flags; 0 without a value.
     pub(crate) fn flags(&self) -> u32 {
         self.with_end(|end| if let LoadEnd::Value { flags, .. } = end { *flags } else { 0 })
     }
 
-    /// Bytes of the value; 0 if there is none.
+    /// The value's length in bytes; 0 without a value.
     pub(crate) fn value_len(&self) -> usize {
         self.with_end(|end| match end {
             LoadEnd::Value { data, .. } => data.len(),
@@ -64,7 +64,7 @@ impl LoaderAnswer {
         })
     }
 
-    /// Lends it in the form that the engine takes.
+    /// Passes the answer, in the form that the engine takes, to `use_it`.
     pub(crate) fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
         match self {
             Self::List(reply) => match wire::Answer::parse(reply.parts()) {
@@ -84,7 +84,7 @@ impl LoaderAnswer {
     }
 }
 
-/// Members of an answer; `type` is there for symmetry with the job, and says nothing.
+/// The members of an answer. `type` is allowed because jobs have it, and is ignored.
 const MEMBERS: [&str; 8] = ["id", "type", "value", "base64", "ttl", "flags", "tags", "not_found"];
 
 fn object(text: &[u8]) -> Result<LoaderAnswer, String> {
@@ -99,7 +99,7 @@ fn object(text: &[u8]) -> Result<LoaderAnswer, String> {
     }
     let not_found = members.remove("not_found").filter(|value| *value != Value::Bool(false));
     match (members.remove("value"), not_found) {
-        // One of them is the zero of its type.
+        // One of the two members is its type's zero value.
         (Some(value), Some(none)) if none == 0 => value_of(value, &members),
         (Some(value), Some(none)) if value == "" => not_found_of(&none, &members),
         (Some(_), Some(_)) => Err("the answer has both value and not_found; send one of them".to_owned()),
@@ -109,7 +109,8 @@ fn object(text: &[u8]) -> Result<LoaderAnswer, String> {
     }
 }
 
-/// Whether a member says nothing: `null`, or what serialisers write for messages of a worker that this object is not.
+/// Whether a member counts as absent: it is `null`, or a serialiser wrote the zero value of a field that the
+/// worker did not set.
 fn is_absent(name: &str, value: &Value) -> bool {
     match name {
         "ready" | "retire" | "pong" | "more" => matches!(value, Value::Null | Value::Bool(false)),
@@ -168,12 +169,12 @@ fn not_found_of(value: &Value, members: &Map<String, Value>) -> Result<LoaderAns
     })
 }
 
-/// Whether a value is not the zero of its type.
+/// Whether a value is not its type's zero value.
 fn is_set(value: &Value) -> bool {
     !(*value == 0 || *value == false || value.as_array().is_some_and(Vec::is_empty))
 }
 
-/// A member that is a whole number of this type, if it is there.
+/// The member `name` as a whole number of this type; None: it is absent.
 fn number<T: TryFrom<i64>>(
     members: &Map<String, Value>,
     name: &str,
@@ -205,7 +206,7 @@ fn shown(value: &Value) -> String {
     if chars.next().is_some() { format!("{head}...") } else { head }
 }
 
-/// Characters of a worker's text that a message shows.
+/// Most characters of a worker's text in a message.
 const SHOWN_CHARS: usize = 40;
 
 #[cfg(test)]

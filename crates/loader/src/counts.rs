@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use cattlegrid_pool::RoomPermit;
 
-/// How a job ended, as it is counted.
+/// The end of a job, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndKind {
     Value,
     NotFound,
-    /// The worker reported an error, or its answer cannot be used.
+    /// The worker reported an error, or its answer is invalid.
     Error,
     /// The worker was lost.
     Lost,
@@ -41,7 +41,7 @@ pub struct Counts {
     pub values: AtomicU64,
     /// Jobs that ended with "not found".
     pub not_found: AtomicU64,
-    /// Jobs that ended with an error of the worker, or with an answer that cannot be used.
+    /// Jobs that ended with an error of the worker, or with an invalid answer.
     pub errors: AtomicU64,
     /// Jobs that ended because their worker was lost.
     pub lost: AtomicU64,
@@ -51,13 +51,14 @@ pub struct Counts {
     pub refused: AtomicU64,
     /// Jobs that were withdrawn before a worker had begun them, or whose worker has stopped when it was told.
     pub cancelled: AtomicU64,
-    /// Results that were dropped because their lease had ended, or because the key was invalidated meanwhile.
+    /// Results that were dropped because their lease had ended, or because the key was invalidated in the
+    /// meantime.
     pub late: AtomicU64,
     /// Values that were not stored: there was no memory, they were too large, or had too many tags.
     pub not_stored: AtomicU64,
-    /// Old values that were left out of jobs, because those of other jobs took too much memory.
+    /// Old values that were left out of jobs, because the old values of other jobs took too much memory.
     pub stale_left_out: AtomicU64,
-    /// Bytes of results on their way.
+    /// Bytes of results in transit.
     pub bytes: AtomicUsize,
     /// Bytes of old values in jobs that have not ended.
     pub stale_bytes: AtomicUsize,
@@ -88,7 +89,7 @@ impl Counts {
         self.running.fetch_sub(1, Relaxed);
     }
 
-    /// Counters start again at 0; jobs that run still run.
+    /// Sets the counters to 0; running jobs still count as running.
     pub(crate) fn reset(&self) {
         let own = [
             &self.jobs,
@@ -101,7 +102,7 @@ impl Counts {
         self.ends().into_iter().chain(own).for_each(|counter| counter.store(0, Relaxed));
     }
 
-    /// Jobs that have ended.
+    /// The number of jobs that have ended.
     pub fn ended(&self) -> u64 {
         self.ends().iter().map(|counter| counter.load(Relaxed)).sum()
     }
@@ -119,7 +120,7 @@ impl Counts {
     }
 }
 
-/// A result on its way: it has room among those of all loaders, and its loader counts its bytes.
+/// A result in transit: it occupies room among the results of all loaders, and its loader counts its bytes.
 #[derive(Debug)]
 pub(crate) struct BytesInTransit {
     room: Arc<RoomPermit>,
@@ -139,7 +140,7 @@ impl Drop for BytesInTransit {
     }
 }
 
-/// The old values of all loaders that are on their way to workers, in bytes, and how many they may be.
+/// A limit on the bytes of old values in transit to workers of all loaders.
 #[derive(Debug)]
 pub(crate) struct StaleBytes {
     bytes: AtomicUsize,
@@ -147,12 +148,13 @@ pub(crate) struct StaleBytes {
 }
 
 impl StaleBytes {
-    /// With at most `max` bytes.
+    /// A limit of `max` bytes.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { bytes: AtomicUsize::new(0), max })
     }
 
-    /// Takes `bytes` for a value of this loader, which counts them, until the permit is dropped. None: there is no room.
+    /// Takes `bytes` for a value of this loader, which counts them, until the permit is dropped. None: there
+    /// is no room.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize, counts: &Arc<Counts>) -> Option<StalePermit> {
         let fits = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -161,7 +163,7 @@ impl StaleBytes {
     }
 }
 
-/// Bytes of an old value on its way.
+/// The right to bytes of an old value in transit.
 #[derive(Debug)]
 pub(crate) struct StalePermit {
     stale: Arc<StaleBytes>,

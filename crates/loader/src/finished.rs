@@ -10,18 +10,18 @@ use crate::answer::LoaderAnswer;
 use crate::counts::BytesInTransit;
 use crate::program::LoaderProgram;
 
-/// The end of a job. What it carries is counted as on its way until it is dropped.
+/// The end of a job. Its result counts as in transit until this is dropped.
 #[derive(Debug)]
 pub struct Finished {
     /// The load as it was ordered, without the old value.
     pub(crate) load: Load,
     pub(crate) result: Result<LoaderAnswer, Failure>,
-    /// None: there is no such loader.
+    /// The loader; None: there is no loader of this name.
     pub(crate) program: Option<Arc<LoaderProgram>>,
     pub(crate) _room: Option<BytesInTransit>,
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) text: String,
@@ -34,7 +34,7 @@ impl Finished {
         &self.load
     }
 
-    /// Lends the end in the form that the engine takes.
+    /// Passes the result, in the form that the engine takes, to `use_it`.
     pub fn with_end<R>(&self, use_it: impl FnOnce(&LoadEnd<'_>) -> R) -> R {
         match &self.result {
             Ok(answer) => answer.with_end(use_it),
@@ -45,7 +45,7 @@ impl Finished {
         }
     }
 
-    /// Counts what became of the result.
+    /// Counts the outcome of storing the result.
     pub fn landed(self, landed: LoadOutcome) {
         let Some(program) = &self.program else { return };
         let counts = program.counts();
@@ -65,7 +65,8 @@ impl Finished {
     }
 }
 
-/// The text as clients get it: percent-encoded, so that it has neither blanks nor line ends, and cut.
+/// The text for clients: percent-encoded, so that it has neither blanks nor line ends, and cut to
+/// [`TEXT_BYTES_MAX`].
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for char in text.chars() {
@@ -87,7 +88,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Most bytes of a text for clients, as of a text that clients send.
+/// Most bytes of a text for clients; the same as of a text from clients.
 pub(crate) const TEXT_BYTES_MAX: usize = 500;
 
 #[cfg(test)]
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(encoded("no luck: 5 %,\r\nSTORED \u{fc}"), "no%20luck:%205%20%25%2C%0D%0ASTORED%20%C3%BC");
         assert_eq!(encoded(&"x".repeat(500)).len(), 500);
         assert_eq!(encoded(&"x".repeat(501)).len(), 500);
-        // A character is there as a whole or not at all.
+        // A character is never cut in the middle.
         assert_eq!(encoded(&"\u{fc}".repeat(500)), "%C3%BC".repeat(83));
     }
 }

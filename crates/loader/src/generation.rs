@@ -20,7 +20,7 @@ use crate::loaders::{Generation, GenerationSet, Loaders};
 use crate::pool::{builder, builder_of};
 use crate::program::LoaderProgram;
 
-/// A loader did not start. The text has its name, and its worker's last words.
+/// The error of a loader that did not start. Its text has the loader's name, and the worker's last output.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("loader {loader}: {reason}")]
 pub struct StartError {
@@ -30,12 +30,12 @@ pub struct StartError {
     pub reason: String,
 }
 
-/// A new generation that is ready and not in place yet.
+/// A new generation that is ready and not in force yet.
 #[must_use = "it ends when it is dropped; commit() puts it in place"]
 #[derive(Debug)]
 pub struct NewGeneration {
     set: GenerationSet,
-    /// Old pools that have given up a worker, with `idle` and `max` as they were.
+    /// Old pools that have given up a worker for it, with their former `idle` and `max`.
     squeezed: Vec<(Pool, usize, usize)>,
 }
 
@@ -63,10 +63,12 @@ impl Loaders {
         Ok(loaders)
     }
 
-    /// Starts a new generation of all loaders, and waits until it is ready. Takes as long as the slowest, while `keeps_waiting` says so.
+    /// Starts a new generation of all loaders, and waits until all are ready. `keeps_waiting` can end the
+    /// wait.
     ///
     /// # Errors
-    /// The first loader that did not become ready within its `start_timeout`, or while `keeps_waiting`. Everything is as it was.
+    /// The first loader that did not become ready within its `start_timeout`, or before `keeps_waiting`
+    /// returned false. Everything is as before.
     pub fn prepare(
         &self,
         settings: &[LoaderSettings],
@@ -75,11 +77,11 @@ impl Loaders {
         self.spawn(settings, |settings| settings.mode != LoaderMode::Template, keeps_waiting)
     }
 
-    /// Puts a new generation in place, together with what `put_in_force` does. No load is lost in between: while it runs,
-    /// loaders that are new are there already, and those that go are there still.
+    /// Puts a new generation in force, together with the changes of `put_in_force`. No load is lost: while
+    /// that runs, new loaders are there already, and removed ones are still there.
     ///
     /// # Errors
-    /// Those of `put_in_force`. Everything is as it was.
+    /// The error of `put_in_force`. Everything is as before.
     pub fn commit<R, E>(
         &self,
         mut prepared: NewGeneration,
@@ -111,17 +113,19 @@ impl Loaders {
         }
         let mut current = self.current_mut();
         let old = std::mem::replace(&mut *current, new);
-        // No job is submitted until `current` is let go: all jobs of these loaders are in old pools. Those that no worker has begun
-        // are taken back, and the engine orders them anew: they need not wait for old workers to leave.
+        // No job is submitted until `current` is released, so all jobs of these loaders are in old pools.
+        // Jobs that no worker has begun are taken back, and the engine orders them again: they need not wait
+        // for old workers to leave.
         self.common.table.withdraw_all(|name| old.contains_key(name));
         drop(current);
-        // What was squeezed ends.
+        // The old pools that gave up a worker end now.
         prepared.squeezed.clear();
         self.drain(old.into_iter().filter(|(name, _)| !added.contains(name)).map(|(_, running)| running));
         Ok(done)
     }
 
-    /// Starts a pool for each, and waits for all. `probes`: whether one of its workers must become ready.
+    /// Starts a pool for each loader, and waits for all. `probes`: whether one worker of each must become
+    /// ready.
     fn spawn(
         &self,
         settings: &[LoaderSettings],
@@ -188,7 +192,7 @@ fn start_error(settings: &LoaderSettings, reason: String) -> StartError {
     StartError { loader: settings.name.clone(), reason }
 }
 
-/// Descriptors that the pools of these loaders need at most, while a reload replaces all of them.
+/// The most descriptors that the pools of these loaders need while a reload replaces all of them.
 pub fn descriptors(settings: &[LoaderSettings]) -> usize {
     let of_one = |settings| builder(settings, 0).map_or(0, |builder| builder.descriptors());
     2 * settings.iter().map(of_one).sum::<usize>()

@@ -10,14 +10,15 @@ pub trait Host: Send + Sync + 'static {
     /// The time.
     fn now(&self) -> Instant;
 
-    /// Text for the log, one line or more, at a limited rate: words of workers, and what goes wrong with them.
+    /// Writes text to the log, one line or more: output of workers, and faults of them. The rate is limited.
     fn log(&self, severity: Severity, text: &str);
 
-    /// A job that was submitted for this lane has ended. [`crate::Loaders::submit`] may call it as well.
+    /// Takes the end of a job that was submitted for this lane. [`crate::Loaders::submit`] may call it as
+    /// well.
     fn finished(&self, lane: usize, finished: Finished);
 }
 
-/// How important a text is.
+/// The importance of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// A loader cannot do its work.

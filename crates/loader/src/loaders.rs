@@ -39,7 +39,7 @@ pub struct Loaders {
     draining: Arc<OldGenerations>,
 }
 
-/// Generations whose last jobs run.
+/// Old generations that finish their last jobs.
 #[derive(Debug, Default)]
 pub(crate) struct OldGenerations(Mutex<Vec<Arc<Generation>>>);
 
@@ -49,13 +49,13 @@ pub(crate) struct JobContext {
     /// The server's largest item, in bytes.
     pub(crate) item_bytes_max: usize,
     pub(crate) table: JobTable,
-    /// For results, until they are stored.
+    /// The room for results, until they are stored.
     pub(crate) room: ReplyRoom,
-    /// Old values in jobs that have not ended.
+    /// The limit on old values in jobs that have not ended.
     stale: Arc<StaleBytes>,
 }
 
-/// Loaders by name.
+/// The generations in force, by the loader's name.
 pub(crate) type GenerationSet = BTreeMap<Arc<str>, Arc<Generation>>;
 
 /// A generation of a loader.
@@ -64,11 +64,11 @@ pub(crate) struct Generation {
     pub(crate) program: Arc<LoaderProgram>,
     pub(crate) settings: LoaderSettings,
     pub(crate) pool: Pool,
-    /// No process of it is left.
+    /// Whether all its processes are gone.
     pub(crate) gone: Arc<AtomicBool>,
 }
 
-/// A loader, for statistics.
+/// A loader as statistics show it.
 #[derive(Debug)]
 pub struct LoaderView {
     /// The loader's name.
@@ -79,7 +79,7 @@ pub struct LoaderView {
     pub counts: Arc<Counts>,
     /// Statistics of the pool in force.
     pub pool: Stats,
-    /// Workers of earlier generations whose last jobs run.
+    /// The number of workers of earlier generations that finish their last jobs.
     pub draining: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct LoaderView {
 pub struct JobView {
     /// The name of its loader.
     pub loader: Arc<str>,
-    /// No client waits for it.
+    /// Whether no client waits for the job.
     pub is_refresh: bool,
 }
 
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Loaders {
 }
 
 impl Loaders {
-    /// Without any loader.
+    /// No loaders.
     pub(crate) fn empty(host: Arc<dyn Host>, item_bytes_max: usize) -> Self {
         let stale = StaleBytes::new(STALE_MIN.max(item_bytes_max.saturating_mul(2)));
         let room = reply_room(item_bytes_max);
@@ -107,9 +107,11 @@ impl Loaders {
         Self { common: Arc::new(common), current: RwLock::default(), draining: Arc::default() }
     }
 
-    /// Does what the engine has ordered: all jobs of a loader are submitted together. The ends go to this lane.
+    /// Submits what the engine has ordered: all jobs of a loader in one submission. Their ends go to this
+    /// lane.
     pub fn submit(&self, lane: usize, orders: Vec<LoadOrder>) {
-        // Until the end: a new generation waits for it, so that no job goes to a generation that takes none.
+        // Held until the end: a new generation waits for it, so that no job goes to a generation that has
+        // ended.
         let set = self.current();
         let mut wishes = Vec::new();
         let mut jobs: Vec<(&Arc<Generation>, Vec<u64>, Vec<JobSpec>)> = Vec::new();
@@ -159,7 +161,7 @@ impl Loaders {
         let stale_bytes = load.stale.as_ref().map_or(0, DeliveredValue::len);
         let mut permit = self.common.stale.take(stale_bytes, program.counts());
         let mut args = permit.is_some().then(|| job::args(&load, mode));
-        // As text in JSON it may be longer than a job may be.
+        // As text in JSON the value may be longer than a job may be.
         let most = stale_job_bytes_max(mode, self.common.item_bytes_max);
         if args.as_ref().is_none_or(|args| load.stale.is_some() && args.len() > most) {
             (load.stale, permit, args) = (None, None, None);
@@ -209,17 +211,17 @@ impl Loaders {
         views.collect()
     }
 
-    /// Counters start again at 0: `stats reset`.
+    /// Sets the counters to 0: `stats reset`.
     pub fn reset_stats(&self) {
         self.current().values().for_each(|running| running.program.counts().reset());
     }
 
-    /// Bytes of results that are read or on their way to be stored, and how many they may be.
+    /// The bytes of results that are read or in transit, and the limit.
     pub fn transit(&self) -> (usize, usize) {
         (self.common.room.used(), self.common.room.max())
     }
 
-    /// Jobs that have not ended.
+    /// The number of jobs that have not ended.
     pub fn jobs(&self) -> usize {
         self.common.table.len()
     }
@@ -241,7 +243,7 @@ impl Loaders {
         self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets generations end: they finish their jobs.
+    /// Ends generations after their jobs.
     pub(crate) fn drain(&self, old: impl IntoIterator<Item = Arc<Generation>>) {
         for running in old {
             drop(running.pool.shutdown());
@@ -261,11 +263,12 @@ impl OldGenerations {
 
     fn add(&self, running: Arc<Generation>) {
         self.lock().push(running);
-        // It may have ended before.
+        // A generation may have ended before.
         self.let_go();
     }
 
-    /// Lets go of those that have ended, and so of their descriptors. A pool calls it on its own thread when no process is left.
+    /// Drops the generations that have ended, with their descriptors. A pool calls it on its own thread when
+    /// its last process is gone.
     pub(crate) fn let_go(&self) {
         let mut all = self.lock();
         let (gone, left): (Vec<_>, Vec<_>) = all.drain(..).partition(|old| old.gone.load(SeqCst));

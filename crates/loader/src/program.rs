@@ -1,5 +1,5 @@
-//! A loader as it is known by its name, over all generations of its processes: counters, the bound on its processes, and
-//! its lines in the log.
+//! The state of a loader that all its generations share, by its name: counters, the bound on its processes,
+//! and its lines in the log.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ impl LoaderProgram {
         &self.budget
     }
 
-    /// Lines of a worker's output, or of its log.
+    /// Passes lines of a worker's output, or of its log, to the host's log.
     pub(crate) fn pass_on(&self, chunk: &LogChunk<'_>) {
         let severity = match chunk.level {
             1 => Severity::Error,
@@ -96,7 +96,8 @@ impl LoaderProgram {
         self.host.log(severity, said.trim_end());
     }
 
-    /// Whether lines are those of a worker that could not start, and are in the log. They are counted as left out.
+    /// Whether these are lines of a worker that could not start, and are in the log. Then they are counted as
+    /// left out.
     fn is_known(&self, lines: &[&str]) -> bool {
         let is_known = self.limits().starts.is_known(lines, self.host.now());
         if is_known {
@@ -105,18 +106,18 @@ impl LoaderProgram {
         is_known
     }
 
-    /// Something is wrong with a worker, or with all.
+    /// Reports a fault of a worker, or of all.
     pub(crate) fn report(&self, error: &PoolError) {
         let severity = match error {
             PoolError::CrashLoop { .. } | PoolError::PoolLost | PoolError::Callback => Severity::Error,
             _ => Severity::Warning,
         };
         match error {
-            // The rule file has said it, with the words of its settings.
+            // The rule file was refused already, with a message about its settings.
             PoolError::StdioMode { .. } => {}
-            // Once for each series of failures: no failure of a job keeps it out of the log.
+            // Reported once for each series of failures: failures of jobs do not keep it out of the log.
             PoolError::CrashLoop { reason, .. } => {
-                // The last words of the last start; its report came before.
+                // The reason has the last output of the last start, whose report came before.
                 let (text, more) = (error.to_string(), reason.split_once(OUTPUT_ENDS));
                 let words = more.map_or(0, |(_, words)| OUTPUT_ENDS.len() + words.len());
                 let is_known =
@@ -138,8 +139,8 @@ impl LoaderProgram {
         }
     }
 
-    /// Why no worker could be started, as the start of the server or a reload says: without what the program wrote if that is in the log
-    /// just before.
+    /// Why no worker could be started, for the start of the server or a reload. It leaves out the program's
+    /// output if the log has that already.
     pub(crate) fn why(&self, error: &Error) -> String {
         match error {
             Error::StartFailed { reason, stderr_tail, .. }
@@ -152,8 +153,8 @@ impl LoaderProgram {
         }
     }
 
-    /// A job has failed: why, and more about it in lines, such as a traceback. The log has the pattern of the key's rule, and its
-    /// key only among the internal steps.
+    /// Reports why a job has failed. `more`: lines about it, such as a traceback. The log shows the pattern
+    /// of the key's rule; the key itself is in the log of internal steps only.
     pub(crate) fn report_job(&self, load: &Load, why: &str, more: &str) {
         let mut text = format!("{}: {why}", load.rule.pattern.text());
         for line in more.lines() {
@@ -166,7 +167,7 @@ impl LoaderProgram {
         }
     }
 
-    /// False: there were too many.
+    /// Writes a line to the log. False: there were too many lines.
     fn say(&self, severity: Severity, text: &str) -> bool {
         let (admitted, before) = self.admit(1, |limits| &mut limits.reports);
         if admitted > 0 {
@@ -203,9 +204,9 @@ impl LoaderProgram {
 /// The words that the pool puts between a reason and a program's last words.
 const OUTPUT_ENDS: &str = "; output ends: ";
 
-/// Reports of failures a second.
+/// Most reports of failures per second.
 const REPORTS: usize = 1;
-/// Lines of output a second.
+/// Most lines of output per second.
 const OUTPUT_LINES: usize = 10;
 
 #[cfg(test)]

@@ -4,34 +4,34 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// After this time without a failed start the same output is new again.
+/// The time without a failed start after which the same output is written again.
 const FORGET: Duration = Duration::from_secs(300);
-/// Lines of output that are remembered, and the most characters of each.
+/// Most lines of output that are remembered, and most characters of each.
 const PASSED_MAX: usize = 200;
 const LINE_MAX: usize = 1024;
 
 /// Output of a failed start, and the start that it belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct StartOutput {
-    /// Lines of output that are in the log, the last ones.
+    /// The last lines of output that are in the log.
     passed: VecDeque<String>,
-    /// The last lines of a worker that could not start, and when the last one of them failed.
+    /// The last output of workers that could not start, and the time of the last failure.
     failed: Option<(String, Instant)>,
 }
 
-/// How much of the output of a worker that could not start is written with the reason.
+/// How much of a failed worker's output is written with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputNews {
-    /// All.
+    /// All of it.
     New,
-    /// Nothing: its lines are in the log just before.
+    /// Nothing: the lines are in the log just before.
     Passed,
-    /// Nothing: it is that of an earlier start.
+    /// Nothing: an earlier start wrote the same.
     Repeated,
 }
 
 impl StartOutput {
-    /// Lines of output were written to the log.
+    /// Records lines of output that were written to the log.
     pub(crate) fn pass(&mut self, lines: &[&str]) {
         for line in &lines[lines.len().saturating_sub(PASSED_MAX)..] {
             if self.passed.len() == PASSED_MAX {
@@ -41,7 +41,7 @@ impl StartOutput {
         }
     }
 
-    /// Whether these lines of output are what a worker wrote that could not start a short time ago.
+    /// Whether a worker that failed to start a short time ago wrote the same lines.
     pub(crate) fn is_known(&self, lines: &[&str], now: Instant) -> bool {
         let Some((text, _)) = self.failed.as_ref().filter(|(_, at)| is_recent(*at, now)) else {
             return false;
@@ -49,7 +49,7 @@ impl StartOutput {
         lines.iter().all(|line| text.lines().any(|known| known == *line))
     }
 
-    /// A worker could not start; `tail`: the end of its output.
+    /// Records a failed start. `tail`: the end of the worker's output.
     pub(crate) fn fail(&mut self, tail: &str, now: Instant) -> OutputNews {
         let before = self.failed.replace((tail.to_owned(), now));
         if before.is_some_and(|(text, at)| text == tail && is_recent(at, now)) {
@@ -57,7 +57,7 @@ impl StartOutput {
         }
         let lines: Vec<&str> = tail.lines().collect();
         let from = self.passed.len().saturating_sub(lines.len());
-        // The first may be cut.
+        // The first line may be cut.
         let same = self.passed.range(from..).zip(&lines).all(|(passed, line)| passed.ends_with(line));
         let is_passed = !lines.is_empty() && self.passed.len() >= lines.len() && same;
         if is_passed { OutputNews::Passed } else { OutputNews::New }

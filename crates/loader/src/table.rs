@@ -23,12 +23,12 @@ pub(crate) struct JobTable {
     shards: [Mutex<HashMap<u64, LoadEntry>>; SHARDS],
 }
 
-/// A job that runs, or waits for a worker.
+/// A job that runs, or that waits for a worker.
 #[derive(Debug)]
 pub(crate) struct LoadEntry {
     pub(crate) loader: Arc<str>,
     pub(crate) is_refresh: bool,
-    /// The priority it gets when clients wait for it.
+    /// The job's priority when clients wait for it.
     pub(crate) urgent: Priority,
     handle: Option<JobHandle>,
     wish: Option<JobChange>,
@@ -38,13 +38,13 @@ pub(crate) struct LoadEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobChange {
     Raise,
-    /// A worker that has begun it goes on, and its result counts.
+    /// A worker that has begun the job continues, and the result counts.
     Withdraw,
     /// The result does not count; a worker that has begun the job is told.
     Abandon,
 }
 
-/// Locks, so that threads seldom meet at one.
+/// The number of locks, so that threads seldom wait for each other.
 const SHARDS: usize = 16;
 
 impl LoadEntry {
@@ -60,7 +60,7 @@ impl LoadEntry {
             (Some(handle), JobChange::Raise) => handle.raise(self.urgent),
             (Some(handle), JobChange::Withdraw) => handle.withdraw(),
             (Some(handle), JobChange::Abandon) => handle.abandon(),
-            // A job that is withdrawn need not be raised any more, and an abandoned job is withdrawn.
+            // A withdrawn job need not be raised any more; an abandoned job counts as withdrawn.
             (None, JobChange::Raise)
                 if matches!(self.wish, Some(JobChange::Withdraw | JobChange::Abandon)) => {}
             (None, JobChange::Withdraw) if self.wish == Some(JobChange::Abandon) => {}
@@ -74,7 +74,7 @@ impl JobTable {
         Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    /// A job is about to be submitted.
+    /// Adds a job that is about to be submitted.
     pub(crate) fn enter(&self, token: u64, entry: LoadEntry) {
         self.shard(token).insert(token, entry);
     }
@@ -94,7 +94,7 @@ impl JobTable {
         self.shard(token).remove(&token);
     }
 
-    /// Something is wanted of it; nothing happens if it has ended.
+    /// Changes a job; does nothing if it has ended.
     pub(crate) fn wish(&self, token: u64, wish: JobChange) {
         if let Some(entry) = self.shard(token).get_mut(&token) {
             entry.grant(wish);

@@ -69,7 +69,8 @@ fn throughput(launch: &Launch) {
     }
 }
 
-/// As T2 at load 16, for a worker that takes batches: single jobs, and batches of up to 16, of which the worker has two.
+/// The measurement T2 at load 16, for a worker that takes batches: single jobs, and batches of up to 16, of
+/// which the worker has two.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 fn in_batches(launch: &Launch) {
     let count = 400_000_u64;

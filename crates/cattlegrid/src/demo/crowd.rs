@@ -1,4 +1,5 @@
-//! Many clients of one key, each of which computes what it misses: as a plain memcached client does.
+//! Many clients of one key, each of which computes the value after a miss, as a client of plain memcached
+//! does.
 //!
 //! All are played by one thread. A client asks; on a miss it computes, which takes a place of the [`Backend`] for a
 //! while, stores the value and has it. Every value names the computation it came from, so that each reply can be
@@ -29,22 +30,22 @@ pub(super) struct Backend {
 #[derive(Debug, Clone)]
 pub(super) struct CrowdTask<'a> {
     pub(super) key: &'a str,
-    /// Exptime of what they store.
+    /// The exptime of stored values.
     pub(super) exptime: u32,
     pub(super) backend: Backend,
-    /// Ask again and again until so long after a value was stored; None: each asks once.
+    /// How long clients ask again after a value was stored; None: each client asks once.
     pub(super) again_for: Option<Duration>,
 }
 
 /// The replies that the clients got, counted.
 pub(super) struct CrowdResult {
-    /// Computations made.
+    /// The number of computations.
     pub(super) computed: u64,
-    /// Gets answered with a value.
+    /// The number of gets answered with a value.
     pub(super) hits: u64,
     /// The number of hits while a computation was under way.
     pub(super) hits_meanwhile: u64,
-    /// From a question to its value. Under `again_for` only of what was answered while one computed.
+    /// Times from a get to its value. Under `again_for` only gets that were answered during a computation.
     pub(super) tally: Tally,
 }
 
@@ -61,7 +62,7 @@ struct CrowdClient {
     input: Vec<u8>,
     state: ClientState,
     asked: Instant,
-    /// The least version that is right: stored before it asked.
+    /// The lowest version that a reply may have: the last one stored before the get.
     floor: u64,
 }
 
@@ -74,30 +75,30 @@ enum ClientState {
     Storing(u64),
 }
 
-/// A reply.
+/// A reply to a client.
 enum CrowdReply {
     Miss,
     Hit(String),
     Stored,
 }
 
-/// A server that says nothing for this long, while no client computes, is lost.
+/// A server that sends nothing for this long, while no client computes, counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A play that lasts longer does not end by itself.
+/// Longest time of a run.
 const LONGEST: Duration = Duration::from_secs(60);
 const ROUND: Duration = Duration::from_millis(50);
 
-/// One run of a play.
+/// The state of a run.
 struct CrowdRun<'a> {
     play: &'a CrowdTask<'a>,
     seen: CrowdResult,
-    /// Clients that wait for a place of the backend.
+    /// Clients that wait for the backend.
     queue: VecDeque<usize>,
-    /// Those that have one, and when they are done; in order.
+    /// Clients that the backend computes for, each with the time when it is done, in order.
     busy: VecDeque<(Instant, usize)>,
-    /// The last version whose store was acknowledged, and when.
+    /// The last version whose store was acknowledged, with the time.
     stored: (u64, Option<Instant>),
-    /// Clients that are not idle.
+    /// The number of clients that are not idle.
     active: usize,
     now: Instant,
 }
@@ -121,7 +122,7 @@ impl<'m> Crowd<'m> {
         Ok(Self { meter, clock, poller, clients })
     }
 
-    /// All ask for a key at once.
+    /// Sends a get of a key from all clients.
     pub(super) fn ask(&mut self, key: &str) -> Result<(), DemoError> {
         let line = format!("get {key}\r\n");
         for client in &mut self.clients {
@@ -130,7 +131,7 @@ impl<'m> Crowd<'m> {
         Ok(())
     }
 
-    /// Plays on until all clients have the value, or have asked long enough.
+    /// Runs until all clients have the value, or have asked for long enough.
     pub(super) fn run_until_done(&mut self, play: &CrowdTask<'_>) -> Result<CrowdResult, DemoError> {
         let start = self.clock.now();
         let seen = CrowdResult { computed: 0, hits: 0, hits_meanwhile: 0, tally: Tally::new() };
@@ -163,7 +164,7 @@ impl<'m> Crowd<'m> {
             if run.now.duration_since(start) > LONGEST {
                 return Err(DemoError::Broken(format!("{}: no end after 60 seconds", play.key)));
             }
-            // First what has arrived: on a slow machine that was answered before computations ended.
+            // Arrived replies come first: on a slow machine they were sent before computations ended.
             for token in ready.drain(..) {
                 self.receive(token, &mut run)?;
             }
@@ -173,7 +174,7 @@ impl<'m> Crowd<'m> {
         Ok(run.seen)
     }
 
-    /// Ends computations that are done, and begins those there is a place for.
+    /// Ends computations that are done, and begins others if the backend has room.
     fn compute(&mut self, run: &mut CrowdRun<'_>) -> Result<(), DemoError> {
         while run.busy.front().is_some_and(|(done, _)| *done <= run.now) {
             let Some((_, token)) = run.busy.pop_front() else { break };
@@ -205,7 +206,7 @@ impl<'m> Crowd<'m> {
                 (ClientState::Asked, CrowdReply::Miss) => {
                     client.state = ClientState::Computing;
                     run.queue.push_back(token);
-                    // It computes from now on, not from the next round on.
+                    // The computation begins now, not in the next round.
                     if run.busy.len() < run.play.backend.at_once
                         && let Some(token) = run.queue.pop_front()
                     {
@@ -248,12 +249,12 @@ impl CrowdClient {
         self.send(line)
     }
 
-    /// A request is so short that the socket takes it whole.
+    /// The socket takes a short request as a whole.
     fn send(&mut self, text: &str) -> Result<(), DemoError> {
         self.socket.write_all(text.as_bytes()).map_err(|error| lost(&error))
     }
 
-    /// Whether something came.
+    /// Receives bytes. Returns whether any came.
     fn receive(&mut self) -> Result<bool, DemoError> {
         let mut buffer = [0; 4096];
         match self.socket.read(&mut buffer) {
@@ -269,7 +270,7 @@ impl CrowdClient {
         }
     }
 
-    /// The next reply, if all of it has come.
+    /// The next complete reply.
     fn reply(&mut self) -> Result<Option<CrowdReply>, DemoError> {
         let (mut used, mut value) = (0, None);
         let reply = loop {

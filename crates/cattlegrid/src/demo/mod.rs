@@ -37,19 +37,19 @@ use cattlegrid_server::time::Clock;
 use scenes::Stage;
 use table::DemoTable;
 
-/// Why the tour ended early.
+/// The reason why the tour ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
     /// The server did not start.
     #[error("demo: the server did not start: {0}")]
     Server(String),
-    /// A load failed; an interruption is one, too.
+    /// A load failed. An interruption counts as a failure.
     #[error("demo: {0}")]
     Load(#[from] BenchError),
-    /// The server did not do what it is there for.
+    /// The server did not keep a promise.
     #[error("demo: a promise is broken: {0}")]
     Broken(String),
-    /// A system call failed that never should.
+    /// A system call failed.
     #[error("demo: {what}: {error}")]
     Io {
         /// The action that failed.
@@ -60,7 +60,7 @@ pub(crate) enum DemoError {
 }
 
 impl DemoError {
-    /// Whether Ctrl-C has ended it.
+    /// Whether Ctrl-C has ended the tour.
     fn is_interruption(&self) -> bool {
         matches!(self, Self::Load(BenchError::Interrupted))
     }
@@ -70,9 +70,9 @@ impl DemoError {
     }
 }
 
-/// Scenes that are shown in one table.
+/// Scenes that share a table.
 struct Act {
-    /// The heads of its columns; the first is the act's title.
+    /// The headings of the table's columns. The first one is the act's title.
     heads: &'static [&'static str],
     scenes: &'static [Scene],
 }
@@ -85,9 +85,9 @@ struct Scene {
 
 /// The result of a scene.
 struct SceneOutcome {
-    /// Lines of the act's table.
+    /// Rows of the act's table.
     rows: Vec<Vec<String>>,
-    /// A sentence for below the tables.
+    /// A sentence below the tables.
     note: Option<String>,
 }
 
@@ -101,18 +101,18 @@ const ACTS: &[Act] = &[
     quota::ACT,
     scenes::ACT,
 ];
-/// Rules of the server that has some.
+/// The rule file of the server with rules.
 const RULES: &str = include_str!("rules.toml");
-/// Connections that all scenes together may have open at once.
+/// Most connections that are open at once.
 const CONNECTIONS_MAX: usize = 2200;
 const STEP: Duration = Duration::from_millis(100);
 
-/// Runs the tour; `keep` leaves its server with rules running, `open` goes on with loads for its dashboard until Ctrl-C, `picture` is a file
-/// for that of the stampedes.
+/// Runs the tour. `keep` leaves the server with rules running; `open` continues with traffic for its
+/// dashboard until Ctrl-C; `picture` is a file for a chart of the stampedes.
 pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(), DemoError> {
-    // Not after a minute.
+    // The file is created now, so that an error does not come after a minute.
     let mut picture = picture.map(File::create).transpose().map_err(DemoError::io("the picture"))?;
-    // Before the first thread, which inherits it.
+    // Signals are blocked before the first thread starts, which inherits the mask.
     let mut signals = Signals::block().map_err(DemoError::io("signals cannot be received"))?;
     sys::raise_open_files(CONNECTIONS_MAX, 1, 0).map_err(|error| DemoError::Server(error.to_string()))?;
     let admin = if open { Some(server::free_address()?) } else { None };
@@ -170,7 +170,7 @@ pub(crate) fn demo(keep: bool, open: bool, picture: Option<&Path>) -> Result<(),
     Ok(())
 }
 
-/// Shows how far a scene is until it ends.
+/// Shows the progress of a scene until it ends.
 fn watch(
     running: ScopedJoinHandle<'_, Result<SceneOutcome, DemoError>>,
     screen: &mut DemoOutput,
@@ -195,7 +195,7 @@ fn watch(
     outcome
 }
 
-/// Standard output: a line that changes on a terminal, lines that stay elsewhere.
+/// Standard output: on a terminal a line that changes, elsewhere lines that stay.
 struct DemoOutput {
     terminal: bool,
     clock: Clock,
@@ -208,7 +208,7 @@ impl DemoOutput {
         Self { terminal: io::stdout().is_terminal(), started: clock.now(), clock }
     }
 
-    /// A reader that has gone (`cattlegrid demo | head`) is no error.
+    /// It is no error if the reader has gone (`cattlegrid demo | head`).
     fn write(text: &str) {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Scenes of load, for the server without rules; and what all scenes share.
+//! Scenes of load on the server without rules, and the state that all scenes share.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::picture::Curve;
 use super::server::MEMORY_MIB;
 use super::{Act, DemoError, Scene, SceneOutcome};
 
-/// These scenes.
+/// The act of these scenes.
 pub(super) const ACT: Act = Act {
     heads: &["load", "requests/s", "hit ratio", "p50", "p99", "p99.9", "server CPU/key"],
     scenes: &[
@@ -42,10 +42,10 @@ pub(super) struct Stage {
     address: String,
     process: Process,
     meter: Arc<Meter>,
-    /// The items of the first scene, which the next ones ask for.
+    /// The items of the first scene, which later scenes read.
     plan: Plan,
     peer: Arc<Peer>,
-    /// Without the rule, and with it.
+    /// The curves of the stampede without the rule, and with it.
     pub(super) stampedes: Vec<Curve>,
 }
 
@@ -96,7 +96,7 @@ impl Stage {
         &self.plan
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     pub(super) fn pause(&self, time: Duration) -> Result<(), DemoError> {
         let clock = Clock::new();
         let end = clock.now() + time;
@@ -130,7 +130,7 @@ impl Stage {
         Ok(Report::new(&tally, Some(self.cpu()?.since(before))))
     }
 
-    /// Asks for the items of the first scene, with nine gets to each set.
+    /// Reads the items of the first scene, with nine gets for each set.
     fn ask(&self, connections: usize, depth: usize, multiget: usize) -> Result<Report, DemoError> {
         let plan = Plan { get_share: 0.9, multiget, ..self.plan.clone() };
         let mix = |plan: &Arc<Plan>| -> Box<dyn Supply> { Box::new(Mix::new(Arc::clone(plan), 0)) };
@@ -192,7 +192,7 @@ fn overfull(stage: &mut Stage) -> Result<SceneOutcome, DemoError> {
     let peer = Arc::new(Peer::new(&stage.address, &plan)?);
     let mix = |plan: &Arc<Plan>| -> Box<dyn Supply> { Box::new(Mix::new(Arc::clone(plan), 0)) };
     let until = Until::Elapsed(SCENE_TIME / 2);
-    // Memory fills first; what counts is what comes after.
+    // Memory is filled first; only later requests count.
     stage.load(plan.clone(), &peer, (ACTIVE, 32), mix, until)?;
     let report = stage.load(plan.clone(), &peer, (ACTIVE, 32), mix, until)?;
     let note = format!(

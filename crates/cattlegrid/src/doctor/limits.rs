@@ -1,4 +1,4 @@
-//! Limits of the process, its control groups and the machine, against what the settings ask for.
+//! Limits of the process, its control groups and the machine, compared with the needs of the settings.
 
 use cattlegrid_config::Settings;
 
@@ -8,15 +8,15 @@ use super::machine::{ControlGroup, Machine, ResourceLimit};
 /// The resources that the settings ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needs {
-    /// Open files that fit all connections.
+    /// Open files that are enough for all connections.
     pub(crate) open_files: u64,
     /// `-c`.
     pub(crate) connections: u64,
     /// `-m`, in bytes.
     pub(crate) items: u64,
-    /// All that the server takes at most, in bytes.
+    /// The most memory of the server as a whole, in bytes.
     pub(crate) memory: u64,
-    /// All that workers of loaders with `max_rss` take at most, in bytes.
+    /// The most memory of workers of loaders with `max_rss`, in bytes.
     pub(crate) workers: u64,
     /// `-t`.
     pub(crate) threads: u64,
@@ -49,13 +49,13 @@ impl Needs {
         Self { items, memory: self.memory.saturating_sub(self.items).saturating_add(items), ..self }
     }
 
-    /// Without what clients make the server keep: it has this much as soon as it is full of items.
+    /// The memory that the server uses as soon as it is full of items, without buffers for clients, in bytes.
     fn least(&self) -> u64 {
         self.items.saturating_add(OWN_BYTES)
     }
 }
 
-/// The program itself with its threads.
+/// Memory of the program and its threads, in bytes.
 const OWN_BYTES: u64 = 16 << 20;
 
 /// `CAP_IPC_LOCK`.
@@ -63,7 +63,7 @@ const IPC_LOCK: u32 = 14;
 /// `CAP_SYS_RESOURCE`.
 const SYS_RESOURCE: u32 = 24;
 
-/// All of this file. `running`: the process is the server itself.
+/// Judges all limits. `running`: whether `machine` describes the server's own process.
 pub(crate) fn judge(needs: &Needs, machine: &Machine, running: bool, to: &mut Findings) {
     open_files(needs, machine, running, to);
     if needs.locks {
@@ -95,7 +95,7 @@ fn open_files(needs: &Needs, machine: &Machine, running: bool, to: &mut Findings
          {wanted}` as root in the shell that starts it, or -c {}",
         hard.saturating_sub(wanted - needs.connections).max(1)
     );
-    // The server raises its limit itself, with the capability also the hard one.
+    // The server raises its limit itself; with the capability it can also raise the hard limit.
     let unlimited = machine.process.can(SYS_RESOURCE);
     let reach = match (running, unlimited) {
         (true, _) => soft,
@@ -152,7 +152,7 @@ fn locked_memory(needs: &Needs, machine: &Machine, running: bool, to: &mut Findi
     );
 }
 
-/// Against the memory of the machine, and the accounting of the system.
+/// Judges the memory of the machine, and the system's accounting of it.
 fn machine_memory(needs: &Needs, machine: &Machine, running: bool, to: &mut Findings) {
     let Some(memory) = machine.memory else {
         to.unseen("memory", "/proc/meminfo cannot be read");
@@ -215,7 +215,7 @@ fn memory_groups(needs: &Needs, groups: &[ControlGroup], to: &mut Findings) {
     let name = "control group";
     let all = needs.memory.saturating_add(needs.workers);
     let of_workers = if needs.workers > 0 { ", workers of loaders up to max_rss included" } else { "" };
-    // Of the groups of a process each holds: the narrowest is what counts.
+    // Every group of a process limits it: the narrowest one counts.
     let narrowest =
         groups.iter().filter(|group| group.memory_max.is_some()).min_by_key(|group| group.memory_max);
     match narrowest.and_then(|group| Some((group, group.memory_max?))) {
@@ -229,7 +229,7 @@ fn memory_groups(needs: &Needs, groups: &[ControlGroup], to: &mut Findings) {
                 size(needs.items),
                 size(all)
             );
-            // Three quarters go to items, or what is left.
+            // Three quarters go to items, or the rest if that is less.
             let fits = most.saturating_sub(all - needs.items).max(most / 4 * 3).min(most) >> 20;
             let mend = format!(
                 "MemoryMax={}M in its unit file (or the limit of the container), or -m {fits}",

@@ -1,8 +1,9 @@
-//! The server that runs: where it is reached, which process it is, and what it says.
+//! The running server: its addresses, its process and its statistics.
 //!
 //! # Invariants
-//! * All places are asked side by side, so that what is mute costs [`ALL`] once.
-//! * The process that an answer names counts only where it is seen to be this server: it may be of another pid namespace.
+//! * All addresses are asked at the same time, so that silent ones cost [`ALL`] once.
+//! * A process named in an answer counts only if it is seen to be this server: it may be in another pid
+//! namespace.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -21,28 +22,28 @@ use super::network;
 use super::running::{self, RunningStats};
 use crate::running::{ask, is_silence};
 
-/// For how long a server may be silent.
+/// Longest wait for one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For how long all of them together.
+/// Longest wait for all answers.
 const ALL: Duration = Duration::from_millis(2500);
 
-/// A server that runs.
+/// The running server.
 #[derive(Debug)]
 pub(crate) struct RunningServer {
-    /// None: its process cannot be seen.
+    /// The server's process id. None: its process is hidden.
     pub(crate) pid: Option<u32>,
-    /// None: it does not answer, or not without a login or TLS.
+    /// The server's statistics. None: it does not answer, or only with a login or TLS.
     pub(crate) stats: Option<RunningStats>,
-    /// Where clients reach it by TCP and get answers.
+    /// TCP addresses at which clients get answers.
     pub(crate) addresses: Vec<SocketAddr>,
 }
 
-/// Where something listens.
+/// An address at which a program listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
-    /// A Unix socket whose name is no path, without its first byte.
+    /// A Unix socket with an abstract name, without its first byte.
     Abstract(String),
 }
 
@@ -50,7 +51,7 @@ pub(crate) enum Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StatsAnswer {
     Stats(Box<RunningStats>),
-    /// Nothing within [`PATIENCE`].
+    /// No answer within [`PATIENCE`].
     Silent,
     /// The peer closes the connection, wants a login or TLS, or is another program.
     Other,
@@ -86,7 +87,8 @@ impl Endpoint {
         ask(stream, command)
     }
 
-    /// `is_open`: it speaks without TLS or a login. Others are asked for a sign of life only.
+    /// Asks for statistics. `is_open`: the server needs neither TLS nor a login; otherwise it is asked for a
+    /// sign of life only.
     fn ask(&self, is_open: bool) -> StatsAnswer {
         let general = match self.lines(if is_open { "stats" } else { "version" }) {
             Ok(lines) => running::parse(&lines),
@@ -103,12 +105,12 @@ impl Endpoint {
     }
 }
 
-/// Asks all places at the same time.
+/// Asks at all addresses at the same time.
 fn ask_all(places: Vec<Endpoint>, is_open: bool) -> Vec<(Endpoint, StatsAnswer)> {
     let (sender, receiver) = mpsc::channel();
     for (number, place) in places.iter().enumerate() {
         let (sender, place) = (sender.clone(), place.clone());
-        // The end of the process ends a thread that is still waiting.
+        // A thread that still waits ends with the process.
         std::thread::spawn(move || sender.send((number, place.ask(is_open))).is_ok());
     }
     drop(sender);
@@ -122,19 +124,19 @@ fn ask_all(places: Vec<Endpoint>, is_open: bool) -> Vec<(Endpoint, StatsAnswer)>
     answers
 }
 
-/// The process that a server says it is.
+/// The process id that a server reports.
 pub(crate) fn says(stats: &RunningStats) -> Option<u32> {
     stats.general.get("pid")?.parse().ok()
 }
 
-/// Whether a process that a server names as its own is that server: it has the socket, or, where its descriptors may not be seen, is a
-/// program of such a name.
+/// Whether the process that a server names is that server: it has the socket, or, if its descriptors are
+/// hidden, it is a program of this name.
 pub(crate) fn is_it(files: &SystemFiles, pid: u32, inode: Option<u64>) -> bool {
     let holds = inode.and_then(|inode| machine::holds(files, pid, inode));
     holds.unwrap_or_else(|| machine::is_program(files, pid, &["cattlegrid", "memcached"]))
 }
 
-/// Where a process listens, as far as its descriptors may be seen.
+/// The addresses at which a process listens, as far as its descriptors are readable.
 fn places_of(files: &SystemFiles, pid: u32) -> Vec<Endpoint> {
     let has = |inode| machine::holds(files, pid, inode) == Some(true);
     let tcp = machine::listening(files, None).into_iter().filter(|one| has(one.inode));
@@ -148,7 +150,8 @@ pub(crate) fn answers(files: &SystemFiles, pid: u32) -> bool {
     all.iter().any(|(_, answer)| matches!(answer, StatsAnswer::Stats(stats) if running::is_ours(stats)))
 }
 
-/// The server that runs, the process that was named or what listens at the addresses if it is Cattlegrid, and all answers.
+/// The running server: the named process, or the Cattlegrid that listens at the settings' addresses. Also all
+/// answers.
 pub(crate) fn find(
     settings: &Settings,
     pid: Option<u32>,
@@ -171,7 +174,7 @@ pub(crate) fn find(
         Endpoint::Tcp(address) => network::of_port(&tcp, *address).map(|socket| socket.inode),
         place => unix.iter().find(|one| Endpoint::of_unix(&one.path) == *place).map(|one| one.inode),
     };
-    // Of each place the process, if it is Cattlegrid's.
+    // For each address the process, if it is a Cattlegrid.
     let is_ours = |owner: &machine::SocketOwner| owner.name.starts_with("cattlegrid");
     let owners: Vec<Option<u32>> = answers
         .iter()
@@ -188,7 +191,7 @@ pub(crate) fn find(
         _ => None,
     });
     let live = if let Some(pid) = pid {
-        // Words at an address of the settings count only if they are those of this process.
+        // An answer at an address of the settings counts only if it is from this process.
         let stats = heard.filter(|(_, stats)| is_seen || says(stats).is_none_or(|own| own == pid));
         Some(RunningServer { pid: Some(pid), stats: stats.map(|(_, stats)| stats.clone()), addresses })
     } else {
@@ -211,7 +214,8 @@ pub(crate) fn find(
     (live, answers)
 }
 
-/// Places of the server that do not answer; whether there is one. `owner`: its process at the place of this number.
+/// The server's addresses that do not answer, and whether there are any. `owner`: the process that listens at
+/// the address of this number.
 fn silent(
     answers: &[(Endpoint, StatsAnswer)],
     owner: impl Fn(usize) -> Option<u32>,

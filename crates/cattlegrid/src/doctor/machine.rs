@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// The directory under which `/proc` and `/sys` are: `/`, or one of recorded files.
+/// The directory that has `/proc` and `/sys`: `/`, or a directory of recorded files.
 #[derive(Debug, Clone)]
 pub(crate) struct SystemFiles(PathBuf);
 
@@ -16,7 +16,7 @@ impl SystemFiles {
         Self(root.to_owned())
     }
 
-    /// The text of a file, of a path without the first `/`.
+    /// The text of a file. The path has no `/` at its beginning.
     fn text(&self, path: &str) -> Option<String> {
         std::fs::read(self.0.join(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -30,7 +30,7 @@ impl SystemFiles {
     }
 }
 
-/// A limit of a process; `u64::MAX`: there is none.
+/// A resource limit of a process; `u64::MAX`: there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResourceLimit {
     pub(crate) soft: u64,
@@ -44,17 +44,17 @@ pub(crate) struct ControlGroup {
     pub(crate) path: String,
     /// `memory.max`, or `memory.limit_in_bytes`.
     pub(crate) memory_max: Option<u64>,
-    /// The name of the file that says so.
+    /// The name of the file with the limit.
     pub(crate) memory_file: &'static str,
     /// `memory.high`.
     pub(crate) memory_high: Option<u64>,
-    /// Processes of it that the system has killed for want of memory.
+    /// Processes of the group that the system has killed for lack of memory.
     pub(crate) oom_kills: u64,
-    /// CPUs of its quota, in hundredths.
+    /// CPUs of the group's quota, in hundredths.
     pub(crate) cpu_hundredths: Option<u64>,
-    /// Periods in which its threads were stopped.
+    /// Periods in which the group's threads were stopped.
     pub(crate) throttled: u64,
-    /// All periods.
+    /// All periods of the quota.
     pub(crate) periods: u64,
 }
 
@@ -74,15 +74,15 @@ pub(crate) struct ProcessFacts {
     pub(crate) open_files: Option<ResourceLimit>,
     pub(crate) locked_memory: Option<ResourceLimit>,
     pub(crate) core: Option<ResourceLimit>,
-    /// Effective user.
+    /// The effective user.
     pub(crate) uid: Option<u32>,
-    /// Effective capabilities.
+    /// The effective capabilities.
     pub(crate) capabilities: u64,
     pub(crate) cpus: Option<usize>,
     pub(crate) resident: Option<u64>,
     pub(crate) swapped: Option<u64>,
     pub(crate) locked: Option<u64>,
-    /// Descriptors in use; None: they may not be seen.
+    /// The number of open descriptors; None: it is not readable.
     pub(crate) descriptors: Option<usize>,
     pub(crate) groups: Vec<ControlGroup>,
     /// Connections that the kernel dropped because a socket's queue was full, of all sockets of its network namespace.
@@ -91,7 +91,7 @@ pub(crate) struct ProcessFacts {
     pub(crate) same_network: bool,
 }
 
-/// Everything that is read.
+/// All facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) nr_open: Option<u64>,
@@ -109,14 +109,14 @@ pub(crate) struct Machine {
 }
 
 impl ProcessFacts {
-    /// `CAP_...` by its number.
+    /// Whether the process has a capability, by its number.
     pub(crate) fn can(&self, capability: u32) -> bool {
         self.capabilities >> capability & 1 == 1
     }
 }
 
 impl Machine {
-    /// Reads everything; of the process `pid` (None: of this one) what belongs to a process.
+    /// Reads all facts. Facts of a process are those of `pid`; None: of this process.
     pub(crate) fn read(files: &SystemFiles, pid: Option<u32>) -> Self {
         let sys = |name: &str| files.number(&format!("proc/sys/{name}"));
         let thp = files.text("sys/kernel/mm/transparent_hugepage/enabled");
@@ -188,7 +188,7 @@ fn meminfo(text: &str) -> MemoryFigures {
     }
 }
 
-/// A line of `/proc/PID/limits`.
+/// A limit in `/proc/PID/limits`.
 fn limit(text: &str, name: &str) -> Option<ResourceLimit> {
     let mut words = field(text, name)?.split_ascii_whitespace().map(|word| match word {
         "unlimited" => Some(u64::MAX),
@@ -197,7 +197,7 @@ fn limit(text: &str, name: &str) -> Option<ResourceLimit> {
     Some(ResourceLimit { soft: words.next()??, hard: words.next()?? })
 }
 
-/// How many numbers a list such as `0-3,8` has.
+/// The number of elements of a list such as `0-3,8`.
 fn count_of_list(list: &str) -> usize {
     let each = list.trim().split(',').filter_map(|part| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -206,7 +206,7 @@ fn count_of_list(list: &str) -> usize {
     each.sum()
 }
 
-/// `ListenOverflows` of `/proc/net/netstat`, which has a line of names and one of values.
+/// `ListenOverflows` in `/proc/net/netstat`, which has a line of names and a line of values.
 fn overflows(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -214,7 +214,7 @@ fn overflows(text: &str) -> Option<u64> {
     values.split_ascii_whitespace().nth(place)?.parse().ok()
 }
 
-/// The groups of `/proc/PID/cgroup`, each with its ancestors, as far as they limit something.
+/// The groups in `/proc/PID/cgroup` that limit something, and their ancestors that do.
 fn groups(files: &SystemFiles, text: &str) -> Vec<ControlGroup> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -230,7 +230,7 @@ fn groups(files: &SystemFiles, text: &str) -> Vec<ControlGroup> {
             _ => continue,
         };
         for top in tops.iter().map(Path::new) {
-            // In a container the path may be that of the host: its ancestors are there.
+            // In a container the path may be the host's: the ancestors' names are then there.
             let own = top.join(path.trim_start_matches('/'));
             for dir in own.ancestors().take_while(|dir| dir.starts_with(top)) {
                 let group = if controllers.is_empty() { group_v2(files, dir) } else { group_v1(files, dir) };
@@ -284,7 +284,7 @@ fn group_v1(files: &SystemFiles, dir: &Path) -> Option<ControlGroup> {
     limits_something(group)
 }
 
-/// In version 1 a group without a limit has one of nearly 2^63 bytes.
+/// A group of version 1 without a limit has one of nearly 2^63 bytes.
 const NO_LIMIT_V1: u64 = 1 << 60;
 
 fn hundredths(quota: u64, period: u64) -> Option<u64> {
@@ -327,18 +327,18 @@ fn unix_line(line: &str) -> Option<UnixListenSocket> {
     (flags & ACCEPTS != 0).then_some(UnixListenSocket { path: path.to_owned(), inode: inode.parse().ok()? })
 }
 
-/// Whether a process has a socket; None: its descriptors may not be seen.
+/// Whether a process has a socket; None: its descriptors are not readable.
 pub(crate) fn holds(files: &SystemFiles, pid: u32, inode: u64) -> Option<bool> {
     let dir = files.0.join(format!("proc/{pid}/fd"));
     let mut links = std::fs::read_dir(&dir).ok()?.flatten().map(|one| std::fs::read_link(one.path()));
-    // Where they can be listed their targets may be hidden; a descriptor may be closed meanwhile.
+    // The descriptors may be listed while their targets are hidden. A descriptor may be closed meanwhile.
     let is_hidden = |link: &std::io::Result<PathBuf>| {
         link.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
     };
     if links.any(|link| is_hidden(&link)) { None } else { Some(has_socket(&dir, inode)) }
 }
 
-/// Whether its file, or what it is called by, begins with one of these names.
+/// Whether the name of its file, or the name that it gives itself, begins with one of these.
 pub(crate) fn is_program(files: &SystemFiles, pid: u32, names: &[&str]) -> bool {
     let called = files.text(&format!("proc/{pid}/cmdline")).and_then(|text| {
         let first = text.split('\0').next()?;
@@ -363,7 +363,7 @@ fn listening_line(line: &str) -> Option<TcpListenSocket> {
     }
     let (host, port) = words.get(1)?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // Words of 32 bits, each in the byte order of the machine.
+    // Words of 32 bits, each in the machine's byte order.
     let mut bytes = Vec::new();
     for at in (0..host.len()).step_by(8) {
         bytes.extend(u32::from_str_radix(host.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -375,7 +375,7 @@ fn listening_line(line: &str) -> Option<TcpListenSocket> {
     Some(TcpListenSocket { address: SocketAddr::new(ip, port), inode: words.get(9)?.parse().ok()? })
 }
 
-/// Whether a directory of descriptors, if it may be read, has the socket.
+/// Whether a directory of descriptors has the socket. An unreadable directory has none.
 fn has_socket(dir: &Path, inode: u64) -> bool {
     let wanted = format!("socket:[{inode}]");
     let Ok(open) = std::fs::read_dir(dir) else { return false };
@@ -404,17 +404,17 @@ pub(crate) fn owner(files: &SystemFiles, inode: u64) -> Option<SocketOwner> {
     None
 }
 
-/// The name of a process's program: of its file, if that may be seen, or what it calls itself.
+/// The name of a process's program: of its file, or the name that it gives itself if the file is hidden.
 pub(crate) fn program_of(files: &SystemFiles, pid: u32) -> Option<String> {
     let by_file = files.link(&format!("proc/{pid}/exe")).and_then(|path| {
-        // A program whose file was replaced by an upgrade.
+        // An upgrade has replaced the program's file.
         let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
         path.rsplit('/').next().map(str::to_owned)
     });
     by_file.or_else(|| files.text(&format!("proc/{pid}/comm")).map(|name| name.trim().to_owned()))
 }
 
-/// The words of its command line without the first, and its working directory if that may be seen.
+/// The arguments of a process's command line, and its working directory if that is readable.
 pub(crate) fn command_line(files: &SystemFiles, pid: u32) -> Option<(Vec<String>, Option<PathBuf>)> {
     let text = files.text(&format!("proc/{pid}/cmdline"))?;
     let words: Vec<String> = text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Addresses: whether the server can listen there, who else does, and who can reach it.
+//! Addresses: whether the server can listen there, which process already does, and which hosts can reach it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -14,7 +14,7 @@ use super::finding::Findings;
 use super::live::{Endpoint, StatsAnswer, is_it, says};
 use super::machine::{SocketOwner, SystemFiles, TcpListenSocket, listening, owner};
 
-/// Bytes of the path of a unix socket.
+/// Most bytes of a Unix socket's path.
 const UNIX_PATH_MAX: usize = 107;
 
 /// The addresses of an entry of `-l`.
@@ -25,7 +25,7 @@ pub(crate) fn resolve(address: &ListenAddress, port: u16) -> io::Result<Vec<Sock
     }
 }
 
-/// The addresses of the settings that have a port, resolved.
+/// The settings' addresses with a port, resolved.
 pub(crate) fn addresses(settings: &Settings) -> Vec<SocketAddr> {
     let with_port = settings.tcp_addresses().into_iter().filter_map(|(address, port)| match port {
         TcpPort::Fixed(port) => Some((address, port)),
@@ -43,7 +43,8 @@ pub(crate) enum AddressRefusal {
     Other,
 }
 
-/// Whether the address can be had: bound as the server does it, and given back at once. Nothing listens.
+/// Checks that the address is available: binds it as the server would, and releases it at once without
+/// listening.
 fn bind(address: SocketAddr) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -72,8 +73,8 @@ enum AddressOwner {
     Unknown,
 }
 
-/// Whether each address can be had. `own`: the server that is judged runs, as this process; 0: it may not be seen as which.
-/// `answers`: of what listens there.
+/// Judges whether each address is available. `own`: the process id of the running server that is judged; 0 if
+/// its process is not known. `answers`: of the programs that listen there.
 pub(crate) fn judge_ports(
     settings: &Settings,
     files: &SystemFiles,
@@ -122,7 +123,7 @@ pub(crate) fn judge_ports(
         for address in all {
             match bind(address) {
                 Ok(()) => to.passed(name, format!("{address} is free")),
-                // Names and * may stand for addresses that the machine does not have.
+                // Names and `*` may stand for addresses that the machine does not have.
                 Err(error) if several && refusal(&error) == AddressRefusal::NotHere => {}
                 Err(error) => {
                     let socket = of_port(&taken, address);
@@ -145,7 +146,7 @@ pub(crate) fn judge_ports(
     }
 }
 
-/// The process that has the port, by its own `stats`: those of other users may not be seen.
+/// The process that has the port, as its own `stats` names it, since processes of other users may be hidden.
 fn says_who(
     address: SocketAddr,
     files: &SystemFiles,
@@ -166,14 +167,14 @@ fn says_who(
     }
 }
 
-/// Whether the server cannot listen at both.
+/// Whether a server cannot listen at both addresses.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()
         && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
-/// The address at which a client of this machine reaches what listens there.
+/// The address at which a client on this machine reaches a server that listens there.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     match address {
         _ if !address.ip().is_unspecified() => address,
@@ -182,7 +183,7 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The socket that listens on this port, at this address or at all.
+/// The socket that listens on this port, at this address or at all addresses.
 pub(crate) fn of_port(sockets: &[TcpListenSocket], wanted: SocketAddr) -> Option<TcpListenSocket> {
     let overlaps =
         |one: IpAddr, other: IpAddr| one == other || one.is_unspecified() || other.is_unspecified();
@@ -240,7 +241,7 @@ fn refused(
     }
 }
 
-/// `-s`: the path, and what is there. `own`: the server runs.
+/// Judges `-s`: the path, and the file there. `own`: whether the server runs.
 pub(crate) fn judge_unix(settings: &Settings, own: bool, to: &mut Findings) {
     let Some(path) = &settings.unix_socket else { return };
     let name = "unix socket";
@@ -291,7 +292,7 @@ pub(crate) fn judge_unix(settings: &Settings, own: bool, to: &mut Findings) {
     }
 }
 
-/// Connects to a Unix socket, and leaves. A server whose queue is full is one, too.
+/// Connects to a Unix socket and closes the connection. A server with a full queue counts as a server.
 pub(crate) fn knock(path: &Path) -> io::Result<()> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -305,7 +306,7 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether this user can make files there, and replace them.
+/// Whether this user can create and replace files in a directory.
 fn may_make(dir: &Path) -> bool {
     access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
@@ -317,14 +318,14 @@ fn cannot_make(name: &'static str, path: &Path, to: &mut Findings) {
     to.problem(name, found, "The server does not start.", mend);
 }
 
-/// How far an address reaches.
+/// The range of hosts that can reach an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     /// This machine.
     Local,
-    /// A private network.
+    /// A private network's hosts.
     Private,
-    /// Everyone, or every network that the machine has.
+    /// Every host, or every network that the machine has.
     Public,
 }
 
@@ -339,7 +340,7 @@ fn reach(ip: IpAddr) -> Reach {
     }
 }
 
-/// 100.64.0.0/10, of providers.
+/// 100.64.0.0/10, the shared address space of providers.
 fn in_shared_space(octets: [u8; 4]) -> bool {
     octets[0] == 100 && octets[1] & 0xc0 == 64
 }
@@ -409,7 +410,7 @@ fn judge_admin(settings: &Settings, to: &mut Findings) {
     }
 }
 
-/// Whether something answers at a port that a settings' address has; used to find the server that runs.
+/// Whether a program answers at a port of one of the settings' addresses; used to find the running server.
 pub(crate) fn is_taken(address: SocketAddr) -> bool {
     bind(address).is_err_and(|error| refusal(&error) == AddressRefusal::Taken)
 }

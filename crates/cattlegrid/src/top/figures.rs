@@ -1,21 +1,21 @@
-//! How numbers are written.
+//! Formats of numbers.
 
 use std::fmt::Write as _;
 
-/// How a screen or a printed page writes numbers and draws.
+/// The style of numbers and drawings on a screen or a printed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NumberStyle {
-    /// Whole numbers with all digits and sizes in bytes, for programs that read them.
+    /// Whether whole numbers have all digits, and sizes are in bytes, for programs.
     pub(super) exact: bool,
-    /// Only ASCII.
+    /// Whether only ASCII is used.
     pub(super) ascii: bool,
 }
 
-/// Digits of a whole number that is written out.
+/// Largest whole number that is written with all digits.
 const WHOLE_MAX: f64 = 9_999_999.0;
 
 impl NumberStyle {
-    /// A count, as a server has written it.
+    /// Formats a count that the server has sent.
     pub(super) fn count(self, text: Option<&str>) -> String {
         match text {
             None => "-".to_owned(),
@@ -53,7 +53,7 @@ pub(super) fn rate(rate: Option<f64>) -> String {
     }
 }
 
-/// Bytes of a second.
+/// Formats bytes per second.
 pub(super) fn rate_of_bytes(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".to_owned(), size)
 }
@@ -80,12 +80,12 @@ pub(super) fn size(bytes: f64) -> String {
     format!("{number:.0} PiB")
 }
 
-/// 0 to 1.
+/// Formats a share from 0 to 1.
 pub(super) fn share(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
 
-/// The two largest units.
+/// Formats a time with its two largest units.
 pub(super) fn seconds(seconds: u64) -> String {
     let parts = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let first = parts.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(3);
@@ -110,13 +110,14 @@ pub(super) fn millis(ms: f64) -> String {
     }
 }
 
-/// The time of day of a Unix time: 07:15:03 UTC.
+/// The UTC time of day of a Unix time, such as `07:15:03 UTC`.
 pub(super) fn time_of_day(unix_seconds: u64) -> String {
     let of_day = unix_seconds % 86_400;
     format!("{:02}:{:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
-/// A line of columns, one for each point; the last `width` points. `most`: what fills the height; without it the largest point.
+/// A line of `width` columns, one for each of the last points. `most`: the value at full height; None: the
+/// largest point.
 pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, hand: NumberStyle) -> String {
     let shown = &points[points.len().saturating_sub(width)..];
     let most = most.unwrap_or_else(|| shown.iter().flatten().copied().fold(0.0, f64::max));
@@ -133,7 +134,7 @@ pub(super) fn spark(points: &[Option<f64>], width: usize, most: Option<f64>, han
     shown.iter().map(of).collect()
 }
 
-/// A bar of `width` columns, `share` of it full.
+/// A bar of `width` columns, filled to `share`.
 pub(super) fn bar(share: f64, width: usize, hand: NumberStyle) -> String {
     let full = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     let (on, off) = if hand.ascii { ("#", ".") } else { ("█", "░") };

@@ -12,15 +12,15 @@ use percent_encoding::percent_decode_str;
 
 use super::reply::{plain, read_line, wrong};
 
-/// For how long the server is watched.
+/// How long the server is watched at a time.
 pub(super) const WATCHED: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Pause between two watches.
 pub(super) const PAUSED: Duration = Duration::from_secs(3);
-/// Lines of one look, which take about a tenth of a second to count.
+/// Most lines of a watch, which take about a tenth of a second to count.
 const LINES_MAX: u64 = 100_000;
-/// Counters for keys.
+/// The number of counters for keys.
 const KEYS: usize = 512;
-/// Counters for shapes.
+/// The number of counters for shapes.
 const SHAPES: usize = 128;
 
 /// Counts of a key or a shape within a second.
@@ -28,7 +28,7 @@ const SHAPES: usize = 128;
 pub(super) struct HotKey {
     pub(super) key: String,
     pub(super) requests: f64,
-    /// By how much `requests` may be too large.
+    /// The most by which `requests` may be too large.
     pub(super) error: f64,
     pub(super) gets: f64,
     pub(super) misses: f64,
@@ -36,23 +36,23 @@ pub(super) struct HotKey {
     pub(super) bytes: f64,
 }
 
-/// The keys and shapes of one look and those before it, the most frequent first.
+/// The most frequent keys and shapes of all watches so far, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Hottest {
     pub(super) keys: Vec<HotKey>,
     pub(super) shapes: Vec<HotKey>,
-    /// Lines that were counted in the last look.
+    /// Lines that were counted in the last watch.
     pub(super) seen: u64,
-    /// Lines of it that the server has left out.
+    /// Lines of the last watch that the server has left out.
     pub(super) skipped: u64,
 }
 
-/// The sketches, over all looks.
+/// The sketches of all watches.
 #[derive(Debug)]
 pub(super) struct KeySketches {
     keys: Sketch,
     shapes: Sketch,
-    /// Seconds that were watched, halved as the counts are.
+    /// The seconds of all watches. They are halved when the counts are.
     seconds: f64,
     seen: u64,
     skipped: u64,
@@ -103,18 +103,18 @@ impl KeySketches {
         }
     }
 
-    /// Requests of this look of which there was no line.
+    /// Adds requests of this watch that had no line.
     pub(super) fn left_out(&mut self, requests: u64) {
         self.skipped += requests;
     }
 
-    /// After a look that took this long.
+    /// Ends a watch of this many seconds.
     pub(super) fn end(&mut self, seconds: f64) -> Hottest {
         self.seconds += seconds.max(0.001);
-        // The lines that the server has left out are taken to be of the same keys.
+        // Lines that the server has left out are assumed to have the same distribution.
         let known = if self.seen == 0 { 1.0 } else { (self.seen + self.skipped) as f64 / self.seen as f64 };
         let per_second = known / self.seconds;
-        // Of a count that is mostly error nothing can be said: of many keys that are equally frequent none is hot.
+        // A count that is mostly error tells nothing: of many equally frequent keys none is hot.
         let list = |sketch: &Sketch| {
             let mut sorted: Vec<_> =
                 sketch.entries().iter().filter(|entry| entry.count / 2 >= entry.error).collect();
@@ -138,10 +138,11 @@ impl KeySketches {
     }
 }
 
-/// Watches over this connection until `is_over`, which is asked after each line and each time that nothing comes.
+/// Watches over this connection until `is_over` returns true. It is called after each line, and after each
+/// pause.
 ///
 /// # Errors
-/// The connection's; the server does not let itself be watched.
+/// The connection's error, or the server refuses watchers.
 pub(super) fn watch(
     stream: impl Read + Write,
     counts: &mut KeySketches,
@@ -191,7 +192,7 @@ mod tests {
         let hottest = counts.end(2.0);
         assert_eq!((hottest.seen, hottest.skipped), (4, 4));
         let [first, second] = &hottest.keys[..] else { panic!("{hottest:?}") };
-        // Half of all lines were left out, and they came in two seconds.
+        // Half of all lines were left out, and they came within two seconds.
         assert_eq!((first.key.as_str(), first.requests, first.gets), ("page:1", 3.0, 2.0));
         assert_eq!((first.misses, first.stores, first.bytes), (1.0, 1.0, 150.0));
         assert_eq!(second.key, "b%1B[2J");

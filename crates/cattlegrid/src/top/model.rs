@@ -15,24 +15,25 @@ use serde_json::Value;
 use super::hot::Hottest;
 use super::reply::{StatsGroup, StatsReply, StatsRequest, plain};
 
-/// Points of a history: ten minutes at one a second.
+/// Points of a history: ten minutes with one point per second.
 const HISTORY: usize = 600;
 
 /// An event from the server.
 #[derive(Debug)]
 pub(super) enum ServerUpdate {
-    /// A reply that came at this time, in milliseconds of a clock that never goes back. `own_gets`: gets that were sent before, in all.
+    /// A reply that came at this time, in milliseconds of a monotonic clock. `own_gets`: the number of gets
+    /// sent by `top` before.
     Reply {
         ask: StatsRequest,
         at_ms: u64,
         reply: StatsReply,
         own_gets: u64,
     },
-    /// All that was due has been answered within this time.
+    /// All due requests have been answered within this time.
     Done {
         took_ms: u64,
     },
-    /// No answer; the next attempt is `again_ms` later. `unix_seconds`: the time of day.
+    /// The server does not answer. The next attempt is `again_ms` later. `unix_seconds`: the time of day.
     Lost {
         at_ms: u64,
         unix_seconds: u64,
@@ -40,11 +41,11 @@ pub(super) enum ServerUpdate {
         again_ms: u64,
     },
     Hot(Hottest),
-    /// Requests cannot be watched.
+    /// The server cannot be watched, for this reason.
     Unwatched(String),
 }
 
-/// A reply, and when it came.
+/// A reply with its time.
 #[derive(Debug)]
 struct TimedReply {
     at_ms: u64,
@@ -57,11 +58,11 @@ struct TimedReply {
 struct GroupState {
     now: Option<TimedReply>,
     before: Option<TimedReply>,
-    /// Why there is none.
+    /// The server's refusal.
     refused: Option<String>,
 }
 
-/// Whether the server answers.
+/// The state of the connection to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LinkState {
     /// The server has not answered yet.
@@ -84,7 +85,7 @@ pub(super) struct SlowEntry {
     pub(super) ago_ms: f64,
 }
 
-/// Values of the past, the newest last; None: not known.
+/// Past values, the newest last; None: a value is not known.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<Option<f64>>);
 
@@ -101,7 +102,7 @@ impl History {
     }
 }
 
-/// Everything that is shown.
+/// The data that is shown.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) address: String,
@@ -119,9 +120,9 @@ pub(super) struct Model {
     pub(super) unwatched: Option<String>,
 }
 
-/// Counters of `stats` that only a start or a reset makes smaller.
+/// Counters of `stats` that only a restart or a reset makes smaller.
 const STEADY: [&str; 4] = ["cmd_get", "cmd_set", "total_items", "bytes_read"];
-/// Counters of requests, by command; `stats` has no other that is in none of these.
+/// Counters of requests by command. Every other counter of requests in `stats` is a part of one of these.
 pub(super) const REQUESTS: [&str; 12] = [
     "cmd_get",
     "cmd_set",
@@ -169,13 +170,13 @@ impl Model {
                 let (at_ms, unix_seconds) = if let LinkState::Lost { at_ms, unix_seconds, .. } = self.link {
                     (at_ms, unix_seconds)
                 } else {
-                    // Since the last answer, not since it was noticed.
+                    // The age counts from the last answer, not from the time when the loss was noticed.
                     let age_ms = self.age_ms(at_ms);
                     (at_ms - age_ms, unix_seconds.saturating_sub(age_ms / 1000))
                 };
                 self.link = LinkState::Lost { at_ms, unix_seconds, why: plain(why.as_bytes()), again_at_ms };
                 for known in self.known.values_mut() {
-                    // Another server may come, with other rights.
+                    // The next server may give other rights.
                     known.refused = None;
                 }
             }
@@ -229,7 +230,7 @@ impl Model {
         }
     }
 
-    /// Forgets what was before if the server has begun anew.
+    /// Forgets earlier replies if the server's counters have started again.
     fn compare_runs(&mut self, new: &StatsGroup) {
         let Some(old) = self.group(StatsRequest::Stats) else { return };
         let of =
@@ -245,7 +246,7 @@ impl Model {
         }
     }
 
-    /// The last reply.
+    /// The last reply to a request.
     pub(super) fn group(&self, ask: StatsRequest) -> Option<&StatsGroup> {
         self.known.get(&ask)?.now.as_ref().map(|taken| &taken.group)
     }
@@ -260,7 +261,7 @@ impl Model {
         self.group(StatsRequest::Cattlegrid).is_some() || self.refused(StatsRequest::Cattlegrid).is_some()
     }
 
-    /// A line of the last reply, without a label if that is empty.
+    /// A line of the last reply. An empty label means a line without label.
     pub(super) fn text(&self, ask: StatsRequest, label: &str, name: &str) -> Option<&str> {
         self.group(ask)?.get(label, name)
     }
@@ -269,7 +270,7 @@ impl Model {
         self.text(ask, label, name)?.parse().ok()
     }
 
-    /// The sum of lines that there are; None without any.
+    /// The sum of the lines that exist; None if there are none.
     pub(super) fn sum(&self, ask: StatsRequest, label: &str, names: &[&str]) -> Option<f64> {
         let group = self.group(ask)?;
         let numbers = names.iter().filter_map(|name| group.get(label, name)?.parse::<f64>().ok());

@@ -1,4 +1,4 @@
-//! The views other than the main one, as tables.
+//! The pages besides the main one, as tables.
 
 use super::figures::{NumberStyle, millis, rate, rate_of_bytes, seconds, share};
 use super::model::Model;
@@ -6,7 +6,7 @@ use super::reply::StatsRequest;
 use super::sections::{BUSY, MADE, PROMOTED, drops, memory_used, sections};
 use super::table::{Cell, Column, SortOrder, Table, number, text};
 
-/// A view, in the order of its key.
+/// The pages, in the order of their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
     Main,
@@ -47,7 +47,7 @@ impl View {
         }
     }
 
-    /// How it is sorted at first.
+    /// The order in which the page's table is sorted at first.
     pub(super) fn sort(self) -> Option<SortOrder> {
         match self {
             Self::Rules => Some(SortOrder { column: 3, falls: true }),
@@ -61,11 +61,11 @@ impl View {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CounterView {
     pub(super) hand: NumberStyle,
-    /// Since the start, instead of the last second.
+    /// Whether totals since the start are shown, instead of rates.
     pub(super) totals: bool,
 }
 
-/// The tables of a view; the first one is the one that is sorted. `rule`: of which all lines are shown instead.
+/// The tables of a page. The first one can be sorted. `rule`: its lines are shown instead.
 pub(super) fn page(model: &Model, view: View, rule: Option<&str>, shown: CounterView) -> Vec<Table> {
     let page = Page { model, shown };
     if view == View::Rules
@@ -92,7 +92,7 @@ struct Page<'m> {
     shown: CounterView,
 }
 
-/// Gets that got a value, those that were held for it included, as in `get_hits`.
+/// Counters of gets with a value, including held ones, as in `get_hits`.
 const HITS: [&str; 3] = ["hits", "held_filled", "held_old"];
 const RULES: [(&str, &[&str]); 14] = [
     ("made", &MADE),
@@ -242,7 +242,7 @@ impl Page<'_> {
         table
     }
 
-    /// All lines of one rule; those that are not 0 first.
+    /// All lines of one rule. Lines that are not 0 come first.
     fn rule(&self, label: &str) -> Table {
         let pattern = self.model.text(StatsRequest::Rules, label, "match").unwrap_or("-");
         let columns = [text("line"), number("per s"), number("value")];
@@ -418,7 +418,7 @@ impl Page<'_> {
         let lines = self.model.group(StatsRequest::Leases).map(|group| &group.top);
         for (key, line) in lines.into_iter().flatten() {
             let key = readable(key);
-            // The holder may be of several words.
+            // The holder may have several words.
             let of = |name: &str| {
                 let begin = line.find(&format!("{name}="))? + name.len() + 1;
                 let rest = &line[begin..];
@@ -640,7 +640,7 @@ impl Page<'_> {
         table
     }
 
-    /// Every line of the groups that are always asked for.
+    /// Every line of the statistics that are always asked for.
     fn all(&self) -> Table {
         let columns = [text("line"), number("per s"), number("value"), text("of")];
         let mut table = Table::new("all lines", &columns).or_say("not asked yet");
@@ -655,7 +655,8 @@ impl Page<'_> {
     }
 }
 
-/// A key as it was sent, if all of it can be read: `stats leases` has other letters than those of names as `%` and two digits.
+/// A key as it was sent, if it is readable as a whole: `stats leases` writes bytes that names do not have as
+/// `%` and two digits.
 fn readable(key: &str) -> String {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();
@@ -670,7 +671,7 @@ fn readable(key: &str) -> String {
     text.unwrap_or_else(|| key.to_owned())
 }
 
-/// The first bound that this part of all is within.
+/// The first bound within which this share of the values is.
 fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
     let all: f64 = bounds.iter().map(|(_, count)| count).sum();
     let mut sum = 0.0;
@@ -680,7 +681,7 @@ fn percentile(bounds: &[(f64, f64)], part: f64) -> Option<f64> {
     })
 }
 
-/// A text for people and scripts: all views, or one, with whole numbers since the start.
+/// The pages as text for people and scripts: all pages, or one, with totals as whole numbers.
 pub(super) fn printed(model: &Model, view: Option<View>) -> String {
     let shown = CounterView { hand: NumberStyle { exact: true, ascii: true }, totals: true };
     let views: Vec<View> = view

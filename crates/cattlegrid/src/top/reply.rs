@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Read as _};
 
-/// Bytes of a reply: those of a thousand rules are less.
+/// Most bytes of a reply. A reply with a thousand rules is shorter.
 pub(super) const REPLY_MAX: usize = 16 << 20;
-/// Bytes of a line.
+/// Most bytes of a line.
 const LINE_MAX: u64 = 64 << 10;
 
 /// A request for one kind of statistics.
@@ -73,7 +73,7 @@ impl StatsRequest {
         matches!(self, Self::Slow | Self::Nodes)
     }
 
-    /// Names of its lines begin with a label.
+    /// Whether names of the reply's lines begin with a label.
     fn has_labels(self) -> bool {
         !matches!(self, Self::Stats | Self::Cattlegrid | Self::Leases)
     }
@@ -94,7 +94,7 @@ pub(super) struct LabelledBlock {
 pub(super) struct StatsGroup {
     /// Lines without a label.
     pub(super) top: NamedLines,
-    /// By label, in the order of the reply.
+    /// The blocks in the order of the reply.
     pub(super) blocks: Vec<LabelledBlock>,
     places: HashMap<Box<str>, usize>,
 }
@@ -104,7 +104,7 @@ impl StatsGroup {
         self.blocks.get(*self.places.get(label)?)
     }
 
-    /// The value of a line; an empty label: of a line without one.
+    /// The value of a line. An empty label means a line without label.
     pub(super) fn get(&self, label: &str, name: &str) -> Option<&str> {
         let lines = if label.is_empty() { &self.top } else { &self.block(label)?.lines };
         lines.get(name).map(AsRef::as_ref)
@@ -132,16 +132,16 @@ pub(super) enum StatsReply {
     Lines(StatsGroup),
     /// The value of a control key.
     Value(Vec<u8>),
-    /// There is no such command or key.
+    /// The server has no such command or key.
     Absent,
-    /// The user may not, or must log in; in the server's words.
+    /// The server's refusal: the user has no right, or must log in.
     Refused(String),
 }
 
-/// Reads the reply to a command, and how many bytes it has.
+/// Reads the reply to a command. Also returns its length in bytes.
 ///
 /// # Errors
-/// The reader's; `InvalidData` for anything that is not a reply; `UnexpectedEof` if the connection ends.
+/// The reader's error; `InvalidData` for bytes that are no reply; `UnexpectedEof` if the connection ends.
 pub(super) fn read_reply(reader: &mut impl BufRead, ask: StatsRequest) -> io::Result<(StatsReply, usize)> {
     let mut group = StatsGroup::default();
     let mut value = None;
@@ -160,7 +160,7 @@ pub(super) fn read_reply(reader: &mut impl BufRead, ask: StatsRequest) -> io::Re
             }
             ("END", None, _) => return Ok((StatsReply::Lines(group), bytes)),
             ("ERROR", None, _) | ("SERVER_ERROR", ..) => return Ok((StatsReply::Absent, bytes)),
-            // `get @nodes` without a log of etcd.
+            // The reply to `get @nodes` of a server without a log of etcd.
             ("CLIENT_ERROR", Some(first), rest) => {
                 let said = format!("{first} {}", rest.unwrap_or_default());
                 let is_right = said.starts_with("not allowed") || said.starts_with("unauthenticated");
@@ -182,7 +182,7 @@ pub(super) fn read_reply(reader: &mut impl BufRead, ask: StatsRequest) -> io::Re
     }
 }
 
-/// A line without its end.
+/// Reads a line, and returns it without its end.
 pub(super) fn read_line(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     reader.take(LINE_MAX).read_until(b'\n', &mut line)?;
@@ -204,7 +204,8 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "it has closed the connection")
 }
 
-/// Text of others as it may go to a terminal: bytes that are not printable ASCII as `%` and two digits, as the server writes keys.
+/// Text that is safe for a terminal: bytes that are not printable ASCII are written as `%` and two digits, as
+/// the server writes keys.
 pub(super) fn plain(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::with_capacity(bytes.len());

@@ -1,10 +1,10 @@
-//! Tables: rows as data, and how they become lines of a given width.
+//! Tables: rows as data, and their lines at a given width.
 
 use std::cmp::Ordering;
 
 use super::figures::NumberStyle;
 
-/// A column. The first one of text takes what room there is.
+/// A column. The first text column takes the remaining width.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: &'static str,
@@ -31,7 +31,7 @@ impl Cell {
         Self { text: text.into(), order: None }
     }
 
-    /// Unknown numbers come behind all others.
+    /// A number. Unknown numbers are sorted to the end.
     pub(super) fn number(text: String, order: Option<f64>) -> Self {
         Self { text, order: Some(order.unwrap_or(f64::NEG_INFINITY)) }
     }
@@ -49,7 +49,7 @@ pub(super) struct Row {
     /// The name of the row's object; the selection follows it when the rows are sorted.
     pub(super) id: String,
     pub(super) cells: Vec<Cell>,
-    /// Something is wrong with it.
+    /// Whether something is wrong with the row's object.
     pub(super) is_bad: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Table {
     pub(super) empty: Option<String>,
 }
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineStyle {
     Plain,
@@ -79,7 +79,7 @@ pub(super) struct TableLine {
     pub(super) tone: LineStyle,
     /// The id of the row that the line shows.
     pub(super) id: Option<String>,
-    /// Parts that are heads: first column, columns.
+    /// The spans of headings in the line: first column, number of columns.
     pub(super) heads: Vec<(usize, usize)>,
 }
 
@@ -89,14 +89,14 @@ impl TableLine {
     }
 }
 
-/// The column that a table is sorted by, and whether the largest comes first.
+/// The column by which a table is sorted, and whether the largest value comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SortOrder {
     pub(super) column: usize,
     pub(super) falls: bool,
 }
 
-/// Least width of the column that grows.
+/// Least width of the column that takes the remaining width.
 const GROWING_MIN: usize = 12;
 
 impl Table {
@@ -113,7 +113,7 @@ impl Table {
         self.rows.push(Row { id: id.into(), cells, is_bad: false });
     }
 
-    /// Keeps rows of which a cell has this text, in any case of letters.
+    /// Keeps the rows with a cell that contains this text, in upper or lower case.
     pub(super) fn filter(&mut self, wanted: &str) {
         let wanted = wanted.to_lowercase();
         let has = |cell: &Cell| cell.text.to_lowercase().contains(&wanted);
@@ -124,7 +124,7 @@ impl Table {
         }
     }
 
-    /// Sorts; rows that are equal stay in the server's order.
+    /// Sorts the rows. Equal rows stay in the server's order.
     pub(super) fn sort(&mut self, sort: SortOrder) {
         self.rows.sort_by(|a, b| match (a.cells.get(sort.column), b.cells.get(sort.column)) {
             (Some(a), Some(b)) if sort.falls => b.compare(a),
@@ -133,7 +133,8 @@ impl Table {
         });
     }
 
-    /// Lines of `width` columns at most, and how many columns of the table they have. The last ones are left out where there is no room.
+    /// The table's lines, with at most `width` columns, and the number of table columns in them. Columns that
+    /// do not fit are left out, the last ones first.
     pub(super) fn lines(
         &self,
         width: usize,
@@ -184,7 +185,7 @@ impl Table {
         for (at, own) in wanted.iter().enumerate() {
             let least = if Some(at) == grows { (*own).min(GROWING_MIN) } else { *own };
             let gap = if at == 0 { 0 } else { 2 };
-            // A long text in the last place is cut.
+            // A long text in the last column is cut.
             let least =
                 if at + 1 == wanted.len() && self.columns[at].is_text { least.min(20) } else { least };
             if gap + least > left {
@@ -236,7 +237,7 @@ fn head(column: &Column, at: usize, sort: Option<SortOrder>, hand: NumberStyle) 
     format!("{}{mark}", column.name)
 }
 
-/// The first `width` columns; `~` in the last one says that there is more.
+/// The first `width` columns of a text. A `~` at the end shows that it was cut.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -3,7 +3,7 @@
 use super::pages::View;
 use super::table::SortOrder;
 
-/// A key, whatever terminal sent it.
+/// A key press, whatever terminal sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PressedKey {
     Char(char),
@@ -46,7 +46,7 @@ pub(super) struct Ui {
     pub(super) view: View,
     sorts: [Option<SortOrder>; 10],
     pub(super) filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being edited.
     pub(super) editing: bool,
     pub(super) paused: bool,
     pub(super) help: bool,
@@ -54,9 +54,9 @@ pub(super) struct Ui {
     pub(super) interval_ms: u64,
     /// The rule whose lines are shown.
     pub(super) rule: Option<String>,
-    /// The row that is selected, by its id.
+    /// The id of the selected row.
     pub(super) selected: Option<String>,
-    /// The first line that is shown.
+    /// The number of the first line shown.
     pub(super) first: usize,
     /// The rows of the last drawing.
     pub(super) rows: Vec<String>,
@@ -64,9 +64,9 @@ pub(super) struct Ui {
     pub(super) columns: usize,
 }
 
-/// Times between two looks, in milliseconds.
+/// The intervals of requests that can be chosen, in milliseconds.
 const INTERVALS: [u64; 9] = [200, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000, 60_000];
-/// Letters of a filter.
+/// Most characters of a filter.
 const FILTER_MAX: usize = 60;
 
 impl Ui {
@@ -226,7 +226,7 @@ impl Ui {
         self.selected = self.rows.get(next).cloned();
     }
 
-    /// Moves the window over `lines` lines of which `selected` is one, so that it is in it.
+    /// Scrolls so that line `selected` of `lines` is visible.
     pub(super) fn scroll(&mut self, lines: usize, selected: Option<usize>) {
         if let Some(at) = selected {
             if at < self.first {

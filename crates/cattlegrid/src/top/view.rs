@@ -1,4 +1,4 @@
-//! The screen: what is known, drawn into a frame of any size.
+//! The screen: the model, drawn into a frame of any size.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -14,14 +14,14 @@ use super::table::{LineStyle, TableLine, cut};
 use super::ui::Ui;
 use cattlegrid_config::TOP_VIEWS;
 
-/// A smaller terminal shows only that it is too small.
+/// A smaller terminal shows only a message that it is too small.
 const WIDTH_MIN: u16 = 60;
 const HEIGHT_MIN: u16 = 12;
-/// An answer that takes longer is worth saying, in milliseconds.
+/// A slower answer is shown as slow, in milliseconds.
 const SLOW_MS: u64 = 250;
-/// An answer that is later than this is missed, in milliseconds.
+/// A later answer is shown as missing, in milliseconds.
 const LATE_MS: u64 = 2500;
-/// Rows of a table below the main view.
+/// Most rows of a table below the main page.
 const BELOW_MAX: usize = 12;
 
 const HELP: &[&str] = &[
@@ -42,14 +42,14 @@ const HELP: &[&str] = &[
     "often. Keys are written as the server does: %1B for a byte that is not plain.",
 ];
 
-/// How a terminal is drawn on.
+/// The style of drawing on a terminal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScreenStyle {
     pub(super) hand: NumberStyle,
     pub(super) colours: bool,
 }
 
-/// The moment at which is drawn, in milliseconds.
+/// Draws the screen. `now_ms`: the time in milliseconds.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, paint: ScreenStyle, now_ms: u64) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
@@ -118,7 +118,7 @@ fn reversed(paint: ScreenStyle) -> Modifier {
     if paint.colours { Modifier::empty() } else { Modifier::REVERSED }
 }
 
-/// Name, address, version and age of the server.
+/// The server's name, address, version and age.
 pub(super) fn title(model: &Model) -> String {
     let own = model.text(StatsRequest::Cattlegrid, "", "version");
     let version = match (own, model.text(StatsRequest::Stats, "", "version")) {
@@ -221,7 +221,7 @@ fn foot(buffer: &mut Buffer, area: Rect, ui: &Ui, paint: ScreenStyle) {
     put(buffer, area, row, 0, &text, style);
 }
 
-/// The lines of the body; notes in `ui` what they are.
+/// The lines of the body. Their rows are noted in `ui`.
 fn lines_of(model: &Model, ui: &mut Ui, hand: NumberStyle, width: usize, height: usize) -> Vec<TableLine> {
     ui.rows.clear();
     let mut tables = page(model, ui.view, ui.rule.as_deref(), CounterView { hand, totals: ui.totals });
@@ -255,7 +255,7 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: NumberStyle, width: usize, height:
         lines.extend(own);
     }
     ui.rows.extend(lines.iter().filter_map(|line| line.id.clone()));
-    // The heads of the first table stay where they are.
+    // The headings of the first table do not scroll.
     let rest = lines.split_off(heads.min(lines.len()));
     ui.room = height.saturating_sub(heads).max(1);
     let selected =
@@ -270,7 +270,7 @@ fn lines_of(model: &Model, ui: &mut Ui, hand: NumberStyle, width: usize, height:
     lines
 }
 
-/// The table of another view, where the main one leaves room for it.
+/// The table of another page, if the main page leaves room for it.
 fn below(
     model: &Model,
     view: View,
@@ -286,7 +286,7 @@ fn below(
     view.sort().into_iter().for_each(|sort| table.sort(sort));
     lines.push(TableLine::new("", LineStyle::Plain));
     let room = (height - lines.len()).min(2 + BELOW_MAX);
-    // Without ids: nothing of it can be selected here.
+    // Without ids, because rows of this table cannot be selected.
     let own = table.lines(width, view.sort(), shown.hand).0.into_iter().take(room);
     lines.extend(own.map(|line| TableLine { id: None, ..line }));
 }
@@ -309,7 +309,7 @@ fn style_of(tone: LineStyle, is_selected: bool, is_old: bool, paint: ScreenStyle
     }
 }
 
-/// Writes a text into a row of an area, as far as it has room.
+/// Writes a text into a row of an area, as far as there is room.
 fn put(buffer: &mut Buffer, area: Rect, row: u16, column: u16, text: &str, style: Style) {
     if row < area.height && column < area.width {
         let room = usize::from(area.width - column);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// A directory with a program, whose processes have the directory's name among their words.
 struct Program(TempDir);
 
-/// What it does is said by the key: `page:none`, `page:raise`, `page:sleep-2`.
+/// A worker whose key says what it does: `page:none`, `page:raise`, `page:sleep-2`.
 const PAGES: &str = r#"
 import sys, time
 sys.path.insert(0, "PYTHON")
@@ -59,7 +59,7 @@ impl Program {
         )
     }
 
-    /// Its processes.
+    /// The loader's processes.
     fn processes(&self) -> Vec<String> {
         let all = std::fs::read_dir("/proc").unwrap().flatten();
         let pids = all.filter_map(|entry| entry.file_name().into_string().ok());
@@ -91,7 +91,7 @@ fn start(rules: &str) -> Result<Server, StartError> {
     Server::start(&Start { rules: Some(rules), ..Start::new(program, &words) })
 }
 
-/// What the server has logged.
+/// The server's log.
 fn said(server: &Server) -> String {
     std::fs::read_to_string(server.rule_file().with_file_name("said")).unwrap()
 }

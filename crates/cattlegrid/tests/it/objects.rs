@@ -262,7 +262,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/objects")
 }
 
-/// What is shipped is what happens; and what happens in this process is what a server answers.
+/// The transcripts show what happens, and an engine in this process answers as a server does.
 #[test]
 fn the_transcripts_of_the_examples() {
     let paths = fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().path());

@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What `cattlegrid` with these words says, and whether its status is 0.
+/// Runs `cattlegrid` with these words. Returns its output, and whether its status is 0.
 fn cattlegrid(dir: &Path, words: &[&str]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cattlegrid"));
     let output = command.args(words).current_dir(dir).output().unwrap();

@@ -42,7 +42,7 @@ impl Types {
         self.dir.path().join("types")
     }
 
-    /// As an editor saves: there is never half of a file.
+    /// Writes a file as an editor saves it: a reader never sees half of it.
     fn write(&self, name: &str, text: &str) {
         let new = self.dir.path().join("new");
         fs::write(&new, text).unwrap();

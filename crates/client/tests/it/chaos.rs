@@ -52,7 +52,7 @@ impl Dice {
     }
 }
 
-/// What the tasks have done and seen.
+/// The calls of all tasks, and their results.
 #[derive(Default)]
 struct Seen {
     sets: AtomicU64,
@@ -63,7 +63,7 @@ struct Seen {
     older: AtomicU64,
     longest_us: AtomicU64,
     errors: Mutex<BTreeMap<String, u64>>,
-    /// What must not be.
+    /// Violations of the guarantees.
     faults: Mutex<Vec<String>>,
 }
 

@@ -60,7 +60,7 @@ async fn at_rest(herds: &[&Herd<Fake>]) {
     }
 }
 
-/// What `count` processes get that ask at the same time, and how many computed.
+/// The results of `count` processes that ask at the same time, and the number of computations.
 async fn together(herds: Vec<Herd<Fake>>, options: &Compute, time: Duration) -> (Vec<Got>, usize) {
     let computations = Arc::new(AtomicUsize::new(0));
     let mut callers = JoinSet::new();

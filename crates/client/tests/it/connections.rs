@@ -450,7 +450,7 @@ fn without_waiting_connections() {
     });
 }
 
-/// What is left when the client is gone: no task and no socket.
+/// When the client is gone no task and no socket is left.
 #[test]
 fn nothing_is_left() {
     run(async {

@@ -13,7 +13,8 @@ use crate::servers::{Kind, Server, on_servers, patient};
 /// Long, since the servers that work must answer within it whatever else the machine does.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What a client reads of a key whose server was ejected while the key was changed, after the server has returned.
+/// The value that a client reads after its server has returned, if the key was changed while the server was
+/// ejected.
 async fn after_return(kind: Kind, flush: bool) -> Option<String> {
     let servers = [kind.start(), kind.start()];
     let client = Client::builder()

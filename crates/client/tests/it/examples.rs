@@ -8,7 +8,8 @@ use std::process::Command;
 
 use crate::servers::{Kind, Server, on_servers};
 
-/// What an example prints with new servers. They are built with the tests, unless only some of these are.
+/// The output of an example with new servers. All examples are built with the tests, unless only some of the
+/// tests are.
 fn output(example: &str, start: impl Fn() -> Vec<Server>) -> String {
     let tests = std::env::current_exe().unwrap();
     let program: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(example);

@@ -158,7 +158,7 @@ fn a_failure_frees_the_key(kind: Kind) {
 }
 on_servers!(a_failure_frees_the_key);
 
-/// Its time has passed, and another client has computed and stored the value.
+/// The time of the computation has passed, and another client has computed and stored the value.
 fn a_late_value(kind: Kind) {
     says("a_late_value", kind, ["not stored", "not stored", "not stored"]);
     run(async {
@@ -242,7 +242,7 @@ fn a_set_by_another_client(kind: Kind) {
 }
 on_servers!(a_set_by_another_client);
 
-/// Of a client that knows nothing of this one.
+/// A client without `get_or_compute` reads the key.
 fn a_plain_get_of_a_key_being_computed(kind: Kind) {
     let lock = "the lock's 34 bytes or more";
     says("a_plain_get_of_a_key_being_computed", kind, [lock, lock, "is held, and gets the value"]);

@@ -724,7 +724,7 @@ fn after_a_delete_in_text(kind: Kind) {
 }
 
 on_servers!(a_changed_lock);
-/// What another client appends to a lock ends it, and so does the computation.
+/// An `append` by another client ends a lock, and so does the end of the computation.
 fn a_changed_lock(kind: Kind) {
     let server = kind.start();
     run(async {

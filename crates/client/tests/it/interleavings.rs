@@ -35,7 +35,7 @@ const EXPIRATION: u64 = 10_000;
 const TERMS: Terms = Terms { lock_ms: 2_000, keep_s: 3, stale: true, awaited: None };
 const GRACE: u64 = 3_000;
 
-/// What happens besides the clients' steps.
+/// Events besides the clients' steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Trouble {
     /// A writer changes the source and deletes the key.
@@ -55,7 +55,7 @@ enum Trouble {
 const TROUBLES: [Trouble; 6] =
     [Trouble::Delete, Trouble::Evict, Trouble::LockPasses, Trouble::ItemPasses, Trouble::Fail, Trouble::Die];
 
-/// What a client does wrong.
+/// Faults of a client, which the model must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Fault {
     None,
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// What a client is answered with must be new enough.
+    /// Checks that an answer to a client is new enough.
     fn serve(&self, stored: &Stored, fresh: bool) -> Result<(), String> {
         let version = version(&stored.data);
         if fresh && !stored.is_fresh(self.now_ms) {

@@ -16,7 +16,7 @@ mod handing_on;
 mod herd_servers;
 mod interleavings;
 mod joins;
-/// What the crate's modules in `interleavings` import.
+/// Names that the crate's modules in `interleavings` import.
 mod item {
     pub(crate) use cattlegrid_client::{Expiration, Written};
 }

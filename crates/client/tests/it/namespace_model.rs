@@ -653,13 +653,13 @@ async fn reads(names: &Names, fake: &Fake, oracle: &Mutex<Oracle>, key: &Logical
     }
 }
 
-/// What happens in a history.
+/// The course of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Course {
     /// No updates, flushes and evictions.
     Quiet,
     Usual,
-    /// As usual, and servers are replaced by others with tags or without.
+    /// Servers are replaced by others with tags or without.
     Replaced,
 }
 

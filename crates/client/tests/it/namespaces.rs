@@ -135,7 +135,7 @@ fn conflicts(kind: Kind) {
 }
 on_servers!(conflicts);
 
-/// What is lost is replaced by new numbers: nothing of before returns.
+/// Lost numbers are replaced by new ones: no old value returns.
 fn losses(kind: Kind) {
     let servers = start(kind, 1);
     servers::run(async {

@@ -347,7 +347,7 @@ fn a_server_that_is_killed() {
     });
 }
 
-/// What is known of a server stays when another one changes, and goes with it.
+/// The state of a server stays when another one changes, and is dropped with the server.
 #[test]
 fn an_ejected_server_stays_ejected() {
     run(async {

@@ -295,7 +295,8 @@ fn nobody_hangs_when_the_server_dies(kind: Kind) {
 }
 on_servers!(nobody_hangs_when_the_server_dies);
 
-/// As [`nobody_hangs_when_the_server_dies`], for a server that keeps its connections and does not answer.
+/// The same as [`nobody_hangs_when_the_server_dies`] for a server that keeps its connections and does not
+/// answer.
 fn nobody_hangs_when_the_server_stops(kind: Kind) {
     let (server, ledger) = (kind.start(), Ledger::new());
     let options = "--compute-time 3000 --timeout 3000";

@@ -1,4 +1,5 @@
-//! What is traced while a value is computed. Under cargo-nextest it is the only test of its process, as it must be, since a subscriber is of the process.
+//! Traces of a computation. Under cargo-nextest it is the only test of its process, as it must be, since a
+//! subscriber belongs to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 

@@ -21,7 +21,7 @@ async fn get(client: &Client, key: &str, options: &Compute) -> Outcome<String> {
     client.get_or_compute(key, options, || async { Ok::<_, &str>("never".to_owned()) }).await.unwrap()
 }
 
-/// What cannot be read as what the caller wants is computed again, once.
+/// An unreadable value is computed again, once.
 fn values_that_cannot_be_read(kind: Kind) {
     let server = kind.start();
     run(async {

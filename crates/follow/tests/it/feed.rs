@@ -24,9 +24,9 @@ enum Fault {
     ClaimsEarly,
     /// A claim counts when it is in the log, before it has come.
     ReadsAhead,
-    /// What was seen of the etcd before it was restored counts.
+    /// Revisions that were seen before etcd was restored count.
     KeepsSightings,
-    /// What was said before the etcd was restored is claimed.
+    /// Confirmations from before etcd was restored are claimed.
     KeepsSayings,
     /// A node goes on from what the last one had read, and not from what it had written.
     StandsAhead,

@@ -30,7 +30,7 @@ enum Fault {
     AnyCluster,
     /// The floor does not move while a node is behind.
     FloorStands,
-    /// What was compacted is left out without a word.
+    /// Compacted entries are left out silently.
     SaysItResumes,
     /// No flush where something was left out.
     NoFlush,
@@ -164,7 +164,7 @@ struct World {
     revision: u64,
     compacted: u64,
     versions: [u64; ROWS],
-    /// Of each row, when a version's bump was in the log, and when its barrier was answered.
+    /// For each row: when a version's bump was in the log, and when its barrier was answered.
     committed: [Vec<(u64, u64)>; ROWS],
     /// Versions whose barriers were answered, and the revisions of their bumps.
     passed: [Vec<(u64, u64)>; ROWS],

@@ -175,7 +175,7 @@ fn a_log_that_does_not_pass_its_head_is_nudged_and_given_up() {
     assert_eq!(scene.wait().1, [Action::Connect { resume: Some(10) }]);
 }
 
-/// As PostgreSQL does with a large transaction: it says nothing while it reads it, and begins anew at each connection.
+/// PostgreSQL is silent while it reads a large transaction, and starts again at each connection.
 #[test]
 fn a_stream_for_which_the_server_works_is_not_given_up() {
     let mut scene = Scene::confirmed(0);

@@ -21,7 +21,7 @@ impl Log for Memory {
     type Identity = u64;
 }
 
-/// What a reader sees: all transactions below the next one that do not run.
+/// The snapshot of a reader: it sees all transactions below `next` that do not run.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     next: u64,
@@ -61,7 +61,7 @@ impl Snapshot<u64> for Seen {
 /// A mistake in a source, an engine or a follower, which the simulation must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// What arrives is confirmed without a head.
+    /// An arrived entry is confirmed without a head.
     NoHeadCheck,
     /// A head is what has arrived.
     TrustOpenStream,
@@ -85,7 +85,7 @@ pub(crate) enum Fault {
     AcknowledgedOnArrival,
     /// Another node that goes on does not know which transactions ran when everything was flushed.
     ForgetsRunning,
-    /// It goes on without a word where the slot has been lost, or the log was purged.
+    /// A stream continues silently where the slot has been lost, or the log was purged.
     StandsAnywhere,
     /// A stream of a binary log begins at its end, not at a snapshot.
     BeginsAtEnd,
@@ -100,7 +100,8 @@ pub(crate) enum Fault {
 struct Binlog {
     /// All before it was purged.
     first: u64,
-    /// What a crash took from the ends of files: behind the first place, and before the second.
+    /// Ranges that a crash has removed from the ends of files: after the first position, and before the
+    /// second.
     lost: Vec<(u64, u64)>,
     /// How often it was begun anew.
     epoch: u64,
@@ -170,7 +171,7 @@ pub(crate) struct World {
     slot: Option<u64>,
     /// In the place of a slot.
     binlog: Option<Binlog>,
-    /// Of the server that the stream comes from.
+    /// The identity of the server that the stream comes from.
     identity: u64,
     /// Where another node goes on: the server, the position, and what ran when everything was flushed last.
     standing: Option<(u64, u64, Vec<u64>)>,
@@ -192,7 +193,7 @@ pub(crate) struct World {
     pub(crate) counts: Counts,
 }
 
-/// What happened, to show that histories are not empty.
+/// Counts of events, which show that histories are not empty.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) hits: u64,

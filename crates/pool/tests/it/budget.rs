@@ -52,7 +52,7 @@ impl Watch {
         Self { stop, looks, thread }
     }
 
-    /// It has counted some times since it began.
+    /// Whether the measurement has counted enough times since it began.
     fn is_effective(&self) -> bool {
         self.looks.load(Ordering::SeqCst) > 3
     }

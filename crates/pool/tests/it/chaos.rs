@@ -165,7 +165,7 @@ struct Scene {
     pool: Pool,
     counts: Arc<Counts>,
     seed: u64,
-    /// Of the programs that a reload brings.
+    /// The program that a reload brings.
     fixture: &'static str,
 }
 
@@ -322,7 +322,7 @@ fn settle(pool: &Pool, counts: &Counts) {
     pool.ready(1).wait().unwrap();
 }
 
-/// As [`eventually`]; the panic prints the statistics and counts.
+/// Waits as [`eventually`] does. Its panic prints the statistics and counts.
 fn patiently(what: &str, pool: &Pool, counts: &Counts, mut done: impl FnMut() -> bool) {
     let start = now();
     while !done() {

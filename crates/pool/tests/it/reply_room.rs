@@ -93,7 +93,7 @@ fn short_replies_do_not_wait() {
     assert_eq!(room.used(), 0);
 }
 
-/// What is longer than all room comes when it is alone.
+/// A reply that is longer than the room comes when it is alone.
 #[test]
 fn a_reply_that_is_longer_than_the_room_waits_until_it_is_alone() {
     let (room, _other, kept) = full();
@@ -107,7 +107,8 @@ fn a_reply_that_is_longer_than_the_room_waits_until_it_is_alone() {
     assert_eq!(room.used(), 0);
 }
 
-/// Its parts take room for the longest reply, and what comes between them is read without waiting: the room would never be free.
+/// Parts of replies take room for the longest reply, and frames between them are read without waiting:
+/// otherwise the room would never become free.
 #[test]
 fn replies_in_parts_that_are_mixed_end() {
     let room = ReplyRoom::new(1_000 * KB);
@@ -131,7 +132,7 @@ fn replies_in_parts_that_are_mixed_end() {
     eventually("its room is free", || room.used() == 0);
 }
 
-/// Its reply is in its socket, and would be lost with it.
+/// The reply is in the dead worker's socket, and would be lost with it.
 #[test]
 fn the_reply_of_a_dead_worker_is_read_over_the_limit() {
     for launch in [template(), exec(), python("app")] {
@@ -173,7 +174,7 @@ fn a_worker_that_dies_in_its_reply_gives_the_room_back() {
     assert_eq!(room.used(), 0);
 }
 
-/// It is not its fault that nothing reads it: it may have done the job in time.
+/// The worker may have done the job in time: it is not its fault that nothing reads the reply.
 #[test]
 fn a_worker_that_waits_for_room_is_not_killed() {
     for load in [1, 4] {
@@ -239,7 +240,7 @@ fn a_long_line_of_json_takes_room_as_it_arrives() {
     assert_eq!((pool.stats().lost, pool.stats().protocol_errors), (0, 0));
 }
 
-/// It keeps from others what has arrived.
+/// A line without an end keeps no other line waiting: it has room only for the bytes that have arrived.
 #[test]
 fn a_line_of_json_without_an_end_holds_up_no_other() {
     let room = ReplyRoom::new(1_000 * KB);

@@ -67,7 +67,7 @@ fn attempts_of_both_kinds_share_the_limit() {
     }
 }
 
-/// It is over when the time of the job is up; the worker is not at fault.
+/// The job ends when its time is up, and the worker is not at fault.
 #[test]
 fn a_job_is_not_tried_again_after_its_time() {
     let pool = pool(template(), Retry::times(u32::MAX).and_errors());

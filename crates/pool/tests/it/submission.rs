@@ -120,7 +120,7 @@ fn a_queued_job_is_withdrawn_and_a_begun_one_is_not() {
     outcomes.end();
 }
 
-/// Its worker may end it early, or not; it is not killed.
+/// The worker may end the job early, or not; it is not killed.
 #[test]
 fn a_begun_job_that_is_abandoned_is_told_to_its_worker() {
     for launch in [template(), exec()] {

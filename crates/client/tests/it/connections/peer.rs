@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// A connection of the server. Requests are seen without their numbers, which the replies get.
 pub(super) struct Peer {
     stream: TcpStream,
-    /// Of requests without a reply.
+    /// The numbers of requests without a reply.
     pub(super) numbers: VecDeque<String>,
 }
 

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use cattlegrid_client::{Answer, Ask, Cache, Error, Herd, Item, Scope, Write, Written};
 use tokio::time::Instant;
 
-/// What memcached takes for seconds from now.
+/// The largest exptime that memcached takes as seconds from now.
 const RELATIVE_MAX: u32 = 30 * 24 * 60 * 60;
 /// The Unix time at which a test begins.
 pub const BEGIN: u64 = 1_800_000_000;
@@ -105,7 +105,7 @@ impl Fake {
         self.0.store(&mut self.0.items.lock().unwrap(), &write);
     }
 
-    /// What eviction and a writer's delete do.
+    /// Removes an item, as an eviction or a writer's delete does.
     pub fn remove(&self, key: &str) -> bool {
         self.0.items.lock().unwrap().remove(key.as_bytes()).is_some()
     }

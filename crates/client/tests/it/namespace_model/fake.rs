@@ -39,7 +39,7 @@ struct State {
 /// Called before each command with its name and its keys, one by one. What it returns is done first.
 type Before = Box<dyn FnMut(&str, &[u8]) -> Vec<Deed> + Send>;
 
-/// What a test does to the cache.
+/// An action of a test on the cache.
 pub enum Deed {
     /// Evicts a key.
     Evict(Vec<u8>),
@@ -54,7 +54,7 @@ struct Stored {
     expires: Option<u64>,
 }
 
-/// What was asked.
+/// The requests of a test.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
     /// Calls of reading commands, of one or many keys: each is a round trip.
@@ -133,7 +133,7 @@ impl Fake {
         self.state().store(&Write { key, data, flags: 0, exptime: 0, tags: &[] }, 0);
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub fn take_asked(&self) -> Asked {
         std::mem::take(&mut self.state().asked)
     }

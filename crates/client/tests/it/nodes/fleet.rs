@@ -23,7 +23,7 @@ pub(super) struct Node {
     task: Option<JoinHandle<()>>,
 }
 
-/// What its connections share with the test.
+/// State that its connections share with the test.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) items: Mutex<HashMap<String, Vec<u8>>>,

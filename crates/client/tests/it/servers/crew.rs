@@ -26,7 +26,7 @@ pub struct Process {
     lines: Receiver<String>,
 }
 
-/// What one call has returned.
+/// The result of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// `value`, `computed`, `busy` and so on: the fixture's word for the outcome.
@@ -102,7 +102,7 @@ impl Process {
         stdin.write_all(b"go\n").and_then(|()| stdin.flush()).expect("the process reads");
     }
 
-    /// Its next line; the one that says that its first request was answered is passed over.
+    /// The next line of the process, without the line that says that its first request was answered.
     pub fn line(&self) -> String {
         let line = || self.lines.recv_timeout(PATIENCE).expect("a line within 45 seconds");
         let first = line();
@@ -119,7 +119,7 @@ impl Process {
         assert_eq!(self.line(), "computes");
     }
 
-    /// What its call has returned; the line that says that it computes is passed over.
+    /// The result of its call. The line that says that it computes is skipped.
     pub fn ended(&self) -> Ended {
         loop {
             let line = self.line();

@@ -48,7 +48,7 @@ match = "t:{id}"
 tags = ["tt:{id}"]
 "#;
 
-/// What a test talks to.
+/// The kinds of servers in tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Debian's memcached.

@@ -61,7 +61,7 @@ impl Proxy {
         self.counts.trips.swap(0, SeqCst)
     }
 
-    /// What the client has sent since [`round_trips`](Self::round_trips) was called.
+    /// The bytes that the client has sent since [`round_trips`](Self::round_trips) was called.
     pub fn sent(&self) -> String {
         String::from_utf8_lossy(&self.counts.sent.lock().expect("no panic")).into_owned()
     }
@@ -138,14 +138,15 @@ async fn pass(client: TcpStream, server: TcpStream, counts: Arc<Counts>) {
     }
 }
 
-/// What has come from the server and is no whole reply yet.
+/// Bytes from the server that are no whole reply yet.
 #[derive(Default)]
 struct Replies {
     partial: Vec<u8>,
 }
 
 impl Replies {
-    /// What the client gets of these bytes and those before them: whole replies, some of them twice or not at all.
+    /// The bytes that the client gets after these from the server: whole replies, some of them twice or not
+    /// at all.
     fn disturbed(&mut self, bytes: &[u8], counts: &Counts) -> Vec<u8> {
         let one_of = counts.one_of.load(SeqCst);
         self.partial.extend_from_slice(bytes);

@@ -51,7 +51,7 @@ pub struct World {
     tokens: AtomicU64,
 }
 
-/// What a test wants to know of an end.
+/// The parts of an end that tests look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Value { data: Vec<u8>, flags: u32, ttl_s: Option<i64>, tags: Vec<Vec<u8>> },
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-/// What is in an end; it counts as stored.
+/// Reads an end, and counts it as stored.
 pub fn look(finished: Finished) -> End {
     let end = finished.with_end(|end| match *end {
         LoadEnd::Value { data, flags, ttl_s, tags } => End::Value {
