@@ -12,18 +12,18 @@ use crate::delivered::{CALL_SLOT, Verdict, Wake};
 /// A bump that has been obeyed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SentBump<'a> {
-    /// Of a tag.
+    /// A bump of a tag.
     Tag {
-        /// What clients put before it; empty: nothing.
+        /// The prefix that clients put before the tag; empty: none.
         prefix: &'a [u8],
         /// The tag's name.
         name: &'a [u8],
         /// Hard or soft.
         kind: BumpKind,
     },
-    /// Of a tag, softly, item by item over a period.
+    /// A soft bump of a tag, item by item over a period.
     Gradual {
-        /// What clients put before it; empty: nothing.
+        /// The prefix that clients put before the tag; empty: none.
         prefix: &'a [u8],
         /// The tag's name.
         name: &'a [u8],

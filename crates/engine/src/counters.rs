@@ -62,7 +62,7 @@ counters! {
     /// Keys asked for by `get`, `gets`, `gat`, `gats` and `mg`, and by gets of the binary protocol except its
     /// `gat`: those of the statistic `cmd_get`, and [`get_touches`](Self::get_touches).
     cmd_get,
-    /// Of these, those that count in `cmd_touch`.
+    /// Keys among `cmd_get` that count in `cmd_touch`.
     get_touches,
     /// Storing commands: `set`, `add`, `replace`, `append`, `prepend`, `cas` and `ms`.
     cmd_set,
@@ -140,7 +140,7 @@ counters! {
 #[derive(Debug, Default)]
 pub struct MethodCounters {
     shipped: OnceLock<Box<[MethodCounter]>>,
-    /// Of users' own types.
+    /// Counters of the methods of users' own types.
     own: OnceLock<Box<[MethodCounter]>>,
 }
 

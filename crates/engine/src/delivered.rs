@@ -55,7 +55,7 @@ pub enum DeliveredValue {
 /// The end of one key's wait in one request.
 pub type Wake = cattlegrid_herd::Wake<Arc<Delivery>>;
 
-/// What became of a key that a request waited for.
+/// The outcome of a request's wait for a key.
 pub type Verdict = cattlegrid_herd::Verdict<Arc<Delivery>>;
 
 impl Delivery {

@@ -1,7 +1,8 @@
-//! All shards: the choice of a key's shard, and the work that concerns several shards.
+//! All shards: the choice of a key's shard, and the work that a step leaves for the engine itself
+//! ([`Engine::finish_step`]): waiters that get slots of rules in other shards, and deadlines.
 //!
-//! The modules below do this work. Each calls only those before it in the list; what concerns one shard alone
-//! is in `shard`.
+//! The modules below do the work that concerns several shards. Each calls only those before it in the list;
+//! the work on one shard alone is in `shard`.
 //!
 //! # Invariants
 //! * No thread waits for a shard's lock while it holds another's.
@@ -9,8 +10,6 @@
 // What a shard leaves for the engine, and what it cannot do alone.
 pub(crate) mod pending;
 pub(crate) mod room;
-
-mod finish_step;
 
 // Replies that wait for a log.
 mod bump;
@@ -47,18 +46,20 @@ pub(crate) mod run;
 
 use std::sync::Arc;
 
+use cattlegrid_herd::Herd;
 use cattlegrid_objects::{Registry, TYPE_BITS};
 use cattlegrid_protocol::Request;
 use cattlegrid_store::{KeyHasher, Memory, ObjectNames, Share, Store, StoreConfig};
 use cattlegrid_tags::{PREFIXES_MAX, PrefixId, Prefixes};
 
-use crate::renewal::Renewal;
 use crate::rules::why::{Explain, Why};
 use crate::shard::Shard;
 use crate::shards::{ShardLock, Shards};
 use crate::shared::EngineShared;
+use crate::step::{Interest, Step};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
+use crate::walk::Renewal;
 
 /// The parameters of an engine.
 #[derive(Debug, Clone)]
@@ -87,7 +88,7 @@ pub struct EngineConfig {
     pub nanos: fn() -> u64,
     /// Seed of the hash of keys and tags. Must not be known to clients.
     pub seed: u64,
-    /// What keys of some prefixes have of the memory for items, see `cattlegrid_store::Share`.
+    /// The shares that keys of some prefixes have of the memory for items, see `cattlegrid_store::Share`.
     pub shares: Vec<Share>,
     /// What clients put before keys, by which objects are counted for shares.
     pub prefixes: Prefixes,
@@ -246,5 +247,83 @@ impl Engine {
     /// The CAS of an item as clients see it: [`Shard::shown_cas`].
     pub(crate) fn shown_cas(&self, cas: u64) -> u64 {
         if self.shared().hide_cas { 0 } else { cas }
+    }
+}
+
+/// Least time between two searches for leases that a flush or a bump revokes, in milliseconds.
+const REVOKE_EVERY_MS: u64 = 10;
+
+impl Engine {
+    /// When [`Engine::handle_timeouts`] has work to do, in milliseconds since the start.
+    pub fn next_timeout_ms(&self) -> Option<u64> {
+        let next = self.shared().timeout_ms.load(Ordering::Acquire);
+        (next != u64::MAX).then_some(next)
+    }
+
+    /// Ends leases whose deadline has passed, and leases that a flush or a bump revokes (history 10 of
+    /// `engine/hold.rs`); those that an invalidation which is phased in revokes, at the moments of their
+    /// keys. Any thread may call it.
+    pub fn handle_timeouts(&self, step: &mut Step<'_>) {
+        let (shared, now) = (self.shared(), step.now);
+        if shared.timeout_ms.load(Ordering::Acquire) > now.ms {
+            return;
+        }
+        shared.timeout_ms.store(u64::MAX, Ordering::Release);
+        let revoke = shared.revoke_due(now.ms, REVOKE_EVERY_MS);
+        let reruled = shared.take_reruled();
+        if reruled {
+            step.effects.herd.admitted.extend(shared.admit_queued());
+        }
+        let mut lock = self.shard_lock();
+        let mut revoke_ms = u64::MAX;
+        for number in 0..self.shard_count() {
+            let one = lock.numbered(number);
+            if reruled {
+                one.end_unruled(step);
+            }
+            if revoke {
+                revoke_ms = revoke_ms.min(one.revoke(step));
+            }
+            one.with_herd(step, Herd::handle_timeouts);
+        }
+        shared.revoke_at(revoke_ms);
+        self.finish_step(&mut lock, step);
+    }
+
+    /// Does the work that a step leaves for other shards (history 11 of `engine/hold.rs`), and notes the next
+    /// deadline. Every method that takes a step or a context ends with it; the rest of the effects is the
+    /// server's.
+    #[inline]
+    pub(crate) fn finish_step(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        if !step.effects.is_finished() {
+            self.finish_admitted(lock, step);
+        }
+        if self.memory.wants_room() {
+            self.make_wanted_room(lock);
+        }
+        if step.interest.wants(Interest::EVICTIONS) && self.memory.take_evicted() {
+            for number in 0..self.shard_count() {
+                lock.numbered(number).note_evictions(step);
+            }
+        }
+    }
+
+    fn finish_admitted(&self, lock: &mut ShardLock<'_>, step: &mut Step<'_>) {
+        while !step.effects.herd.admitted.is_empty() {
+            for admitted in std::mem::take(&mut step.effects.herd.admitted) {
+                lock.shard(admitted.hash).with_herd(step, |herd, step| herd.admit(&admitted, step));
+            }
+        }
+        let deadline_ms = std::mem::replace(&mut step.effects.deadline_ms, u64::MAX);
+        self.shared().timeout_ms.fetch_min(deadline_ms, Ordering::AcqRel);
+    }
+
+    pub(crate) fn make_wanted_room(&self, lock: &mut ShardLock<'_>) {
+        let bytes = self.memory.take_wanted();
+        if let Some(number) = self.memory.coldest_store(|number| number < self.shards.len())
+            && bytes > 0
+        {
+            lock.numbered(number).store_mut().make_room_for_others(bytes);
+        }
     }
 }

@@ -1,52 +1,5 @@
 //! Events of keys, for watchers and counters.
 
-/// The kinds of events that are wanted. No others are noted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Interest(u8);
-
-impl Interest {
-    /// Reads: [`EventKind::Get`].
-    pub const FETCHERS: Self = Self(1);
-
-    /// Writes: [`EventKind::Store`].
-    pub const MUTATIONS: Self = Self(2);
-
-    /// [`EventKind::Evicted`].
-    pub const EVICTIONS: Self = Self(4);
-
-    /// [`EventKind::Deleted`].
-    pub const DELETIONS: Self = Self(8);
-
-    /// [`EventKind::Script`].
-    pub const SCRIPTS: Self = Self(128);
-
-    /// No event.
-    pub const fn none() -> Self {
-        Self(0)
-    }
-
-    /// The set with this number, see [`Interest::bits`].
-    pub const fn from_bits(bits: u8) -> Self {
-        Self(bits & (15 | 128))
-    }
-
-    /// The set as a number; the bits 16, 32 and 64 are never set.
-    pub const fn bits(self) -> u8 {
-        self.0
-    }
-
-    /// The union of both.
-    #[must_use]
-    pub const fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether any kind of `other` is wanted.
-    pub const fn wants(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
 /// An event of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {

@@ -54,7 +54,7 @@ pub struct FollowedLog {
     /// How long the server may go on without a confirmation, in milliseconds: [`MAX_LAG_MS_MIN`] to
     /// [`MAX_LAG_MS_MAX`].
     pub max_lag_ms: u64,
-    /// What becomes of items then, unless their rule says something else.
+    /// The treatment of items while the log is behind, unless their rule says something else.
     pub when_behind: WhenBehind,
 }
 

@@ -10,11 +10,10 @@
 // Data.
 mod counters;
 mod event;
-mod names;
 mod output;
-mod renewal;
 mod sync;
 mod time;
+mod walk;
 
 mod ages;
 mod announced;
@@ -36,6 +35,7 @@ mod step;
 mod shared;
 
 mod behind;
+mod hints;
 
 // Replies, at once and after a wait.
 mod reply;
@@ -65,17 +65,16 @@ pub use engine::run::{AnsweredGets, MayHold, RunGet, is_of_run, is_quiet_get};
 pub use engine::stats::{HerdUsage, ObjectsUsage};
 pub use engine::upkeep::RulesConfig;
 pub use engine::{Engine, EngineConfig};
-pub use event::{Event, EventKind, Interest, Looker};
+pub use event::{Event, EventKind, Looker};
 pub use following::{FollowedLog, LogState, MAX_LAG_MS_MAX, MAX_LAG_MS_MIN};
 pub use load::{Load, LoadEnd, LoadFailure, LoadOrder, LoadOutcome};
-pub use names::Cursor;
 pub use output::Output;
 pub use parked::ParkedRequest;
 pub use query::HoldLimits;
 pub use reply::get::GetEnd;
 pub use reply_queue::ReplyQueue;
 pub use rights::{Right, RightSet, Rights};
-pub use rules::active::ActiveRules;
+pub use rules::ActiveRules;
 pub use rules::why::{
     EventNumbers, Explain, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyObject, WhyPurge,
     WhyRolling, WhyRule, WhyTag,
@@ -87,5 +86,6 @@ pub use shard::standing::KeyState;
 pub use shards::{PREFETCH_MAX, ShardLock};
 pub use shared::EngineShared;
 pub use slow::{SLOW_KEPT, SlowKind, SlowLog};
-pub use step::{Context, Effects, Step, TURN_CALLS_NS, Ticket};
+pub use step::{Context, Effects, Interest, Step, TURN_CALLS_NS, Ticket};
 pub use time::Now;
+pub use walk::Cursor;

@@ -79,7 +79,7 @@ pub enum LoadEnd<'a> {
     Failed {
         /// Why, for the clients that asked for the lease; may be empty.
         text: &'a [u8],
-        /// What follows.
+        /// The kind of failure, which decides whether the key backs off.
         cause: LoadFailure,
     },
 }
@@ -100,7 +100,7 @@ pub enum LoadFailure {
     Cancelled,
 }
 
-/// What became of a job's result.
+/// The outcome of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum LoadOutcome {

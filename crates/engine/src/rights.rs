@@ -1,4 +1,4 @@
-//! What a client may do: rights, and a prefix that all its keys begin with.
+//! The permissions of clients: rights, and a prefix that all its keys begin with.
 //!
 //! A request is allowed or refused as a whole, before anything of it is executed: [`Engine::allows_parsed`]
 //! decides, and [`Parsed::not_allowed`] makes the refusal. Only connections whose user is limited are asked.
@@ -49,7 +49,7 @@ const READ: RightSet = RightSet::NONE.with(Right::Read);
 const WRITE: RightSet = RightSet::NONE.with(Right::Write);
 const CONTROL: RightSet = RightSet::NONE.with(Right::Control);
 const ADMIN: RightSet = RightSet::NONE.with(Right::Admin);
-/// Of commands that remove or show the keys of all clients.
+/// Rights of commands that remove or show the keys of all clients.
 const WHOLE: RightSet = ADMIN.with(Right::Control);
 
 impl RightSet {
@@ -79,12 +79,12 @@ impl RightSet {
     }
 }
 
-/// What a user may do, and with which keys.
+/// The rights of a user, and the keys to which they apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
-    /// What it may do.
+    /// The user's rights.
     pub set: RightSet,
-    /// What its keys begin with; empty: all keys.
+    /// The prefix of the user's keys; empty: all keys.
     pub prefix: Box<[u8]>,
 }
 
@@ -213,7 +213,7 @@ impl Engine {
         if self.allows_refused(rights, &refused) { refused } else { refused.as_not_allowed() }
     }
 
-    /// Of a store that is not executed: its key may still lose its value.
+    /// Whether a user may send a store that is refused anyway: its key may still lose its value.
     fn allows_refused(&self, rights: &Rights, refused: &Refusal<'_>) -> bool {
         let of_store = refused.store.as_ref().map(|store| (store.key(), store.verb == StoreVerb::Set));
         let of_key = refused.invalidate.map(|_| (refused.invalidated(), true));

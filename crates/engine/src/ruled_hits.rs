@@ -7,7 +7,7 @@
 /// Hits of a shard in a second that are counted one by one.
 const EXACT: u32 = 1024;
 
-/// Of the others one in this many is counted, as this many.
+/// Of the other hits one in this many is counted, as this many.
 const SAMPLE: u32 = 64;
 
 /// The hits of a shard in a second.

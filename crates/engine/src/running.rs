@@ -20,7 +20,7 @@ pub struct RunningCall {
     pub(crate) objects: Vec<TakenObject>,
     /// The place of the object that is called among them.
     pub(crate) own: usize,
-    /// Of them, the number that are busy with it: the first ones.
+    /// The number of these objects that are busy with the call: the first ones.
     pub(crate) taken: usize,
     pub(crate) arguments: Vec<Box<[u8]>>,
     pub(crate) tags: Vec<u64>,

@@ -5,17 +5,13 @@
 // What is under a key, and how it is replaced.
 pub(crate) mod put;
 pub(crate) mod standing;
-mod value_hash;
 
 // What becomes of a request, and what is shown.
 pub(crate) mod flow;
-pub(crate) mod mg_header;
-pub(crate) mod miss;
 
 // Keys under a rule.
 pub(crate) mod ruled;
 
-mod counted;
 mod decide;
 mod ends;
 mod why;
@@ -34,9 +30,7 @@ mod named_tags;
 pub(crate) mod object;
 
 // Commands.
-mod mg_ruled;
-
-mod get;
+pub(crate) mod get;
 mod mg;
 mod store;
 
@@ -54,12 +48,10 @@ use cattlegrid_herd::{Herd, Observer};
 use cattlegrid_store::{Lookup, Marks, Memory, Store};
 
 use crate::announced::Announced;
-use crate::event::Interest;
-use crate::names::Names;
 use crate::ruled_hits::RuledHits;
 use crate::running::CallQueue;
-use crate::shared::EngineShared;
-use crate::step::Step;
+use crate::shared::{EngineShared, Names};
+use crate::step::{Interest, Step};
 
 /// Bytes of a buffer that is kept between calls of objects.
 const VALUE_KEPT: usize = 64 << 10;
@@ -69,7 +61,7 @@ pub struct Shard {
     pub(crate) store: Store,
     /// The leases of its keys; None until there are rules.
     pub(crate) herd: Option<Box<Herd>>,
-    /// What rules that observe would do; None: no rule observes.
+    /// The counterfactual leases of rules that observe; None: no rule observes.
     pub(crate) observer: Option<Box<Observer>>,
     pub(crate) shared: Arc<EngineShared>,
     /// The tags that are announced for its keys.

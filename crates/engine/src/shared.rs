@@ -15,14 +15,12 @@ use crate::ages::Ages;
 use crate::bump_log::{BumpLog, SentBump};
 use crate::delivered::DeliveredBytes;
 use crate::following::{Following, class_of};
-use crate::names::{NameWalk, Names};
-use crate::rules::active::ActiveRules;
-use crate::rules::unmatched::{self, BehindPrefix, UnmatchedPrefixes};
-use crate::rules::{PrefixHint, Rules};
+use crate::rules::unmatched::UnmatchedPrefixes;
+use crate::rules::{ActiveRules, Rules};
 use crate::slow::SlowLog;
-use crate::step::Step;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::time::Now;
+use crate::walk::NameWalk;
 
 /// The numbers that decide which values may be served, and the options that commands obey.
 #[derive(Debug)]
@@ -33,9 +31,11 @@ pub struct EngineShared {
     /// Floors and bumps: the numbers of invalidations.
     tags: Tags,
     tag_hasher: TagHasher,
+    /// A flush is pending: each command looks whether it is due.
+    flush_pending: AtomicBool,
     /// Prefix of control keys; none without a rule file.
-    control: OnceLock<Box<[u8]>>,
-    /// What clients put before every key; none without a rule file.
+    pub(crate) control: OnceLock<Box<[u8]>>,
+    /// The prefixes that clients put before every key; none without a rule file.
     prefixes: OnceLock<Prefixes>,
     /// The times at which numbers were given out.
     ages: Ages,
@@ -56,8 +56,8 @@ pub struct EngineShared {
     /// None: no rule file.
     rules: ArcSwapOption<ActiveRules>,
     /// Keys without a rule that would have one behind a prefix.
-    unmatched: UnmatchedPrefixes,
-    /// What took long.
+    pub(crate) unmatched: UnmatchedPrefixes,
+    /// The log of commands and calls that took long.
     slow: SlowLog,
     /// The types of objects; None: there are none.
     objects: ArcSwapOption<Registry>,
@@ -119,6 +119,7 @@ impl EngineShared {
             clock: AtomicU64::new(0),
             tags: Tags::new(tag_bytes),
             tag_hasher: TagHasher::new(seed),
+            flush_pending: AtomicBool::new(false),
             control: OnceLock::new(),
             prefixes: OnceLock::new(),
             ages: Ages::default(),
@@ -163,7 +164,7 @@ impl EngineShared {
         self.shards.get().copied().unwrap_or(1)
     }
 
-    /// What took long.
+    /// The log of commands and calls that took long.
     pub fn slow(&self) -> &SlowLog {
         &self.slow
     }
@@ -193,16 +194,35 @@ impl EngineShared {
     /// The hard floor at `second`; a pending flush takes its number when its time has come.
     #[inline]
     pub fn floor(&self, second: u32) -> u64 {
+        // Acquire: a thread that sees that none is pending any more sees its floor, too.
+        if self.flush_pending.load(Ordering::Acquire) {
+            self.execute_due_flush(second);
+        }
+        self.tags.floors().hard()
+    }
+
+    fn execute_due_flush(&self, second: u32) {
         let mut is_due = false;
         self.tags.floors().execute_due(u64::from(second) * 1000, || {
             is_due = true;
             self.tick()
         });
         if is_due {
+            self.note_pending_flush();
             self.outside_event();
             self.cascade_flush();
         }
-        self.tags.floors().hard()
+    }
+
+    /// Notes whether a flush is pending. Of threads that do this at once the last one says what is so.
+    fn note_pending_flush(&self) {
+        loop {
+            let pending = self.tags.floors().pending_flush_ms().is_some();
+            self.flush_pending.store(pending, Ordering::SeqCst);
+            if self.tags.floors().pending_flush_ms().is_some() == pending {
+                return;
+            }
+        }
     }
 
     /// Flushes everything at `second`, or at once when that is now; then runs the cascades of a flush. A
@@ -210,6 +230,7 @@ impl EngineShared {
     pub fn flush(&self, second: u32, now: u32) {
         let ms = |second| u64::from(second) * 1000;
         let at_once = self.tags.floors().flush(ms(second), ms(now), || self.tick()).is_some();
+        self.note_pending_flush();
         self.outside_event();
         if at_once {
             self.cascade_flush();
@@ -260,7 +281,7 @@ impl EngineShared {
         self.bump_log.get().map(|log| &**log).filter(|log| log.is_on())
     }
 
-    /// What `get @nodes` says: the nodes of this server's fleet, an array in JSON; empty without one.
+    /// The reply to `get @nodes`: the nodes of this server's fleet, an array in JSON; empty without one.
     pub fn nodes_json(&self, now_ms: u64) -> String {
         self.bump_log().map_or_else(|| "[]".to_owned(), |log| log.nodes(now_ms))
     }
@@ -296,97 +317,11 @@ impl EngineShared {
         self.control.get().is_some_and(|control| !control.is_empty() && key.starts_with(control))
     }
 
-    /// What clients put before every key.
+    /// The prefixes that clients put before every key.
     #[inline]
     pub fn prefixes(&self) -> &Prefixes {
         static NONE: Prefixes = Prefixes::none();
         self.prefixes.get().unwrap_or(&NONE)
-    }
-
-    /// Takes a sample of the keys that have no rule.
-    #[cold]
-    pub(crate) fn note_unmatched(&self, key: &[u8]) {
-        if self.prefixes().split(key).0 != PrefixId::NONE {
-            return;
-        }
-        let (active, objects) = (self.rules(), self.objects());
-        self.unmatched.note(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()));
-    }
-
-    /// What keeps a key from having a rule, or from being a name: a prefix that the server does not know.
-    fn prefix_hint(&self, key: &[u8]) -> Option<String> {
-        if self.prefixes().split(key).0 != PrefixId::NONE {
-            return None;
-        }
-        let (active, objects) = (self.rules(), self.objects());
-        let (prefix, meant) =
-            unmatched::behind(key, |rest| self.meant(rest, active.as_deref(), objects.as_deref()))?;
-        let prefix = std::str::from_utf8(prefix).ok()?;
-        let what = match meant {
-            BehindPrefix::Rule(number) => format!("have rule {number}"),
-            BehindPrefix::Control => "be a control key".to_owned(),
-            BehindPrefix::Object => "name an object".to_owned(),
-        };
-        let remedy = unmatched::remedy(prefix, !self.prefixes().is_empty());
-        Some(format!("it would {what} behind {prefix:?}: {remedy}"))
-    }
-
-    /// A key that is not there, and would be a call if its method existed, leaves a line of the log, once for
-    /// each such method.
-    #[cold]
-    pub(crate) fn note_stray(&self, key: &[u8], step: &mut Step<'_>) {
-        if !self.has_objects() {
-            return;
-        }
-        let objects = self.objects();
-        let Some(registry) = objects.as_ref() else { return };
-        if let Some(stray) = registry.stray(key).filter(|stray| registry.is_new_stray(stray)) {
-            step.effects.line(stray.to_string());
-        }
-    }
-
-    /// What keeps a key from being a call: there is no such method; or a key without a rule from having one.
-    pub(crate) fn hint(&self, key: &[u8], is_ruled: bool) -> Option<String> {
-        let stray = self.objects().as_ref().and_then(|registry| registry.stray(key));
-        let of_prefix = || if is_ruled { None } else { self.prefix_hint(key) };
-        stray.map(|stray| stray.to_string()).or_else(of_prefix)
-    }
-
-    /// What a key would be.
-    fn meant(
-        &self,
-        key: &[u8],
-        active: Option<&ActiveRules>,
-        objects: Option<&Registry>,
-    ) -> Option<BehindPrefix> {
-        let control = self.control.get().filter(|control| !control.is_empty());
-        if control.is_some_and(|control| key.starts_with(control)) {
-            return Some(BehindPrefix::Control);
-        }
-        if objects.is_some_and(|registry| registry.named(key).is_some()) {
-            return Some(BehindPrefix::Object);
-        }
-        active?.rules().find_name(key).map(|rule| BehindPrefix::Rule(rule.number))
-    }
-
-    /// Prefixes that the server should know, since keys without a rule would have one behind them.
-    pub fn prefix_hints(&self) -> Vec<PrefixHint> {
-        let active = self.rules();
-        let rule_of = |number: u32| active.as_ref()?.each().nth(number as usize - 1);
-        let hint = |(prefix, meant, count, sampled): (Box<[u8]>, BehindPrefix, u64, u64)| {
-            let prefix = String::from_utf8(prefix.into()).ok()?;
-            let rule = match meant {
-                // Where the rule has keys, those behind a text of their own may be others on purpose:
-                // counters, locks.
-                BehindPrefix::Rule(number) => {
-                    let (rule, _) = rule_of(number).filter(|(_, state)| !state.has_matched())?;
-                    Some((rule.number, rule.pattern.text().to_owned()))
-                }
-                BehindPrefix::Control | BehindPrefix::Object => None,
-            };
-            Some(PrefixHint { prefix, rule, has_some: !self.prefixes().is_empty(), count, sampled })
-        };
-        self.unmatched.frequent().into_iter().filter_map(hint).collect()
     }
 
     /// Sets what clients put before every key, once.
@@ -702,6 +637,37 @@ impl EngineShared {
         if !self.revoke.swap(true, Ordering::AcqRel) {
             self.timeout_ms.store(0, Ordering::Release);
         }
+    }
+}
+
+/// When names of objects' calls are recognised: a part of [`EngineShared::names`].
+#[derive(Debug)]
+pub(crate) struct Names;
+
+impl Names {
+    /// There are no objects.
+    pub(crate) const OFF: u8 = 0;
+
+    /// After a look-up that has found nothing.
+    pub(crate) const AFTER: u8 = 1;
+
+    /// Before the look-up: there may be items under names of calls.
+    pub(crate) const FIRST: u8 = 2;
+
+    /// The state in a value of [`EngineShared::names`].
+    #[inline]
+    pub(crate) fn state(names: u64) -> u8 {
+        (names & 3) as u8
+    }
+
+    /// How many times the types had been changed.
+    #[inline]
+    pub(crate) fn changes(names: u64) -> u64 {
+        names >> 2
+    }
+
+    pub(crate) fn of(state: u8, changes: u64) -> u64 {
+        changes << 2 | u64::from(state)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 /// Entries that are kept.
 pub const SLOW_KEPT: usize = 128;
 
-/// What took long.
+/// The kind of work that took long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlowKind {
     /// A client's, from the miss to the fill.

@@ -1,4 +1,4 @@
-//! What a step of the engine needs, who asked for it, and what it leaves for its caller.
+//! The inputs of a step of the engine, its origin, and the work that it leaves for its caller.
 //!
 //! While a shard is locked nothing outside of it can be reached: other connections, other shards, other
 //! threads. Work there is noted in the [`Effects`] of the turn, which the caller drains when no shard is
@@ -10,7 +10,7 @@ use cattlegrid_herd::Session;
 
 use crate::counters::Counters;
 use crate::delivered::{Delivery, Wake};
-use crate::event::{Event, EventKind, Interest};
+use crate::event::{Event, EventKind};
 use crate::load::LoadOrder;
 use crate::output::Output;
 use crate::running::RunningCall;
@@ -176,7 +176,54 @@ impl Effects {
     }
 }
 
-/// What every step needs, with a client or without.
+/// The kinds of events that are wanted. No others are noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Interest(u8);
+
+impl Interest {
+    /// Reads: [`EventKind::Get`].
+    pub const FETCHERS: Self = Self(1);
+
+    /// Writes: [`EventKind::Store`].
+    pub const MUTATIONS: Self = Self(2);
+
+    /// [`EventKind::Evicted`].
+    pub const EVICTIONS: Self = Self(4);
+
+    /// [`EventKind::Deleted`].
+    pub const DELETIONS: Self = Self(8);
+
+    /// [`EventKind::Script`].
+    pub const SCRIPTS: Self = Self(128);
+
+    /// No event.
+    pub const fn none() -> Self {
+        Self(0)
+    }
+
+    /// The set with this number, see [`Interest::bits`].
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & (15 | 128))
+    }
+
+    /// The set as a number; the bits 16, 32 and 64 are never set.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The union of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether any kind of `other` is wanted.
+    pub const fn wants(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// The inputs of a step, with a client or without.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The time of the step.
@@ -206,7 +253,7 @@ impl Ticket {
 /// A step that a client has asked for.
 #[derive(Debug)]
 pub struct Context<'a> {
-    /// What every step needs.
+    /// The inputs of every step.
     pub step: Step<'a>,
     /// The connection and its request.
     pub ticket: Ticket,

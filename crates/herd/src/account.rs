@@ -242,7 +242,7 @@ pub struct FillMoment {
     pub strict: bool,
 }
 
-/// What becomes of a fill.
+/// The decision about a fill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// The fill belongs to no miss: an ordinary write.
@@ -539,7 +539,7 @@ impl KeyAccount {
         rooms.iter().find(|room| room.value == value).map(|room| room.left)
     }
 
-    /// Of too many values the one with the most room goes.
+    /// Sets the room of a value; of too many values the one with the most room goes.
     fn set_room(&mut self, value: u64, left: i32) {
         let len = usize::from(self.rooms_len);
         let rooms = &mut self.rooms[..len];

@@ -1,12 +1,12 @@
-//! What the herd is asked, and what it answers at once. What concerns other connections is in its effects.
+//! What the herd is asked and how, and what it answers at once. What concerns other connections is in its
+//! effects.
 
 use std::sync::Arc;
 
 use crate::effects::OldValueReader;
 use crate::fence::Events;
-use crate::grant::Grant;
-use crate::how::AskMode;
-use crate::lease::LeaseKind;
+use crate::lease::{Grant, LeaseKind};
+use crate::policy::{OnBusy, Policy};
 use crate::rule::RuleState;
 use crate::session::MissRecord;
 use crate::waiters::WaiterId;
@@ -130,4 +130,44 @@ pub enum WithdrawReason {
     OwnWrite,
     /// The waiter's get is answered at once, because of another of its keys.
     Answered,
+}
+
+/// How a key is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskMode {
+    /// With a command that does not mention leases.
+    Plain,
+    /// With a quiet command of the binary or the meta protocol. Its clients would take an error in place of
+    /// the reply for the reply to another key, so a miss takes its place.
+    Quiet,
+    /// For the lease itself: `mg` with `N` or `R`.
+    Explicit {
+        /// The lease outlives the connection.
+        detached: bool,
+        /// The lease time asked for, in milliseconds.
+        lease_ms: Option<u32>,
+    },
+}
+
+impl AskMode {
+    /// For the lease itself.
+    pub fn is_explicit(self) -> bool {
+        matches!(self, Self::Explicit { .. })
+    }
+
+    /// What the client is told where waiting does not help.
+    pub fn on_busy(self, policy: &Policy) -> OnBusy {
+        if self == Self::Quiet { OnBusy::Miss } else { policy.on_busy }
+    }
+}
+
+/// The client or task that fills a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filler {
+    /// The client's connection; None: it is known only by a token.
+    pub connection: Option<u64>,
+    /// The token that it showed.
+    pub token: Option<u64>,
+    /// The client fills a miss that another connection was answered, as happens in pools.
+    pub pooled: bool,
 }

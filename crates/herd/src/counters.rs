@@ -23,7 +23,7 @@ macro_rules! rule_counters {
             /// Names, in the order of [`RuleCounters::values`].
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
-            /// What each counts, in the same order: one sentence or more in plain text.
+            /// The meaning of each counter, in the same order: one sentence or more in plain text.
             pub const HELP: &'static [&'static str] = &[$(concat!($($doc),+).trim_ascii_start()),+];
 
             /// All counts but the histogram.

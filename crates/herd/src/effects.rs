@@ -1,4 +1,4 @@
-//! What a step of the herd needs, and what it leaves for its caller.
+//! The inputs of a step of the herd, and the work that it leaves for its caller.
 //!
 //! A step may concern connections of other threads and leases of other shards, which cannot be reached while
 //! a shard is locked. So it does nothing to them: it notes the work in the [`Effects`] of the turn, and its
@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::ask::AskMode;
 use crate::caller::Caller;
-use crate::grant::Grant;
-use crate::how::AskMode;
+use crate::lease::Grant;
 use crate::rule::Admission;
 use crate::session::MissRecord;
 use crate::waiters::Waiter;
@@ -21,7 +21,7 @@ pub trait Clock {
     fn last(&self) -> u64;
 }
 
-/// What every step needs.
+/// The inputs of a step.
 pub struct HerdStep<'a, V> {
     /// Milliseconds since the start.
     pub now_ms: u64,
@@ -99,11 +99,11 @@ pub struct Wake<V> {
     pub request: u64,
     /// Which of the request's keys.
     pub slot: u16,
-    /// What became of the key.
+    /// The outcome of the wait.
     pub verdict: Verdict<V>,
 }
 
-/// What became of a key that a request waited for.
+/// The outcome of a request's wait for a key.
 #[derive(Debug, Clone)]
 pub enum Verdict<V> {
     /// The value was stored.

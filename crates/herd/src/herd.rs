@@ -16,16 +16,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::ask::{Ask, HoldTerms, Role, UnansweredKey, WaitAnswer, WithdrawReason};
+use crate::ask::{Ask, AskMode, Filler, HoldTerms, Role, UnansweredKey, WaitAnswer, WithdrawReason};
 use crate::effects::{HerdStep, JobOrder, OldValueReader, Verdict};
 use crate::fence::{Events, Fence};
-use crate::grant::Grant;
 use crate::hash::BuildIdentity;
-use crate::holder::{Holder, lease_ms};
-use crate::how::{AskMode, Filler};
-use crate::lease::{Lease, LeaseKind, LeaseView};
-use crate::lease_limit::LeaseLimit;
-use crate::leases::Leases;
+use crate::lease::{Grant, Holder, Lease, LeaseKind, LeaseLimit, LeaseView, Leases, lease_ms};
 use crate::ledger::{Ledger, Surroundings};
 use crate::pass::PassList;
 use crate::policy::{FILL_WINDOW_AUTO_MS, OnBusy};
@@ -73,7 +68,7 @@ struct EndedLease {
 /// Limits of a shard's tables.
 #[derive(Debug, Clone)]
 pub struct HerdConfig {
-    /// Of the leases of all shards together.
+    /// The limit of the leases of all shards together.
     pub leases: Arc<LeaseLimit>,
     /// Most tokens of leases that ended unfilled, and most keys whose computations do not succeed; at least
     /// 1.

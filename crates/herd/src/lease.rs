@@ -1,14 +1,40 @@
-//! A lease: the right to compute one key.
+//! A lease: the right to compute one key; its holder, its way to the holder's session, the table of a shard's
+//! leases, and how many there may be.
 //!
-//! A lease lives in its shard's table from the miss that began it until it is filled, ends unfilled without
-//! waiters, is displaced, or loses its rule. While it is queued for a slot of its rule it has waiters and no
-//! holder.
+//! A lease lives in its shard's table ([`Leases`]) from the miss that began it until it is filled, ends
+//! unfilled without waiters, is displaced, or loses its rule. While it is queued for a slot of its rule it
+//! has waiters and no holder. What differs by kind of holder is in [`Holder`], and nowhere else.
+//!
+//! The holder, the token and the deadline of a lease are changed only while it is out of the table
+//! ([`RemovedLease`]), so that the table and the deadlines always agree.
+//!
+//! The herd grants a lease while a shard is locked; the session of the holder is owned by the thread that
+//! serves its connection, and takes the lease there ([`Grant`]).
+//!
+//! # How many leases there may be
+//! A rule may have as many leases as are free: one rule alone takes half of them at most, two that want all
+//! take a third each, and a third is left for the next (Choudhury and Hahne, *Dynamic queue length thresholds
+//! for shared-memory packet switches*, 1998, with α = 1). So a rule whose computations hang does not take the
+//! leases of the others. The count is one for all shards ([`LeaseLimit`]): which keys meet in a shard does
+//! not matter.
+//!
+//! # Invariants
+//! * Exactly the leases in the table that have a holder have a deadline.
+//! * A lease that was taken out is put back or ended: debug builds panic when it is dropped.
+//! * A grant is accepted by a session or becomes a verdict for a session: debug builds panic when it is
+//!   dropped.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use crate::caller::Caller;
-use crate::holder::Holder;
+use crate::ask::{AskMode, Filler};
+use crate::caller::{Caller, HolderCount};
+use crate::duty::Duty;
+use crate::hash::BuildIdentity;
 use crate::rule::{ComputeStart, RuleState};
+use crate::session::{MissRecord, Session};
 use crate::waiters::WaiterQueue;
 
 /// The value that the key has while it is computed.
@@ -151,4 +177,351 @@ pub struct LeaseView {
     pub waiters: u32,
     /// Clients that compute the key.
     pub computers: u32,
+}
+
+/// The holder of a lease.
+#[derive(Debug)]
+pub(crate) enum Holder {
+    /// A client that was answered a miss: it is known only by its connection.
+    Client(HolderCount),
+    /// A client that asked for the lease and knows its token. `detached`: the lease outlives the connection.
+    Named {
+        /// The connection.
+        holding: HolderCount,
+        /// The lease outlives the connection.
+        detached: bool,
+    },
+    /// A loader of the server: a job computes the value, and its result shows the lease's token.
+    Loader,
+    /// No holder yet: the rule's `rule_computers` slots are taken.
+    Queued,
+}
+
+/// What happens to a lease when its holder's connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Nothing: the lease is not this connection's, or outlives it.
+    Stays,
+    /// The lease passes on after the rule's `close_grace_ms`: a pool may send the value on another
+    /// connection.
+    AfterGrace,
+    /// The lease passes on.
+    AtOnce,
+}
+
+impl Holder {
+    /// The holder for a connection that has asked for the key in this way.
+    pub(crate) fn new(caller: &Arc<Caller>, how: AskMode) -> Self {
+        let holding = HolderCount::new(Arc::clone(caller));
+        match how {
+            AskMode::Plain | AskMode::Quiet => Self::Client(holding),
+            AskMode::Explicit { detached, .. } => Self::Named { holding, detached },
+        }
+    }
+
+    /// The holder's connection.
+    pub(crate) fn caller(&self) -> Option<&Arc<Caller>> {
+        match self {
+            Self::Client(holding) | Self::Named { holding, .. } => Some(holding.caller()),
+            Self::Loader | Self::Queued => None,
+        }
+    }
+
+    /// Number of the holder's connection.
+    pub(crate) fn connection(&self) -> Option<u64> {
+        self.caller().map(|caller| caller.number())
+    }
+
+    /// Whether the holder is this connection.
+    pub(crate) fn is(&self, connection: u64) -> bool {
+        self.connection() == Some(connection)
+    }
+
+    /// Whether there is a holder: it computes the value.
+    pub(crate) fn computes(&self) -> bool {
+        !matches!(self, Self::Queued)
+    }
+
+    /// Whether the holder is a loader.
+    pub(crate) fn is_loader(&self) -> bool {
+        matches!(self, Self::Loader)
+    }
+
+    /// Whether the holder knows the lease's token.
+    pub(crate) fn is_named(&self) -> bool {
+        matches!(self, Self::Named { .. })
+    }
+
+    /// Whether `by` is certainly the holder of the lease, whose token is `token`.
+    pub(crate) fn is_filler(&self, token: u64, by: Filler) -> bool {
+        match by.token {
+            Some(shown) => self.computes() && shown == token,
+            None => !self.is_named() && by.connection.is_some_and(|connection| self.is(connection)),
+        }
+    }
+
+    /// Whether a fill may be the holder's. A pool sends it on any free connection: if the holder is the only
+    /// one of `computers` clients that computes the key, such a fill counts as its own.
+    pub(crate) fn may_be_filler(&self, token: u64, by: Filler, computers: u32) -> bool {
+        match (by.token, self) {
+            (_, Self::Queued) => false,
+            (Some(shown), _) => shown == token,
+            (None, Self::Client(_)) if by.pooled && computers == 1 => true,
+            (None, _) => by.connection.is_some_and(|connection| self.is(connection)),
+        }
+    }
+
+    /// What happens when this connection is closed; `orderly`: its client said so (`quit`, or an end of its
+    /// input).
+    pub(crate) fn closed(&self, connection: u64, orderly: bool) -> Closed {
+        match self {
+            _ if !self.is(connection) => Closed::Stays,
+            Self::Client(_) if orderly => Closed::AfterGrace,
+            Self::Client(_) | Self::Named { detached: false, .. } => Closed::AtOnce,
+            Self::Named { detached: true, .. } | Self::Loader | Self::Queued => Closed::Stays,
+        }
+    }
+}
+
+/// The lease time of a holder that asked in this way, in milliseconds.
+pub(crate) fn lease_ms(how: AskMode, rule: &RuleState) -> u32 {
+    match how {
+        AskMode::Explicit { lease_ms: Some(ms), .. } => ms,
+        _ => rule.lease_ms(),
+    }
+}
+
+/// A lease as it is handed to its new holder. The holder's session must take it ([`Grant::accept`]): when a
+/// connection is closed, only the leases that its session knows are passed on.
+#[derive(Debug)]
+#[must_use = "a lease that no session takes is held until its time is up"]
+pub struct Grant {
+    record: MissRecord,
+    hint: Option<Arc<[u8]>>,
+    duty: Duty,
+}
+
+impl Grant {
+    pub(crate) fn new(record: MissRecord, hint: Option<Arc<[u8]>>) -> Self {
+        Self { record, hint, duty: Duty::new("a session accepts the lease") }
+    }
+
+    /// The miss that came with the lease; its number is the token.
+    pub fn record(&self) -> &MissRecord {
+        &self.record
+    }
+
+    /// Makes the session's connection the holder. Returns the token and the hint for the computation.
+    /// `now_ms`: milliseconds since the start.
+    pub fn accept(self, session: &mut Session, now_ms: u64) -> (u64, Option<Arc<[u8]>>) {
+        let (record, hint) = self.into_parts();
+        session.record(record, now_ms);
+        (record.number, hint)
+    }
+
+    /// For a verdict, which takes the lease to the session.
+    pub(crate) fn into_parts(self) -> (MissRecord, Option<Arc<[u8]>>) {
+        self.duty.discharge();
+        (self.record, self.hint)
+    }
+}
+
+/// The leases of a shard by their keys' hashes, and their deadlines.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// Boxed, so that the free places of the table are small.
+    by_key: HashMap<u64, Box<Lease>, BuildIdentity>,
+    /// (milliseconds since the start, key's hash, token)
+    deadlines: BTreeSet<(u64, u64, u64)>,
+}
+
+/// A lease that was taken out of the table.
+#[derive(Debug)]
+#[must_use = "its waiters would wait for nothing"]
+pub(crate) struct RemovedLease {
+    pub(crate) lease: Box<Lease>,
+    duty: Duty,
+}
+
+impl RemovedLease {
+    /// Ends the lease.
+    pub(crate) fn end(self) -> Box<Lease> {
+        self.duty.discharge();
+        self.lease
+    }
+}
+
+impl Leases {
+    pub(crate) fn new() -> Self {
+        Self { by_key: HashMap::with_hasher(BuildIdentity), deadlines: BTreeSet::new() }
+    }
+
+    pub(crate) fn get(&self, hash: u64) -> Option<&Lease> {
+        self.by_key.get(&hash).map(|lease| &**lease)
+    }
+
+    /// For changes of anything except the holder, the token and the deadline.
+    pub(crate) fn get_mut(&mut self, hash: u64) -> Option<&mut Lease> {
+        self.by_key.get_mut(&hash).map(|lease| &mut **lease)
+    }
+
+    /// The lease of this key, and not of another key of the same hash.
+    pub(crate) fn of_key(&mut self, hash: u64, key: &[u8]) -> Option<&mut Lease> {
+        self.get_mut(hash).filter(|lease| *lease.key == *key)
+    }
+
+    /// Adds a lease of a key that has none.
+    pub(crate) fn insert(&mut self, hash: u64, lease: Lease) {
+        self.put(hash, Box::new(lease));
+    }
+
+    /// Takes a lease out, with its deadline.
+    pub(crate) fn remove(&mut self, hash: u64) -> Option<RemovedLease> {
+        let lease = self.by_key.remove(&hash)?;
+        self.deadlines.remove(&(lease.deadline_ms, hash, lease.token));
+        Some(RemovedLease { lease, duty: Duty::new("put the lease back, or end it") })
+    }
+
+    /// Puts back a lease that was taken out.
+    pub(crate) fn put_back(&mut self, hash: u64, removed: RemovedLease) {
+        self.put(hash, removed.end());
+    }
+
+    fn put(&mut self, hash: u64, lease: Box<Lease>) {
+        if lease.holder.computes() {
+            self.deadlines.insert((lease.deadline_ms, hash, lease.token));
+        }
+        let before = self.by_key.insert(hash, lease);
+        debug_assert!(before.is_none(), "a key has one lease");
+    }
+
+    /// The earliest deadline, as (milliseconds since the start, key's hash).
+    pub(crate) fn first_deadline(&self) -> Option<(u64, u64)> {
+        self.deadlines.first().map(|(ms, hash, _)| (*ms, *hash))
+    }
+
+    /// Leases that have a holder, with their keys' hashes, from the latest deadline to the earliest.
+    pub(crate) fn latest(&self) -> impl Iterator<Item = (u64, &Lease)> {
+        self.deadlines.iter().rev().map(|(_, hash, _)| (*hash, &*self.by_key[hash]))
+    }
+
+    /// All leases with their keys' hashes, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Lease)> {
+        self.by_key.iter().map(|(hash, lease)| (*hash, &**lease))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Number of deadlines: that of leases with a holder.
+    pub(crate) fn deadlines(&self) -> usize {
+        self.deadlines.len()
+    }
+
+    /// Bytes of memory except for keys, tags and hints: an upper estimate.
+    pub(crate) fn bytes(&self) -> usize {
+        // A table has one byte more for each place; a node of a tree is at worst half full.
+        self.by_key.capacity() * (size_of::<(u64, Box<Lease>)>() + 1) * 8 / 7
+            + self.by_key.len() * size_of::<Lease>()
+            + self.deadlines.len() * 2 * size_of::<(u64, u64, u64)>()
+    }
+
+    /// Whether the deadline of this lease is kept, for tests.
+    pub(crate) fn has_deadline(&self, hash: u64, lease: &Lease) -> bool {
+        self.deadlines.contains(&(lease.deadline_ms, hash, lease.token))
+    }
+}
+
+/// The leases of all shards together.
+#[derive(Debug)]
+pub struct LeaseLimit {
+    most: usize,
+    /// A quarter is not for leases.
+    lends: AtomicBool,
+    taken: AtomicUsize,
+}
+
+impl LeaseLimit {
+    /// At most `most` leases, at least 1.
+    pub fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most: most.max(1), lends: AtomicBool::new(false), taken: AtomicUsize::new(0) })
+    }
+
+    /// Gives the room of a quarter of the leases to rules that observe, or takes it back. Returns how many
+    /// leases that is.
+    pub fn lend(&self, on: bool) -> usize {
+        self.lends.store(on, Relaxed);
+        self.most / 4
+    }
+
+    /// Leases that there are now.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Relaxed)
+    }
+
+    /// Whether a rule that has `own` leases may have another one.
+    pub(crate) fn has_room(&self, own: &AtomicUsize) -> bool {
+        let lent = if self.lends.load(Relaxed) { self.most / 4 } else { 0 };
+        own.load(Relaxed) < (self.most - lent).saturating_sub(self.taken())
+    }
+
+    /// A lease begins, of the rule that has `own`. Of threads that find the last place at once each may take
+    /// one.
+    pub(crate) fn take(&self, own: &AtomicUsize) {
+        own.fetch_add(1, Relaxed);
+        self.taken.fetch_add(1, Relaxed);
+    }
+
+    /// Gives back the place of a lease that has ended.
+    pub(crate) fn give(&self, own: &AtomicUsize) {
+        own.fetch_sub(1, Relaxed);
+        self.taken.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(limit: &LeaseLimit, rule: &AtomicUsize) -> usize {
+        std::iter::from_fn(|| limit.has_room(rule).then(|| limit.take(rule))).count()
+    }
+
+    fn give_all(limit: &LeaseLimit, rule: &AtomicUsize) {
+        (0..rule.load(Relaxed)).for_each(|_| limit.give(rule));
+    }
+
+    #[test]
+    fn a_rule_may_have_as_many_as_are_free() {
+        let limit = LeaseLimit::new(900);
+        let rules: [AtomicUsize; 3] = Default::default();
+        assert_eq!(take_all(&limit, &rules[0]), 450);
+        assert_eq!(take_all(&limit, &rules[1]), 225);
+        assert!(!limit.has_room(&rules[0]));
+        assert_eq!(take_all(&limit, &rules[2]), 113, "it waits for none of the others");
+        give_all(&limit, &rules[2]);
+        give_all(&limit, &rules[0]);
+        assert_eq!(take_all(&limit, &rules[2]), 338, "half of what the second has left");
+        give_all(&limit, &rules[1]);
+        give_all(&limit, &rules[2]);
+        assert_eq!(limit.taken(), 0);
+    }
+
+    #[test]
+    fn what_is_lent_is_not_for_leases() {
+        let (limit, rule) = (LeaseLimit::new(800), AtomicUsize::default());
+        assert_eq!(limit.lend(true), 200);
+        assert_eq!(take_all(&limit, &rule), 300);
+        limit.lend(false);
+        assert_eq!(take_all(&limit, &rule), 100);
+    }
+
+    #[test]
+    fn however_many_rules_there_are_there_are_never_too_many() {
+        let limit = LeaseLimit::new(64);
+        let rules: Vec<AtomicUsize> = (0..1_000).map(|_| AtomicUsize::default()).collect();
+        let all: usize = rules.iter().map(|rule| take_all(&limit, rule)).sum();
+        assert_eq!((all, limit.taken()), (64, 64));
+    }
 }

@@ -176,7 +176,7 @@ pub struct FillVerdict {
 }
 
 impl FillVerdict {
-    /// Of a fill whose miss is known, or that belongs to none.
+    /// The verdict on a fill whose miss is known, or that belongs to none.
     pub fn known(judgement: Judgement) -> Self {
         Self { judgement, softened: SoftRelation::No, closed: true, closes_ms: 0, sample_ms: None }
     }

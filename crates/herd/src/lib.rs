@@ -19,16 +19,9 @@ mod cycle;
 mod duty;
 mod effects;
 mod fence;
-mod fill_times;
-mod freshness;
-mod grant;
 mod hash;
 mod herd;
-mod holder;
-mod how;
 mod lease;
-mod lease_limit;
-mod leases;
 mod ledger;
 mod observer;
 mod pass;
@@ -44,17 +37,16 @@ pub use account::{
     FillMoment, Judgement, KeyAccount, LostMisses, ShownValue, SoftRelation, UnrecordedMisses, ValueHashes,
 };
 pub use ask::{Ask, HoldTerms, Role, StaleFill, UnansweredKey, WaitAnswer, WithdrawReason};
+pub use ask::{AskMode, Filler};
 pub use caller::{Caller, Peer, PeerKey, Peers, UNCROSSED};
 pub use counters::{RuleCounters, WAIT_BUCKETS_MS};
 pub use cycle::{CircleSearch, EDGES_MAX, Edge, WaitGraph};
 pub use effects::{Clock, Effects, HerdStep, JobOrder, OldValueReader, Verdict, Wake};
 pub use fence::{Events, Fence};
-pub use freshness::refresh_lead_s;
-pub use grant::Grant;
 pub use herd::{Herd, HerdConfig, JobFailure, LEASE_BYTES};
-pub use how::{AskMode, Filler};
+pub use lease::Grant;
+pub use lease::LeaseLimit;
 pub use lease::{LeaseKind, LeaseView};
-pub use lease_limit::LeaseLimit;
 pub use ledger::{ACCOUNT_BYTES, AccountView, ENTRY_BYTES, FillVerdict, Ledger, RecordStart, Surroundings};
 pub use observer::{ObservedMiss, ObservedStore, Observer};
 pub use policy::{
@@ -64,5 +56,6 @@ pub use policy::{
 pub use rule::{Admission, FILL_UNLEARNED_MS, RuleState};
 pub use session::{LateLease, LateNotice, MissRecord, RECORDS_MAX, Session, SessionWait, WithheldKey};
 pub use slots::{NESTED_MAX, QUEUED_MAX};
+pub use times::refresh_lead_s;
 pub use times::{Overlap, Times};
 pub use waiters::{Waiter, WaiterId};

@@ -53,7 +53,7 @@ pub enum Partial {
     Wait,
 }
 
-/// To which miss a fill without a token belongs.
+/// The miss to which a fill without a token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Owner {
     /// Any miss of the key, of any connection: the key's account decides. Right for connection pools.
@@ -63,7 +63,7 @@ pub enum Owner {
     Connection,
 }
 
-/// What becomes of a fill that may be older than a delete.
+/// The treatment of a fill that may be older than a delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ambiguous {
     /// The value may be served for a time ([`crate::Judgement::Provisional`]).
@@ -99,7 +99,7 @@ pub enum WhenBehind {
     Serve,
 }
 
-/// What becomes of a fill without a record, for one fill window after a start or a change of rules.
+/// The treatment of a fill without a record, for one fill window after a start or a change of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterStart {
     /// The fill is kept, unless its key was deleted or invalidated since the start.
@@ -166,13 +166,13 @@ pub struct Policy {
     pub rule_computers: Option<u32>,
     /// The answer when waiting does not help.
     pub on_busy: OnBusy,
-    /// To which miss a fill without a token belongs.
+    /// The miss to which a fill without a token belongs.
     pub owner: Owner,
     /// How long a miss is remembered.
     pub fill_window: FillWindow,
-    /// What becomes of a fill that may be older than a delete.
+    /// The treatment of a fill that may be older than a delete.
     pub ambiguous: Ambiguous,
-    /// What becomes of a fill that may be older than the start.
+    /// The treatment of a fill that may be older than the start.
     pub after_start: AfterStart,
     /// Whether a value's first line may name its tags.
     pub tags_in_value: TagsInValue,

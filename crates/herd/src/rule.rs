@@ -1,4 +1,5 @@
-//! What all keys of a rule share: terms, learned times, counters, and the slots of `rule_computers`.
+//! The state that all keys of a rule share: terms, learned times, counters, and the slots of
+//! `rule_computers`.
 //!
 //! Each shard reads it under its own lock, so the learned times are kept as atomics, and the locks inside
 //! (`times`, `slots`, `minute`) are held for a few steps and never at the same time as one another.
@@ -9,13 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::account::Judgement;
 use crate::counters::RuleCounters;
-use crate::fill_times::FillTimes;
 use crate::policy::{
     FILL_WINDOW_AUTO_MS, FillWindow, LEASE_MAX_MS, LEASE_MIN_MS, LEASE_UNLEARNED_MS, LeaseTime, Policy,
 };
 use crate::slots::{SlotAnswer, Slots};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::times::{Overlap, Times};
+use crate::times::{FillTimes, Overlap, Times};
 
 /// A rule in use. A lease keeps the state under which it was granted.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct RuleState {
     running: Arc<RuleHistory>,
 }
 
-/// What survives a change of the rule's terms.
+/// The part of a rule's state that survives a change of its terms.
 #[derive(Debug, Default)]
 struct RuleHistory {
     times: Mutex<Times>,
@@ -60,7 +60,7 @@ struct RuleHistory {
 #[derive(Debug)]
 struct LearnedTimes {
     p50: AtomicU32,
-    /// Of the last computations.
+    /// The p90 of the last computations.
     p90: AtomicU32,
     p99: AtomicU32,
     /// The p99 once there are enough samples: the automatic lease time is derived from it.
@@ -126,7 +126,7 @@ pub struct Admission {
     pub token: u64,
 }
 
-/// What a lease notes when its computation begins.
+/// The notes of a lease when its computation begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ComputeStart {
     pub(crate) ms: u64,

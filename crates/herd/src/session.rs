@@ -35,7 +35,7 @@ pub struct LateLease {
     pub hash: u64,
     /// The lease's token.
     pub token: u64,
-    /// What becomes of the request.
+    /// The state of the request to which the lease was given.
     pub told: LateNotice,
 }
 

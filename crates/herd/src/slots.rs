@@ -36,7 +36,7 @@ pub(crate) struct Slots {
     queue: BTreeMap<u64, u64>,
 }
 
-/// What a lease gets when it asks to compute.
+/// The answer to a lease that asks to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotAnswer {
     /// A slot.

@@ -1,8 +1,12 @@
-//! How long a rule's computations take, learned from the undisturbed ones.
+//! What a rule learns from its computations: how long they take, how long fills are computed at least, and
+//! how long before its expiry a value is refreshed.
 //!
-//! The times of the last [`Times::KEPT`] computations are kept, in milliseconds. A computation that was
-//! slowed down by others of its rule or its key is left out, unless it was faster than expected or no
-//! undisturbed one has been seen for a while.
+//! [`Times`] are those of the last undisturbed computations: one that was slowed down by others of its rule
+//! or its key is left out, unless it was faster than expected or no undisturbed one has been seen for a
+//! while. [`FillTimes`] are those of all fills, disturbed or not: they decide how long a value that may be
+//! old is served, and how long after an event fills are probably old.
+
+use crate::policy::Early;
 
 /// Durations of the last [`Times::KEPT`] computations, in milliseconds.
 #[derive(Debug, Default)]
@@ -14,7 +18,7 @@ pub struct Times {
     disturbed: u32,
 }
 
-/// What ran at the same time as a computation.
+/// The computations that ran at the same time as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
     /// No other computation of its rule was under way.
@@ -103,6 +107,100 @@ fn nearest_rank(samples: &mut [u32], percent: usize) -> Option<u32> {
     Some(*samples.select_nth_unstable(rank - 1).1)
 }
 
+/// Fills that are remembered.
+const KEPT: usize = 200;
+/// Fills from which on something is learned.
+const ENOUGH: usize = 8;
+
+/// How long the last fills of a rule were computed, at least.
+#[derive(Debug, Default)]
+pub(crate) struct FillTimes {
+    /// In milliseconds.
+    samples: Vec<u32>,
+    /// Where the next one goes when all places are taken.
+    at: usize,
+    /// The largest and the second largest.
+    top: [u32; 2],
+}
+
+impl FillTimes {
+    /// Learns one. Returns the p99, in milliseconds, if there are enough.
+    pub(crate) fn learn(&mut self, ms: u32) -> Option<u32> {
+        if self.samples.len() < KEPT {
+            self.samples.push(ms);
+            self.raise(ms);
+        } else {
+            let old = std::mem::replace(&mut self.samples[self.at], ms);
+            self.at = (self.at + 1) % KEPT;
+            if old >= self.top[1] {
+                self.top = [0; 2];
+                (0..KEPT).for_each(|at| self.raise(self.samples[at]));
+            } else {
+                self.raise(ms);
+            }
+        }
+        self.p99()
+    }
+
+    fn raise(&mut self, ms: u32) {
+        if ms > self.top[0] {
+            self.top = [ms, self.top[0]];
+        } else {
+            self.top[1] = self.top[1].max(ms);
+        }
+    }
+
+    /// The longest of those that are remembered, in milliseconds.
+    pub(crate) fn longest(&self) -> Option<u32> {
+        (!self.samples.is_empty()).then_some(self.top[0])
+    }
+
+    /// The sample at rank `len * 99 / 100`, from 0: of up to 100 the largest, of up to 200 the second
+    /// largest.
+    fn p99(&self) -> Option<u32> {
+        (self.samples.len() >= ENOUGH).then(|| self.top[usize::from(self.samples.len() > KEPT / 2)])
+    }
+
+    /// The p50 and the p99, in milliseconds.
+    pub(crate) fn middle_and_p99(&self) -> Option<(u32, u32)> {
+        let p99 = self.p99()?;
+        let mut samples = self.samples.clone();
+        let middle = samples.len() / 2;
+        Some((*samples.select_nth_unstable(middle).1, p99))
+    }
+}
+
+/// How many seconds before its expiry one reader is sent to refresh a value with a time to live of `ttl_s`
+/// seconds, rounded up to whole seconds. [`Early::Share`]: that share of the time to live. [`Early::Auto`]:
+/// 1.5 times the learned p90 (`p90_ms`, in milliseconds), jittered by up to 20 % by the key's hash, at most a
+/// quarter of the time to live. 0: no early refresh, because nothing is learned or the time to live is too
+/// short.
+///
+/// The jitter prevents that keys stored together become due together.
+pub fn refresh_lead_s(early: Early, ttl_s: u32, p90_ms: Option<u32>, hash: u64) -> u32 {
+    match early {
+        Early::Off => 0,
+        Early::Share(ppm) => {
+            let lead = (u64::from(ttl_s) * u64::from(ppm)).div_ceil(1_000_000);
+            // Below the time to live, or the value would be due when it is stored.
+            u32::try_from(lead).ok().filter(|lead| *lead < ttl_s).unwrap_or(0)
+        }
+        Early::Auto => learned_lead_s(ttl_s, p90_ms, hash),
+    }
+}
+
+fn learned_lead_s(ttl_s: u32, p90_ms: Option<u32>, hash: u64) -> u32 {
+    let ttl = u64::from(ttl_s) * 1000;
+    let Some(p90) = p90_ms.map(u64::from) else { return 0 };
+    // 80 to 120 per cent.
+    let percent = 80 + (hash.rotate_left(24) % 41);
+    let lead = (p90 * 3 / 2 * percent / 100).max(1).min(ttl / 4);
+    // Items have times in seconds: the lead is at least one second, or the refresh would begin with the
+    // expiry.
+    let lead = u32::try_from(lead.div_ceil(1000)).unwrap_or(u32::MAX);
+    if u64::from(lead) * 4000 > ttl { 0 } else { lead }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +244,52 @@ mod tests {
         assert_eq!(times.percentile(99), Some(100));
         assert_eq!(times.percentile(50), Some(68), "of 37..=100");
         assert_eq!(times.recent(90), Some(99), "of 85..=100");
+    }
+
+    #[test]
+    fn it_is_the_percentile_of_the_last_200() {
+        let mut times = FillTimes::default();
+        let mut all: Vec<u32> = Vec::new();
+        let mut random = 1_u32;
+        for _ in 0..2_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let ms = random >> (16 + random % 16);
+            all.push(ms);
+            let p99 = times.learn(ms);
+            let mut last = all[all.len().saturating_sub(200)..].to_vec();
+            last.sort_unstable();
+            let expected = (last.len() >= 8).then(|| last[last.len() * 99 / 100]);
+            assert_eq!(p99, expected, "{}", all.len());
+            if let Some((middle, _)) = times.middle_and_p99() {
+                assert_eq!(middle, last[last.len() / 2]);
+            }
+        }
+    }
+
+    #[test]
+    fn within_a_quarter_of_the_life() {
+        for hash in (0..1000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+            let lead = refresh_lead_s(Early::Auto, 60, Some(2000), hash);
+            assert!((2..=4).contains(&lead), "{lead}");
+            assert_eq!(refresh_lead_s(Early::Auto, 40, Some(60_000), hash), 10);
+            assert_eq!(refresh_lead_s(Early::Auto, 3, Some(10), hash), 0, "too short");
+        }
+        assert_eq!(refresh_lead_s(Early::Auto, 60, None, 1), 0, "nothing learned");
+    }
+
+    #[test]
+    fn the_last_part_of_the_life() {
+        let lead = |ppm, ttl_s| refresh_lead_s(Early::Share(ppm), ttl_s, None, 7);
+        assert_eq!(
+            [(100_000, 60), (100_000, 5), (250_000, 60), (900_000, 10)].map(|(ppm, ttl)| lead(ppm, ttl)),
+            [6, 1, 15, 9]
+        );
+        assert_eq!(
+            [(100_000, 1), (900_000, 2)].map(|(ppm, ttl)| lead(ppm, ttl)),
+            [0, 0],
+            "it would be due at once"
+        );
+        assert_eq!(lead(900_000, u32::MAX), 3_865_470_566);
+        assert_eq!(refresh_lead_s(Early::Off, 60, Some(2000), 1), 0);
     }
 }

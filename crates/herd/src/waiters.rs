@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use crate::ask::AskMode;
 use crate::caller::Caller;
-use crate::how::AskMode;
 use crate::lease::LeaseKind;
 
 /// A waiter's place in its queue. Never reused: an id of a place that was left is not found again.

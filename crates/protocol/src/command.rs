@@ -100,7 +100,7 @@ pub enum PacketCommand<'a> {
     SaslAuth {
         /// The mechanism, such as `PLAIN`.
         mechanism: &'a [u8],
-        /// What it sends.
+        /// The bytes that the client sends in this step.
         data: &'a [u8],
         /// The first step.
         first: bool,

@@ -8,7 +8,10 @@
 //! A decoded key has 1 to 187 bytes, and the unused bytes of its buffer are zero, so that equal keys compare
 //! equal.
 
-use crate::command::{DecodedKey, MetaKey};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
+
+use crate::command::{DecodedKey, KEY_MAX, MetaKey};
 
 impl<'a> MetaKey<'a> {
     /// A key that was sent as it is.
@@ -25,74 +28,36 @@ impl<'a> MetaKey<'a> {
 
 /// Appends `bytes` as padded base64.
 pub(crate) fn encode(out: &mut Vec<u8>, bytes: &[u8]) {
-    for group in bytes.chunks(3) {
-        let b = [group[0], group.get(1).copied().unwrap_or(0), group.get(2).copied().unwrap_or(0)];
-        let n = u32::from(b[0]) << 16 | u32::from(b[1]) << 8 | u32::from(b[2]);
-        let letter = |shift: u32| ALPHABET[(n >> shift & 63) as usize];
-        let mut quad = [letter(18), letter(12), b'=', b'='];
-        if group.len() > 1 {
-            quad[2] = letter(6);
-        }
-        if group.len() > 2 {
-            quad[3] = letter(0);
-        }
-        out.extend_from_slice(&quad);
-    }
+    let start = out.len();
+    out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+    let written = STANDARD.encode_slice(bytes, &mut out[start..]);
+    debug_assert_eq!(written, Ok(out.len() - start));
 }
 
 fn decode(sent: &[u8]) -> Option<DecodedKey> {
-    if sent.len() > crate::KEY_MAX {
+    let (mut letters, mut count) = ([0; KEY_MAX], 0);
+    for b in sent.iter().filter(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=')) {
+        *letters.get_mut(count)? = *b;
+        count += 1;
+    }
+    if sent.len() > KEY_MAX || count == 0 || count % 4 != 0 {
         return None;
     }
-    let valid = sent.iter().filter(|&&b| VALUES[usize::from(b)] != SKIP).count();
-    if valid == 0 || valid % 4 != 0 {
+    // As in memcached, padding ends the key with its group of four wherever it stands in it, and counts as
+    // zeros.
+    let end = letters[..count].iter().position(|b| *b == b'=').map_or(count, |at| at / 4 * 4 + 4);
+    let padding = letters[..end].iter_mut().filter(|b| **b == b'=').map(|b| *b = b'A').count();
+    if padding > 2 {
         return None;
     }
     let mut key = DecodedKey { len: 0, bytes: [0; 188] };
-    let (mut len, mut group, mut have, mut padding) = (0, 0u32, 0, 0);
-    for &b in sent {
-        let value = VALUES[usize::from(b)];
-        if value == SKIP {
-            continue;
-        }
-        padding += usize::from(b == b'=');
-        group = group << 6 | u32::from(value);
-        have += 1;
-        if have == 4 {
-            if padding > 2 {
-                return None;
-            }
-            let [_, triple @ ..] = group.to_be_bytes();
-            key.bytes[len..len + 3].copy_from_slice(&triple);
-            len += 3 - padding;
-            if padding > 0 {
-                break;
-            }
-            (group, have) = (0, 0);
-        }
-    }
+    let decoded = STANDARD.decode_slice(&letters[..end], &mut key.bytes).ok()?;
+    let len = decoded - padding;
     key.bytes[len..].fill(0);
     debug_assert!(len > 0 && len <= 187);
     key.len = len as u8;
     Some(key)
 }
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Marks a character outside the alphabet.
-const SKIP: u8 = 0x80;
-
-/// The value of each character; `=` counts as 0.
-const VALUES: [u8; 256] = {
-    let mut table = [SKIP; 256];
-    let mut i = 0;
-    while i < 64 {
-        table[ALPHABET[i] as usize] = i as u8;
-        i += 1;
-    }
-    table[b'=' as usize] = 0;
-    table
-};
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +74,7 @@ mod tests {
         assert_eq!(decoded("Zm8=").unwrap(), b"fo");
         assert_eq!(decoded("Z!m-9v").unwrap(), b"foo");
         assert_eq!(decoded("Zm8=Zm9v").unwrap(), b"fo");
+        assert_eq!(decoded("AQ=BZm9v").unwrap(), [1, 0], "padding within a group, as in memcached");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub mod opcode {
     pub const GATKQ: u8 = 0x24;
 }
 
-/// What a reply repeats of its packet.
+/// The fields of a packet that its reply repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The command.

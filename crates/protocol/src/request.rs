@@ -30,7 +30,7 @@ pub fn store_header(out: &mut Vec<u8>, verb: &str, key: &[u8], flags: u32, expti
     end_line(out);
 }
 
-/// What follows a value.
+/// Appends the line end that follows a value.
 pub fn end_data(out: &mut Vec<u8>) {
     end_line(out);
 }

@@ -29,7 +29,7 @@ pub enum Response<'a> {
         key: &'a [u8],
         /// Client flags.
         flags: u32,
-        /// To `gets` and `gats`.
+        /// The CAS; only in replies to `gets` and `gats`.
         cas: Option<u64>,
         /// The value.
         data: &'a [u8],
@@ -110,7 +110,7 @@ pub enum MetaStatus {
     Exists,
 }
 
-/// Whose fault an error is, as the server sees it.
+/// The side at fault for an error, as the server sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// `ERROR`: no such command.
@@ -121,7 +121,7 @@ pub enum ErrorKind {
     Server,
 }
 
-/// What [`parse_response`] makes of the input.
+/// The result of [`parse_response`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParsedResponse<'a> {
     /// An element, and how many bytes of the input it has.

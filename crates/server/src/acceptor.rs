@@ -195,7 +195,7 @@ impl Acceptor {
                 return Attempt::None(AcceptEnd::Closed);
             }
         };
-        let is_short = shared.shortage.is_short();
+        let is_short = shared.is_memory_short();
         if is_full || is_short {
             drop(state);
             shared.shortage.refused.fetch_add((!is_full).into(), Relaxed);

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cattlegrid_protocol::{Admin, Words, reply, strict_i32, strict_u32};
 
+use crate::connection::unsent::pinned_cap;
 use crate::dump::{Dump, Form};
-use crate::turn::Turn;
-use crate::unsent::pinned_cap;
+use crate::turns::Turn;
 use crate::watch::Topics;
 use crate::{log, stats};
 
@@ -36,6 +36,7 @@ pub(crate) fn admin(admin: &Admin<'_>, token: u64, turn: &mut Turn<'_>) -> After
                 let level = level.min(VERBOSITY_MAX) as u8;
                 log::set_verbosity(level);
                 turn.shared.watchers.log_requests(level >= log::REQUESTS);
+                turn.shared.note_watched();
             }
             say(turn, noreply, "OK");
         }

@@ -1,16 +1,17 @@
-//! One client's connection: its unread input, its unsent output, and how a turn goes. `input` is what has arrived and is not
-//! executed, `execute` the middle of a turn, `held` what happens while a request waits, `runs` how a run of quiet gets is held,
-//! `login` what comes before a login, `packets` what only the binary protocol has, `upload` what becomes of a large command
-//! that arrives in pieces, `arriving` of a data block that arrives in pages.
+//! One client's connection: its unread input, its unsent output, and how a turn goes. `input` is what has
+//! arrived and is not executed, `execute` the middle of a turn, `held` what happens while a request waits,
+//! `runs` how a run of quiet gets is held, `login` what comes before a login, `packets` what only the binary
+//! protocol has, `upload` what becomes of a large command that arrives in pieces, `arriving` of a data block
+//! that arrives in pages.
 //!
 //! A turn is receive, execute, send; the lane does each for a batch of connections at a time. Input is
 //! received into a buffer that all connections of a lane share; a connection owns a buffer only while a
-//! command has arrived in part. While replies wait for the client to read, nothing is received or executed; what they take is
-//! counted under a cap of all connections ([`crate::unsent`]).
+//! command has arrived in part. While replies wait for the client to read, nothing is received or executed;
+//! what they take is counted under a cap of all connections ([`crate::connection::unsent`]).
 //!
-//! A request that is held keeps its place in `replies`. Later ones are executed meanwhile, up to a limit, and their
-//! replies wait behind it; a command that takes the connection over waits until nothing is held. Once the client
-//! sends no more, what is held is answered at once.
+//! A request that is held keeps its place in `replies`. Later ones are executed meanwhile, up to a limit, and
+//! their replies wait behind it; a command that takes the connection over waits until nothing is held. Once
+//! the client sends no more, what is held is answered at once.
 //!
 //! # Invariants
 //! * Replies leave in the order of their requests.
@@ -22,6 +23,9 @@ use std::sync::Arc;
 use cattlegrid_engine::{Counters, Output, ReplyQueue};
 use cattlegrid_herd::{Caller, Session};
 use cattlegrid_protocol::reply;
+use input::{Input, Speaks};
+use login::Login;
+use runs::Run;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
@@ -35,11 +39,8 @@ use crate::poller::Wish;
 use crate::shared::Shared;
 use crate::shortage;
 use crate::tls::TlsSession;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::watch::Watcher;
-use input::{Input, Speaks};
-use login::Login;
-use runs::Run;
 
 mod arriving;
 mod execute;
@@ -49,18 +50,18 @@ mod input;
 mod login;
 mod packets;
 mod runs;
-mod unsent;
+pub(crate) mod unsent;
 mod upload;
 
 /// A connection. See the module's text.
 #[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(crate) struct Connection {
     pub(crate) info: Arc<ConnectionInfo>,
-    /// What the poller calls it.
+    /// The poller's token for this connection.
     pub(crate) token: u64,
     phase: Phase,
     login: Login,
-    /// What limits its user; None: nothing.
+    /// The limits of the connection's user; None: no limits.
     limited: Option<Arc<LimitedUser>>,
     input: Input,
     /// The run of quiet gets that is going on.
@@ -73,7 +74,7 @@ pub(crate) struct Connection {
     outbox: Outbox,
     /// Bytes of input that its next turn executes, as [`crate::uploads`] was told.
     passing_bytes: usize,
-    /// What [`crate::unsent`] was told that it keeps.
+    /// What [`crate::connection::unsent`] was told that it keeps.
     unsent_bytes: usize,
     /// When its client last took something of `outbox`, or `outbox` was last empty, in milliseconds.
     taken_ms: u64,
@@ -85,11 +86,11 @@ pub(crate) struct Connection {
     read_ahead_bytes: usize,
     /// There is more to do without receiving.
     has_more: bool,
-    /// It waits for its turn, and what the poller says of it is known.
+    /// The connection waits for its turn; reports of the poller say nothing new.
     pub(crate) queued: bool,
     /// Close when everything is sent.
     closing: Option<Reason>,
-    /// What the poller waits for.
+    /// The event for which the poller waits.
     pub(crate) polled: Wish,
     /// Replies that wait, and what is behind them.
     replies: ReplyQueue,
@@ -97,7 +98,7 @@ pub(crate) struct Connection {
     hung_up: bool,
     /// All that the client has sent is received, up to its end.
     at_end: bool,
-    /// Its entry in the lane's deadlines.
+    /// The connection's entry in the lane's deadlines.
     pub(crate) deadline_ms: Option<u64>,
     tls: Option<Box<TlsSession>>,
     session: Session,
@@ -108,33 +109,33 @@ pub(crate) struct Connection {
 enum Phase {
     /// Only to log in.
     BeforeLogin,
-    /// Its commands are executed.
+    /// The connection's commands are executed.
     Serving,
-    /// It gets lines, and what it sends is dropped.
+    /// The connection gets lines of `watch`; its input is dropped.
     Watching(Arc<Watcher>),
-    /// It gets a dump; its commands are executed afterwards.
+    /// The connection gets a dump; its commands are executed afterwards.
     Dumping(Box<Dump>),
 }
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Its client sends no more; what it sent is still answered.
+    /// The client sends no more; earlier commands are still answered.
     End,
-    /// It said `quit`.
+    /// The client said `quit`.
     Quit,
-    /// It failed, or does not speak our language.
+    /// The connection failed, or its client does not speak the protocol.
     Error,
-    /// It was silent for too long.
+    /// The client was silent for too long.
     Idle,
-    /// It did not take its replies, and there was no memory to wait.
+    /// The client did not take its replies, and there was no memory to wait.
     Unread,
     /// The server leaves.
     Shutdown,
 }
 
 impl Reason {
-    /// As `watch connevents` says it.
+    /// The name of the reason in `watch connevents`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::End | Self::Quit => "normal",
@@ -150,7 +151,7 @@ impl Reason {
     }
 }
 
-/// What a receive came to.
+/// The result of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceiveResult {
     /// This many bytes in the room given.
@@ -165,8 +166,8 @@ pub(crate) enum ReceiveResult {
 
 /// A buffer grows when it has less room than this, and lacks as much.
 const GROWTH_MIN: usize = 4 << 10;
-/// Before it grows by as much, it is looked whether that leaves room for what cannot be refused: [`crate::shortage`] looks
-/// only once a millisecond.
+/// Before it grows by as much, it is looked whether that leaves room for what cannot be refused:
+/// [`crate::shortage`] looks only once a millisecond.
 const GROWTH_LARGE: usize = 1 << 20;
 /// Receives of unread input before a connection is closed all the same.
 const HANG_UP_READS: usize = 16;
@@ -230,13 +231,13 @@ impl Connection {
         !self.outbox.is_empty() || self.tls.as_ref().is_some_and(|tls| !tls.is_empty())
     }
 
-    /// It is not read until its client has taken what was sent.
+    /// Whether the connection is not read until its client has taken the replies that were sent.
     #[inline]
     pub(crate) fn waits_for_room(&self) -> bool {
         self.waits_for_room
     }
 
-    /// It gets a dump.
+    /// Whether the connection gets a dump.
     pub(crate) fn is_dumping(&self) -> bool {
         matches!(self.phase, Phase::Dumping(_))
     }
@@ -284,7 +285,7 @@ impl Connection {
         !self.replies.is_empty()
     }
 
-    /// What to wait for.
+    /// The event for which the poller must wait next.
     pub(crate) fn wish(&self) -> Wish {
         if self.is_stuck() || self.waits_for_room {
             Wish::Write
@@ -381,8 +382,8 @@ impl Connection {
         }
     }
 
-    /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to twice its size.
-    /// False: the system refuses the memory.
+    /// Grows `input` when it has room for fewer than `least` bytes: to what its command needs, at most to
+    /// twice its size. False: the system refuses the memory.
     fn make_room(&mut self, least: usize, caps: &Caps) -> bool {
         let len = self.input.bytes.len();
         if self.input.bytes.capacity() - len < least {
@@ -398,8 +399,9 @@ impl Connection {
         true
     }
 
-    /// Receives and decrypts: into `input` or the pages of a value where these have a command already or the first record
-    /// begins a large value, else into `room`. Returns the bytes that came over the wire, and those in `room`.
+    /// Receives and decrypts: into `input` or the pages of a value where these have a command already or the
+    /// first record begins a large value, else into `room`. Returns the bytes that came over the wire, and
+    /// those in `room`.
     fn receive_tls(
         &mut self,
         room: &mut [u8],
@@ -450,29 +452,37 @@ impl Connection {
     }
 
     /// Sends the turn's replies, and what waited before them. What the socket does not take waits.
-    pub(crate) fn send(&mut self, out: &mut Output, caps: &Caps, now_ms: u64, counters: &Counters) {
-        if crate::log::enabled(crate::log::Level::Debug) && !out.is_empty() {
+    pub(crate) fn send(&mut self, out: &mut Output, shared: &Shared, now_ms: u64, counters: &Counters) {
+        if shared.is_watched() && crate::log::enabled(crate::log::Level::Debug) && !out.is_empty() {
             crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
         }
-        self.send_unlogged(out, caps, now_ms, counters);
+        self.send_unlogged(out, &shared.caps, now_ms, counters);
     }
 
-    /// As [`Connection::send`], for lines that are no replies.
+    /// Sends as [`Connection::send`] does, for lines that are no replies.
     pub(crate) fn send_unlogged(&mut self, out: &mut Output, caps: &Caps, now_ms: u64, counters: &Counters) {
         let sent = self.try_send(out, caps);
         self.note_sent(sent.ok(), out, now_ms, counters);
     }
 
-    /// Its socket, if the bytes of `out` can be sent to it as they are, and nothing else waits.
+    /// The socket, if the bytes of `out` can be sent to it as they are, and nothing else waits.
     pub(crate) fn plain_socket(&self, out: &Output) -> Option<BorrowedFd<'_>> {
         let is_plain =
             self.tls.is_none() && self.outbox.is_empty() && out.huge.is_empty() && !out.bytes.is_empty();
         is_plain.then(|| self.info.fd.as_fd())
     }
 
-    /// As [`Connection::send`], of replies of which the [socket](Self::plain_socket) has taken `taken` bytes.
-    pub(crate) fn sent(&mut self, taken: usize, out: &mut Output, now_ms: u64, counters: &Counters) {
-        if crate::log::enabled(crate::log::Level::Debug) {
+    /// Notes replies of which the [socket](Self::plain_socket) has taken `taken` bytes; the rest waits, as
+    /// after [`Connection::send`].
+    pub(crate) fn sent(
+        &mut self,
+        taken: usize,
+        out: &mut Output,
+        shared: &Shared,
+        now_ms: u64,
+        counters: &Counters,
+    ) {
+        if shared.is_watched() && crate::log::enabled(crate::log::Level::Debug) {
             crate::wire_log::replies(self.info.fd.as_raw_fd(), out);
         }
         if taken < out.bytes.len() {
@@ -527,9 +537,9 @@ impl Connection {
         self.closing = Some(Reason::Error);
     }
 
-    /// Says that nothing more will be sent, and reads away what has come: a socket closed with unread input resets
-    /// the connection, and replies that are still under way would be lost. After the client's own end there is none, and
-    /// closing says the rest.
+    /// Says that nothing more will be sent, and reads away what has come: a socket closed with unread input
+    /// resets the connection, and replies that are still under way would be lost. After the client's own end
+    /// there is none, and closing says the rest.
     pub(crate) fn hang_up(&mut self, sink: &mut [u8]) {
         let fd = self.info.fd.as_fd();
         if let Some(tls) = &mut self.tls {
@@ -545,13 +555,13 @@ impl Connection {
         }
     }
 
-    /// It never came to be served.
+    /// Forgets a connection that was never served.
     pub(crate) fn discard(&self, shared: &Shared) {
         shared.engine.shared().peers().leave(self.session.caller().peer());
     }
 
-    /// Takes it out of all that knows of it and of the server's sums; it is about to be dropped, and its lane does
-    /// not find it any more.
+    /// Takes it out of all that knows of it and of the server's sums; it is about to be dropped, and its lane
+    /// does not find it any more.
     pub(crate) fn leave(&mut self, reason: Reason, turn: &mut Turn<'_>) {
         let (shared, mut cx) = self.context(turn);
         shared.engine.leave(reason.is_orderly(), &mut cx);
@@ -563,6 +573,7 @@ impl Connection {
         shared.unsent.change(std::mem::take(&mut self.unsent_bytes), 0);
         if let Some(watcher) = self.watcher() {
             shared.watchers.remove(watcher.lane, watcher.token);
+            shared.note_watched();
         }
     }
 }

@@ -176,7 +176,7 @@ impl<'a> Control<'a> {
         poller.add(&signals, SIGNALS, Wish::Read)?;
         poller.add(&shared.control, WAKER, Wish::Read)?;
         let last_tick = shared.clock.seconds();
-        shared.shortage.look_at_limits();
+        shared.look_at_memory_limits();
         Ok(Self {
             shared,
             sockets,
@@ -281,10 +281,9 @@ impl<'a> Control<'a> {
 
     /// Lanes that wait give up memory too, in the round they are woken for.
     fn look_at_memory(&self, now_ms: u64) {
-        let shortage = &self.shared.shortage;
-        shortage.look_at_limits();
-        shortage.look(now_ms);
-        if shortage.is_short() {
+        self.shared.look_at_memory_limits();
+        self.shared.look_at_memory(now_ms);
+        if self.shared.is_memory_short() {
             self.shared.lanes.iter().for_each(|lane| lane.waker.wake());
         }
     }

@@ -1,4 +1,5 @@
-//! A lane, one of the threads that serve connections: a poller, the connections it serves, and the loop that gives each its turns.
+//! A lane, one of the threads that serve connections: a poller, the connections it serves, and the loop that
+//! gives each its turns.
 //!
 //! ```text
 //!   wait ──▶ ready ──▶ batch: receive all ──▶ execute all ──▶ send all ──▶ rearm ──▶ next batch
@@ -9,9 +10,10 @@
 //! With many connections ready their turns are taken in step, which keeps the kernel's code and then ours in
 //! the processor's caches; with few each is finished at once, which answers it sooner.
 //!
-//! What becomes of requests that wait comes as wakes: from the turns of this lane's connections, or from other
-//! lanes by the inbox. Those for connections here are answered in the same round, the others are handed on, in one
-//! message for each lane. A wake for a connection that has gone is dropped: closing it has passed on what was its.
+//! What becomes of requests that wait comes as wakes: from the turns of this lane's connections, or from
+//! other lanes by the inbox. Those for connections here are answered in the same round, the others are handed
+//! on, in one message for each lane. A wake for a connection that has gone is dropped: closing it has passed
+//! on what was its.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
@@ -20,26 +22,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
+use by_ring::{make_ring, send_by_ring};
 use cattlegrid_engine::{Effects, Interest, Now, Output, Step, Wake};
 use cattlegrid_protocol::{BINARY_MAGIC, Parsed, parse, parse_packet};
+use leave::Draining;
 
 use crate::acceptor::ListeningSocket;
 use crate::calls::Calls;
 use crate::connection::info::ConnectionInfo;
 use crate::connection::{Connection, Reason, ReceiveResult};
 use crate::lane::handle::Message;
-use crate::latency::Family;
-use crate::loading;
-use crate::log;
 use crate::poller::{Poller, Wish};
 use crate::ring::Ring;
-use crate::samplers::Samplers;
+use crate::samplers::{Family, Samplers};
 use crate::shared::Shared;
-use crate::turn::{Turn, output_bytes};
-use crate::turns::{BATCH, Turns};
+use crate::turns::{BATCH, Turn, Turns, output_bytes};
 use crate::watch::{Record, Topics, What};
-use by_ring::{make_ring, send_by_ring};
-use leave::Draining;
+use crate::{loading, log};
 
 mod accept;
 mod by_ring;
@@ -70,7 +69,7 @@ pub(crate) struct Lane<'a> {
     /// By the low half of their token.
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
-    /// What all connections receive into.
+    /// The buffer into which all connections receive.
     input: Vec<u8>,
     /// One for each connection of a batch.
     outputs: Vec<Output>,
@@ -99,7 +98,7 @@ pub(crate) struct Lane<'a> {
     last_unsent_check: u32,
     /// A connection here keeps output that its client has not taken, or did when that was last looked at.
     has_unsent: bool,
-    /// It is leaving, and has yet to answer what waits.
+    /// The requests that wait and must be answered before the lane leaves.
     draining: Option<Draining>,
     /// When to leave at the latest.
     leaving: Option<Instant>,
@@ -224,7 +223,8 @@ impl<'a> Lane<'a> {
         assert_eq!(self.shared.unsent.bytes(), unsent, "the only lane's");
     }
 
-    /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again for now.
+    /// Whether a connection that the poller reports waits for its turn already. Then it is not reported again
+    /// for now.
     fn is_known(&mut self, token: u64) -> bool {
         let Some(connection) = at_token(&mut self.connections, token) else { return true };
         if connection.queued && connection.polled == Wish::Read {
@@ -249,8 +249,8 @@ impl<'a> Lane<'a> {
         }
         let first = self.deadlines.first().map_or(u64::MAX, |(at, _)| *at);
         let due = first.min(timeout.unwrap_or(u64::MAX));
-        // The time now is rounded down, so that it is due when this has passed. What is due and still there is
-        // another thread's: this one looks again, but does not spin.
+        // The time now is rounded down, so that it is due when this has passed. What is due and still there
+        // is another thread's: this one looks again, but does not spin.
         let wait = Duration::from_millis(due.saturating_sub(self.now().ms).max(1));
         Some(tick.map_or(wait, |tick| tick.min(wait)))
     }
@@ -274,8 +274,9 @@ impl<'a> Lane<'a> {
         let counters = &shared.lanes[*number].counters;
         let began = shared.clock.now();
         let mut now = shared.now_at(began);
-        shared.shortage.look(now.ms);
-        let (scarce, output_bytes) = (shared.is_output_scarce(), output_bytes(shared));
+        shared.look_at_memory(now.ms);
+        let scarce = shared.is_output_scarce();
+        let output_bytes = output_bytes(shared, scarce);
         let mut received = [(ReceiveResult::Nothing, 0); BATCH];
         let mut at = 0;
         let mut count = tokens.len();
@@ -346,8 +347,8 @@ impl<'a> Lane<'a> {
         for i in 0..count {
             if let Some(connection) = at_token(connections, tokens[i]) {
                 match taken[i] {
-                    Some(taken) => connection.sent(taken, &mut outputs[i], now.ms, counters),
-                    None => connection.send(&mut outputs[i], &shared.caps, now.ms, counters),
+                    Some(taken) => connection.sent(taken, &mut outputs[i], shared, now.ms, counters),
+                    None => connection.send(&mut outputs[i], shared, now.ms, counters),
                 }
                 outputs[i].bytes.shrink_to(OUTPUT_KEPT);
             }
@@ -367,7 +368,7 @@ impl<'a> Lane<'a> {
         if let Some(reason) = connection.closed() {
             return self.close(token, reason);
         }
-        if self.shared.shortage.is_short() && connection.buffer_bytes() > 0 {
+        if self.shared.is_memory_short() && connection.buffer_bytes() > 0 {
             return self.close_for_memory(token);
         }
         if connection.is_held()
@@ -415,13 +416,13 @@ impl<'a> Lane<'a> {
         let Some(connection) = at_token(connections, token) else { return };
         let mut turn = Turn::new(shared, *number, now, &mut outputs[0], effects);
         act(connection, &mut turn);
-        connection.send(turn.out, &turn.shared.caps, now.ms, turn.counters);
+        connection.send(turn.out, turn.shared, now.ms, turn.counters);
         turn.out.bytes.shrink_to(OUTPUT_KEPT);
         self.rearm(token);
     }
 
-    /// Passes on what turns have left for others: ends of waits, then orders for loaders and calls of objects, all of them at
-    /// once.
+    /// Passes on what turns have left for others: ends of waits, then orders for loaders and calls of
+    /// objects, all of them at once.
     fn pass_on_effects(&mut self) {
         if self.effects.has_wakes() {
             self.deliver();
@@ -545,10 +546,10 @@ impl<'a> Lane<'a> {
 
     /// While memory is short: closes the connection that keeps most.
     fn give_up_memory(&mut self) {
-        if !self.shared.shortage.is_short() {
+        if !self.shared.is_memory_short() {
             return;
         }
-        self.shared.shortage.look(self.now().ms);
+        self.shared.look_at_memory(self.now().ms);
         let largest = self.connections.iter().flatten().max_by_key(|connection| connection.buffer_bytes());
         if let Some(token) = largest.filter(|connection| connection.buffer_bytes() > 0).map(|c| c.token) {
             self.close_for_memory(token);
@@ -687,8 +688,8 @@ impl<'a> Lane<'a> {
         self.calls.drop_all(self.shared);
     }
 
-    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time, that have been sent all
-    /// replies, and of whose commands no data block is missing.
+    /// Once a second, with `-o idle_timeout`: closes connections that have been silent for this time, that
+    /// have been sent all replies, and of whose commands no data block is missing.
     fn check_idle(&mut self) {
         let Some(limit) = self.shared.settings.idle_timeout else { return };
         let second = self.shared.clock.seconds();
@@ -733,8 +734,9 @@ fn note_held(connection: &mut Connection, deadlines: &mut BTreeSet<(u64, u64)>) 
 /// What is longer is probably several requests or keys: for them this is done when they are executed.
 const SINGLE_MAX: usize = 512;
 
-/// Fetches ahead what the first request of each connection will read. To parse and hash it twice costs less than
-/// to wait for memory. A connection whose first bytes are the rest of something gets a useless one, no more.
+/// Fetches ahead what the first request of each connection will read. To parse and hash it twice costs less
+/// than to wait for memory. A connection whose first bytes are the rest of something gets a useless one, no
+/// more.
 fn prefetch(shared: &Shared, input: &[u8], received: &[(ReceiveResult, usize)]) {
     // Of so few the look-ups come too soon: see `ShardLock::prefetch`.
     if received.len() < 3 {
@@ -769,7 +771,7 @@ fn interest_of(shared: &Shared, stands_for: u32) -> Interest {
     if stands_for > 0 { wanted.with(Interest::FETCHERS).with(Interest::MUTATIONS) } else { wanted }
 }
 
-/// Of turns that were sampled: what they have sent was received no earlier than `began`.
+/// Records the times of turns that were sampled; their requests were received no earlier than `began`.
 fn record_latency(shared: &Shared, lane: usize, began: Instant, samples: &[(Family, u32)]) {
     if samples.is_empty() {
         return;

@@ -34,7 +34,6 @@ mod holds;
 mod hot;
 mod idle_rules;
 mod lane;
-mod latency;
 pub mod listen;
 mod loading;
 pub mod log;
@@ -55,9 +54,7 @@ pub mod stats;
 pub mod sys;
 pub mod time;
 pub mod tls;
-mod turn;
 mod turns;
-mod unsent;
 mod uploads;
 #[cfg(feature = "etcd")]
 mod via;

@@ -61,7 +61,8 @@ impl Outbox {
         }
     }
 
-    /// Adds bytes behind what waits, without the first `sent` of them if nothing waits. The memory of many is taken over.
+    /// Adds bytes behind what waits, without the first `sent` of them if nothing waits. The memory of many is
+    /// taken over.
     pub(crate) fn push_all(&mut self, mut bytes: Vec<u8>, sent: usize) {
         debug_assert!(sent == 0 || self.is_empty(), "only of the first piece some may be gone");
         if bytes.len() < TAKEN_OVER {
@@ -97,7 +98,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits and then `out`, as far as the socket takes it; the rest waits. Returns the bytes sent.
+    /// Sends what waits and then `out`, as far as the socket takes it; the rest waits. Returns the bytes
+    /// sent.
     pub(crate) fn send(&mut self, fd: impl AsFd, out: &mut Output) -> io::Result<usize> {
         if !self.is_empty() {
             self.push_output(out);
@@ -229,8 +231,8 @@ mod tests {
         (0..len).map(|i| (i % 251) as u8).collect()
     }
 
-    /// Values in pages, in one run and in many, with bytes before, between and behind them: longer than the socket's room, and
-    /// of more slices than one call takes.
+    /// Values in pages, in one run and in many, with bytes before, between and behind them: longer than the
+    /// socket's room, and of more slices than one call takes.
     #[test]
     fn replies_arrive_whole_and_in_order() {
         let memory = Memory::new(1024 * PAGE_BYTES).unwrap();

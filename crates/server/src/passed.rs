@@ -1,4 +1,5 @@
-//! Sockets that the service manager has opened and passed on, `sd_listen_fds(3)`: they replace the addresses of the options.
+//! Sockets that the service manager has opened and passed on, `sd_listen_fds(3)`: they replace the addresses
+//! of the options.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,8 @@ const MOST: i32 = 1024;
 /// What `LISTEN_FDS` passes; empty if nothing is passed to this process.
 ///
 /// # Errors
-/// What was passed is not a stream socket of TCP or a unix one; says which descriptor, and what would be right.
+/// What was passed is not a stream socket of TCP or a unix one; says which descriptor, and what would be
+/// right.
 pub(crate) fn sockets(settings: &Settings) -> Result<Vec<Listener>, ListenError> {
     let (pid, count) = (std::env::var_os("LISTEN_PID"), std::env::var_os("LISTEN_FDS"));
     let Some(count) = announced(pid.as_deref(), count.as_deref())? else { return Ok(Vec::new()) };
@@ -31,7 +33,8 @@ pub(crate) fn sockets(settings: &Settings) -> Result<Vec<Listener>, ListenError>
         .collect()
 }
 
-/// How many descriptors are announced to this process. A manager that announces them to another one means nothing by them here.
+/// How many descriptors are announced to this process. A manager that announces them to another one means
+/// nothing by them here.
 fn announced(pid: Option<&OsStr>, count: Option<&OsStr>) -> Result<Option<i32>, ListenError> {
     let (Some(pid), Some(count)) = (pid, count) else { return Ok(None) };
     if !is_addressed(pid) {
@@ -82,7 +85,7 @@ fn listener(fd: OwnedFd, number: i32, settings: &Settings) -> Result<Listener, L
     Ok(Listener { fd, address, tls })
 }
 
-/// Its path, or @name.
+/// The path of a Unix socket, or `@name`.
 fn unix_name(address: &SockAddr) -> String {
     match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => path.display().to_string(),

@@ -44,7 +44,8 @@ impl Poller {
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), wish.flags())?)
     }
 
-    /// Waits for connections of a listener, too. Of several threads that wait for one, one is woken for a connection.
+    /// Waits for connections of a listener, too. Of several threads that wait for one, one is woken for a
+    /// connection.
     pub fn listen(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
         Ok(epoll::add(&self.epoll, fd, EventData::new_u64(token), flags)?)
@@ -60,7 +61,8 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Waits for the first descriptor, for ever without `timeout`; calls `each` with the tokens of those ready.
+    /// Waits for the first descriptor, for ever without `timeout`; calls `each` with the tokens of those
+    /// ready.
     pub fn wait(&mut self, timeout: Option<Duration>, mut each: impl FnMut(u64)) -> io::Result<()> {
         self.events.clear();
         let timeout = timeout.map(|t| Timespec {

@@ -1,7 +1,8 @@
-//! What all threads of the server share.
+//! The state that all threads of the server share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cattlegrid_config::Settings;
@@ -15,6 +16,7 @@ use crate::auth::AuthFile;
 use crate::auth::rights::RefusalLog;
 use crate::caps::Caps;
 use crate::connection::info::ConnectionInfo;
+use crate::connection::unsent::{UnsentOutput, pinned_cap};
 use crate::detail::Detail;
 use crate::dump::Dumps;
 use crate::follows::Follows;
@@ -27,11 +29,44 @@ use crate::reload::in_force::InForce;
 use crate::shortage::Shortage;
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::{UnsentOutput, pinned_cap};
 use crate::uploads::Uploads;
-use crate::watch::{self, Record, Watcher, Watchers, What};
+use crate::watch;
+use crate::watch::{Record, Topics, Watcher, Watchers, What};
 
 pub(crate) mod build;
+
+/// States that are rare and that every turn must know of, as bits of one word: a turn that finds none of them
+/// looks no further.
+#[derive(Debug, Default)]
+pub(crate) struct RareStates(AtomicU32);
+
+impl RareStates {
+    /// A watcher, the log or `stats detail` wants requests or events.
+    const WATCHED: u32 = 1;
+    /// The system may refuse memory, or does.
+    const MEMORY_LIMITED: u32 = 2;
+
+    #[inline]
+    fn has(&self, state: u32) -> bool {
+        self.0.load(Relaxed) & state != 0
+    }
+
+    /// Sets or clears a state, as `is_so` says now. Of threads that do this at once the last one says what is
+    /// so.
+    fn update(&self, state: u32, is_so: impl Fn() -> bool) {
+        loop {
+            let on = is_so();
+            if on {
+                self.0.fetch_or(state, SeqCst)
+            } else {
+                self.0.fetch_and(!state, SeqCst)
+            };
+            if is_so() == on {
+                return;
+            }
+        }
+    }
+}
 
 /// The server, as every thread sees it.
 pub(crate) struct Shared {
@@ -39,13 +74,13 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// Time since the start.
     pub(crate) clock: Clock,
-    /// Who may log in; None without `-Y` and `-S`.
+    /// The users who may log in; None without `-Y` and `-S`.
     pub(crate) auth: Option<AuthFile>,
     /// What was said of requests that users may not make.
     pub(crate) not_allowed: RefusalLog,
     /// TLS; None without `-Z`.
     pub(crate) tls: Option<TlsAcceptor>,
-    /// What protects the pages for monitoring.
+    /// The secrets that protect the pages for monitoring.
     pub(crate) admin: Arc<Secrets>,
     pub(crate) engine: Engine,
     pub(crate) lanes: Arc<[LaneHandle]>,
@@ -63,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) caps: Caps,
     /// Commands that arrive in pieces.
     pub(crate) uploads: Uploads,
+    /// States that are rare and that every turn must know of.
+    pub(crate) rare: RareStates,
     /// Memory that the system refuses.
     pub(crate) shortage: Shortage,
     /// `lru_crawler metadump` and `mgdump`.
@@ -98,11 +135,12 @@ impl Shared {
     /// Whether unsent output is near its cap.
     #[inline]
     pub(crate) fn is_output_scarce(&self) -> bool {
-        self.unsent.is_scarce(self.unsent_values())
+        let values = self.unsent_values();
+        (values > 0 || self.unsent.bytes() > 0) && self.unsent.is_scarce(values)
     }
 
-    /// Bytes of values that only connections keep: those copied for requests that wait, and large ones that have left the
-    /// store.
+    /// Bytes of values that only connections keep: those copied for requests that wait, and large ones that
+    /// have left the store.
     #[inline]
     pub(crate) fn unsent_values(&self) -> usize {
         self.engine.delivered_bytes() + self.engine.memory().pinned_bytes()
@@ -120,8 +158,46 @@ impl Shared {
         pinned > 0 && pinned > self.pinned_cap()
     }
 
+    /// Whether anything of requests is wanted: by watchers, by the log, for `stats detail`.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.rare.has(RareStates::WATCHED)
+    }
+
+    /// Notes what is wanted, after that has changed: in [`Shared::watchers`] or [`Shared::detail`].
+    pub(crate) fn note_watched(&self) {
+        let is_so = || self.watchers.wanted() != Topics::default() || self.detail.is_on();
+        self.rare.update(RareStates::WATCHED, is_so);
+    }
+
+    /// Looks at the limits of the system's memory, once a second.
+    pub(crate) fn look_at_memory_limits(&self) {
+        self.shortage.look_at_limits();
+        self.rare.update(RareStates::MEMORY_LIMITED, || self.shortage.may_be());
+    }
+
+    /// Where the system may refuse memory: tries whether there is room, once a millisecond at most.
+    #[inline]
+    pub(crate) fn look_at_memory(&self, now_ms: u64) {
+        if self.rare.has(RareStates::MEMORY_LIMITED) {
+            self.shortage.look(now_ms);
+        }
+    }
+
+    /// Whether connections must give up their buffers.
+    #[inline]
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.rare.has(RareStates::MEMORY_LIMITED) && self.shortage.is_short()
+    }
+
     /// Which engine events are wanted.
+    #[inline]
     pub(crate) fn interest(&self) -> Interest {
+        if self.is_watched() { self.interest_of_watchers() } else { Interest::none() }
+    }
+
+    #[cold]
+    fn interest_of_watchers(&self) -> Interest {
         let watched = self.watchers.wanted().interest();
         if self.detail.is_on() { watched.with(Detail::INTEREST) } else { watched }
     }
@@ -143,9 +219,9 @@ impl Shared {
         if kept { counters.log_worker_written.add(1) } else { counters.log_worker_dropped.add(1) }
     }
 
-    /// Tells watchers of the events that turns have left, and counts them by prefix. `fd`: the connection's; 0 if no
-    /// connection has caused them. `stands_for`: how many turns a sampled one stands for, whose events count for hot keys; 0: it is not
-    /// sampled.
+    /// Tells watchers of the events that turns have left, and counts them by prefix. `fd`: the connection's;
+    /// 0 if no connection has caused them. `stands_for`: how many turns a sampled one stands for, whose
+    /// events count for hot keys; 0: it is not sampled.
     pub(crate) fn publish(&self, fd: i32, lane: usize, stands_for: u32, effects: &mut Effects) {
         if effects.events.is_empty() {
             return;
@@ -178,7 +254,8 @@ impl Shared {
         self.gauges.most.fetch_max(current, Relaxed);
     }
 
-    /// A connection of this lane is gone; its descriptor closes here, unless the caller has another reference.
+    /// A connection of this lane is gone; its descriptor closes here, unless the caller has another
+    /// reference.
     pub(crate) fn forget(&self, lane: usize, info: Arc<ConnectionInfo>) {
         use std::os::fd::AsRawFd as _;
         self.connections.lock().expect("nobody panics with it held").remove(&info.fd.as_raw_fd());

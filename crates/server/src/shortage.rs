@@ -1,21 +1,23 @@
-//! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`. And the limits of control groups, which do
-//! not refuse but kill.
+//! Memory that the system refuses: `ulimit -v`, or `vm.overcommit_memory = 2`. And the limits of control
+//! groups, which do not refuse but kill.
 //!
-//! A refused allocation ends the process, and the cache with it, unless the caller can do without it. That is so for
-//! what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the rest. The rest
-//! (replies, tables, a node of a map) is small and everywhere, so room is kept for it: where the system may refuse memory at all, the lanes look once a
-//! millisecond whether [`HEADROOM_BYTES`] could be had, from the system or, except for [`LARGEST_BYTES`] of them, from what the
-//! allocator has left. If not, memory is short: until there is room again no connection is
-//! accepted, each that keeps a buffer beyond its turn is closed, and each round of a lane closes the connection that
-//! keeps most; one whose buffer is that of a large command loses the command only, which is refused. Connections without
-//! buffers go on being served.
+//! A refused allocation ends the process, and the cache with it, unless the caller can do without it. That is
+//! so for what an input makes large at once: it is asked for with `try_reserve`, where it leaves room for the
+//! rest. The rest (replies, tables, a node of a map) is small and everywhere, so room is kept for it: where
+//! the system may refuse memory at all, the lanes look once a millisecond whether [`HEADROOM_BYTES`] could be
+//! had, from the system or, except for [`LARGEST_BYTES`] of them, from what the allocator has left. If not,
+//! memory is short: until there is room again no connection is accepted, each that keeps a buffer beyond its
+//! turn is closed, and each round of a lane closes the connection that keeps most; one whose buffer is that
+//! of a large command loses the command only, which is refused. Connections without buffers go on being
+//! served.
 //!
 //! # Invariants
-//! * Nothing is short where memory is not limited, and nothing is tried there except for a buffer that grows by a lot.
+//! * Nothing is short where memory is not limited, and nothing is tried there except for a buffer that grows
+//!   by a lot.
 //! * One thread tries at a time, so that two do not take the room from each other and find none.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use crate::sys::HEADROOM_BYTES;
 use crate::{log, sys};
@@ -42,8 +44,12 @@ impl Shortage {
         self.limited.store(sys::memory_may_be_refused(), Relaxed);
     }
 
+    /// Whether memory may be short, or is.
+    pub(crate) fn may_be(&self) -> bool {
+        self.limited.load(SeqCst) || self.short.load(SeqCst)
+    }
+
     /// Tries whether there is room, once a millisecond at most.
-    #[inline]
     pub(crate) fn look(&self, now_ms: u64) {
         if self.limited.load(Relaxed) || self.is_short() {
             self.look_with(now_ms, |bytes| {
@@ -82,13 +88,14 @@ pub(crate) fn leaves_room(bytes: usize) -> bool {
     sys::could_map(bytes.saturating_add(HEADROOM_BYTES))
 }
 
-/// Most memory, in bytes, that the control groups of this process allow: the least of its own and its ancestors'.
+/// Most memory, in bytes, that the control groups of this process allow: the least of its own and its
+/// ancestors'.
 pub(crate) fn cgroup_memory_max() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     memory_max_under(Path::new("/sys/fs/cgroup"), &groups)
 }
 
-/// As [`cgroup_memory_max`], of the groups `groups` (as in `/proc/self/cgroup`) mounted at `root`.
+/// The limit of [`cgroup_memory_max`], of the groups `groups` (as in `/proc/self/cgroup`) mounted at `root`.
 fn memory_max_under(root: &Path, groups: &str) -> Option<u64> {
     let mut least = None;
     for line in groups.lines() {

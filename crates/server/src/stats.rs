@@ -32,7 +32,7 @@ use cattlegrid_engine::{Cursor, Now};
 use cattlegrid_protocol::{Words, reply, strict_u32};
 
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use definition::put_all;
 pub(crate) use definition::{Definition, Export, Histogram, Kind, Sink, Unit, Value};
 
@@ -210,8 +210,14 @@ fn dump_class(class: u32, limit: usize, most: usize, turn: &mut Turn<'_>) {
 fn detail(mut words: Words<'_>, turn: &mut Turn<'_>) {
     let detail = &turn.shared.detail;
     match words.next() {
-        Some(b"on") => detail.switch(true),
-        Some(b"off") => detail.switch(false),
+        Some(b"on") => {
+            detail.switch(true);
+            turn.shared.note_watched();
+        }
+        Some(b"off") => {
+            detail.switch(false);
+            turn.shared.note_watched();
+        }
         Some(b"dump") => return detail.dump(&mut turn.out.bytes),
         _ => return reply::line(&mut turn.out.bytes, "CLIENT_ERROR usage: stats detail on|off|dump"),
     }

@@ -16,7 +16,8 @@ pub struct Clock(Arc<ClockState>);
 #[derive(Debug)]
 struct ClockState {
     started: Instant,
-    /// What the clock that also counts while the machine is suspended shows more than the other, at the start.
+    /// What the clock that also counts while the machine is suspended shows more than the other, at the
+    /// start.
     ahead_at_start: Duration,
     /// For how long the machine was suspended since then, in milliseconds.
     suspended_ms: AtomicU64,
@@ -36,7 +37,8 @@ const FIRST_SECOND: u32 = 2;
 /// A machine that was suspended for less is not noticed.
 const SUSPENDED_MIN: Duration = Duration::from_millis(100);
 
-/// Two clocks are compared within this time, so that a thread that is stopped in between is not taken for a suspension.
+/// Two clocks are compared within this time, so that a thread that is stopped in between is not taken for a
+/// suspension.
 const COMPARED: Duration = Duration::from_millis(1);
 
 /// A difference of the wall clock up to this is not a step.
@@ -140,16 +142,16 @@ impl Clock {
 
     /// The Unix time at which [`Clock::seconds`] was 0: an absolute exptime minus this is in those seconds.
     ///
-    /// It follows the wall clock ([`Clock::follow`]). Items keep the lifetime that they had from the moment at which they were
-    /// stored.
+    /// It follows the wall clock ([`Clock::follow`]). Items keep the lifetime that they had from the moment
+    /// at which they were stored.
     #[inline]
     pub fn unix_seconds_of_start(&self) -> u64 {
         self.0.unix_seconds_of_start.load(Ordering::Relaxed)
     }
 
-    /// Follows a step of the wall clock, which shows `wall` since 1970 at `now`. A difference below a second is left: it is that of
-    /// rounding, or of a clock that is slowed down or sped up. Returns by how many seconds the wall clock has moved forward (or,
-    /// below 0, back), if it has.
+    /// Follows a step of the wall clock, which shows `wall` since 1970 at `now`. A difference below a second
+    /// is left: it is that of rounding, or of a clock that is slowed down or sped up. Returns by how many
+    /// seconds the wall clock has moved forward (or, below 0, back), if it has.
     pub fn follow(&self, wall: Duration, now: Instant) -> Option<i64> {
         let passed = self.passed(now) + Duration::from_secs(u64::from(FIRST_SECOND));
         let start = wall.saturating_sub(passed);

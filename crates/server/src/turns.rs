@@ -1,18 +1,101 @@
-//! Whose turn it is: the order in which a lane serves its connections.
+//! Turns of connections: what a connection's turn works with, its share of output and keys ([`Turn`]), and
+//! whose turn it is, the order in which a lane serves its connections ([`Turns`]).
 //!
-//! A round serves connections that have something new first, in the order in which they became ready, then those with work
-//! left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the lane looks soon for what is new:
-//! many connections with much to do keep one with little to do waiting for about a round, not for all of their turns. What
-//! is not served keeps its place. Some of those with work left are served in each round, however much is new.
+//! A round serves connections that have something new first, in the order in which they became ready, then
+//! those with work left from earlier turns, each once. It ends after [`ROUND_WORK`] commands, so that the
+//! lane looks soon for what is new: many connections with much to do keep one with little to do waiting for
+//! about a round, not for all of their turns. What is not served keeps its place. Some of those with work
+//! left are served in each round, however much is new.
 //!
-//! Sans-io: connections are tokens, the poller and the connections are the lane's.
+//! The order is sans-io: connections are tokens, the poller and the connections are the lane's.
 //!
 //! # Invariants
-//! * Who calls gives a token only while it is in none of the queues.
+//! * A caller gives a token only while it is in none of the queues.
 
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
+use cattlegrid_engine::{Counters, Effects, Interest, Now, Output, TURN_CALLS_NS};
+
+use crate::samplers::Family;
+use crate::shared::Shared;
+
+/// A turn of a connection: its inputs, its output and its counts.
+pub(crate) struct Turn<'a> {
+    pub(crate) shared: &'a Shared,
+    /// Number of the lane.
+    pub(crate) lane: usize,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: Now,
+    pub(crate) interest: Interest,
+    /// Replies that the connection may have in this turn, in bytes.
+    pub(crate) output_bytes: usize,
+    /// The lane's count of gets when the turn began.
+    pub(crate) gets: u64,
+    /// Commands of the turn.
+    pub(crate) commands: usize,
+    pub(crate) out: &'a mut Output,
+    pub(crate) effects: &'a mut Effects,
+    /// [`Effects::calls_ns`] when it began.
+    pub(crate) calls_ns: u64,
+    /// The family of its last command.
+    pub(crate) family: Family,
+    /// For how many turns it stands among hot keys; 0: it is not sampled.
+    pub(crate) stands_for: u32,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        lane: usize,
+        now: Now,
+        out: &'a mut Output,
+        effects: &'a mut Effects,
+    ) -> Self {
+        let counters = &shared.lanes[lane].counters;
+        let interest = shared.interest();
+        let output_bytes = output_bytes(shared, shared.is_output_scarce());
+        let gets = counters.cmd_get.get();
+        let calls_ns = effects.calls_ns();
+        Self {
+            shared,
+            lane,
+            counters,
+            now,
+            interest,
+            output_bytes,
+            gets,
+            commands: 0,
+            out,
+            effects,
+            calls_ns,
+            family: Family::Other,
+            stands_for: 0,
+        }
+    }
+
+    /// The connection has used up its share of output, of keys, or of time for calls of objects.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() >= self.output_bytes
+            || self.keys() >= self.shared.caps.turn_keys
+            || self.effects.calls_ns().wrapping_sub(self.calls_ns) >= TURN_CALLS_NS
+    }
+
+    /// Commands of the turn, or keys of gets if those are more.
+    pub(crate) fn work(&self) -> usize {
+        self.commands.max(self.keys())
+    }
+
+    fn keys(&self) -> usize {
+        self.counters.cmd_get.get().wrapping_sub(self.gets) as usize
+    }
+}
+
+/// Replies that a connection may have in one turn, in bytes; `is_scarce`: [`Shared::is_output_scarce`].
+pub(crate) fn output_bytes(shared: &Shared, is_scarce: bool) -> usize {
+    if is_scarce { shared.caps.scarce_output_bytes } else { shared.caps.output_bytes }
+}
 
 /// Connections whose turns are taken in step.
 pub(crate) const BATCH: usize = 16;
@@ -30,9 +113,9 @@ pub(crate) struct Turns {
     fresh: VecDeque<u64>,
     /// They have work left.
     left_over: VecDeque<u64>,
-    /// Of `fresh`, the last ones that came in this round.
+    /// Number of connections at the end of `fresh` that came in this round.
     came: usize,
-    /// Of `left_over`, the first ones that may have their turn in this round.
+    /// Number of connections at the front of `left_over` that may have their turn in this round.
     due: usize,
     /// Commands that this round may still have.
     work: usize,

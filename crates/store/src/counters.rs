@@ -7,15 +7,15 @@ pub struct StoreStats {
     pub total: u64,
     /// Live items dropped to make room.
     pub evictions: u64,
-    /// Of these, never read.
+    /// Evicted items that were never read.
     pub evicted_unfetched: u64,
-    /// Of these, those that had a time to live.
+    /// Evicted items that had a time to live.
     pub evicted_nonzero: u64,
     /// The last one of them.
     pub last_evicted: LastEvicted,
     /// Dead items removed, by a look-up or by the collector.
     pub reclaimed: u64,
-    /// Of those, removed by the collector: expired or flushed and never read.
+    /// Items that the collector has removed, expired or flushed, and that were never read.
     pub expired_unfetched: u64,
     /// Items moved by the collector.
     pub moved: u64,
@@ -71,24 +71,25 @@ impl StoreStats {
     }
 }
 
-/// What a store holds.
+/// The memory and the items that a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreUsage {
     /// Items, dead ones not yet removed included.
     pub items: u64,
     /// Their bytes, huge values and trees included: memcached's `bytes`.
     pub bytes: u64,
-    /// Of the budget: the index.
+    /// Bytes of the budget that the index has.
     pub index_bytes: u64,
-    /// Of the budget: segments, full and empty.
+    /// Bytes of the budget that segments have, full and empty ones.
     pub segment_bytes: u64,
-    /// Of these, bytes without an item: items that were replaced or removed, gaps, and segments in reserve.
+    /// Bytes of segments without an item: items that were replaced or removed, gaps, and segments in reserve.
     pub dead_bytes: u64,
-    /// Of the budget: huge values.
+    /// Bytes of the budget that huge values have.
     pub huge_bytes: u64,
-    /// Of the budget: trees of objects, those that have left the store and are being taken apart included.
+    /// Bytes of the budget that trees of objects have, those that have left the store and are being taken
+    /// apart included.
     pub tree_bytes: u64,
-    /// Of the budget: the ghost queue and the recent misses.
+    /// Bytes of the budget that the ghost queue and the recent misses have.
     pub ghost_bytes: u64,
     /// Segments in use.
     pub segments: u64,
@@ -96,11 +97,11 @@ pub struct StoreUsage {
     pub hash_power: u32,
     /// Items in the small, the main and the blind queue.
     pub queue_items: [u64; 3],
-    /// Of the items, objects.
+    /// Items that are objects.
     pub objects: u64,
-    /// Of the bytes, those of objects.
+    /// Bytes of objects.
     pub object_bytes: u64,
-    /// Of these, bytes of objects that are never evicted.
+    /// Bytes of objects that are never evicted.
     pub pinned_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the objects of a store hold, by type: sums that each change keeps.
+//! The memory that the objects of a store hold, by type: sums that each change keeps.
 //!
 //! # Invariants
 //! * The sums are those of the items in the index that are objects, dead ones not yet removed included.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::memory::Memory;
 
-/// What objects hold.
+/// The memory that objects hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ObjectUsage {
     /// Objects.
@@ -43,18 +43,18 @@ impl ObjectUsage {
     }
 }
 
-/// What one object holds.
+/// The memory that one object holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectHolding {
     /// The object's type.
     pub(crate) type_id: u16,
     /// The object counts as pinned.
     pub(crate) is_pinned: bool,
-    /// What it holds, as one item.
+    /// The object's memory, as that of one item.
     pub(crate) usage: ObjectUsage,
 }
 
-/// What the objects of a store hold, by type.
+/// The memory that the objects of a store hold, by type.
 pub(crate) struct Holdings {
     memory: Arc<Memory>,
     /// By type, in order; types without objects are not among them.
@@ -64,7 +64,7 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// Of no object.
+    /// Holdings without an object.
     pub(crate) fn new(memory: Arc<Memory>) -> Self {
         Self { memory, types: Vec::new(), total: ObjectUsage::default(), pinned: 0 }
     }
@@ -104,7 +104,7 @@ impl Holdings {
         &self.types
     }
 
-    /// Of all types.
+    /// The sum over all types.
     pub(crate) fn total(&self) -> ObjectUsage {
         self.total
     }

@@ -55,7 +55,7 @@ impl Marks {
     /// An object's state. Its key is in another domain than those of plain items; its first two bytes are the
     /// number of the object's type, little-endian.
     pub const OBJECT: Self = Self(1 << 10);
-    /// Of an object: never evicted. Shares its bit with [`Marks::WON`], which objects do not have.
+    /// An object that is never evicted. Shares its bit with [`Marks::WON`], which objects do not have.
     pub const PINNED: Self = Self::WON;
     /// Last changed by arithmetic, append or prepend.
     pub const EDITED: Self = Self(1 << 12);

@@ -219,7 +219,7 @@ impl Memory {
         self.limit.load(Relaxed).saturating_sub(self.used.load(Relaxed)) * PAGE_BYTES
     }
 
-    /// Of the bytes handed out, those of values that have left the store and are still being sent.
+    /// Bytes handed out for values that have left the store and are still being sent.
     #[inline]
     pub fn pinned_bytes(&self) -> usize {
         self.pinned.load(Relaxed)
@@ -233,7 +233,7 @@ impl Memory {
         self.pinned.fetch_sub(bytes, Relaxed);
     }
 
-    /// Of the bytes handed out, those of values that have not arrived whole.
+    /// Bytes handed out for values that have not arrived whole.
     #[inline]
     pub fn arriving_bytes(&self) -> usize {
         self.arriving.load(Relaxed)
@@ -257,12 +257,12 @@ impl Memory {
         self.evicted.load(Relaxed) && self.evicted.swap(false, Relaxed)
     }
 
-    /// What its stores have in common.
+    /// The notes that the stores of this memory have in common.
     pub(crate) fn common(&self) -> &Arc<CommonNotes> {
         &self.common
     }
 
-    /// What its stores would lose next.
+    /// The offers of its stores: what each would lose next.
     pub(crate) fn offers(&self) -> &Offers {
         &self.offers
     }

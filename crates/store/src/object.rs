@@ -170,7 +170,7 @@ impl Store {
         if self.fits_in_place(found, needed, class) { 0 } else { needed.saturating_sub(allotted) }
     }
 
-    /// What an object holds, in the log and outside it.
+    /// The bytes that an object holds, in the log and outside it.
     pub fn object_bytes_of(&self, found: Found) -> usize {
         self.holding(found.location).map_or(0, |holding| holding.usage.held_bytes() as usize)
     }
@@ -272,7 +272,7 @@ impl Store {
         }
     }
 
-    /// What the object at `location` holds; `None` of a plain item.
+    /// The holding of the object at `location`; `None` for a plain item.
     pub(crate) fn holding(&self, location: u64) -> Option<ObjectHolding> {
         let bytes = self.log.bytes(location);
         let item = self.item_of(bytes);

@@ -21,7 +21,7 @@ const LEAD: f64 = 0.4;
 /// Bits of an offer for the size: its logarithm in 2048ths.
 const SIZE_BITS: u32 = 16;
 
-/// What a store would lose next.
+/// The item that a store would lose next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
     /// The store must be asked: it comes before all others.
@@ -37,7 +37,7 @@ pub(crate) enum Offer {
     Blind { stored_ms: u64 },
 }
 
-/// What each store of a memory would lose next.
+/// The offers of the stores of a memory: what each would lose next.
 pub(crate) struct Offers {
     enlisted: AtomicUsize,
     words: [AtomicU64; STORES],

@@ -1,5 +1,5 @@
-//! What items keep outside the log: huge values and trees, in one table, named by a number in the item's
-//! bytes.
+//! Values that items keep outside the log: huge values and trees, in one table, named by a number in the
+//! item's bytes.
 //!
 //! What may be evicted is in a list: one for each share, queue and octave of the bytes held, in the order in
 //! which it was stored or kept. So the collector finds a large value without a walk over the stubs in the
@@ -36,7 +36,7 @@ impl OutsideValue {
         }
     }
 
-    /// Of these, bytes of a tree.
+    /// Bytes of the tree; 0 for a huge value.
     pub(crate) fn tree_bytes(&self) -> usize {
         match self {
             Self::Huge(_) => 0,
@@ -64,7 +64,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 struct OutsideEntry {
     outside: OutsideValue,
-    /// Of its item's key.
+    /// The hash of the item's key.
     hash: u64,
     /// When it was stored; between that and the last move, if it was kept by the collector.
     stored: u64,
@@ -79,7 +79,7 @@ struct OutsideEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutsideHead {
     pub(crate) number: u32,
-    /// Of its item's key.
+    /// The hash of the item's key.
     pub(crate) hash: u64,
     /// When it counts as stored, in milliseconds.
     pub(crate) stored: u64,

@@ -673,7 +673,7 @@ impl Log {
         self.sum().bytes - self.used * self.segment_bytes()
     }
 
-    /// What all queues have.
+    /// The sum over all queues.
     fn sum(&self) -> QueueAccount {
         let mut sum = QueueAccount::default();
         for queue in SegmentQueue::ALL {

@@ -31,7 +31,7 @@ pub(crate) const COUNT: usize = SHARES_MAX + 1;
 /// A store tells when the bytes of a share have changed by this much.
 pub(crate) const TOLD: usize = 4 << 10;
 
-/// What the keys of one prefix have of the memory.
+/// The share that the keys of one prefix have of the memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// With which its keys begin; not empty.
@@ -65,7 +65,7 @@ pub struct ObjectNames {
     pub before: Vec<Box<[u8]>>,
 }
 
-/// What the items of one share hold in a store.
+/// The memory that the items of one share hold in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ShareUsage {
     /// Items.
@@ -140,7 +140,7 @@ pub(crate) struct Shares {
 }
 
 const MILLION: f64 = 1e6;
-/// Of the bytes of all items as many at most are kept from eviction.
+/// The largest part of the bytes of all items that is kept from eviction.
 const KEPT_MAX: f64 = 0.9;
 
 impl Shares {

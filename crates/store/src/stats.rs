@@ -28,7 +28,8 @@ impl Store {
         self.stats
     }
 
-    /// What it holds now: exact, from sums that each change keeps. It looks at no item and no segment.
+    /// The sums of what the store holds now: exact, from sums that each change keeps. It looks at no item and
+    /// no segment.
     pub fn usage(&self) -> StoreUsage {
         let outside_bytes = self.log.outside_bytes();
         let objects = self.holdings.total();
@@ -51,7 +52,7 @@ impl Store {
         }
     }
 
-    /// What the items of a share hold: of the one with this number, counted from 1 in the order of
+    /// The memory that the items of a share hold: of the one with this number, counted from 1 in the order of
     /// [`Memory::shared`](crate::Memory::shared); of 0, all others. Only where there are shares.
     pub fn share_usage(&self, share: usize) -> ShareUsage {
         let of_share = ShareSet::one(share as u8);

@@ -367,7 +367,8 @@ impl Store {
     /// `key` begins with its type, and `hash` is of [`KeyHasher::hash_object`].
     ///
     /// # Errors
-    /// [`StoreFull`]: no room. The old item, if any, is unchanged; a tree that should have replaced its value is lost.
+    /// [`StoreFull`]: no room. The old item, if any, is unchanged; a tree that should have replaced its value
+    /// is lost.
     pub fn put(
         &mut self,
         hash: u64,
@@ -657,7 +658,7 @@ impl Store {
         self.hasher.hash_item(self.log.bytes(location))
     }
 
-    /// What the item at `location` takes.
+    /// The weight of the item at `location`.
     #[inline]
     pub(crate) fn weigh(&self, location: u64) -> Weight {
         let bytes = self.log.bytes(location);

@@ -37,7 +37,7 @@ pub struct Tree {
     pages: PageSet,
     /// Pages in use; 0 once the tree is being taken apart.
     used: usize,
-    /// Of them, those above the leaves.
+    /// Pages above the leaves.
     inner: usize,
     root: u32,
     len: u64,

@@ -1,4 +1,5 @@
-//! The last bump of each tag: two arrays of numbers, hard and soft.
+//! The last bump of each tag: two arrays of numbers, hard and soft; and the floors of all tags, of each class
+//! of items.
 //!
 //! Both have two rows of `2^k` slots, and a tag has one slot in each row. Hard and soft numbers of a place
 //! are adjacent, so that a look-up of both kinds reaches one cache line for each row:
@@ -15,7 +16,6 @@
 //! * A slot never goes down, so a bump is never forgotten.
 //! * Numbers of bumps rise in the order of the lock.
 
-use crate::class::{CLASSES, FloorClass};
 use crate::occupancy::{Occupancy, ROWS};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, zeros};
 use crate::tag::TagHash;
@@ -28,6 +28,23 @@ pub enum BumpKind {
     /// Items of the tag are stale: one client recomputes, the others get the old value for as long as its
     /// grace allows.
     Soft,
+}
+
+/// Number of classes.
+pub const CLASSES: usize = 4;
+
+/// Which floors of all tags concern an item: those of its class. What a class means is the caller's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct FloorClass(u8);
+
+impl FloorClass {
+    /// All of them.
+    pub const ALL: [Self; CLASSES] = [Self(0), Self(1), Self(2), Self(3)];
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
 const KINDS: usize = 2;

@@ -65,7 +65,7 @@ impl Purge {
     }
 }
 
-/// What became of a gradual purge, with its number.
+/// The outcome of the order of a gradual purge, with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PurgeOutcome {
     /// The purge has begun.
@@ -342,10 +342,10 @@ mod tests {
 
     use super::*;
     use crate::bumps::BumpKind::{Hard, Soft};
+    use crate::bumps::FloorClass;
     use crate::check::Tags;
-    use crate::class::FloorClass;
+    use crate::check::Validity::{self, Dead, Stale, Valid};
     use crate::tag::TagHasher;
-    use crate::validity::Validity::{self, Dead, Stale, Valid};
 
     const START_MS: u64 = 5_000;
     const PERIOD_MS: u64 = 60_000;

@@ -65,7 +65,6 @@
 
 mod bumps;
 mod check;
-mod class;
 mod gradual;
 mod occupancy;
 mod prefix;
@@ -75,15 +74,12 @@ mod rolling;
 mod superseded;
 mod sync;
 mod tag;
-mod validity;
 
-pub use bumps::{BumpKind, Bumps, false_stale_share};
-pub use check::{CROWDED, TagStats, Tags};
-pub use class::{CLASSES, FloorClass};
+pub use bumps::{BumpKind, Bumps, CLASSES, FloorClass, false_stale_share};
+pub use check::{CROWDED, TagStats, Tags, Validity};
 pub use gradual::{GRADUAL_MAX, Purge, PurgeOutcome};
 pub use prefix::{PREFIX_BYTES_MAX, PREFIXES_MAX, PrefixError, PrefixId, Prefixes};
 pub use rolling::{Floors, ROLLING_MAX, RollingFloor};
 pub use tag::{
     TAG_BYTES_MAX, TAG_LINE, TAG_LINE_MAX, TAGS_MAX, TagError, TagHash, TagHasher, TagLine, TagList,
 };
-pub use validity::Validity;

@@ -314,8 +314,8 @@ impl Tags {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::Validity;
     use crate::tag::TagHasher;
-    use crate::validity::Validity;
 
     fn tag(number: u64) -> TagHash {
         TagHasher::new(5).hash(format!("row:{number}").as_bytes()).unwrap()

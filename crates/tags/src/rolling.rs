@@ -19,8 +19,8 @@
 //! * The hard floor and the highest number never go down.
 //! * A check that begins after a flush has returned obeys it.
 
+use crate::check::Validity;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
-use crate::validity::Validity;
 
 /// Most rolling floors at a time; one more turns the oldest into a hard floor.
 pub const ROLLING_MAX: usize = 4;

@@ -20,7 +20,7 @@ pub const TAGS_MAX: usize = 8;
 
 /// Longest line of tags at the beginning of a value in bytes, with [`TAG_LINE`] and the line break.
 pub const TAG_LINE_MAX: usize = 2048;
-/// What a line of tags at the beginning of a value begins with.
+/// The first bytes of a line of tags at the beginning of a value.
 pub const TAG_LINE: &[u8] = b"@tags:";
 
 /// The first line of a value, if it names the value's tags.

@@ -24,20 +24,20 @@ use crate::engine::Engine;
 use crate::engine::call_later::LaterCall;
 use crate::engine::call_script::{HostOutcome, keep_value};
 use crate::engine::called::{CallCx, CallProgress};
-use crate::names::Names;
 use crate::parked::{ParkedForm, ParkedRequest};
 use crate::reply::call::{CallForm, CallReply, NO_ROOM, ShownReply};
 use crate::reply::meta::{count_meta, refusals_of};
 use crate::running::{ItemKey, RunningCall, fill_item_key};
-use crate::shard::miss::count_miss;
+use crate::shard::get::count_miss;
 use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
+use crate::shared::Names;
 use crate::step::Context;
 
 /// The reply to the flag `A` with a key that is not the name of an object.
 const NOT_A_NAME: &str = "CLIENT_ERROR A needs the name of an object, type::key";
 
-/// What a request asks of objects.
+/// A request's question to objects.
 #[derive(Debug)]
 enum ObjectRequest<'k> {
     /// A method by `type:method:key:...`.

@@ -19,11 +19,11 @@ use cattlegrid_store::NEVER;
 
 use crate::engine::Engine;
 use crate::engine::world::{OtherObject, World};
-use crate::names::Names;
 use crate::reply::call::{NO_ROOM, TOO_LARGE};
 use crate::running::item_key;
 use crate::shard::object::{Call, CallOutcome, Commit, ObjectCopy, left, unix_ms};
 use crate::shards::ShardLock;
+use crate::shared::Names;
 use crate::step::Step;
 
 /// Bytes of a buffer that a thread keeps between calls.
@@ -36,7 +36,7 @@ thread_local! {
     static VALUE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What a run of a host's method came to.
+/// The outcome of a run of a host's method.
 #[derive(Debug)]
 pub(crate) enum HostOutcome {
     /// The value, for [`keep_value`] when it has been copied. The object's CAS, and seconds to live.

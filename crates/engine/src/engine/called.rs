@@ -4,15 +4,15 @@ use cattlegrid_objects::{Listing, TooLarge};
 
 use crate::engine::Engine;
 use crate::engine::room::RoomSource;
-use crate::event::{EventKind, Interest, Looker};
+use crate::event::{EventKind, Looker};
 use crate::parked::ParkedRequest;
 use crate::reply::call::{CallForm, CallReply, NO_ROOM, ShownReply, TOO_LARGE};
 use crate::shard::flow::Execution;
 use crate::shard::object::{Call, CallOutcome};
 use crate::shards::ShardLock;
-use crate::step::{Context, Step};
+use crate::step::{Context, Interest, Step};
 
-/// What became of a request that names a call or an object.
+/// The outcome of a request that names a call or an object.
 #[derive(Debug)]
 pub(crate) enum CallProgress {
     /// The reply is written: of a `get` the key's block, or nothing.

@@ -47,7 +47,7 @@ enum Control<'k> {
     Slow,
 }
 
-/// What a control key names, behind the prefix of its client.
+/// The parts of a control key behind the prefix of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ControlName<'k> {
     prefix: PrefixId,

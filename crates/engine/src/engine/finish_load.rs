@@ -15,7 +15,7 @@ use cattlegrid_tags::{PrefixId, TagList};
 use crate::delivered::Verdict;
 use crate::engine::Engine;
 use crate::engine::room::RoomSource;
-use crate::event::{Event, EventKind, Interest};
+use crate::event::{Event, EventKind};
 use crate::load::{Load, LoadEnd, LoadFailure, LoadOutcome};
 use crate::shard::Shard;
 use crate::shard::put::{FillKind, FillWrite, Write, WriteData, WriteMode, WriteOutcome};
@@ -23,7 +23,7 @@ use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
 use crate::slow::SlowKind;
-use crate::step::{Step, Ticket};
+use crate::step::{Interest, Step, Ticket};
 use crate::time::PAST;
 
 // As clients get them: percent-encoded.
@@ -33,7 +33,8 @@ const IS_A_METHOD: &[u8] = b"the%20key%20names%20a%20method%20of%20an%20object";
 const NO_ROOM: &[u8] = b"there%20is%20no%20memory%20for%20the%20value";
 
 impl Engine {
-    /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun. The caller calls this once for each.
+    /// Takes the end of a job that [`crate::LoadOrder::Start`] has begun. The caller calls this once for
+    /// each.
     pub fn finish_load(
         &self,
         load: &Load,

@@ -11,7 +11,7 @@ use cattlegrid_tags::BumpKind;
 
 use crate::engine::Engine;
 use crate::engine::room::{RoomSource, drop_write};
-use crate::event::{Event, EventKind, Interest};
+use crate::event::{Event, EventKind};
 use crate::output::Output;
 use crate::query::Query;
 use crate::shard::Shard;
@@ -19,7 +19,7 @@ use crate::shard::object::Call;
 use crate::shard::put::{Write, WriteData, WriteMode};
 use crate::shard::standing::Standing;
 use crate::shards::ShardLock;
-use crate::step::{Context, Step, Ticket};
+use crate::step::{Context, Interest, Step, Ticket};
 use crate::time::RELATIVE_MAX;
 
 thread_local! {

@@ -72,7 +72,7 @@ use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count, done_
 use crate::reply::get::GetEnd;
 use crate::shard::Shard;
 use crate::shard::flow::HoldStart;
-use crate::shard::miss::answer_miss;
+use crate::shard::get::answer_miss;
 use crate::shards::ShardLock;
 use crate::step::Context;
 
@@ -81,7 +81,7 @@ use crate::step::Context;
 pub(crate) struct GetWait {
     /// The get has more than one key.
     pub(crate) many: bool,
-    /// What follows its keys.
+    /// The end of the reply, behind the keys.
     pub(crate) end: GetEnd,
     /// Only for what loaders compute: it is a part of a long get.
     pub(crate) only_loaders: bool,
@@ -91,7 +91,7 @@ pub(crate) struct GetWait {
 }
 
 impl GetWait {
-    /// Of a single get, which nothing follows.
+    /// The wait of a single get, whose reply has no end of its own.
     pub(crate) const ONE: Self =
         Self { many: false, end: GetEnd::Nothing, only_loaders: false, since_ms: None };
 }
@@ -410,8 +410,8 @@ impl Engine {
         self.check_circle(lock, cx);
     }
 
-    /// Ends a circle of connections that wait for each other (histories 4 to 6). The caller calls this when this
-    /// connection has begun to wait, or was given a lease while it waits. If the connection is part of a
+    /// Ends a circle of connections that wait for each other (histories 4 to 6). The caller calls this when
+    /// this connection has begun to wait, or was given a lease while it waits. If the connection is part of a
     /// circle, it gives up a wait of its own, as a miss.
     pub fn check_circle(&self, lock: &mut ShardLock<'_>, cx: &mut Context<'_>) {
         let graph = &self.shared().graph;

@@ -9,7 +9,7 @@ use crate::reply::get::AskedKey;
 use crate::shard::flow::KeyAnswer;
 use crate::step::Context;
 
-/// What became of the earlier keys of a `get`.
+/// The outcome of the earlier keys of a `get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There are none.
@@ -38,7 +38,7 @@ impl From<bool> for Progress {
 /// How much of a `get` is executed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetPiece {
-    /// What became of earlier keys.
+    /// The outcome of earlier keys.
     pub progress: Progress,
     /// The piece ends when the output has this many bytes or more.
     pub bytes: usize,
@@ -92,7 +92,7 @@ pub(crate) struct LeasedKey<'k> {
 }
 
 impl<'k> Pending<'k> {
-    /// Of a `get` whose output begins there.
+    /// No key yet, of a `get` whose output begins there.
     #[inline]
     pub(crate) fn at(from: (usize, usize)) -> Self {
         let (computes, busy, leased, control) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

@@ -9,10 +9,9 @@
 
 use crate::engine::Engine;
 use crate::following::FollowedLog;
-use crate::names::WalkPosition;
-use crate::renewal::{GROWTH, LOW_SHARE, REST_MS, Renewal};
 use crate::sync::{MutexGuard, PoisonError};
 use crate::time::Now;
+use crate::walk::{GROWTH, LOW_SHARE, REST_MS, Renewal, WalkPosition};
 
 /// Items that a call looks at.
 const ITEMS: usize = 16 << 10;

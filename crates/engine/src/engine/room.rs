@@ -188,15 +188,6 @@ impl Engine {
     /// Makes room in the coldest shard for another that has asked for it: a bounded piece of work.
     #[cold]
     #[inline(never)]
-    pub(crate) fn make_wanted_room(&self, lock: &mut ShardLock<'_>) {
-        let bytes = self.memory.take_wanted();
-        if let Some(number) = self.memory.coldest_store(|number| number < self.shards.len())
-            && bytes > 0
-        {
-            lock.numbered(number).store_mut().make_room_for_others(bytes);
-        }
-    }
-
     /// Free bytes that no segment can have: they lie in pieces, and no more addresses are left.
     pub fn stranded_bytes(&self) -> usize {
         self.memory.stranded_bytes(self.segment_bytes)

@@ -24,7 +24,7 @@ use crate::shard::flow::Execution;
 use crate::shards::ShardLock;
 use crate::step::Context;
 
-/// What became of a get of a run.
+/// The outcome of a get of a run.
 #[derive(Debug)]
 #[must_use]
 pub enum RunGet {

@@ -1,4 +1,4 @@
-//! What the server reads of the engine to show it, and what tests verify.
+//! Figures of the engine for the server's statistics, and checks for tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -8,9 +8,9 @@ use cattlegrid_objects::type_of;
 use cattlegrid_store::{Item, ObjectUsage, ShareUsage, StoreStats, StoreUsage};
 
 use crate::engine::Engine;
-use crate::names::Cursor;
 use crate::shard::standing::KeyState;
 use crate::time::Now;
+use crate::walk::Cursor;
 
 /// Leases copied for a list while their shard is locked.
 const LEASES_COPIED: usize = 64;
@@ -125,7 +125,7 @@ impl Engine {
         })
     }
 
-    /// What objects hold, and the calls that have not ended.
+    /// The memory that objects hold, and the calls that have not ended.
     pub fn objects_usage(&self) -> ObjectsUsage {
         let running = self.shared().calls.load(Ordering::Relaxed);
         let mut usage = ObjectsUsage { running, ..ObjectsUsage::default() };
@@ -139,8 +139,9 @@ impl Engine {
         usage
     }
 
-    /// What the items of each share hold, in the order of [`EngineConfig::shares`](crate::EngineConfig);
-    /// those of all other keys first. One shard at a time is locked.
+    /// The memory that the items of each share hold, in the order of
+    /// [`EngineConfig::shares`](crate::EngineConfig); those of all other keys first. One shard at a time is
+    /// locked.
     pub fn share_usage(&self, shares: usize) -> Vec<ShareUsage> {
         let mut usage = vec![ShareUsage::default(); shares + 1];
         for number in 0..self.shards.len() {

@@ -21,10 +21,11 @@ use cattlegrid_store::ReclaimedItems;
 use cattlegrid_tags::Prefixes;
 
 use crate::engine::Engine;
-use crate::names::{NameWalk, Names, WalkPosition};
 use crate::rules::Rules;
+use crate::shared::Names;
 use crate::sync::{PoisonError, TryLockError};
 use crate::time::Now;
+use crate::walk::{NameWalk, WalkPosition};
 
 /// Items that a call looks at.
 const ITEMS: usize = 16 << 10;
@@ -39,7 +40,7 @@ const LOOKS_AHEAD_MS: u64 = 1_000;
 /// Items that are looked at under one lock.
 const ITEMS_LOCKED: usize = 256;
 
-/// What rules may take of the memory limit, and how many requests may wait.
+/// The memory that rules may take of the limit, and how many requests may wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulesConfig {
     /// Bytes of [`crate::EngineConfig::tag_bytes`], which are taken out of the limit with the first cascade
@@ -53,7 +54,7 @@ pub struct RulesConfig {
     pub waiters: usize,
     /// Prefix of control keys; empty: there are none.
     pub control: Box<[u8]>,
-    /// What clients put before every key.
+    /// The prefixes that clients put before every key.
     pub prefixes: Prefixes,
 }
 

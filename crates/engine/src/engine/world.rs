@@ -1,4 +1,4 @@
-//! What a host's method reads while it runs: each time under the lock of one shard, for a moment.
+//! Reads of a host's method while it runs: each under the lock of one shard, for a moment.
 //!
 //! An object of the call is shown only as long as it has the CAS with which its plain state was copied, so
 //! that all that a method sees of it belongs together.
@@ -19,7 +19,7 @@ const EVENT_NAME_MAX: usize = 64;
 /// Longest JSON of an event, and longest line for the log, in bytes.
 const TEXT_MAX: usize = 4096;
 
-/// What a host's method can read while it runs.
+/// The objects and values that a host's method can read while it runs.
 pub(crate) struct World<'a, 's> {
     engine: &'a Engine,
     call: &'a Call<'a>,

@@ -19,7 +19,7 @@ pub(crate) const BUSY: &str = "SERVER_ERROR busy";
 /// The reply to a call whose result is longer than an item may be.
 pub(crate) const TOO_LARGE: &str = "SERVER_ERROR result too large";
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CallReply<'a> {
     Value(ShownReply<'a>),
@@ -78,7 +78,7 @@ pub(crate) enum OwnedCallForm {
     Delete2(OwnedMeta),
 }
 
-/// What return flags show: the size and flags of the reply, the CAS and the time to live of the object.
+/// The values of return flags: the size and flags of the reply, the CAS and the time to live of the object.
 struct CallFlags<'a>(ShownReply<'a>);
 
 impl CallForm<'_> {

@@ -25,7 +25,7 @@ pub(crate) enum GetForm<'k> {
     Classic { cas: bool, is_part: bool },
     /// A packet.
     Packet(Packet),
-    /// What an `mg` shows.
+    /// The reply to this `mg`.
     Meta(&'k Meta<'k>),
 }
 
@@ -63,7 +63,7 @@ impl<'k> AskedKey<'k> {
         }
     }
 
-    /// What it asks of the herd.
+    /// The question to the herd.
     pub(crate) fn query(&self, hash: u64) -> Query<'k> {
         let how = if self.takes_no_error() { AskMode::Quiet } else { AskMode::Plain };
         Query { how, ..Query::plain(self.key, hash, self.touches()) }
@@ -83,7 +83,7 @@ impl<'k> AskedKey<'k> {
         Self { touch: None, ..self }
     }
 
-    /// What precedes a value of `len` bytes. Not for an `mg`.
+    /// Writes the header of a value of `len` bytes. Not for an `mg`.
     #[inline]
     pub(crate) fn begin_value(&self, flags: u32, len: usize, cas: u64, out: &mut Vec<u8>) {
         match self.form {
@@ -95,7 +95,7 @@ impl<'k> AskedKey<'k> {
         }
     }
 
-    /// What follows a value.
+    /// Writes the end of a value.
     #[inline]
     pub(crate) fn end_value(&self, out: &mut Vec<u8>) {
         if !matches!(self.form, GetForm::Packet(_)) {
@@ -207,7 +207,7 @@ fn write_meta(meta: &Meta<'_>, verdict: Option<Verdict>, out: &mut Output) {
     }
 }
 
-/// What follows the last key of a get.
+/// The end of the reply to a get, behind its last key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetEnd {
     /// `END`, of a classic get. An error about one key is the whole reply.

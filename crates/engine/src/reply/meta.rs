@@ -152,12 +152,12 @@ pub(crate) enum Refusals {
 }
 
 impl Refusals {
-    /// Of a classic command.
+    /// The refusals of a classic command.
     pub(crate) fn classic(noreply: bool) -> Self {
         if noreply { Self::None } else { Self::Line }
     }
 
-    /// Of a command that may have come as a packet.
+    /// The refusals of a command that may have come as a packet.
     pub(crate) fn of(packet: Option<Packet>) -> Self {
         packet.map_or(Self::Line, Self::Packet)
     }

@@ -5,8 +5,7 @@
 //! of all patterns whose prefix is at or above it, in the order of the patterns; the last bytes and the
 //! shortest length of each pattern are checked before it is tried.
 
-use crate::rules::lock::LockForms;
-use crate::rules::pattern::Pattern;
+use crate::rules::pattern::{LockForms, Pattern};
 
 /// The patterns by the literals with which they begin and end.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ type Range = std::ops::Range<u32>;
 
 #[derive(Debug, Clone)]
 struct PrefixNode {
-    /// What must follow the byte that leads here.
+    /// The bytes that must follow the one that leads here.
     label: Range,
     children: Range,
     candidates: Range,

@@ -8,11 +8,12 @@
 //!
 //! Source: J. Misra and D. Gries, "Finding repeated elements", Science of Computer Programming 2 (1982).
 
-use std::fmt::{self, Display};
+use std::fmt;
+use std::fmt::Display;
 
 use cattlegrid_tags::PREFIX_BYTES_MAX;
 
-use crate::rules::lock::LockForms;
+use crate::rules::pattern::LockForms;
 use crate::sync::{Mutex, PoisonError};
 
 /// Prefixes that are counted at a time.
@@ -45,7 +46,7 @@ struct PrefixSamples {
     count: u64,
 }
 
-/// What a key without its prefix would be.
+/// The meaning that a key would have without its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BehindPrefix {
     /// A key of the rule with this number.

@@ -25,7 +25,7 @@ pub struct Why {
     pub fence: Option<EventNumbers>,
     /// Items with a smaller stamp were flushed.
     pub floor: u64,
-    /// What keeps the key from having a rule.
+    /// The reason why the key has no rule, if it seems to be meant to have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The item under the key.

@@ -5,7 +5,7 @@ use cattlegrid_store::{Found, Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
 use crate::query::{Decision, HoldLimits, Query};
-use crate::rules::active::Match;
+use crate::rules::Match;
 use crate::shard::Shard;
 use crate::shard::ruled::count_old;
 use crate::shard::standing::Standing;

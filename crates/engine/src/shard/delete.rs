@@ -4,14 +4,14 @@ use cattlegrid_protocol::{Delete, Meta, PacketStatus, Touch, reply};
 use cattlegrid_store::{Attributes, Found, Lookup, Marks, NEVER, NewValue, TAGS_MAX};
 use cattlegrid_tags::BumpKind;
 
-use crate::event::{EventKind, Interest};
+use crate::event::EventKind;
 use crate::query::Advice;
 use crate::reply::meta::{Refusals, count_meta, status_line};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
 use crate::shard::standing::is_stub;
-use crate::step::Context;
+use crate::step::{Context, Interest};
 
 impl Shard {
     pub(crate) fn touch(&mut self, touch: &Touch<'_>, hash: u64, cx: &mut Context<'_>) -> Flow {

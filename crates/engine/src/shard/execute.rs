@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cattlegrid_protocol::Request;
 use cattlegrid_store::HugeValue;
 
-use crate::event::{Event, EventKind, Interest, Looker};
+use crate::event::{Event, EventKind, Looker};
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
 use crate::shard::put::{TagsRefused, Write, WriteData, WriteOutcome};
-use crate::step::{Context, Step, Ticket};
+use crate::step::{Context, Interest, Step, Ticket};
 
 impl Shard {
     /// Executes a request about one key with this hash. `huge`: its data block, if that is too long for the
@@ -80,7 +80,7 @@ impl Shard {
         flow
     }
 
-    /// What becomes of a command that may have set off a cascade, whose reply begins at `from`.
+    /// The outcome of a command that may have set off a cascade, whose reply begins at `from`.
     #[inline]
     fn bumped(&mut self, flow: Flow, from: (usize, usize), cx: &mut Context<'_>) -> Flow {
         if self.bump_ticket == 0 {

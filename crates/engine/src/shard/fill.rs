@@ -49,9 +49,10 @@
 //!     has changed the source, stores: it cannot be told from H, whose value would be old, and is dropped.
 //!     But job 7 may have read the source before C changed it. So C's `set` counts as a delete: the job is
 //!     revoked, and another one begins. (`loads.rs`: `a_set_that_is_dropped_counts_as_a_delete`)
-//! 11. H misses at 5, X deletes at 6, W misses at 6 and stores: its fill may be H's, of the value from before 6. It is shown for a
-//!     time, and goes to all waiters ([`Judgement::Provisional`]). H stores: the last old miss is filled, and the provisional
-//!     value goes. (`account.rs`: `a_provisional_value_goes_when_the_old_miss_is_filled`)
+//! 11. H misses at 5, X deletes at 6, W misses at 6 and stores: its fill may be H's, of the value from before
+//!     6. It is shown for a time, and goes to all waiters ([`Judgement::Provisional`]). H stores: the last
+//!     old miss is filled, and the provisional value goes. (`account.rs`:
+//!     `a_provisional_value_goes_when_the_old_miss_is_filled`)
 //! 12. A value is judged, and the shard has no room for it. The request comes again when there is room, and
 //!     is judged as if for the first time. (`account.rs`: `a_fill_that_waits_for_room_is_judged_once`)
 //! 13. Under `owner = "connection"` a connection has missed more keys than it remembers, or the server has
@@ -78,12 +79,12 @@ use cattlegrid_store::{Attributes, Found, Life, Lookup, Marks, NEVER, Refresh, S
 use cattlegrid_tags::TagList;
 
 use crate::delivered::{DeliveredValue, Delivery, Verdict};
-use crate::rules::Change;
-use crate::rules::active::OwnedMatch;
+use crate::rules::{Change, OwnedMatch};
 use crate::shard::Shard;
-use crate::shard::put::{FillKind, FillWrite, Write, WriteData, WriteMode, WriteOutcome};
+use crate::shard::put::{
+    FillKind, FillWrite, Write, WriteData, WriteMode, WriteOutcome, hash_item, hash_write,
+};
 use crate::shard::standing::is_stub;
-use crate::shard::value_hash::{hash_item, hash_write};
 use crate::slow::SlowKind;
 use crate::step::Step;
 use crate::time::Now;
@@ -167,7 +168,7 @@ impl Shard {
         });
     }
 
-    /// What becomes of a write.
+    /// Judges a write: whether it is stored, as of which number, and for how long.
     fn judge(
         &mut self,
         write: &Write<'_>,
@@ -459,7 +460,7 @@ impl Shard {
         WriteOutcome::Stored { cas: 0, size: write.data.len() }
     }
 
-    /// Of a value that is older than a soft event for certain.
+    /// The judgement of a value that is older than a soft event for certain.
     fn stale(
         &self,
         write: &Write<'_>,

@@ -1,4 +1,4 @@
-//! What becomes of a request in its shard.
+//! The outcomes of a request in its shard.
 
 use cattlegrid_objects::Spot;
 use cattlegrid_protocol::reply::error;
@@ -64,7 +64,7 @@ pub(crate) enum HoldStart {
     Busy,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Execution {
     Done,

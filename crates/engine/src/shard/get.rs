@@ -1,4 +1,5 @@
-//! `get gets gat gats` of one key, and the gets of the binary protocol.
+//! `get gets gat gats` of one key, and the gets of the binary protocol: hits and misses, how they are counted
+//! and written.
 //!
 //! A hit of a plain value, or of one whose tags are valid, is answered by [`Shard::get`] and
 //! [`Shard::write_hit`] alone. A miss of a key that may have a rule, and an item that is more than a value
@@ -7,17 +8,15 @@
 
 use cattlegrid_store::{Found, Lookup};
 
-use crate::event::{EventKind, Interest, Looker};
-use crate::names::Names;
+use crate::event::{EventKind, Looker};
 use crate::query::Decision;
-use crate::reply::get::AskedKey;
-use crate::rules::Change;
+use crate::reply::get::{AskedKey, GetForm};
+use crate::rules::{Change, Match};
 use crate::shard::Shard;
-use crate::shard::counted::count_ruled;
 use crate::shard::flow::KeyAnswer;
-use crate::shard::miss::{answer_miss, miss};
 use crate::shard::standing::Standing;
-use crate::step::Context;
+use crate::shared::Names;
+use crate::step::{Context, Interest, Step};
 
 impl Shard {
     /// Answers one key of a get other than `mg`: its value, or the miss if that has a reply.
@@ -107,7 +106,9 @@ impl Shard {
         };
         if !matches!(lookup, Lookup::Found(_)) {
             self.store.note_miss(hash);
-            self.shared.note_stray(key, &mut cx.step);
+            if self.names != Names::OFF {
+                self.shared.note_stray(key, &mut cx.step);
+            }
         }
         let active = self.shared.rules();
         let ruled = active.as_ref().and_then(|active| active.find(key));
@@ -143,4 +144,79 @@ impl Shard {
             Decision::Busy => KeyAnswer::Busy,
         }
     }
+}
+
+impl Shard {
+    /// A hit of a key whose rule was not looked up.
+    #[inline]
+    pub(crate) fn count_hit(&mut self, key: &[u8], step: &Step<'_>) {
+        if self.herd.is_some() {
+            self.count_hit_of_rule(key, step);
+        }
+    }
+
+    #[inline(never)]
+    fn count_hit_of_rule(&mut self, key: &[u8], step: &Step<'_>) {
+        let weight = self.ruled_hits.weight(step.now.second);
+        if weight == 0 {
+            return;
+        }
+        let active = self.shared.rules();
+        let Some(active) = active.as_ref() else { return };
+        if let Some(ruled) = active.find(key) {
+            ruled.state.counters().count_get(u64::from(weight), true);
+        }
+        if active.rules().observes()
+            && let Some(observed) = active.find_observing(key)
+        {
+            observed.state.note_match();
+            observed.state.counters().count_get(u64::from(weight), true);
+        }
+    }
+}
+
+/// A get of a key under a rule that is known.
+pub(crate) fn count_ruled(ruled: &Match<'_>, is_hit: bool) {
+    ruled.state.counters().count_get(1, is_hit);
+}
+
+/// Counts a miss.
+#[inline]
+pub(crate) fn missed(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+    let status = match lookup {
+        Lookup::Expired => {
+            cx.step.counters.get_expired.add(1);
+            "expired"
+        }
+        Lookup::Flushed => {
+            cx.step.counters.get_flushed.add(1);
+            "flushed"
+        }
+        Lookup::Found(_) | Lookup::Absent => "not_found",
+    };
+    count_miss(asked.touches(), cx);
+    let by = if matches!(asked.form, GetForm::Meta(_)) { Looker::MetaGet } else { Looker::Get };
+    cx.note(Interest::FETCHERS, asked.key, || EventKind::Get { status, size: 0, by });
+}
+
+#[inline]
+pub(crate) fn count_miss(touches: bool, cx: &Context<'_>) {
+    if touches {
+        cx.step.counters.touch_misses.add(1);
+    } else {
+        cx.step.counters.get_misses.add(1);
+    }
+}
+
+/// Counts a miss, and writes its reply if there is one.
+#[inline]
+pub(crate) fn answer_miss(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) {
+    missed(asked, lookup, cx);
+    asked.write_miss(&mut cx.out.bytes);
+}
+
+#[inline]
+pub(crate) fn miss(asked: &AskedKey<'_>, lookup: Lookup, cx: &mut Context<'_>) -> KeyAnswer {
+    answer_miss(asked, lookup, cx);
+    KeyAnswer::Miss
 }

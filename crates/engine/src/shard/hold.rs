@@ -14,11 +14,11 @@ use cattlegrid_store::Lookup;
 use crate::parked::{ParkedForm, ParkedRequest, ReplyPart, TRIAL_MS, count};
 use crate::query::{HoldLimits, Query};
 use crate::reply::get::{AskedKey, GetEnd, GetForm};
-use crate::rules::active::{ActiveRules, Match};
+use crate::rules::{ActiveRules, Match};
 use crate::shard::Shard;
 use crate::shard::flow::{Flow, HoldStart, KeyAnswer};
-use crate::shard::mg_ruled::meta_query;
-use crate::shard::miss::{answer_miss, meta_busy, meta_miss};
+use crate::shard::get::answer_miss;
+use crate::shard::mg::{meta_busy, meta_miss, meta_query};
 use crate::shard::standing::Standing;
 use crate::step::Context;
 

@@ -3,15 +3,15 @@
 use cattlegrid_protocol::{Meta, Packet, PacketStatus, opcode, reply};
 use cattlegrid_store::{Attributes, Found, Marks, NEVER, NewValue};
 
-use crate::event::{EventKind, Interest};
+use crate::event::EventKind;
 use crate::reply::meta::{Refusals, ReturnFlags, count_meta, hit, return_flags, status_line};
 use crate::rules::Change;
 use crate::shard::Shard;
 use crate::shard::flow::Flow;
-use crate::shard::mg_header::{ItemFlags, ShownItem};
+use crate::shard::mg::{ItemFlags, ShownItem};
 use crate::shard::put::{AddOutcome, TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
 use crate::shard::store::count_arith_miss;
-use crate::step::Context;
+use crate::step::{Context, Interest};
 
 impl Shard {
     pub(crate) fn meta_set(

@@ -30,7 +30,7 @@ use cattlegrid_herd::TagsInValue;
 use cattlegrid_tags::{TAG_LINE, TagError, TagLine, TagList};
 
 use crate::announced::{ANNOUNCED_MAX, AnnounceError};
-use crate::rules::active::OwnedMatch;
+use crate::rules::OwnedMatch;
 use crate::shard::Shard;
 use crate::shard::put::{TagsRefused, Write, WriteData, WriteMode, WriteOutcome};
 use crate::step::Context;

@@ -17,9 +17,9 @@ use cattlegrid_store::{
 };
 use cattlegrid_tags::{BumpKind, PrefixId, TagHash, TagList, Validity};
 
-use crate::names::Names;
 use crate::rules::Change as RuleChange;
 use crate::shard::Shard;
+use crate::shared::Names;
 use crate::step::Step;
 use crate::time::{Now, PAST};
 
@@ -31,7 +31,7 @@ pub(crate) struct Call<'a> {
     pub(crate) method: MethodId,
     pub(crate) type_id: u16,
     pub(crate) item_key: &'a [u8],
-    /// Of the item's key, among objects.
+    /// The hash of the item's key, among objects.
     pub(crate) hash: u64,
     pub(crate) arguments: &'a Arguments<'a>,
     /// Tags of a new object, besides those of its rule.
@@ -93,7 +93,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a call on an object came to.
+/// The outcome of a call on an object.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
     /// The value is in [`Shard::value`]. The object's CAS, and seconds to live.

@@ -13,7 +13,7 @@ use cattlegrid_protocol::Meta;
 use cattlegrid_store::{Lookup, NEVER};
 use cattlegrid_tags::TagList;
 
-use crate::rules::active::Match;
+use crate::rules::Match;
 use crate::shard::Shard;
 use crate::shard::fill::FillComparison;
 use crate::shard::put::{Write, WriteMode, WriteOutcome};

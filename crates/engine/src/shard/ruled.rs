@@ -1,4 +1,4 @@
-//! What all commands about keys under a rule need: the rule of a key and its tags, the herd, cascades, and
+//! The base of all commands about keys under a rule: the rule of a key and its tags, the herd, cascades, and
 //! the raising of a key's fence.
 
 use std::sync::Arc;
@@ -15,16 +15,15 @@ use cattlegrid_tags::{BumpKind, TagError, TagHash, TagList};
 use crate::bump_log::SentBump;
 use crate::delivered::{DeliveredValue, Delivery, Verdict};
 use crate::load::{Load, LoadOrder};
-use crate::rules::active::{Match, OwnedMatch};
+use crate::rules::{Captures, Change, Match, OwnedMatch, Rule, TagTemplate};
 
-use crate::rules::{Captures, Change, Rule, TagTemplate};
 use crate::shard::Shard;
 use crate::shard::put::FillKind;
 use crate::shard::standing::Standing;
 use crate::step::{Context, Step};
 use crate::time::Now;
 
-/// Of a shard's misses without a rule, this many are sampled first, and then one in this many.
+/// This many misses of a shard without a rule are sampled first, and then one in [`SAMPLED_EVERY`].
 const SAMPLED_FIRST: u32 = 64;
 const SAMPLED_EVERY: u32 = 32;
 

@@ -10,9 +10,9 @@ use cattlegrid_herd::{Early, RuleState};
 use cattlegrid_store::{Found, Item, Lookup, Marks, NEVER, ReadCheck, prefetch_line};
 use cattlegrid_tags::{TagHash, Validity};
 
-use crate::event::{EventKind, Interest, Looker};
+use crate::event::{EventKind, Looker};
 use crate::shard::Shard;
-use crate::step::{Context, Step};
+use crate::step::{Context, Interest, Step};
 use crate::time::Now;
 
 /// The standing of an item for a client that asks for its key.

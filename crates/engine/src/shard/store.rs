@@ -7,7 +7,7 @@
 use cattlegrid_protocol::{Arith, Store as StoreRequest, StoreVerb, reply};
 use cattlegrid_store::{Attributes, Lookup, Marks, NewValue, TAGS_MAX, Value};
 
-use crate::event::{EventKind, Interest};
+use crate::event::EventKind;
 use crate::reply::meta::Refusals;
 use crate::rules::Change;
 use crate::shard::Shard;
@@ -15,7 +15,7 @@ use crate::shard::flow::Flow;
 use crate::shard::put::{
     AddOutcome, TagsRefused, WHOLE, Write, WriteData, WriteMode, WriteOutcome, note_refused,
 };
-use crate::step::Context;
+use crate::step::{Context, Interest};
 
 impl Shard {
     pub(crate) fn classic_store(

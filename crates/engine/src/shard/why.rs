@@ -7,7 +7,7 @@ use cattlegrid_store::{Found, Item, Lookup, Marks};
 use cattlegrid_tags::{BumpKind, PrefixId, TagHash, TagList};
 
 use crate::following::{LogState, class_of};
-use crate::rules::active::Match;
+use crate::rules::Match;
 use crate::rules::why::{
     EventNumbers, Why, WhyAccount, WhyItem, WhyLease, WhyLife, WhyLog, WhyPurge, WhyRolling, WhyRule, WhyTag,
 };

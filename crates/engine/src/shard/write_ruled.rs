@@ -49,7 +49,7 @@ use cattlegrid_herd::{Owner, Session};
 use cattlegrid_store::{Found, Lookup, Marks, Value};
 use cattlegrid_tags::Validity;
 
-use crate::rules::active::OwnedMatch;
+use crate::rules::OwnedMatch;
 use crate::shard::Shard;
 use crate::shard::put::{FillKind, FillWrite, Write, WriteMode, WriteOutcome};
 use crate::shard::ruled::filler;
@@ -143,7 +143,7 @@ impl Shard {
         item.marks().has(Marks::STALE) || self.shared.validity(&item, hash, cx.step.now.ms) == Validity::Stale
     }
 
-    /// To which miss this write belongs, if to any (histories 1 to 6).
+    /// The miss to which this write belongs, if to any (histories 1 to 6).
     fn fill_of(
         &mut self,
         write: &Write<'_>,

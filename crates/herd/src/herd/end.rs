@@ -28,9 +28,10 @@
 //!    `a_get_sent_after_a_bump_does_not_get_a_value_computed_before_it`)
 //! 5. H misses at 5, W waits. X stores without having asked: W gets X's value and the lease ends. (`herd.rs`:
 //!    `an_absent_key_stays_absent_while_it_is_computed`)
-//! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at 7. H
-//!    stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6 only; V waits for
-//!    W's value. Also if X invalidates softly once more, at 8: the first event that is newer than the value counts. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
+//! 6. H misses at 5, W waits. X invalidates softly at 6: W is the holder under token 7. V begins to wait at
+//!    7. H stores: its fill counts as of 5 < 6 and is stored stale. It goes to waiters that began before 6
+//!    only; V waits for W's value. Also if X invalidates softly once more, at 8: the first event that is
+//!    newer than the value counts. (`fences.rs`: `soft_invalidation_makes_a_late_fill_stale`)
 //! 7. H misses at 5, W waits. A fill is dropped, because it may be older than an event, and there is no
 //!    value: the lease passes to W. If it was not H's fill, H computes on, and one more computation shows
 //!    sooner what the value is. If there is a value, or it is known to which miss the fill belongs, only the
@@ -78,14 +79,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::{EndedLease, Herd};
-use crate::ask::{Ask, Role, StaleFill};
+use crate::ask::{Ask, Filler, Role, StaleFill};
 use crate::effects::{HerdStep, JobOrder, Verdict};
 use crate::fence::Events;
-use crate::grant::Grant;
-use crate::holder::{Closed, Holder, lease_ms};
-use crate::how::Filler;
-use crate::lease::{Lease, LeaseKind};
-use crate::leases::RemovedLease;
+use crate::lease::{Closed, Grant, Holder, Lease, LeaseKind, RemovedLease, lease_ms};
 use crate::ledger::Surroundings;
 use crate::rule::{Admission, RuleState, count};
 use crate::session::{MissRecord, Session};

@@ -1,18 +1,20 @@
 //! Data blocks that arrive in the pages in which their values will stay.
 //!
-//! A value too long for the log has pages of its own, and its bytes are received straight into them as soon as its line is
-//! known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::caps::Caps) or for four times what has arrived, at
-//! most 16 times that, at a time; when the memory is full items are evicted for them. The old value stays until the new
-//! one is whole. Where a block is not stored as it comes, or no pages are available, it is gathered in the buffer like
-//! any other command: then the refusal is that of a store which finds no room at its end.
+//! A value too long for the log has pages of its own, and its bytes are received straight into them as soon
+//! as its line is known. Pages are taken when bytes arrive, for [`Caps::piece_bytes`](crate::caps::Caps) or
+//! for four times what has arrived, at most 16 times that, at a time; when the memory is full items are
+//! evicted for them. The old value stays until the new one is whole. Where a block is not stored as it comes,
+//! or no pages are available, it is gathered in the buffer like any other command: then the refusal is that
+//! of a store which finds no room at its end.
 //!
-//! The receive behind a large value is a small one, since the next command is probably such a store as well: most of its block
-//! then need not be copied.
+//! The receive behind a large value is a small one, since the next command is probably such a store as well:
+//! most of its block then need not be copied.
 //!
 //! # Invariants
-//! * While bytes of the value are missing the connection's buffer is empty. Afterwards it begins with the end of its block,
-//!   CRLF; in the binary protocol there is none.
-//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::caps::Caps) of the memory.
+//! * While bytes of the value are missing the connection's buffer is empty. Afterwards it begins with the end
+//!   of its block, CRLF; in the binary protocol there is none.
+//! * Values that are not whole have at most one part in [`Caps::arriving_part`](crate::caps::Caps) of the
+//!   memory.
 
 use std::io::IoSliceMut;
 
@@ -27,7 +29,7 @@ use super::{Connection, GROWTH_LARGE, Phase};
 use crate::caps::Caps;
 use crate::shared::Shared;
 use crate::shortage;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::watch::Topics;
 
 /// A store whose line is known and whose data block arrives in pages.
@@ -65,7 +67,8 @@ impl PagedStore {
     }
 }
 
-/// A value that grows takes pages for this many times what has arrived: few pieces make it cheap to receive and to send.
+/// A value that grows takes pages for this many times what has arrived: few pieces make it cheap to receive
+/// and to send.
 const GROWTH: usize = 4;
 /// Pieces of pages of one receive, and the room behind them.
 const SLICES: usize = 16;
@@ -73,9 +76,9 @@ const SLICES: usize = 16;
 const PIECES_MAX: usize = 16;
 
 impl Connection {
-    /// Receives at the beginning of a command that is probably a large store: into `room`, which must have more than
-    /// [`Caps::begin_bytes`](crate::caps::Caps), or, what is the block of a large value, into its pages. Returns how many bytes
-    /// were received, and how many of them are in `room`.
+    /// Receives at the beginning of a command that is probably a large store: into `room`, which must have
+    /// more than [`Caps::begin_bytes`](crate::caps::Caps), or, what is the block of a large value, into its
+    /// pages. Returns how many bytes were received, and how many of them are in `room`.
     pub(super) fn receive_begin(
         &mut self,
         room: &mut [u8],
@@ -102,8 +105,8 @@ impl Connection {
             && !self.is_held()
     }
 
-    /// Takes what is there of the store at the front of `input`, if its block may arrive in pages: the bytes taken, or 0.
-    /// `more`: bytes for which it takes pages as well.
+    /// Takes what is there of the store at the front of `input`, if its block may arrive in pages: the bytes
+    /// taken, or 0. `more`: bytes for which it takes pages as well.
     pub(super) fn begin_to_arrive(&mut self, input: &[u8], more: usize, shared: &Shared) -> usize {
         let speaks = match self.input.speaks {
             Speaks::Unknown => Speaks::by(input[0], shared),
@@ -161,8 +164,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives into the pages of the value that arrives, which has some room, and what is behind it into `room`: returns how
-    /// many bytes were received, and how many of them are in `room`.
+    /// Receives into the pages of the value that arrives, which has some room, and what is behind it into
+    /// `room`: returns how many bytes were received, and how many of them are in `room`.
     pub(super) fn receive_pages(
         &mut self,
         room: &mut [u8],
@@ -235,8 +238,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of `rest`; None: the
-    /// block's end has not come whole.
+    /// The value has arrived, and `rest` is what came behind it: executes its command. The bytes used of
+    /// `rest`; None: the block's end has not come whole.
     pub(super) fn execute_arrived(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<usize> {
         let end = rest.get(..self.input.speaks.end_bytes())?;
         let PagedStore { line, value } = *self.input.take_arriving()?;
@@ -298,7 +301,8 @@ fn piece(filled: usize, caps: &Caps) -> usize {
     (filled * GROWTH).clamp(caps.piece_bytes, PIECES_MAX * caps.piece_bytes)
 }
 
-/// Takes pages for `bytes` more bytes of a value, unless those of all values that are not whole would be too many.
+/// Takes pages for `bytes` more bytes of a value, unless those of all values that are not whole would be too
+/// many.
 fn take_pages(value: &mut ArrivingValue, bytes: usize, shared: &Shared) -> bool {
     let memory = shared.engine.memory();
     let most = memory.limit_bytes() / shared.caps.arriving_part;

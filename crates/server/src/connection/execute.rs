@@ -14,28 +14,28 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use super::input::{Answer, Front, Speaks, Swallow};
 use super::login::AUTH_MAX;
 use super::{Connection, Phase, Reason, held};
-use crate::commands::{self, After};
+use crate::commands::After;
 use crate::connection::info::Activity;
 use crate::dump::SEND_BUFFER_BYTES;
-use crate::latency::Family;
-use crate::log;
+use crate::samplers::Family;
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::watch::{Record, Topics, Watcher, What};
+use crate::{commands, log};
 
 /// A command about keys that waits for those parsed with it.
 struct ReadyCommand<'i> {
     request: Request<'i>,
-    /// Of its first key.
+    /// The hash of its first key.
     hash: u64,
-    /// Its length.
+    /// The length of the command in bytes.
     used: usize,
 }
 
 /// Keys of a part of a long `get` that may wait.
 const PIECE_KEYS: usize = 1024;
 
-/// What a batch of commands came to.
+/// The result of a batch of commands.
 pub(super) struct Batch {
     /// Bytes of finished commands.
     pub(super) used: usize,
@@ -88,7 +88,9 @@ impl Connection {
         let before = std::mem::take(&mut self.input.used);
         let input = shared.unwrap_or(&own[before..]);
         self.has_more = false;
-        self.replies.set_blocked(false);
+        if self.is_held() {
+            self.replies.set_blocked(false);
+        }
         let (received, used) = (input.len(), self.execute_all(input, turn));
         let keeps = used < input.len();
         if keeps {
@@ -103,7 +105,7 @@ impl Connection {
             self.note_upload(used == 0, turn);
         }
         self.info.set_activity(self.doing());
-        if log::enabled(log::Level::Trace) {
+        if turn.shared.is_watched() && log::enabled(log::Level::Trace) {
             let (fd, state) = (self.info.fd.as_raw_fd(), self.info.state());
             log::trace(format_args!("{fd}: executed {used} of {received} bytes, now {state}"));
         }
@@ -233,7 +235,7 @@ impl Connection {
                 self.execute_keyed(ReadyCommand { request, hash, used }, rest, most, turn)
             }
             Parsed::Refused(refused) => {
-                if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+                if turn.shared.is_watched() {
                     self.announce(&rest[..refused.used], turn);
                 }
                 let used = refused.used;
@@ -277,7 +279,8 @@ impl Connection {
         n
     }
 
-    /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at most.
+    /// Executes the command about keys at the front of `input`, and maybe those that follow it, `most` at
+    /// most.
     fn execute_keyed(
         &mut self,
         first: ReadyCommand<'_>,
@@ -311,7 +314,7 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Batch {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::REQUESTS) && self.is_new() {
+        if shared.is_watched() && self.is_new() {
             // They are told of each command before it is executed, and not under a shard's lock.
             self.announce(&input[..used], turn);
         }
@@ -322,8 +325,8 @@ impl Connection {
     /// Executes the command at the front of `input` and those about keys that follow it, `most` at most. All
     /// are parsed first, so that what they will read can be fetched while the first ones are executed.
     ///
-    /// `LIMITED`: its user may not make all of them. A function of its own for that, since to look at it for each command makes what was
-    /// parsed be copied.
+    /// `LIMITED`: its user may not make all of them. A function of its own for that, since to look at it for
+    /// each command makes what was parsed be copied.
     fn execute_batch<'i, const LIMITED: bool>(
         &mut self,
         first: ReadyCommand<'i>,
@@ -332,7 +335,7 @@ impl Connection {
         turn: &mut Turn<'_>,
     ) -> Batch {
         let shared = turn.shared;
-        if shared.watchers.wanted().has(Topics::REQUESTS) {
+        if shared.is_watched() && shared.watchers.wanted().has(Topics::REQUESTS) {
             // They are told of each command before it is executed, and not under a shard's lock.
             if self.is_new() {
                 self.announce(&input[..first.used], turn);
@@ -378,8 +381,8 @@ impl Connection {
         batch
     }
 
-    /// Executes one command about keys, whose bytes are `text`. Returns how many of them are done with; those of a `get`
-    /// that goes on in the next turn stay.
+    /// Executes one command about keys, whose bytes are `text`. Returns how many of them are done with; those
+    /// of a `get` that goes on in the next turn stay.
     fn command(
         &mut self,
         request: &Request<'_>,
@@ -455,8 +458,9 @@ impl Connection {
         self.info.last_command.store(turn.now.second, Relaxed);
     }
 
-    /// What is left of a `get`, or of a run, comes next. Behind a request that waits its output would only pile up, and it is executed
-    /// when that was answered, unless a loader computes the values (`at_once`): then their jobs must begin, as far as there is room.
+    /// What is left of a `get`, or of a run, comes next. Behind a request that waits its output would only
+    /// pile up, and it is executed when that was answered, unless a loader computes the values (`at_once`):
+    /// then their jobs must begin, as far as there is room.
     pub(super) fn go_on_behind(&mut self, at_once: bool) {
         let is_full = self.replies.is_full(self.requests, self.read_ahead, self.read_ahead_bytes);
         self.has_more = at_once && !is_full && self.session.can_wait_for(PIECE_KEYS);
@@ -474,7 +478,7 @@ impl Connection {
 
     fn command_without_key(&mut self, request: &Request<'_>, line: &[u8], turn: &mut Turn<'_>) {
         self.begin_command(turn);
-        if turn.shared.watchers.wanted().has(Topics::REQUESTS) {
+        if turn.shared.is_watched() {
             self.announce(line, turn);
         }
         self.leave_run();
@@ -533,6 +537,7 @@ impl Connection {
         if !turn.shared.watchers.add(Arc::clone(&watcher)) {
             return reply::line(&mut turn.out.bytes, "WATCHER_TOO_MANY log watcher limit reached");
         }
+        turn.shared.note_watched();
         turn.out.bytes.extend_from_slice(reply::OK);
         self.phase = Phase::Watching(watcher);
     }
@@ -567,10 +572,13 @@ impl Connection {
         turn.shared.publish(self.info.fd.as_raw_fd(), turn.lane, turn.stands_for, turn.effects);
     }
 
-    /// Tells watchers and the log of a request, of which only the line is shown.
+    /// Tells watchers and the log of a request, of which only the line is shown, if any want it.
     #[cold]
     pub(super) fn announce(&self, request: &[u8], turn: &Turn<'_>) {
         let wanted = turn.shared.watchers.wanted();
+        if !wanted.has(Topics::REQUESTS) {
+            return;
+        }
         let line = match self.input.speaks {
             Speaks::Binary => crate::wire_log::packet_head(request),
             _ => crate::wire_log::first_line(request),

@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use super::Connection;
 use crate::listen::Address;
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turns::Turn;
 
 impl Connection {
     /// While it is held: nothing more is received.
@@ -26,7 +26,8 @@ impl Connection {
         held.into_iter().chain(self.input.run_until_ms()).min()
     }
 
-    /// Whether its client, on this connection or on another one, may send a value for which others wait: it was given a lease.
+    /// Whether its client, on this connection or on another one, may send a value for which others wait: it
+    /// was given a lease.
     pub(crate) fn may_bring_value(&self) -> bool {
         self.session.caller().peer().has_leases()
     }
@@ -55,7 +56,8 @@ impl Connection {
         self.session.caller().set_front(self.replies.front());
     }
 
-    /// Tells a request of this connection what became of one of its keys; [`Connection::answer_held`] is to follow.
+    /// Tells a request of this connection what became of one of its keys; [`Connection::answer_held`] is to
+    /// follow.
     pub(crate) fn wake(&mut self, wake: Wake, now: Now, counters: &Counters) {
         let Self { replies, session, .. } = self;
         let Wake { request, slot, verdict, .. } = wake;
@@ -111,8 +113,8 @@ impl Connection {
         self.publish(turn);
     }
 
-    /// Tells the client's system what has arrived, now that no reply does. A client without `TCP_NODELAY` sends its next
-    /// command only then (RFC 896), and a receiver with nothing to send takes 40 ms for it.
+    /// Tells the client's system what has arrived, now that no reply does. A client without `TCP_NODELAY`
+    /// sends its next command only then (RFC 896), and a receiver with nothing to send takes 40 ms for it.
     #[cold]
     pub(crate) fn acknowledge(&self) {
         if !matches!(self.info.listener.address, Address::Unix(_)) {
@@ -134,7 +136,8 @@ impl Connection {
     }
 }
 
-/// Takes the connection over, may end its login, or ends the server: executed only when nothing is held before it.
+/// Takes the connection over, may end its login, or ends the server: executed only when nothing is held
+/// before it.
 pub(super) fn is_barrier(request: &Request<'_>) -> bool {
     matches!(
         request,

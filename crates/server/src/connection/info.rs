@@ -21,11 +21,11 @@ pub(crate) struct ConnectionInfo {
     pub(crate) listener: Arc<ListenerInfo>,
     /// Second of the last command.
     pub(crate) last_command: AtomicU32,
-    /// It waits for its client to read.
+    /// The connection waits for its client to read.
     pub(crate) writing: AtomicBool,
     /// One of its requests waits for a value.
     pub(crate) held: AtomicBool,
-    /// What it does otherwise: a [`Activity`].
+    /// The connection's [`Activity`] otherwise.
     pub(crate) doing: AtomicU8,
 }
 
@@ -33,22 +33,22 @@ pub(crate) struct ConnectionInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Activity {
-    /// It waits for a command.
+    /// Waits for a command.
     Read,
-    /// It executes one.
+    /// Executes a command.
     Execute,
-    /// It waits for the rest of a data block.
+    /// Waits for the rest of a data block.
     Block,
-    /// It drops the rest of a refused command's data block.
+    /// Drops the rest of a refused command's data block.
     Swallow,
-    /// It watches.
+    /// Gets lines of `watch`.
     Watch,
 }
 
 impl Activity {
     const ALL: [Self; 5] = [Self::Read, Self::Execute, Self::Block, Self::Swallow, Self::Watch];
 
-    /// As memcached calls the state.
+    /// memcached's name of the state.
     fn name(self) -> &'static str {
         match self {
             Self::Read => "conn_read",
@@ -74,7 +74,7 @@ impl ConnectionInfo {
         }
     }
 
-    /// Its state, as memcached calls it.
+    /// The connection's state, by memcached's name.
     pub(crate) fn state(&self) -> &'static str {
         if self.writing.load(Relaxed) {
             return "conn_mwrite";

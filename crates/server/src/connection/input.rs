@@ -1,9 +1,11 @@
-//! What a connection has received and not executed: bytes, what stands at their front, and which protocol they are in.
+//! What a connection has received and not executed: bytes, what stands at their front, and which protocol
+//! they are in.
 //!
 //! # Invariants
 //! * The first byte of a connection decides what it speaks, and that stays so.
 //! * `bytes` is empty unless a command has arrived in part, or commands are left over for the next turn.
-//! * `upload` is of what is kept: of the command at the front if that is incomplete, otherwise of commands that wait.
+//! * `upload` is of what is kept: of the command at the front if that is incomplete, otherwise of commands
+//!   that wait.
 
 use std::mem::take;
 
@@ -36,7 +38,7 @@ pub(super) struct Input {
     pub(super) expects_pages: bool,
 }
 
-/// What a connection speaks.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Speaks {
     /// Nothing has come.
@@ -77,7 +79,8 @@ impl Speaks {
         if self == Self::Binary { 0 } else { 2 }
     }
 
-    /// Bytes of the command at the front of `input` up to its data block, if it may have one and they have come.
+    /// Bytes of the command at the front of `input` up to its data block, if it may have one and they have
+    /// come.
     pub(super) fn head_bytes(self, input: &[u8]) -> Option<usize> {
         if self == Self::Binary {
             let header = input.first_chunk::<HEADER_BYTES>()?;
@@ -90,8 +93,8 @@ impl Speaks {
     }
 }
 
-/// The rest of a refused command, which is dropped. As in memcached it is answered behind it: a client that sends all of its
-/// request before it reads takes an earlier answer for another request's.
+/// The rest of a refused command, which is dropped. As in memcached it is answered behind it: a client that
+/// sends all of its request before it reads takes an earlier answer for another request's.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Swallow {
     /// Bytes that have not come, at least one.
@@ -133,14 +136,14 @@ impl Answer {
     }
 }
 
-/// What stands at the front of the input.
+/// The state of the command at the front of the input.
 #[derive(Debug, Default)]
 pub(super) enum Front {
     /// A command that has not been looked at, or nothing.
     #[default]
     Idle,
-    /// A part of a command: bytes in which no end of line was found, bytes that there must be before it can be whole, and whether
-    /// all but its data block has come.
+    /// A part of a command: bytes in which no end of line was found, bytes that there must be before it can
+    /// be whole, and whether all but its data block has come.
     Partial { scanned: usize, need: usize, awaits_block: bool },
     /// A refused command of which not all has come.
     Swallow(Swallow),
@@ -148,7 +151,8 @@ pub(super) enum Front {
     PagedStore(Box<PagedStore>),
     /// A `get` of which a part is answered.
     PartialGet(PartialGet),
-    /// A run of quiet gets that must be held as a whole, and bytes that there must be before more of it has come.
+    /// A run of quiet gets that must be held as a whole, and bytes that there must be before more of it has
+    /// come.
     Run { rest: RunRest, need: usize },
 }
 
@@ -238,8 +242,8 @@ impl Input {
         self.arriving().is_some_and(|arriving| arriving.missing(self.speaks) == 0)
     }
 
-    /// The value has arrived, and of these bytes behind it more are needed to end its block: a turn that ends now has nothing
-    /// left to do.
+    /// The value has arrived, and of these bytes behind it more are needed to end its block: a turn that ends
+    /// now has nothing left to do.
     #[inline]
     pub(super) fn lacks_end(&self, behind: usize) -> bool {
         self.arriving().is_some() && behind < self.speaks.end_bytes()

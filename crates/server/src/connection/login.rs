@@ -1,4 +1,4 @@
-//! What comes before a login, how a client logs in, and how long it waits for the answer to a wrong one.
+//! The commands before a login, how a client logs in, and how long it waits for the answer to a wrong one.
 //!
 //! # Invariants
 //! * Before a login no command is executed but those that log in.
@@ -19,7 +19,7 @@ use crate::auth::attempts::{ATTEMPTS_MAX, WINDOW_MS};
 use crate::auth::{AuthFile, Failures};
 use crate::log;
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::watch::Topics;
 
 /// Most bytes of a data block before authentication, and behind a wrong login.
@@ -43,7 +43,7 @@ pub(super) struct Login {
     failed: Option<Packet>,
     /// One by SASL has begun, and waits for its next step.
     is_begun: bool,
-    /// Who has logged in.
+    /// The name of the user who has logged in.
     user: Option<Arc<[u8]>>,
     /// [`AuthFile::generation`] when it was asked what limits the user.
     generation: u64,
@@ -72,8 +72,9 @@ impl Connection {
         }
     }
 
-    /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password` as its
-    /// data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are needed.
+    /// The only command under `-Y` until it succeeds: `set <key> <flags> <exptime> <n>` with `user password`
+    /// as its data. As in memcached, only the length is looked at. Returns the bytes used; 0: more are
+    /// needed.
     fn authenticate(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> usize {
         let Some(end) = rest.iter().take(LINE_MAX + 1).position(|b| *b == b'\n') else {
             if rest.len() > LINE_MAX {

@@ -1,7 +1,8 @@
 //! Runs of quiet gets, which are one multi-get: see the engine's `run`.
 //!
-//! Their gets are executed one by one until the first whose key another client computes. From there on the run must be known up
-//! to its end: what has arrived of it stays in `input` until the rest has come, for a short time at most.
+//! Their gets are executed one by one until the first whose key another client computes. From there on the
+//! run must be known up to its end: what has arrived of it stays in `input` until the rest has come, for a
+//! short time at most.
 
 use cattlegrid_engine::{AnsweredGets, GetEnd, MayHold, RunGet, ShardLock, is_of_run, is_quiet_get};
 use cattlegrid_protocol::{PacketCommand, Parsed, Request};
@@ -9,7 +10,7 @@ use cattlegrid_protocol::{PacketCommand, Parsed, Request};
 use super::Connection;
 use super::execute::Batch;
 use super::input::Front;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::watch::Topics;
 
 /// The run to which the last command belongs.
@@ -18,22 +19,22 @@ pub(super) enum Run {
     /// None: it was no quiet get.
     #[default]
     None,
-    /// It may still be held.
+    /// The run may still be held.
     Open,
     /// This connection computes one of its keys: only rules that say so let it wait for others.
     Computes,
-    /// It is not held: it was too long.
+    /// The run is too long to be held.
     Long,
 }
 
 /// Whether the rest of a run that must be held is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunRest {
-    /// It has not been looked for.
+    /// The rest has not been looked for.
     Begins,
     /// Until this time, in milliseconds.
     Awaited { until_ms: u64 },
-    /// It did not come in time: the run is executed as it is.
+    /// The rest did not come in time: the run is executed as it is.
     Over,
 }
 
@@ -105,8 +106,8 @@ impl Connection {
         self.run_computes = Vec::new();
     }
 
-    /// Holds the run that `rest` begins with, or the part of it whose output has room; the rest of it comes after that.
-    /// None: the rest of it is waited for.
+    /// Holds the run that `rest` begins with, or the part of it whose output has room; the rest of it comes
+    /// after that. None: the rest of it is waited for.
     #[cold]
     pub(super) fn hold_run(&mut self, rest: &[u8], turn: &mut Turn<'_>) -> Option<Batch> {
         let shared = turn.shared;

@@ -1,13 +1,13 @@
 //! What becomes of input that a connection keeps: its memory, and how it is refused.
 //!
-//! Each byte that is kept counts. A command that has arrived in part, a part of a record of TLS, and whole commands that may not be
-//! executed for now (the client does not read, a request waits, a wrong login waits for its answer) are an
-//! [`Upload`](crate::uploads::Upload), whatever their size: [`crate::uploads`] decides whether the connection may have the memory.
-//! What the next turn executes only passes.
+//! Each byte that is kept counts. A command that has arrived in part, a part of a record of TLS, and whole
+//! commands that may not be executed for now (the client does not read, a request waits, a wrong login waits
+//! for its answer) are an [`Upload`](crate::uploads::Upload), whatever their size: [`crate::uploads`] decides
+//! whether the connection may have the memory. What the next turn executes only passes.
 //!
 //! # Invariants
-//! * A refused command is answered once, or not at all where its form asks for silence, in its place among the replies;
-//!   none of its bytes is taken for anything else.
+//! * A refused command is answered once, or not at all where its form asks for silence, in its place among
+//!   the replies; none of its bytes is taken for anything else.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,11 +18,12 @@ use super::input::Speaks;
 use super::{Connection, Reason};
 use crate::lane::handle::Message;
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turns::Turn;
 use crate::uploads::{Claim, Origin};
 
 impl Connection {
-    /// After a turn that leaves input, or had some: it counts. `goes_on`: the command at the front was there before.
+    /// After a turn that leaves input, or had some: it counts. `goes_on`: the command at the front was there
+    /// before.
     pub(super) fn note_upload(&mut self, goes_on: bool, turn: &mut Turn<'_>) {
         let need = self.input.need();
         if self.has_upload() && !(goes_on && need > 0) {
@@ -44,8 +45,8 @@ impl Connection {
         }
     }
 
-    /// After the replies of a turn were sent: what was to pass and now waits for the client to read is an upload. False: it is
-    /// refused, and the connection must be closed.
+    /// After the replies of a turn were sent: what was to pass and now waits for the client to read is an
+    /// upload. False: it is refused, and the connection must be closed.
     #[cold]
     pub(crate) fn settle_input(&mut self, lane: usize, shared: &Shared, now_ms: u64) -> bool {
         if self.passing_bytes == 0 || self.has_more() || self.input.swallows() {
@@ -129,9 +130,9 @@ impl Connection {
         }
     }
 
-    /// There is no memory for the command at the front of `input`: a data block is refused as its line says and its
-    /// rest is swallowed; of a line nothing is known, so that only the connection's end makes sure that its rest is not
-    /// taken for another command.
+    /// There is no memory for the command at the front of `input`: a data block is refused as its line says
+    /// and its rest is swallowed; of a line nothing is known, so that only the connection's end makes sure
+    /// that its rest is not taken for another command.
     #[cold]
     pub(crate) fn refuse_upload(&mut self, displaced: bool, turn: &mut Turn<'_>) {
         self.end_upload(turn.shared);
@@ -178,8 +179,8 @@ impl Connection {
         self.publish(turn);
     }
 
-    /// There is no memory for commands that wait, or for a part of a record: the connection is closed at once, and its replies are
-    /// dropped, since their end would be taken for the end of what was asked.
+    /// There is no memory for commands that wait, or for a part of a record: the connection is closed at
+    /// once, and its replies are dropped, since their end would be taken for the end of what was asked.
     fn refuse_waiting(&mut self, displaced: bool, turn: &mut Turn<'_>) {
         if self.gathered_bytes() == 0 {
             // It failed meanwhile.

@@ -1,5 +1,5 @@
-//! A lane accepts connections: when it polls the listeners, and how many it takes at a time. `acceptor.rs` decides which are
-//! let in, and where to.
+//! A lane accepts connections: when it polls the listeners, and how many it takes at a time. `acceptor.rs`
+//! decides which are let in, and where to.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ impl Lane<'_> {
         Ok(())
     }
 
-    /// Accepts from the listeners that were reported, some. One connection each in a round that has little else to do: to find out that
-    /// no other waits is almost as expensive as to accept it. While there are more in each round, twice as many as in the
-    /// one before. `others`: what else was reported.
+    /// Accepts from the listeners that were reported, some. One connection each in a round that has little
+    /// else to do: to find out that no other waits is almost as expensive as to accept it. While there are
+    /// more in each round, twice as many as in the one before. `others`: what else was reported.
     pub(super) fn accept(&mut self, others: usize) {
         let (mut ready_sockets, sockets) =
             (std::mem::take(&mut self.ready_sockets), Arc::clone(&self.sockets));
@@ -50,7 +50,8 @@ impl Lane<'_> {
                 break;
             }
             if handed_on {
-                // The system wakes the lanes in the order in which they began to listen: others are first now.
+                // The system wakes the lanes in the order in which they began to listen: others are first
+                // now.
                 self.stop_listening();
                 self.listen();
             }

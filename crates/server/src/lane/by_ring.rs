@@ -34,8 +34,8 @@ pub(super) fn make_ring(shared: &Shared) -> Ring {
     }
 }
 
-/// Sends the replies of a batch in one call. For each connection: how many bytes its socket has taken; None if it must be sent
-/// to by itself.
+/// Sends the replies of a batch in one call. For each connection: how many bytes its socket has taken; None
+/// if it must be sent to by itself.
 pub(super) fn send_by_ring(
     shared: &Shared,
     ring: &mut Ring,

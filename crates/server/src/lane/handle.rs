@@ -1,6 +1,7 @@
 //! A lane, as other threads see it: its numbers, and its inbox.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use cattlegrid_engine::{Counters, RunningCall, Wake};
@@ -8,10 +9,10 @@ use cattlegrid_loader::Finished;
 
 use crate::connection::info::ConnectionInfo;
 use crate::hot::Hot;
-use crate::latency::Latency;
 use crate::poller::Waker;
+use crate::samplers::Latency;
 
-/// What other threads need of a lane.
+/// A lane as other threads see it.
 pub(crate) struct LaneHandle {
     pub(crate) counters: Counters,
     /// How long its requests take.
@@ -19,7 +20,8 @@ pub(crate) struct LaneHandle {
     /// Which keys it is asked for.
     pub(crate) hot: Hot,
     pub(crate) waker: Waker,
-    /// Number of the control thread's last question whether it lives, and of the last one that it has answered.
+    /// Number of the control thread's last question whether it lives, and of the last one that it has
+    /// answered.
     asked: AtomicU32,
     answered: AtomicU32,
     /// Connections that it serves, with those on their way to it.
@@ -105,11 +107,12 @@ impl LaneHandle {
 
     /// The first message wakes the lane, and those that come until it takes them need not:
     ///
-    /// 1. A leaves a message in the empty inbox and wakes the lane, both under the lock. 2. B finds the inbox used, so a wake-up
-    ///    stands. 3. The lane takes the wake-up back, then the lock, and has both messages.
+    /// 1. A leaves a message in the empty inbox and wakes the lane, both under the lock. 2. B finds the inbox
+    ///    used, so a wake-up stands. 3. The lane takes the wake-up back, then the lock, and has both
+    ///    messages.
     ///
-    /// 1. The lane takes a wake-up back. 2. B finds the message of A and does not wake. 3. The lane takes the lock and has both. It
-    ///    never sleeps between the two.
+    /// 1. The lane takes a wake-up back. 2. B finds the message of A and does not wake. 3. The lane takes the
+    ///    lock and has both. It never sleeps between the two.
     fn push(&self, add: impl FnOnce(&mut Vec<Message>)) {
         let mut inbox = self.inbox.lock().expect("nobody panics with it held");
         let is_first = inbox.is_empty();

@@ -18,7 +18,7 @@ const LAST: Duration = Duration::from_millis(500);
 /// How often connections that nothing needs are looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// It is leaving, and has yet to answer what waits.
+/// A lane that leaves and has yet to answer requests that wait.
 #[derive(Debug)]
 pub(super) struct Draining {
     /// When calls of objects are not waited for any more.
@@ -30,8 +30,8 @@ pub(super) struct Draining {
 }
 
 impl Lane<'_> {
-    /// Drains as soon as no request waits: for a call of an object half of the drain time at most, for a value until 0.5 s before its
-    /// end.
+    /// Drains as soon as no request waits: for a call of an object half of the drain time at most, for a
+    /// value until 0.5 s before its end.
     pub(super) fn begin_to_leave(&mut self) {
         let (now, drain) = (self.shared.clock.now(), self.shared.settings.drain);
         self.leaving = Some(now + drain);

@@ -1,14 +1,14 @@
-//! A lane closes connections whose clients do not take their replies, when these take too much: [`crate::unsent`] has the sums and
-//! the choice.
+//! A lane closes connections whose clients do not take their replies, when these take too much:
+//! [`crate::connection::unsent`] has the sums and the choice.
 
 use super::Lane;
 use crate::connection::Reason;
+use crate::connection::unsent::{choose, stalled};
 use crate::lane::handle::Message;
-use crate::unsent::{choose, stalled};
 
 impl Lane<'_> {
-    /// While there is more unsent output than may be: closes connections of this lane, as long as they have its share.
-    /// Then another lane's have more, and it is told.
+    /// While there is more unsent output than may be: closes connections of this lane, as long as they have
+    /// its share. Then another lane's have more, and it is told.
     #[cold]
     pub(super) fn make_room(&mut self) {
         let (shared, lanes) = (self.shared, &self.shared.lanes);
@@ -33,7 +33,8 @@ impl Lane<'_> {
         }
     }
 
-    /// After a round in which there is unsent output; once a second while it is scarce: closes connections whose clients take nothing, until it is not.
+    /// After a round in which there is unsent output; once a second while it is scarce: closes connections
+    /// whose clients take nothing, until it is not.
     pub(super) fn check_unsent(&mut self) {
         let now = self.now();
         if now.second == self.last_unsent_check {

@@ -1,6 +1,7 @@
 //! Makes what all threads share of the settings.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::acceptor::Acceptor;
 use crate::admin::Secrets;
 use crate::auth::AuthFile;
 use crate::caps::Caps;
+use crate::connection::unsent::UnsentOutput;
 use crate::detail::Detail;
 use crate::dump::Dumps;
 use crate::error::ServeError;
@@ -24,19 +26,17 @@ use crate::follows::Follows;
 use crate::gauges::Gauges;
 use crate::lane::handle::LaneHandle;
 use crate::loading::LaneHost;
-use crate::log;
 use crate::poller::Waker;
 use crate::reload::ReloadStatus;
 use crate::reload::in_force::{InForce, log_own_types};
-use crate::shared::Shared;
+use crate::shared::{RareStates, Shared};
 use crate::shortage::Shortage;
 use crate::signals::{Signal, Signals};
 use crate::time::Clock;
 use crate::tls::TlsAcceptor;
-use crate::unsent::UnsentOutput;
 use crate::uploads::Uploads;
 use crate::watch::Watchers;
-use crate::why;
+use crate::{log, why};
 
 /// What is there before anything is shared: loaders run, and the lanes can be told of their jobs.
 pub(crate) struct Ground {
@@ -53,8 +53,9 @@ impl Ground {
         Self::with(settings, Clock::new(), caps)
     }
 
-    /// As [`Ground::new`], and whether a signal has asked for a reload meanwhile; None: a signal has asked the server to leave before
-    /// the loaders were ready. A thread of its own waits for them; the end of the process ends them.
+    /// Does as [`Ground::new`], and says whether a signal has asked for a reload meanwhile; None: a signal
+    /// has asked the server to leave before the loaders were ready. A thread of its own waits for them; the
+    /// end of the process ends them.
     pub(crate) fn unless_told(
         settings: &Settings,
         signals: &mut Signals,
@@ -92,7 +93,7 @@ impl Ground {
         }
     }
 
-    /// As [`Ground::new`], with another clock and other caps.
+    /// Makes the ground as [`Ground::new`] does, with another clock and other caps.
     pub(crate) fn with(settings: &Settings, clock: Clock, caps: Caps) -> Result<Self, ServeError> {
         let lanes: Arc<[LaneHandle]> = (0..settings.threads)
             .map(|_| LaneHandle::new())
@@ -104,7 +105,7 @@ impl Ground {
     }
 }
 
-/// What all threads share.
+/// Makes the state that all threads share.
 pub(crate) fn share(
     settings: Settings,
     auth: Option<AuthFile>,
@@ -172,6 +173,7 @@ pub(crate) fn share(
         },
         gauges,
         uploads: Uploads::new(caps.uploads_bytes),
+        rare: RareStates::default(),
         shortage: Shortage::default(),
         dumps: Dumps::default(),
         unsent: UnsentOutput::new(caps.unsent_bytes),
@@ -193,6 +195,7 @@ pub(crate) fn share(
     });
     #[cfg(feature = "etcd")]
     shared.engine.shared().set_bump_log(Arc::<crate::fleet::Fleet>::clone(&shared.fleet));
+    shared.note_watched();
     shared.engine.begin(shared.now_at(shared.clock.now()));
     Ok(shared)
 }
@@ -221,7 +224,7 @@ pub(crate) fn rules_config(protection: &Protection) -> RulesConfig {
     }
 }
 
-/// What a server of these settings shares, without users and certificates.
+/// The shared state of a server of these settings, without users and certificates.
 #[cfg(test)]
 pub(crate) fn alone(settings: Settings) -> Arc<Shared> {
     let ground = Ground::new(&settings).expect("its loaders start");

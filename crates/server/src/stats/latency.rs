@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::definition::{Definition, Export, Histogram, Kind, Sink, Unit};
-use crate::latency::{BUCKETS_US, Family, Sums};
+use crate::samplers::{BUCKETS_US, Family, Sums};
 use crate::shared::Shared;
 
 /// Of each family of which a request was sampled.

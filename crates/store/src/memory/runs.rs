@@ -20,7 +20,7 @@ pub struct Runs {
     first: Span,
     rest: Vec<Span>,
     pages: usize,
-    /// What comes behind the pages.
+    /// Units behind the last whole page.
     tail: [Units; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What a log knows of a segment, and what an item takes of it.
+//! The account of a segment in its log, and the weight of an item in it.
 
 use crate::item::NEVER;
 use crate::memory::Run;
@@ -30,9 +30,9 @@ impl SegmentQueue {
 pub(crate) struct Segment {
     pub(super) run: Run,
     pub(crate) queue: SegmentQueue,
-    /// Of the TTLs of its items, in their share.
+    /// The class of the TTLs of its items, in their share.
     pub(crate) class: u8,
-    /// Of its items.
+    /// The share of its items.
     pub(crate) share: u8,
     pub(crate) state: SegmentState,
     /// Where the next item goes.
@@ -46,7 +46,7 @@ pub(crate) struct Segment {
     pub(crate) stubs: (usize, usize),
     /// Bytes of its pinned items in the log.
     pub(crate) pinned_bytes: usize,
-    /// Of `outside_bytes`, those of pinned items.
+    /// Bytes of `outside_bytes` that belong to pinned items.
     pub(crate) pinned_outside: usize,
     /// Bytes at its end that only pinned items of the segment that is collected may take.
     pub(super) kept: usize,
@@ -77,9 +77,9 @@ pub(crate) struct Segment {
 pub(crate) struct QueueAccount {
     /// Bytes of its sealed and open segments, and of what their items have outside the log.
     pub(crate) bytes: usize,
-    /// Of these, bytes of pinned items.
+    /// Bytes of pinned items among them.
     pub(crate) pinned: usize,
-    /// Of these, what stubs have outside the log.
+    /// Bytes that stubs have outside the log.
     pub(crate) outside: usize,
     /// Live items.
     pub(crate) items: usize,
@@ -95,7 +95,7 @@ impl QueueAccount {
     }
 }
 
-/// What an item takes.
+/// The bytes that an item takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Weight {
     /// Bytes of the log.
@@ -107,7 +107,7 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    /// Of a plain item whose value is in the log.
+    /// The weight of a plain item whose value is in the log.
     pub(crate) fn plain(bytes: usize) -> Self {
         Self { bytes, outside: 0, pinned: false }
     }
@@ -117,7 +117,7 @@ impl Weight {
         if self.pinned { 0 } else { self.outside }
     }
 
-    /// What it adds to the number of stubs and their bytes.
+    /// The item's part in the number of stubs and their bytes.
     pub(super) fn stub(self) -> (usize, usize) {
         if self.is_stub() { (1, self.bytes) } else { (0, 0) }
     }
@@ -128,7 +128,7 @@ impl Weight {
         self.outside > 0 && !self.pinned
     }
 
-    /// What it adds to the sums of pinned items, in the log and outside it.
+    /// The item's part in the sums of pinned items, in the log and outside it.
     pub(super) fn pinned(self) -> (usize, usize) {
         if self.pinned { (self.bytes, self.outside) } else { (0, 0) }
     }

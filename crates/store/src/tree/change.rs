@@ -17,7 +17,7 @@ use crate::memory::PAGE_BYTES;
 const LOW: usize = ROOM / 2;
 /// Most bytes of two pages that become one.
 const JOINED_MAX: usize = ROOM / 8 * 7;
-/// Of this many pages one may be spare.
+/// One page of this many may be spare.
 const PAGES_PER_SPARE: usize = 64;
 /// Levels that a tree can have: its pages have 32-bit numbers, and of any two neighbours one has two pages
 /// below it at least.
@@ -49,9 +49,9 @@ impl LeafPath {
 
 impl Tree {
     /// Keeps pages in reserve for this many inserts with keys and values of any length up to
-    /// [`Tree::KEY_MAX`] and
-    /// [`Tree::VALUE_INLINE_MAX`]: they cannot fail, removals among them. A single insert needs no reserve: it fails before it
-    /// changes anything. The reserve lasts until [`Tree::release_reserve`].
+    /// [`Tree::KEY_MAX`] and [`Tree::VALUE_INLINE_MAX`]: they cannot fail, removals among them. A single
+    /// insert needs no reserve: it fails before it changes anything. The reserve lasts until
+    /// [`Tree::release_reserve`].
     ///
     /// # Errors
     /// [`TreeFull`].
