@@ -6,6 +6,7 @@
 //!
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
 
+mod address;
 mod entry;
 #[cfg(feature = "etcd")]
 mod feed;
@@ -19,11 +20,11 @@ mod membership;
 #[cfg(feature = "etcd")]
 mod messages;
 mod outbox;
-mod place;
 mod record;
 #[cfg(feature = "etcd")]
 mod source;
 
+pub use address::{EtcdAddress, EtcdAddressError};
 pub use entry::{BatchEntry, Bump, EntryValue, TAG_LINE_MAX};
 #[cfg(feature = "etcd")]
 pub use feed::{AskedRevisions, Claim, Feed, FeedLead, Sightings};
@@ -34,7 +35,6 @@ pub use outbox::{
     BACKLOG_BYTES_MAX, BACKLOG_MAX, BATCH_BYTES_MAX, BATCH_MAX, CommittedWaiters, Outbox, OutboxBatch,
     TicketState,
 };
-pub use place::{EtcdAddress, EtcdAddressError};
 pub use record::{NodeRecord, NodeState};
 #[cfg(feature = "etcd")]
 pub use source::{CONFIRM_MS_MAX, FleetNode, Mailbox, NodeIdentity, Source};

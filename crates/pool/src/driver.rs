@@ -51,7 +51,7 @@ pub(crate) struct Driver {
     ending: Ending,
     /// The access to the room for replies that the pool shares with others, if it shares one.
     reply_room: RoomClient,
-    /// The batch that is being made; empty otherwise.
+    /// The batch that is being put together; otherwise empty.
     batch: Vec<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Driver {
         })
     }
 
-    /// Whether a worker could be started now.
+    /// Whether a worker could be started at this moment.
     fn may_start(&self) -> bool {
         !self.programs.is_launching()
             && self.fleet.starts().allows(self.base.now())

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::etcd::address::EtcdAddress;
 use crate::etcd::grpc::{Channel, GrpcError, OUT_OF_RANGE, PERMISSION_DENIED, Responses};
 use crate::etcd::messages::{
     AuthenticateRequest, AuthenticateResponse, KeyValue, RangeRequest, RangeResponse, SortOrder, SortTarget,
     WatchCreateRequest, WatchRequest, WatchRequestKind, WatchResponse,
 };
-use crate::etcd::place::EtcdAddress;
 
 /// Longest time for any response.
 pub(super) const RESPONSE_MAX: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use crate::mysql::event::{
     BinlogEvent, EventHeader, HEADER_BYTES, QueryEvent, RowChange, RowsEvent, TableMap,
 };
 use crate::mysql::parts::{RowTarget, parts};
-use crate::mysql::place::{BinlogPosition, BinlogTransaction, GtidOrigin};
+use crate::mysql::position::{BinlogPosition, BinlogTransaction, GtidOrigin};
 use crate::mysql::statement::{Statement, may_be_written_otherwise, may_mention, may_name};
 use crate::names::{NAMES_BYTES_MAX, Names};
 use crate::tables::{LeftOut, Table};

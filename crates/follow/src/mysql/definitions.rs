@@ -5,13 +5,13 @@
 //! that place changes a definition. Until then a row of a followed table invalidates everything.
 
 use crate::mark::Fingerprint;
-use crate::mysql::place::BinlogPosition;
+use crate::mysql::position::BinlogPosition;
 use crate::mysql::value::ValueShape;
 use crate::tables::Table;
 
 /// A column, as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct CatalogColumn {
     pub(crate) name: String,
     pub(crate) shape: ValueShape,
     /// The column's type as the catalog writes it.
@@ -39,7 +39,7 @@ pub(crate) struct TargetTable {
     pub(crate) table: Table,
     pub(crate) purpose: TargetPurpose,
     /// In the order of the log; `None`: there is no such table.
-    pub(crate) columns: Option<Vec<Column>>,
+    pub(crate) columns: Option<Vec<CatalogColumn>>,
 }
 
 /// Definitions read from the catalog that are not in force yet.
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     fn targets(columns: &[&str]) -> Vec<TargetTable> {
-        let column = |name: &&str| Column {
+        let column = |name: &&str| CatalogColumn {
             name: (*name).to_owned(),
             shape: ValueShape::Signed,
             written: "int(11)".to_owned(),

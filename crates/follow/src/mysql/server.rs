@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::mysql::place::{BinlogPosition, BinlogSnapshot, GtidSet};
+use crate::mysql::position::{BinlogPosition, BinlogSnapshot, GtidSet};
 use crate::mysql::wire::MysqlConnection;
 use crate::wire::{ResultRow, WireError, text};
 

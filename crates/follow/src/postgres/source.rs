@@ -334,7 +334,7 @@ impl Database for Postgres {
         }
         // It may be us who do not read.
         let works = works || node.is_full();
-        core.follower.told(FollowerEvent::Probed { number, identity, head, snapshot, works }, now_ms);
+        core.follower.handle(FollowerEvent::Probed { number, identity, head, snapshot, works }, now_ms);
     }
 
     fn looked(&mut self, catalog: PostgresCatalog, core: &mut FollowState<Self>) -> CatalogFindings {
@@ -423,7 +423,7 @@ impl Postgres {
                 if self.history.passed(position) {
                     restored(core, now_ms);
                 }
-                core.follower.told(FollowerEvent::Passed { position }, now_ms);
+                core.follower.handle(FollowerEvent::Passed { position }, now_ms);
                 Ok(())
             }
             _ => Err("the stream has a message that is unknown".to_owned()),
@@ -504,8 +504,10 @@ impl Postgres {
                 if self.history.committed(ReceivedCommit { end, transaction, time }) {
                     restored(core, now_ms);
                 }
-                core.follower
-                    .told(FollowerEvent::Entry { position: end, transaction, names, is_own: false }, now_ms);
+                core.follower.handle(
+                    FollowerEvent::Entry { position: end, transaction, names, is_own: false },
+                    now_ms,
+                );
             }
             PgoutputMessage::Other => {}
         }
@@ -532,7 +534,7 @@ impl PostgresSession {
 
 /// Everything is flushed: the database has another history than before.
 fn restored(core: &mut FollowState<Postgres>, now_ms: u64) {
-    core.follower.told(FollowerEvent::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
+    core.follower.handle(FollowerEvent::Gap { reason: OTHER_HISTORY.to_owned() }, now_ms);
 }
 
 /// Says what the slot that is being made waits for.

@@ -255,7 +255,7 @@ impl World {
             Message::Told { asked_ms, revision } => {
                 let revision =
                     if self.has(Fault::SameRevision) { revision.saturating_sub(1) } else { revision };
-                self.nodes[at].asked.told(asked_ms, revision);
+                self.nodes[at].asked.record(asked_ms, revision);
                 self.nodes[at].sightings.see(revision, now_ms);
             }
             Message::Put { what, upto } => {
@@ -272,7 +272,7 @@ impl World {
                 if upto == 0 {
                     node.is_claiming = false;
                     if let Some(position) = position {
-                        node.feed.keep(position);
+                        node.feed.note_committed(position);
                     }
                 } else {
                     (node.is_putting, node.committed) = (false, node.committed.max(upto));
@@ -292,7 +292,7 @@ impl World {
                         node.read = commits;
                     }
                     let seen = node.sightings.before(if sees_late { u64::MAX } else { asked_ms });
-                    node.feed.say(seen, node.tickets, node.standing.clone());
+                    node.feed.confirm(seen, node.tickets, node.standing.clone());
                     let position = node.read as u64;
                     node.standing = Some(ResumePoint { position, text: position.to_string().into() });
                 }

@@ -637,7 +637,7 @@ impl World {
     }
 
     fn tell(&mut self, node: usize, told: FollowerEvent<Etcd>) {
-        self.nodes[node].follower.told(told, self.now_ms);
+        self.nodes[node].follower.handle(told, self.now_ms);
         self.act(node);
     }
 
@@ -689,19 +689,19 @@ fn entries_are_bumped_on_arrival_and_own_ones_only_once_more_later() {
     for again_ms in [0, 500] {
         let mut follower = Follower::<Etcd>::new(Settings { max_lag_ms: MAX_LAG_MS, again_ms });
         follower.tick(1000);
-        follower.told(FollowerEvent::Connected { identity: 1, resumes: false }, 1000);
-        follower.told(FollowerEvent::Passed { position: 10 }, 1000);
-        follower.told(
+        follower.handle(FollowerEvent::Connected { identity: 1, resumes: false }, 1000);
+        follower.handle(FollowerEvent::Passed { position: 10 }, 1000);
+        follower.handle(
             FollowerEvent::Probed { number: 1, identity: 1, head: 10, snapshot: All, works: false },
             1000,
         );
         drop(actions(&mut follower));
         let own = FollowerEvent::Entry { position: 11, transaction: (), names: names(b"own"), is_own: true };
-        follower.told(own, 1001);
+        follower.handle(own, 1001);
         assert_eq!(actions(&mut follower), [Action::Acknowledge(11)], "it was obeyed before it was written");
         let other =
             FollowerEvent::Entry { position: 12, transaction: (), names: names(b"other"), is_own: false };
-        follower.told(other, 1002);
+        follower.handle(other, 1002);
         assert_eq!(actions(&mut follower), [Action::Bump(names(b"other")), Action::Acknowledge(12)]);
         assert_eq!(follower.state().waiting, 0);
         // Those of one sixteenth of the time together.

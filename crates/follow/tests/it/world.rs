@@ -651,7 +651,7 @@ impl World {
     }
 
     fn tell(&mut self, told: FollowerEvent<Memory>) {
-        self.follower.told(told, self.now_ms);
+        self.follower.handle(told, self.now_ms);
         self.act();
     }
 

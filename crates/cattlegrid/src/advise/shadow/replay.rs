@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cattlegrid_server::shape;
 
-use super::super::seen::{WatchEvent, WatchEventKind, decoded};
+use super::super::observations::{WatchEvent, WatchEventKind, decoded};
 
 /// Most keys whose state in the watched server is followed.
 const KNOWN_MAX: usize = 1_000_000;
@@ -464,7 +464,7 @@ impl Replay {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::seen::tests::{get, store};
+    use super::super::super::observations::tests::{get, store};
     use super::*;
 
     /// A replay, and what it has sent.
