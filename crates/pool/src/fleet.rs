@@ -473,8 +473,8 @@ impl Fleet {
         base.alarm(due);
     }
 
-    /// Called when a worker has closed its socket. Most workers close it because they end. One that does not
-    /// end is killed: without a socket it can do no job, and its jobs wait for its end.
+    /// Called when a worker has closed its socket. Most workers close it because they end. A worker that
+    /// does not end is killed: without a socket it can do no job, and its jobs wait for its end.
     pub(crate) fn on_closed(&mut self, slot: usize, base: &mut DriverBase) {
         if let Some(worker) = self.get_mut(slot) {
             worker.socket = None;
