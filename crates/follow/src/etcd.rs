@@ -1,8 +1,8 @@
 //! The log of etcd: bumps that clients sent to any node of a fleet, in one order.
 //!
-//! Each node writes its bumps under one key, `PREFIX/bump/NODE`, and watches all of them; the history is etcd's. Under
-//! `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed. [`BatchEntry`] and [`NodeRecord`] are what these
-//! keys hold, as text that `etcdctl` shows.
+//! Each node writes its bumps under one key, `PREFIX/bump/NODE`, and watches all of them; the history is
+//! etcd's. Under `PREFIX/node/NODE`, with a lease, it says that it is there and how far it has obeyed.
+//! [`BatchEntry`] and [`NodeRecord`] are what these keys hold, as text that `etcdctl` shows.
 //!
 //! What a rule file says of it can be read without the feature `etcd`, which has the connections.
 

@@ -1,8 +1,8 @@
 //! Follows the log of one database: two connections, and the [`Follower`] between them and the node.
 //!
-//! The *stream* brings the log. On the *second connection*, to the same socket address, the source asks for the head of the log and a
-//! snapshot, reads the catalog, and makes the log write an entry when its head is not passed. What differs between databases is in a
-//! [`Database`].
+//! The *stream* brings the log. On the *second connection*, to the same socket address, the source asks for
+//! the head of the log and a snapshot, reads the catalog, and makes the log write an entry when its head is
+//! not passed. What differs between databases is in a [`Database`].
 
 use std::future::pending;
 use std::pin::{Pin, pin};
@@ -207,7 +207,8 @@ impl<D: Database> FollowState<D> {
     }
 }
 
-/// Follows a log until it is told to stop, or the sender is gone. `identity`: of the server at which the follower goes on.
+/// Follows a log until it is told to stop, or the sender is gone. `identity`: of the server at which the
+/// follower goes on.
 pub(crate) async fn follow<D: Database>(
     database: D,
     follower: Follower<D>,

@@ -1,7 +1,8 @@
 //! Jobs: the data that a caller hands over, and the table of all jobs that have not ended.
 //!
 //! # Invariants
-//! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends another job.
+//! * An id names one job for the life of the pool (until 2^32 uses of its slot), so a late reply never ends
+//!   another job.
 //! * A sink delivers exactly one outcome, also when it is dropped.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The programs of a pool: the one that its workers are made of, the one that is being launched, and their template processes.
+//! The programs of a pool: the one that its workers are made of, the one that is being launched, and their
+//! template processes.
 //!
 //! It knows no worker and no job. The driver asks it for a template, and says which templates have workers.
 //!
@@ -126,7 +127,8 @@ impl Programs {
         std::mem::replace(&mut self.current, program)
     }
 
-    /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a ready template.
+    /// Whether workers of the current generation can be started: exec'ed ones always, forked ones from a
+    /// ready template.
     pub(crate) fn has_launcher(&self) -> bool {
         self.current.launch.mode != LaunchMode::Template
             || self.current_template().is_some_and(|template| template.ready)
@@ -262,7 +264,8 @@ impl Programs {
         }
     }
 
-    /// Ends templates that have nothing to fork (`forks`: the pool may start workers) and no workers (`has_workers`).
+    /// Ends templates that have nothing to fork (`forks`: the pool may start workers) and no workers
+    /// (`has_workers`).
     pub(crate) fn close_templates(
         &mut self,
         forks: bool,

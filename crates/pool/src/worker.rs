@@ -1,11 +1,11 @@
 //! One worker process as its parent sees it.
 //!
 //! # Invariants
-//! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order sent; `taken` counts
-//!   those that were taken back.
+//! * `in_flight` has an entry for each frame of a job that the worker has and has not answered, in the order
+//!   sent; `taken` counts those that were taken back.
 //! * `order` of a job counts the jobs sent to this worker, as the words of the progress page do.
-//! * The jobs of a batch lie side by side in `in_flight`; `batches` counts the batches there. A job that was sent alone is a
-//!   batch of one.
+//! * The jobs of a batch lie side by side in `in_flight`; `batches` counts the batches there. A job that was
+//!   sent alone is a batch of one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

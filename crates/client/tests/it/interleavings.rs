@@ -1,12 +1,14 @@
-//! Computing over a server without leases: all orders of the steps of three clients, with what else can happen to the key.
+//! Computing over a server without leases: all orders of the steps of three clients, with what else can
+//! happen to the key.
 //!
-//! The decisions are those of `herd/plain.rs` and the bytes those of `herd/envelope.rs`; the server is a model of memcached: one
-//! item, its CAS number and its time to live. Each command is a step, and so is the moment at which a computation reads its source,
-//! and that at which it ends. A [`Trouble`] can happen before, between and after any of these steps: each order is tried with
-//! each trouble at each place, and with each two troubles.
+//! The decisions are those of `herd/plain.rs` and the bytes those of `herd/envelope.rs`; the server is a
+//! model of memcached: one item, its CAS number and its time to live. Each command is a step, and so is the
+//! moment at which a computation reads its source, and that at which it ends. A [`Trouble`] can happen
+//! before, between and after any of these steps: each order is tried with each trouble at each place, and
+//! with each two troubles.
 //!
-//! States that are reached in several orders are checked once; the orders are counted all the same. That the model notices
-//! faults is shown by clients with a fault on purpose: [`Fault`].
+//! States that are reached in several orders are checked once; the orders are counted all the same. That the
+//! model notices faults is shown by clients with a fault on purpose: [`Fault`].
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::unnecessary_wraps, reason = "helpers of tests")]
 

@@ -1,7 +1,7 @@
 //! A database's log that one node of a fleet follows for all of them: the *feed*.
 //!
-//! The node that leads writes what the database's log bumps into the log of etcd, as its clients' bumps. When that is committed it writes a
-//! *claim* under `PREFIX/via/NAME/claim`:
+//! The node that leads writes what the database's log bumps into the log of etcd, as its clients' bumps. When
+//! that is committed it writes a *claim* under `PREFIX/via/NAME/claim`:
 //!
 //! ```text
 //! cattlegrid 1 00c0ffee00c0ffee
@@ -11,13 +11,14 @@
 //! ```
 //!
 //! # What a claim promises
-//! Whatever was committed in the database before the leader asked it is bumped in the log of etcd before the claim. And before it asked, it had
-//! seen the revision `seen`. So a node that asked etcd for its revision at a time *a* and was told less than `seen` knows that the leader asked
-//! after *a*: revisions are given out in order, and the one that the leader had seen was not there yet. When the claim has come to the node,
-//! behind all that is before it, what was committed in the database before *a* is obeyed. No clocks are compared.
+//! Whatever was committed in the database before the leader asked it is bumped in the log of etcd before the
+//! claim. And before it asked, it had seen the revision `seen`. So a node that asked etcd for its revision at
+//! a time *a* and was told less than `seen` knows that the leader asked after *a*: revisions are given out in
+//! order, and the one that the leader had seen was not there yet. When the claim has come to the node, behind
+//! all that is before it, what was committed in the database before *a* is obeyed. No clocks are compared.
 //!
-//! A claim is as true when two nodes lead, as after one was stopped for a while: each writes claims of what it has itself followed and
-//! written. The lease decides only who has the database's slot.
+//! A claim is as true when two nodes lead, as after one was stopped for a while: each writes claims of what
+//! it has itself followed and written. The lease decides only who has the database's slot.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

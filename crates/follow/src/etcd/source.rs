@@ -1,7 +1,9 @@
-//! Follows the log of an etcd and writes into it: one connection, and the [`Follower`] between it and the node.
+//! Follows the log of an etcd and writes into it: one connection, and the [`Follower`] between it and the
+//! node.
 //!
-//! All requests share the connection: the watch, the question for the head, batches, the lease. When one of them is not answered within
-//! a second, or the connection ends, it is made anew to the server that answers first.
+//! All requests share the connection: the watch, the question for the head, batches, the lease. When one of
+//! them is not answered within a second, or the connection ends, it is made anew to the server that answers
+//! first.
 
 mod batches;
 mod feeds;
@@ -323,7 +325,8 @@ impl Source {
         Missing { what: format!("etcd takes no bumps ({error})"), mend, is_fatal: false }
     }
 
-    /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is gone.
+    /// Follows the log, and writes what is left in the mailbox, until it is told to stop, or the sender is
+    /// gone.
     pub async fn follow<N: FleetNode>(
         self,
         node: &mut N,

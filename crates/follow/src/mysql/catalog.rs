@@ -399,8 +399,8 @@ async fn created(connection: &mut MysqlConnection, table: &Table) -> Result<Opti
     }
 }
 
-/// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to those only who may do more
-/// than read.
+/// The foreign keys that change rows of a table, from what creates it: the views of the catalog show keys to
+/// those only who may do more than read.
 fn keys(created: &str, schema: &str) -> Vec<ForeignKey> {
     let all = created.lines().filter_map(|line| foreign_key(line, schema));
     all.filter(|key| changes(&key.on_delete) || changes(&key.on_update)).collect()
@@ -412,8 +412,8 @@ fn account(text: &str) -> String {
     format!("{}@{}", literal(user), literal(host))
 }
 
-/// Adds the columns that MariaDB has in rows and not in its catalog, which come last: that of each unique key of long values, and those of
-/// the versions of rows.
+/// Adds the columns that MariaDB has in rows and not in its catalog, which come last: that of each unique key
+/// of long values, and those of the versions of rows.
 fn note_hidden(columns: &mut Vec<CatalogColumn>, created: &str) {
     let hidden = |name: String| CatalogColumn {
         name,

@@ -128,7 +128,7 @@ impl RowTarget {
                 TargetPurpose::Followed => match (rows.change, second) {
                     (RowChange::Insert, _) => self.bound.changed(None, Some(&first), names, left_out),
                     (_, new) => {
-                        self.bound.changed(Some(&OldRow::Whole(first)), new.as_deref(), names, left_out)
+                        self.bound.changed(Some(&OldRow::Whole(first)), new.as_deref(), names, left_out);
                     }
                 },
             }

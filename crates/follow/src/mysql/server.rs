@@ -10,7 +10,8 @@ use crate::wire::{ResultRow, WireError, text};
 const MARIADB: &str = "MariaDB";
 const MYSQL: &str = "MySQL";
 
-/// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen in its log.
+/// The server and its data, as far as it says: other ones after a change of server. A restart of it is seen
+/// in its log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MysqlIdentity {
     product: &'static str,

@@ -2,8 +2,8 @@
 //!
 //! The stream is that of a replica, which acknowledges nothing.
 //!
-//! A stream that does not resume begins at a snapshot: all transactions before its beginning are visible, and the others are in it. So
-//! history 5 of the crate has no transaction to wait for.
+//! A stream that does not resume begins at a snapshot: all transactions before its beginning are visible, and
+//! the others are in it. So history 5 of the crate has no transaction to wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,8 @@ pub struct Source {
     pub tls: Arc<rustls::ClientConfig>,
     /// How it is followed.
     pub settings: Settings,
-    /// The place of a node that followed before, as its [`ResumePoint`] says it, and from which this one goes on.
+    /// The place of a node that followed before, as its [`ResumePoint`] says it, and from which this one goes
+    /// on.
     pub standing: Option<Box<str>>,
 }
 
@@ -122,8 +123,8 @@ impl Source {
         stream.done().await
     }
 
-    /// Tells the server what kind of replica this is, which decides what it sends. Nothing says that it is semi-synchronous: it is not
-    /// waited for.
+    /// Tells the server what kind of replica this is, which decides what it sends. Nothing says that it is
+    /// semi-synchronous: it is not waited for.
     async fn introduce(
         &self,
         stream: &mut MysqlConnection,
@@ -398,8 +399,8 @@ fn no_right(account: &str, error: &WireError) -> Missing {
     }
 }
 
-/// Whether the server has ended a stream for another one of the same number, as it says, or by its number of a connection that was
-/// ended.
+/// Whether the server has ended a stream for another one of the same number, as it says, or by its number of
+/// a connection that was ended.
 fn is_of_other(error: &WireError) -> bool {
     let is_said = |message: &str| message.contains("same server_uuid/server_id");
     matches!(error, WireError::Server { code, message, .. } if code == ER_KILLED || is_said(message))

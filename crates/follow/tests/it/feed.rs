@@ -1,7 +1,9 @@
-//! Histories of a database that one node follows for its fleet, by way of an etcd. `FOLLOW_SEED=n` runs one of them.
+//! Histories of a database that one node follows for its fleet, by way of an etcd. `FOLLOW_SEED=n` runs one
+//! of them.
 //!
-//! Whatever a node confirms of the database's log must be obeyed by it: each message takes its time, nodes stop and go on, two nodes may
-//! lead, another node goes on where one stood, and the etcd is restored from a backup.
+//! Whatever a node confirms of the database's log must be obeyed by it: each message takes its time, nodes
+//! stop and go on, two nodes may lead, another node goes on where one stood, and the etcd is restored from a
+//! backup.
 
 use cattlegrid_follow::ResumePoint;
 use cattlegrid_follow::etcd::{AskedRevisions, Claim, Feed, Sightings};
@@ -201,7 +203,8 @@ impl World {
         }
     }
 
-    /// A node has connected to an etcd that was restored: everything is flushed, and revisions are other ones.
+    /// A node has connected to an etcd that was restored: everything is flushed, and revisions are other
+    /// ones.
     fn reconnect(&mut self, at: usize) {
         let (revision, now) = (self.log.len() as u64, self.commits.len());
         let (keeps_sightings, keeps_sayings) =

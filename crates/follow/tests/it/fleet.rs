@@ -1,7 +1,9 @@
-//! Histories of an etcd, its links and nodes with caches. `FOLLOW_SEED=n` runs one of them, `FOLLOW_HISTORIES=n` says how many.
+//! Histories of an etcd, its links and nodes with caches. `FOLLOW_SEED=n` runs one of them,
+//! `FOLLOW_HISTORIES=n` says how many.
 //!
-//! A writer changes a row and then sends its bump to any node. The reply to a bump is given when it is in the log, that to a barrier
-//! when all nodes have obeyed. No node may serve what is older than a barrier's reply, or than §4 of the user's documents allows.
+//! A writer changes a row and then sends its bump to any node. The reply to a bump is given when it is in the
+//! log, that to a barrier when all nodes have obeyed. No node may serve what is older than a barrier's reply,
+//! or than §4 of the user's documents allows.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -286,8 +288,8 @@ impl World {
         Ok(())
     }
 
-    /// All nodes are there, and know each other, except for the last, which may start later: it serves when it is listed, and takes no
-    /// barriers, since it does not know which nodes have gone before.
+    /// All nodes are there, and know each other, except for the last, which may start later: it serves when
+    /// it is listed, and takes no barriers, since it does not know which nodes have gone before.
     fn begin(&mut self) {
         let here = NODES - usize::from(self.starts_late);
         while self.nodes[..here].iter().any(|node| node.fleet.nodes().count() < here) {
@@ -558,7 +560,8 @@ impl World {
             } else {
                 self.nodes[node].is_silent = true;
             }
-            // What was promised of bumps that are lost is kept by the flush of each node, once it is connected again.
+            // What was promised of bumps that are lost is kept by the flush of each node, once it is
+            // connected again.
             for row in &mut self.committed {
                 for (at_ms, _) in row.iter_mut() {
                     *at_ms = (*at_ms).max(now_ms);
